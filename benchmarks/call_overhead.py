@@ -137,10 +137,10 @@ def measure(pair: Pair, count: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"bare": [], "ours": []}
     end = time.monotonic() + PATIENCE_S
     while len(found["bare"]) < count and time.monotonic() < end:
-        before, ours_first = profiling.yields(), len(found["bare"]) % 2
+        before, ours_first = profiling.context_switches(), len(found["bare"]) % 2
         first = batch_us(pair.ours if ours_first else pair.bare, x)
         second = batch_us(pair.bare if ours_first else pair.ours, x)
-        if profiling.yields() == before:
+        if profiling.context_switches() == before:
             ours, bare = (first, second) if ours_first else (second, first)
             found["ours"].append([ours])
             found["bare"].append([bare])

@@ -20,7 +20,7 @@ def a_row(strategy: str, scale: float, **more: Any) -> dict[str, Any]:
         "p95_ms": 1.2 * scale,
         "luck": 0.02,
         "rounds_ms": [[scale * ms for ms in each] for each in ROUNDS],
-        "sittings": [4, 4],
+        "repeats": [4, 4],
         "first_call_s": 0.1 if eager else 12.0,
         "start": {"label": "cold", "hits": 0, "misses": 2, "imports_s": 0.5},
         "warm_start": {"label": "warm", "first_call_s": 1.0, "hits": 2},

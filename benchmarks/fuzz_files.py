@@ -219,7 +219,7 @@ def recipe_toml(case: Case) -> None:
     file = case.write("torchproof.toml", content)
     given = case.function("recipe.load", lambda: recipe.load(file), (UserError,))
     if given is not None:
-        found = adoption.Given(given, str(file)).adopted(model)
+        found = adoption.RecipeSource(given, str(file)).adopted(model)
         if UNSEEN.search(found.why_not or "") or "\n" in (found.why_not or ""):
             raise Wrong(f"why_not is no plain line: {found.why_not!r:.200}")
         case.function("dumps", given.dumps, ())
@@ -251,7 +251,7 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     from torchproof.strategies.recipe import FILE
 
     call = {
-        "inputs": example_inputs.described((torch.ones(3, 4),)),
+        "inputs": example_inputs.describe((torch.ones(3, 4),)),
         "state": {"training": False, "others": []},
         "gradients": False,
         "keys": ["k"],
@@ -264,7 +264,7 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "graphs": 1,
         "calls": [call],
         "code": {"a": {"file": "a.py", "sha256": "0"}},
-        "place": compatibility.facts("cpu"),
+        "place": compatibility.environment_facts("cpu"),
         "config": {},
         "switches": {},
         "verified": {

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.spin import KINDS, calibrate
 from torchproof.measure import profiling
 from torchproof.measure.specs import EAGER
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records import stats
 from torchproof.records.run import Frame
 from torchproof.targets.target import Loaded
@@ -36,9 +36,9 @@ KIND = "compute"
 HERE = Path(__file__).resolve().parent
 
 
-def harness(amount: int) -> Arm:
+def harness(amount: int) -> StrategyWorker:
     """An arm in eager, whose one call is the work."""
-    arm = Arm({"strategy": EAGER.to_json()})
+    arm = StrategyWorker({"strategy": EAGER.to_json()})
     place = Frame(__file__, 1, "harness")
     arm.loaded = Loaded(KINDS[KIND], [(amount,)], before_call=None, place=place)
     arm.fn, arm.train, arm.device = arm.loaded.fn, False, "cpu"
@@ -46,7 +46,7 @@ def harness(amount: int) -> Arm:
     return arm
 
 
-def in_harness(arm: Arm) -> tuple[float, float, int]:
+def in_harness(arm: StrategyWorker) -> tuple[float, float, int]:
     """Milliseconds a step, as the whole loop took and as it reports; steps done."""
     begin = time.perf_counter_ns()
     times, _ = arm.timed(BATCH_S)
@@ -74,11 +74,11 @@ def measure(pairs: int) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"whole": [], "reported": [], "bare": []}
     end = time.monotonic() + PATIENCE_S
     while len(found["bare"]) < pairs and time.monotonic() < end:
-        before, harness_first = profiling.yields(), len(found["bare"]) % 2
+        before, harness_first = profiling.context_switches(), len(found["bare"]) % 2
         plain_ms = 0.0 if harness_first else bare(amount, count)
         whole_ms, reported_ms, _ = in_harness(arm)
         plain_ms = plain_ms or bare(amount, count)
-        if profiling.yields() == before:
+        if profiling.context_switches() == before:
             found["whole"].append([whole_ms])
             found["reported"].append([reported_ms])
             found["bare"].append([plain_ms])

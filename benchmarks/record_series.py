@@ -1,9 +1,9 @@
 """Records timings of work of known cost, sampled as `torchproof bench` samples.
 
-Every sitting starts four processes that do the same work and samples them side by side,
+Every repeat starts four processes that do the same work and samples them side by side,
 in rounds. Whatever else runs on the machine meanwhile is part of the recording.
 
-    python -m benchmarks.record_series --sittings 30 -o tests/data/series.json
+    python -m benchmarks.record_series --repeats 30 -o tests/data/series.json
 
 Times are kept as whole tenths of a microsecond.
 """
@@ -101,7 +101,7 @@ class Arm:
         self._process.communicate()
 
 
-def sitting(kind: str, amount: int, number: int) -> list[list[list[int]]]:
+def repeat(kind: str, amount: int, number: int) -> list[list[list[int]]]:
     """The rounds of each arm; the arms take turns in going first."""
     arms = [Arm(kind, amount, layout=number) for _ in range(ARMS)]
     for arm in arms:
@@ -128,7 +128,7 @@ def record(count: int, pause_s: float) -> list[dict[str, object]]:
                 "kind": kind,
                 "step_ms": step_ms,
                 "load": round(load, 1),
-                "arms": sitting(kind, amounts[step], number),
+                "arms": repeat(kind, amounts[step], number),
             }
         )
         time.sleep(pause_s)
@@ -137,7 +137,7 @@ def record(count: int, pause_s: float) -> list[dict[str, object]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--sittings", type=int, default=30)
+    parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds in between")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("-o", type=Path, help="the file to write")
@@ -148,10 +148,10 @@ def main() -> int:
     if arguments.o is None:
         parser.error("-o is missing")
     series = {
-        "command": f"{COMMAND} --sittings {arguments.sittings}",
+        "command": f"{COMMAND} --repeats {arguments.repeats}",
         "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
         "unit_ms": 1e-4,
-        "sittings": record(arguments.sittings, arguments.pause),
+        "repeats": record(arguments.repeats, arguments.pause),
     }
     arguments.o.write_text(json.dumps(series, separators=(",", ":")) + "\n")
     return 0

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
-from torchproof.measure.specs import EAGER, Plan, Spec
-from torchproof.measure.strategy_state import Seat
-from torchproof.measure.worker_process import ArmError, Process
+from torchproof.measure.specs import EAGER, Plan, StrategySpec
+from torchproof.measure.strategy_state import StrategyState
+from torchproof.measure.worker_process import WorkerError, WorkerProcess
 from torchproof.records import stats
 from torchproof.records.run import Run, UserError
 from torchproof.strategies.strategy import NotApplicable, parse
@@ -54,17 +54,17 @@ class Arms:
     def __init__(
         self, step: Step, strategies: Sequence[str], folder: Path, *, limit_s: float
     ) -> None:
-        specs = tuple(Spec(parse(name)) for name in strategies)
+        specs = tuple(StrategySpec(parse(name)) for name in strategies)
         self.step, self.limit_s, self.folder = step, limit_s, folder
         self.plan = Plan(parse_target(step.target), specs, train=step.train, quiet=True)
-        self.seats = [
-            Seat(spec, folder / f"{step.name}-{number}")
+        self.states = [
+            StrategyState(spec, folder / f"{step.name}-{number}")
             for number, spec in enumerate(specs)
         ]
         self.started = datetime.datetime.now()
         self.error: str | None = None  # why there is nothing to compare with
         self.reference: dict[str, Any] = {}
-        self._judge: Process | None = None
+        self._judge: WorkerProcess | None = None
         self._referred, self._judging = threading.Event(), threading.Lock()
 
     # -- with others at the same time ----------------------------------------------
@@ -72,35 +72,37 @@ class Arms:
     def refer(self) -> None:
         """Eager's answers, in float64 as well: what the arms are judged by."""
         try:
-            job = {**self.plan.job(Spec(EAGER), {}), **COMPARED}
-            self._judge = Process(job, {}, quiet=True)
-            self.reference = self._judge.ask("refer", self.limit_s, number=0, shape={})
-        except (ArmError, UserError) as error:
+            job = {**self.plan.job(StrategySpec(EAGER), {}), **COMPARED}
+            self._judge = WorkerProcess(job, {}, quiet=True)
+            self.reference = self._judge.ask(
+                "make_reference", self.limit_s, number=0, shape={}
+            )
+        except (WorkerError, UserError) as error:
             self.error = str(error)
         finally:
             self._referred.set()
 
-    def begin(self, seat: Seat) -> None:
+    def begin(self, state: StrategyState) -> None:
         """The first call, cold, and some more to warm up."""
-        with failing(seat):
-            job = {**self.plan.job(seat.spec, {}), **COMPARED}
-            seat.process = Process(job, seat.environment, quiet=True)
-            facts = seat.ask("prepare", self.limit_s, answers=None)
-            warm = seat.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
+        with failing(state):
+            job = {**self.plan.job(state.spec, {}), **COMPARED}
+            state.process = WorkerProcess(job, state.environment, quiet=True)
+            facts = state.ask("prepare", self.limit_s, answers=None)
+            warm = state.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
             none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
             more = {"rounds": [[]], "pass_ms": statistics.median(warm)}
-            seat.facts.append(facts | none | more | {"steady": False})
+            state.facts.append(facts | none | more | {"steady": False})
 
-    def finish(self, seat: Seat) -> None:
+    def finish(self, state: StrategyState) -> None:
         """The verdict on its answers after all that was timed; and its memory."""
-        facts = seat.facts[0]
-        if not seat.spec.is_eager:
-            path = self.folder / f"{seat.caches.name}.pt"
-            with failing(seat):
-                seat.ask("answer", self.limit_s, answers=str(path))
+        facts = state.facts[0]
+        if not state.spec.is_eager:
+            path = self.folder / f"{state.caches.name}.pt"
+            with failing(state):
+                state.ask("save_outputs", self.limit_s, answers=str(path))
                 facts["numerics"] = self._verdict(path)
-        if seat.runs and "memory" not in facts:
-            self.examine(seat, alone=False)
+        if state.runs and "memory" not in facts:
+            self.examine(state, alone=False)
 
     def _verdict(self, path: Path) -> dict[str, Any]:
         self._referred.wait()
@@ -109,8 +111,10 @@ class Arms:
                 return {"verdict": None, "why": f"no reference: {self.error}"}
             try:
                 told = {"number": 0, "path": str(path)}
-                return dict(self._judge.ask("judge", self.limit_s, **told)["numerics"])
-            except ArmError as error:
+                return dict(
+                    self._judge.ask("compare_outputs", self.limit_s, **told)["numerics"]
+                )
+            except WorkerError as error:
                 self.error = f"the comparison failed: {error}"
                 return {"verdict": None, "why": self.error}
             finally:
@@ -119,21 +123,21 @@ class Arms:
     # -- alone ---------------------------------------------------------------------
 
     @property
-    def running(self) -> list[Seat]:
-        return [seat for seat in self.seats if seat.runs and seat.facts]
+    def running(self) -> list[StrategyState]:
+        return [state for state in self.states if state.runs and state.facts]
 
     def time(self) -> None:
         """Rounds of all arms in turn, so that drift hits all alike."""
         for turn in range(ROUNDS):
-            for seat in self.running[:: -1 if turn % 2 else 1]:
-                with failing(seat):
-                    self._sample(seat)
+            for state in self.running[:: -1 if turn % 2 else 1]:
+                with failing(state):
+                    self._sample(state)
 
-    def _sample(self, seat: Seat) -> None:
-        facts = seat.facts[0]
+    def _sample(self, state: StrategyState) -> None:
+        facts = state.facts[0]
         least, most = ROUND_S
         seconds = min(max(least, ROUND_SAMPLES * facts["pass_ms"] / 1e3), most)
-        answer = seat.ask("sample", self.limit_s, seconds=seconds)
+        answer = state.ask("sample", self.limit_s, seconds=seconds)
         times, spoiled = answer["times_ms"], answer["interrupted"]
         clean = [t for t, bad in zip(times, spoiled, strict=True) if not bad]
         facts["rounds"][0].append(clean or times)
@@ -144,27 +148,27 @@ class Arms:
         facts["steps"] += len(times)
         facts["interrupted"] += sum(spoiled)
 
-    def examine(self, seat: Seat, *, alone: bool) -> None:
+    def examine(self, state: StrategyState, *, alone: bool) -> None:
         """Memory; and what kernels take, where nothing else is on the device."""
-        with failing(seat):
-            found = seat.ask("examine", self.limit_s)
+        with failing(state):
+            found = state.ask("examine", self.limit_s)
             if not alone:
                 del found["profile"]
-            seat.facts[0] |= found
+            state.facts[0] |= found
 
-    def fastest(self, strategies: Sequence[str]) -> Seat | None:
+    def fastest(self, strategies: Sequence[str]) -> StrategyState | None:
         """Of these, the arm with the shortest step."""
         timed = [
-            seat
-            for seat in self.running
-            if seat.spec.strategy.name in strategies and seat.facts[0]["rounds"][0]
+            state
+            for state in self.running
+            if state.spec.strategy.name in strategies and state.facts[0]["rounds"][0]
         ]
         return min(timed, key=_median, default=None)
 
     # -- the end -------------------------------------------------------------------
 
     def run(self, command: str, conditions: dict[str, Any]) -> Run:
-        found = rows.rows(self.seats, self.plan, {(None, 0): self.reference})
+        found = rows.rows(self.states, self.plan, {(None, 0): self.reference})
         return Run(
             id=f"{self.started:%Y%m%d-%H%M}-{self.step.name}",
             target=self.step.target,
@@ -180,25 +184,25 @@ class Arms:
         )
 
     def close(self) -> None:
-        for seat in self.seats:
-            seat.close()
+        for state in self.states:
+            state.close()
         if self._judge is not None:
             self._judge.close()
 
 
-def _median(seat: Seat) -> float:
-    rounds = seat.facts[0]["rounds"][0]
+def _median(state: StrategyState) -> float:
+    rounds = state.facts[0]["rounds"][0]
     return float(statistics.median([time for part in rounds for time in part]))
 
 
 @contextlib.contextmanager
-def failing(seat: Seat) -> Iterator[None]:
+def failing(state: StrategyState) -> Iterator[None]:
     """An arm that fails is out; the others go on."""
     try:
         yield
     except NotApplicable as error:
-        seat.skipped = str(error)
-        seat.close()
-    except (ArmError, UserError) as error:
-        seat.error = str(error)
-        seat.close()
+        state.skipped = str(error)
+        state.close()
+    except (WorkerError, UserError) as error:
+        state.error = str(error)
+        state.close()

@@ -124,9 +124,9 @@ class Group:
     ) -> list[Future[None]]:
         """First calls, side by side with others; and what to judge answers by."""
         begun = [rest.submit(arms.refer) for arms in self.arms]
-        pairs = [(seat, arms) for arms in self.arms for seat in arms.seats]
+        pairs = [(state, arms) for arms in self.arms for state in arms.states]
         pairs.sort(key=lambda pair: _place(pair[0].spec.strategy.name))
-        return begun + [pool.submit(arms.begin, seat) for seat, arms in pairs]
+        return begun + [pool.submit(arms.begin, state) for state, arms in pairs]
 
     def time(self) -> None:
         """Every arm alone."""
@@ -134,13 +134,13 @@ class Group:
             say(f"{arms.step.name}: timing")
             arms.time()
             for kind in (MODES, GRAPHS):
-                if seat := arms.fastest(kind):
-                    arms.examine(seat, alone=True)
+                if state := arms.fastest(kind):
+                    arms.examine(state, alone=True)
 
     def finish(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
         """What needs no quiet."""
-        pairs = [(seat, arms) for arms in self.arms for seat in arms.running]
-        return [pool.submit(arms.finish, seat) for seat, arms in pairs]
+        pairs = [(state, arms) for arms in self.arms for state in arms.running]
+        return [pool.submit(arms.finish, state) for state, arms in pairs]
 
     def write(self, slots: Slots) -> None:
         for work, arms in zip(self.works, self.arms, strict=True):

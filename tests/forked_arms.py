@@ -21,7 +21,7 @@ import pytest
 
 from torchproof.measure import worker_process
 from torchproof.measure.session import Session
-from torchproof.measure.specs import EAGER, Measured, Plan, Progress, Spec
+from torchproof.measure.specs import EAGER, MeasureResult, Plan, Progress, StrategySpec
 from torchproof.records import stats
 from torchproof.records.run import Measurement
 from torchproof.strategies.strategy import parse, with_arguments
@@ -109,30 +109,33 @@ def forked() -> Iterator[None]:
         yield
 
 
-def backends(*names: str) -> tuple[Spec, ...]:
+def backends(*names: str) -> tuple[StrategySpec, ...]:
     """Eager, and full with each of these backends."""
     full = parse("full")
     return (
-        Spec(EAGER),
-        *(Spec(with_arguments(full, backend=n), variant={"backend": n}) for n in names),
+        StrategySpec(EAGER),
+        *(
+            StrategySpec(with_arguments(full, backend=n), variant={"backend": n})
+            for n in names
+        ),
     )
 
 
 def measured(
     target: str,
-    specs: Sequence[Spec],
+    specs: Sequence[StrategySpec],
     *,
     rounds: int = 4,
     progress: Progress = lambda text: None,
     **more: Any,
-) -> Measured:
+) -> MeasureResult:
     """A short session of forked arms, with rounds of 10 ms."""
     plan = Plan(parse_target(target), tuple(specs), quiet=True)
-    plan = replace(plan, **({"seconds": 0.01 * rounds, "sittings": 1} | more))
+    plan = replace(plan, **({"seconds": 0.01 * rounds, "repeats": 1} | more))
     with forked(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(stats, "ROUNDS", rounds)
         return Session(plan, Path(), progress).run()
 
 
-def by_backend(found: Measured) -> dict[str, Measurement]:
+def by_backend(found: MeasureResult) -> dict[str, Measurement]:
     return {str(row.variant.get("backend", row.strategy)): row for row in found.rows}

@@ -61,7 +61,6 @@ WITHOUT_TORCH = (
     "measure.specs",
     "measure.starts",
     "measure.strategy_state",
-    "measure.trace_files",
     "measure.worker_process",
     "observe.arguments",
     "observe.capture",

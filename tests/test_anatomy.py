@@ -12,7 +12,7 @@ import torch
 import torch._dynamo
 from torch import nn
 
-from torchproof.observe.break_cost import Anatomy
+from torchproof.observe.break_cost import BreakCost
 
 PASSES = 15
 
@@ -39,7 +39,7 @@ def line_of(function: Callable[..., Any], text: str) -> int:
 
 
 def dissect(fn: Any, *calls: tuple[Any, ...], **options: Any) -> dict[str, Any]:
-    with Anatomy() as anatomy:
+    with BreakCost() as anatomy:
         compiled = torch.compile(fn, backend="aot_eager", **options)
         for _ in range(3):
             for call in calls:
@@ -162,7 +162,7 @@ def test_a_call_that_compiles_is_not_measured() -> None:
     def grow() -> torch.Tensor:
         return torch.randn(next(sizes))
 
-    with Anatomy() as anatomy:
+    with BreakCost() as anatomy:
         compiled = torch.compile(
             lambda x: two_breaks(x), backend="eager", dynamic=False
         )
@@ -176,7 +176,7 @@ def test_a_call_that_compiles_is_not_measured() -> None:
 
 
 def test_outside_watching_nothing_stands_between_dynamo_and_its_graphs() -> None:
-    with Anatomy() as anatomy:
+    with BreakCost() as anatomy:
         compiled = torch.compile(break_last, backend="eager")
         compiled(torch.randn(4))
         [graph], [context] = anatomy._graphs, anatomy._contexts

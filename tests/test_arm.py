@@ -9,7 +9,7 @@ import pytest
 from forked_arms import backends, measured
 
 from torchproof.measure.specs import EAGER
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
 from torchproof.targets.target import Loaded
@@ -27,9 +27,9 @@ def test_another_shape_differs_from_the_default_in_nothing_else(
         return Loaded(len, [()], None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
-    arm = Arm({"strategy": EAGER.to_json(), "batch": 2})
+    arm = StrategyWorker({"strategy": EAGER.to_json(), "batch": 2})
     arm.target = None  # type: ignore[assignment]
-    arm._made({"sequence": 16})
+    arm._build({"sequence": 16})
     assert made == [{"batch": 2}, {"sequence": 16}]
 
 

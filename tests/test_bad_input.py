@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -87,82 +88,79 @@ FILES = {
     "newer.json": json.dumps({"schema": 99}),
     "broken_run.json": '{"schema": 1, "id": "x"',
 }
-# name: arguments, what the line says. Those of `check` get -q: a slow machine adds
-# lines of progress.
+# name: arguments, a pattern of the facts that the line names, in their order. Those of
+# `check` get -q: a slow machine adds lines of progress.
 PARENT = {
-    "no target": ("check", "check needs a TARGET"),
-    "missing file": ("check missing.py:make", "no file missing.py"),
-    "missing script": ("check missing.py", "no target 'missing.py'"),
-    "no Python script": ("check notes.txt", "notes.txt is no Python script"),
-    "no Python file": ("check folder/notes:make", "folder/notes is no Python file"),
-    "no module": ("check not-a-module:make", "neither a file nor a module name"),
-    "folder": ("check folder", "--effort static"),
-    "unknown workload": (
-        "check workload:nope",
-        "choose one of arrcoc, arrcoc-o",
-    ),
-    "no trace": ("check trace:nowhere", "no trace folder 'nowhere'"),
-    "trace is a file": ("check trace:notes.txt", "no trace folder 'notes.txt'"),
-    "empty trace": ("check trace:empty", "no compilation trace in empty"),
-    "odd trace": ("check trace:odd_trace", "no compilation trace in odd_trace"),
-    "factory arguments": ("check broken.py:none -- 1", "go to a script"),
-    "workload arguments": ("check workload:gpt -- 1", "go to a script"),
-    "size of a factory": ("check broken.py:none --size tiny", "--size is for workl"),
-    "unknown flag": ("check workload:gpt --frobnicate", "unrecognized arguments"),
-    "short for a flag": ("check workload:gpt --form json", "unrecognized arguments"),
-    "unknown verb": ("bake cake", "invalid choice: 'bake'"),
-    "no verb": ("", "required: VERB"),
-    "unknown effort": ("check workload:gpt --effort huge", "invalid choice: 'huge'"),
-    "unknown format": ("check workload:gpt --format xml", "invalid choice: 'xml'"),
-    "bad timeout": ("check workload:gpt --timeout -3", "argument --timeout"),
-    "odd timeout": ("check workload:gpt --timeout soon", "argument --timeout"),
-    "bad compile": ("check workload:gpt --compile dynamic", "is not KEY=VALUE"),
-    "bad skip": ("check workload:gpt --skip brakes", "no part 'brakes' to skip"),
-    "bad select": ("check workload:gpt --select XY1", "no rule starts with 'XY1'"),
-    "bad ignore": ("check workload:gpt --ignore GB9", "no rule starts with 'GB9'"),
-    "output exists": ("check workload:gpt -o there.json", "there.json exists"),
-    "output nowhere": ("check workload:gpt -o no/where", "is no folder to write in"),
-    "unknown rule": ("rule GB999", "no rule 'GB999'"),
-    "unknown run": ("show 2020", "no run '2020' in"),
-    "ambiguous run": ("show 2026", "'2026' is the start of 2 runs"),
-    "broken run": ("show broken_run.json", "broken_run.json is not the JSON of a run"),
-    "newer run": ("show newer.json", "reads up to 1: install a newer torchproof"),
-    "text as a run": ("show notes.txt", "notes.txt is not the JSON of a run"),
+    "no target": ("check", r"TARGET.*--list"),
+    "missing file": ("check missing.py:make", r"missing\.py$"),
+    "missing script": ("check missing.py", r"'missing\.py'"),
+    "no Python script": ("check notes.txt", r"notes\.txt .*Python"),
+    "no Python file": ("check folder/notes:make", r"folder/notes .*Python"),
+    "no module": ("check not-a-module:make", r"not-a-module.*module"),
+    "folder": ("check folder", r"folder.*--effort static"),
+    "unknown workload": ("check workload:nope", r"'nope'.* arrcoc, arrcoc-o"),
+    "no trace": ("check trace:nowhere", r"'nowhere'.*TORCH_TRACE"),
+    "trace is a file": ("check trace:notes.txt", r"'notes\.txt'.*TORCH_TRACE"),
+    "empty trace": ("check trace:empty", r"trace.* empty\b"),
+    "odd trace": ("check trace:odd_trace", r"trace.* odd_trace\b"),
+    "factory arguments": ("check broken.py:none -- 1", r" -- .* broken\.py:none"),
+    "workload arguments": ("check workload:gpt -- 1", r" -- .* workload:gpt"),
+    "size of a factory": ("check broken.py:none --size tiny", r"--size .*workload"),
+    "unknown flag": ("check workload:gpt --frobnicate", r" --frobnicate\b"),
+    "short for a flag": ("check workload:gpt --form json", r" --form json\b"),
+    "unknown verb": ("bake cake", r"'bake'.*check"),
+    "no verb": ("", r"VERB"),
+    "unknown effort": ("check workload:gpt --effort huge", r"--effort.*'huge'"),
+    "unknown format": ("check workload:gpt --format xml", r"--format.*'xml'"),
+    "bad timeout": ("check workload:gpt --timeout -3", r" --timeout"),
+    "odd timeout": ("check workload:gpt --timeout soon", r" --timeout.*soon"),
+    "bad compile": ("check workload:gpt --compile dynamic", r"dynamic.*KEY=VALUE"),
+    "bad skip": ("check workload:gpt --skip brakes", r"'brakes'"),
+    "bad select": ("check workload:gpt --select XY1", r"'XY1'"),
+    "bad ignore": ("check workload:gpt --ignore GB9", r"'GB9'"),
+    "output exists": ("check workload:gpt -o there.json", r"there\.json"),
+    "output nowhere": ("check workload:gpt -o no/where", r"-o no/where"),
+    "unknown rule": ("rule GB999", r"'GB999'"),
+    "unknown run": ("show 2020", r"'2020'.*runs"),
+    "ambiguous run": ("show 2026", r"'2026'.*\b2 runs"),
+    "broken run": ("show broken_run.json", r"broken_run\.json.*JSON"),
+    "newer run": ("show newer.json", r"newer\.json.*\b99\b.*\b1\b"),
+    "text as a run": ("show notes.txt", r"notes\.txt.*JSON"),
 }
 CHILD = {
-    "missing factory": ("broken.py:nothing", "no factory 'nothing' (it defines f, "),
+    "missing factory": ("broken.py:nothing", r"'nothing'.*\bf, "),
     "failing factory": (
         "broken.py:raises",
-        "the factory raises failed: ValueError: no weights in this folder",
+        r" raises .*ValueError: no weights in this folder$",
     ),
-    "factory that exits": ("broken.py:exits", "exits failed: SystemExit: not today"),
-    "returns None": ("broken.py:none", "must return (fn, calls), not NoneType"),
-    "returns three": ("broken.py:three", "must return (fn, calls), not tuple"),
-    "fn is a number": ("broken.py:number", "returned a int as fn, which cannot be"),
-    "no calls": ("broken.py:no_calls", "returned no calls: there is nothing to run"),
-    "calls in a dict": ("broken.py:calls_in_a_dict", "returned calls as dict"),
-    "bare call": ("broken.py:bare_call", "call 1 is a int; it must be a tuple"),
-    "call that exits": ("broken.py:call_exits", "call 0 ends the process: sys.exit(0)"),
+    "factory that exits": ("broken.py:exits", r" exits .*SystemExit: not today$"),
+    "returns None": ("broken.py:none", r"\(fn, calls\).*NoneType"),
+    "returns three": ("broken.py:three", r"\(fn, calls\).*tuple"),
+    "fn is a number": ("broken.py:number", r" int .*\bfn\b"),
+    "no calls": ("broken.py:no_calls", r"no_calls .*\bcalls\b"),
+    "calls in a dict": ("broken.py:calls_in_a_dict", r" calls .*\bdict\b"),
+    "bare call": ("broken.py:bare_call", r"call 1 .*\bint\b.* tuple"),
+    "call that exits": ("broken.py:call_exits", r"call 0 .*sys\.exit\(0\)"),
     "compile argument": (
         "broken.py:fine --compile nonsense=1",
-        "torch.compile rejects its arguments",
+        r"torch\.compile .*nonsense",
     ),
-    "import error": ("no_import.py:make", "ModuleNotFoundError: No module named"),
-    "syntax error": ("no_python.py:make", "failed: SyntaxError"),
-    "no such module": ("nowhere.at_all:make", "No module named 'nowhere'"),
+    "import error": ("no_import.py:make", r"ModuleNotFoundError.*'nowhere_at_all'"),
+    "syntax error": ("no_python.py:make", r"SyntaxError"),
+    "no such module": ("nowhere.at_all:make", r"'nowhere'"),
     "fails in eager": (
         "broken.py:fails_in_eager",
-        "the target fails in eager, at call 1: ValueError: x is too large: 2",
+        r"eager.* call 1: ValueError: x is too large: 2$",
     ),
-    "before_call fails": ("hook.py:make", "before_call failed at call 1: KeyError"),
-    "unknown size": ("workload:gpt --size huge", "choose one of tiny, small"),
+    "before_call fails": ("hook.py:make", r"before_call .*call 1: KeyError"),
+    "unknown size": ("workload:gpt --size huge", r"'huge'.* tiny, small"),
 }
 SCRIPTS = {
-    "process that ends": ("broken.py:process_ends", "the target ended its process"),
-    "script exits": ("exit3.py", "the script ended with exit code 3"),
-    "script exits with text": ("exit_text.py", "exit code 1: no data in ./data"),
-    "script is killed": ("killed.py", "the target was killed by SIGKILL"),
-    "script raises": ("raises.py", "exit code 1: RuntimeError: out of luck"),
+    "process that ends": ("broken.py:process_ends", r"os\._exit"),
+    "script exits": ("exit3.py", r"code 3\b"),
+    "script exits with text": ("exit_text.py", r"code 1: no data in \./data$"),
+    "script is killed": ("killed.py", r"SIGKILL"),
+    "script raises": ("raises.py", r"code 1: RuntimeError: out of luck$"),
 }
 CASES = PARENT | {
     name: (f"check -q {rest}", said) for name, (rest, said) in CHILD.items()
@@ -185,7 +183,7 @@ def refused(arguments: str, said: str, folder: Path) -> str:
     """What is on stdout beside the one line on stderr."""
     done = torchproof(*arguments.split(), cwd=folder)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert said in done.stderr
+    assert re.search(said, done.stderr), done.stderr
     assert done.stderr.startswith("torchproof")
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stdout
@@ -204,7 +202,7 @@ def test_what_a_script_did_until_it_failed_is_saved(name: str, folder: Path) -> 
     runs = [json.loads(p.read_text()) for p in folder.glob(".torchproof/runs/*/*.json")]
     [saved] = filter(None, runs)  # those that the folder came with are empty
     assert saved["target"] == script
-    assert said in saved["error"]
+    assert re.search(said, saved["error"])
     assert saved["parts"]["breaks"]["status"] == "failed"
     if script == "exit3.py":
         assert saved["exit_code"] == 3
@@ -220,4 +218,4 @@ def test_a_crash_is_no_finding(
 
     monkeypatch.setattr(store, "load", broken)
     assert main(["compare", "a", "b"]) == 2
-    assert "TypeError: a defect" in capsys.readouterr().err
+    assert "TypeError" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,13 +70,13 @@ def test_every_cache_is_found_with_its_size(places: dict[str, str]) -> None:
     )
     parts = {name: part.bytes for name, part in inductor.parts.items()}
     assert parts == {
-        "other files, never cleared": 1000,
-        "graphs (fxgraph)": 100,
-        "graphs of AOTAutograd": 50,
-        "Triton kernels": 40,
-        "generated code and libraries": 30,
-        "choices of autotuning": 7,
-        "dynamic shapes seen before (PGO)": 5,
+        cache_folders._OTHER: 1000,
+        cache_folders._PARTS["fxgraph"]: 100,
+        cache_folders._PARTS["aotautograd"]: 50,
+        cache_folders._PARTS["triton"]: 40,
+        cache_folders._CODE: 30,
+        cache_folders._CHOICES: 7,
+        cache_folders._PARTS["dynamo"]: 5,
     }
     sizes = [f.amount and f.amount.bytes for f in list(found.values())[1:]]
     assert sizes == [None, 11, 12, 13]
@@ -108,9 +109,9 @@ def test_what_is_not_ours_to_clear_is_refused(
     case: str, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(places["TORCHINDUCTOR_CACHE_DIR"])
-    why = "it is more than a cache"
+    why = "home"
     if case == "link":
-        root, why = tmp_path / "link", "it is a link"
+        root, why = tmp_path / "link", "link"
         root.symlink_to(places["TORCHINDUCTOR_CACHE_DIR"])
     elif case == "home":
         monkeypatch.setenv("HOME", str(root))
@@ -120,15 +121,15 @@ def test_what_is_not_ours_to_clear_is_refused(
         monkeypatch.chdir(root / "ab")
     elif case == "tmp":
         monkeypatch.setattr(cache_folders.tempfile, "gettempdir", lambda: str(root))
-        why = "temporary files"
+        why = "temporary"
     else:
         mine = os.geteuid()
         monkeypatch.setattr(cache_folders.os, "geteuid", lambda: mine + 1)
-        why = f"it belongs to user {mine}"
+        why = f"user {mine}"
     told = {**places, "TORCHINDUCTOR_CACHE_DIR": str(root)}
     found = cache_folders.listing(told)
-    assert found[0].kept.startswith(why) or why in found[0].kept
-    with pytest.raises(UserError, match="is not cleared: it "):
+    assert why in found[0].kept
+    with pytest.raises(UserError, match=f"{root}.*{re.escape(found[0].kept)}"):
         cache_folders.cleared(found, "inductor")
     cache_folders.cleared(found, "all")
     assert (root / "ab" / "cab.py").exists()
@@ -137,20 +138,21 @@ def test_what_is_not_ours_to_clear_is_refused(
 def test_the_commands(places: dict[str, str], tmp_path: Path) -> None:
     done = torchproof("show", "--caches", cwd=tmp_path, variables=places)
     assert done.returncode == 0 and "1.20 KiB" in done.stdout
-    assert "clear: torchproof show --caches --clear inductor\n" in done.stdout
+    assert " torchproof show --caches --clear inductor\n" in done.stdout
     line = ["show", "--caches", "--clear", "cuda", "--format", "json"]
     told = json.loads(torchproof(*line, cwd=tmp_path, variables=places).stdout)
     assert told["cleared"] == ["cuda"]
     assert [row["bytes"] for row in told["caches"] if row["name"] == "cuda"] == [12]
     assert not Path(places["HOME"], ".nv/ComputeCache/index").exists()
     for wrong, why in {
-        ("show", "--clear"): "--clear goes with --caches",
-        ("show", "--caches", "--clear", "all of it"): "there is no such cache, only",
-        ("show", "--caches", "--format", "md"): "caches are shown as text or json",
-        ("show", "--caches", "--list"): "--caches stands alone",
+        ("show", "--clear"): "--caches",
+        ("show", "--caches", "--clear", "some"): "triton, cuda, extensions, all",
+        ("show", "--caches", "--format", "md"): "json",
+        ("show", "--caches", "--list"): "--caches",
     }.items():
         done = torchproof(*wrong, cwd=tmp_path, variables=places)
         assert done.returncode == 2 and why in done.stderr, wrong
+        assert done.stderr.count("\n") == 1, wrong
 
 
 @pytest.mark.slow

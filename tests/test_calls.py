@@ -43,7 +43,7 @@ def test_an_output_that_cannot_be_compared_is_not_called_right() -> None:
 
     found = judge(answers(later), answers(later))
     assert found.verdict is None
-    assert found.why == "an output of type generator cannot be compared"
+    assert "generator" in found.why
 
 
 def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:

@@ -33,4 +33,4 @@ def test_a_changed_setting_is_told_and_then_forgotten(
 def test_what_is_no_json_is_told_as_python_writes_it() -> None:
     with torch._inductor.config.patch(post_grad_custom_pre_pass=print):
         found = told()["torch._inductor.config"]
-    assert found["post_grad_custom_pre_pass"] == "<built-in function print>"
+    assert found["post_grad_custom_pre_pass"] == repr(print)

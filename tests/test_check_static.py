@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -85,11 +86,11 @@ def test_source_and_run_are_joined(check: Check) -> None:
     [hazard] = at(run, "out of reach")
     assert (hazard.origin, hazard.kind, hazard.severity) == ("static", "hazard", "low")
     assert hazard.suspects == "graph_break"
-    assert hazard.message.endswith("; this run did not compile this line")
+    assert re.search(r"; [^;]*\bcompile\b[^;]*$", hazard.message)
     [meant] = at(run, "meant")
     assert meant.status == "intentional" and meant.origin == "dynamic"
     assert run.parts["static"].status == "found"
-    assert run.parts["static"].why == "1 file read"
+    assert run.parts["static"].why.startswith("1 file")
     assert run.options["effort"] == "quick" and run.baseline is None
 
 
@@ -108,7 +109,8 @@ def test_what_the_source_suggests_a_run_can_refute(check: Check) -> None:
 def test_static_part_can_be_left_out(check: Check) -> None:
     run = check(model(), skip=["static"])
     assert {f.origin for f in run.findings} == {"dynamic"}
-    assert run.parts["static"].why == "left out with --skip"
+    assert run.parts["static"].status == "skipped"
+    assert "--skip" in run.parts["static"].why
     assert run.configuration == ()
 
 
@@ -123,11 +125,11 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*given: Any) -> Any:
-        raise RecursionError("too deep")
+        raise RecursionError("deep")
 
     monkeypatch.setattr(source_reading, "beside", fails)
     run = check(model())
-    assert run.parts["static"] == Part("failed", "RecursionError: too deep")
+    assert run.parts["static"] == Part("failed", "RecursionError: deep")
     assert at(run, "shown") and run.ending == "finished"
 
 
@@ -190,8 +192,10 @@ def test_static_effort_reads_what_could_not_even_be_imported(
     run = json.loads(done.stdout)
     assert {f["kind"] for f in run["findings"]} == {"hazard"}
     assert {f["file"] for f in run["findings"]} == {"src/model.py"}
-    assert run["parts"]["static"] == {"status": "found", "why": "1 file read"}
-    assert run["parts"]["breaks"]["why"] == "not part of --effort static"
+    assert run["parts"]["static"]["status"] == "found"
+    assert run["parts"]["static"]["why"].startswith("1 file")
+    assert run["parts"]["breaks"]["status"] == "skipped"
+    assert "--effort static" in run["parts"]["breaks"]["why"]
     assert run["environment"]["torch"] is None and run["counts"]["calls"] is None
 
 
@@ -216,17 +220,19 @@ def test_a_folder_is_read_and_not_run(program: Path) -> None:
     done = commands.torchproof("check", "src", cwd=program)
     assert done.returncode == 2 and "--effort static" in done.stderr
     done = commands.torchproof("check", "src", "--effort", "static", cwd=program)
-    assert done.stdout.startswith("src: 1 file read, nothing was run\n")
+    assert done.stdout.startswith("src: 1 file")
+    assert "GB102" in done.stdout
     medium = ("check", "src", "--effort", "static", "--fail-on", "medium")
     assert commands.torchproof(*medium, cwd=program).returncode == 1
     ignored = commands.torchproof(*medium, "--ignore", "GB", cwd=program)
-    assert ignored.returncode == 0 and "Nothing found." in ignored.stdout
+    assert ignored.returncode == 0
+    assert ignored.stdout.startswith("src: 1 file") and "GB1" not in ignored.stdout
 
 
 def test_a_baseline_that_is_not_there_fails_before_the_work(program: Path) -> None:
     command = ("check", "src", "--effort", "static", "--baseline", "nope")
     done = commands.torchproof(*command, cwd=program)
-    assert done.returncode == 2 and "no run 'nope'" in done.stderr
+    assert done.returncode == 2 and "'nope'" in done.stderr
     assert not (program / ".torchproof").exists()
 
 

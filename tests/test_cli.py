@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ FLAGS = {
     "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
-    | {"--seconds", "--sittings", "--profile", "--baseline"}
+    | {"--seconds", "--repeats", "--profile", "--baseline"}
     | OUTPUT,
     "tune": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
@@ -185,7 +186,7 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
 def test_public_names_are_the_agreed_ones() -> None:
     assert package.__all__ == PUBLIC
     assert [getattr(package, name).__name__ for name in PUBLIC] == PUBLIC
-    with pytest.raises(AttributeError, match="no attribute 'bake'"):
+    with pytest.raises(AttributeError, match="'bake'"):
         package.bake  # noqa: B018
 
 
@@ -238,15 +239,16 @@ def test_a_broken_run_does_not_hide_the_others(live: Done, folder: Path) -> None
     (broken / "run.json").write_text("{")
     done = torchproof("show", "--list", cwd=folder)
     assert done.returncode == 0 and json.loads(live.stdout)["id"] in done.stdout
-    assert "20200101-0000-broken/run.json is not the JSON of a run" in done.stderr
+    assert "20200101-0000-broken/run.json" in done.stderr
 
 
 def test_a_clean_target_is_exit_0(folder: Path) -> None:
     line = ["check", "noisy.py:make_clean", "-q", "--effort", "quick"]
     done = torchproof(*line, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("2 calls of noisy.py:make_clean on cpu, torch ")
-    assert "Nothing found: no graph break" in done.stdout
+    first = done.stdout.partition("\n")[0]
+    assert re.match(r"2 calls .*noisy\.py:make_clean .*\bcpu\b.*\btorch \d", first)
+    assert not re.search(r"\b[A-Z]{2}\d{3}\b", done.stdout), "a code of a finding"
 
 
 def _codes(done: Done) -> set[str]:
@@ -283,8 +285,8 @@ def test_fail_on_decides_the_exit_code(live: Done, trace: Path) -> None:
             assert done.returncode == bool(found & bad), f"{line}: {done.stdout}"
     line = ["check", "trace:trace", "--ignore", "GB,RC", "--fail-on", "low"]
     done = torchproof(*line, cwd=trace)
-    hidden = f"{len(findings)} left out by --select or --ignore"
-    assert done.returncode == 0 and f"Nothing found, {hidden}." in done.stdout
+    assert done.returncode == 0
+    assert re.search(rf"\b{len(findings)} .*--select.*--ignore", done.stdout)
 
 
 def test_skip_leaves_a_part_out_and_says_so(trace: Path) -> None:
@@ -292,8 +294,8 @@ def test_skip_leaves_a_part_out_and_says_so(trace: Path) -> None:
     run = json.loads(torchproof(*line, cwd=trace).stdout)
     assert run["findings"] == []
     for name in ("static", "breaks"):
-        why = "left out with --skip"
-        assert run["parts"][name] == {"status": "skipped", "why": why}
+        assert run["parts"][name]["status"] == "skipped"
+        assert "--skip" in run["parts"][name]["why"]
     assert set(run["counts"].values()) == {None}
 
 
@@ -309,11 +311,11 @@ def test_output_goes_to_a_file_that_did_not_exist(trace: Path) -> None:
     line = ["check", "trace:trace", "--format", "json", "-o", "out.json"]
     done = torchproof(*line, cwd=trace)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "written to out.json\n"
+    assert done.stderr.endswith(" out.json\n") and done.stderr.count("\n") == 1
     before = (trace / "out.json").read_bytes()
     assert json.loads(before)["target"] == "trace:trace"
     done = torchproof(*line, cwd=trace)
-    assert done.returncode == 2 and "out.json exists" in done.stderr
+    assert done.returncode == 2 and "out.json" in done.stderr
     assert (trace / "out.json").read_bytes() == before
 
 

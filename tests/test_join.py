@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from torchproof.checking.static.join import Seen, absolute, alone, join
+from torchproof.checking.static.join import RunEvidence, absolute, join, without_run
 from torchproof.checking.static.suspicion import Suspicion
 from torchproof.records.run import Finding
 
@@ -38,7 +39,7 @@ SHOWN = replace(
     cost_us=12.5,
 )
 # A run of two calls that traced the lines before, at and after the suspicion.
-TRACED = Seen({FILE: frozenset({4, 5, 7})}, calls=2)
+TRACED = RunEvidence({FILE: frozenset({4, 5, 7})}, calls=2)
 
 
 def test_what_the_run_shows_is_one_finding_with_what_was_measured() -> None:
@@ -89,9 +90,8 @@ def test_words_of_another_rule_become_evidence_once() -> None:
     mask = replace(SUSPECTED, code="GB103", message="`x[x > 0]` has no known size")
     suspicion = Suspicion(mask, 5, ("GB101", "GB103"))
     [found] = join([suspicion, suspicion, ITEM], [SHOWN], TRACED).findings
-    assert found.evidence == (
-        "read in the source: `x[x > 0]` has no known size (GB103)",
-    )
+    [told] = found.evidence
+    assert mask.message in told and "GB103" in told
 
 
 def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
@@ -102,38 +102,26 @@ def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
 @pytest.mark.parametrize(
     ("suspicion", "seen", "why"),
     [
-        (ITEM, Seen(), "nothing was run that would show it"),
-        (ITEM, Seen({}, calls=9), "this run did not compile this line"),
-        (
-            ITEM,
-            Seen({FILE: frozenset({4, 7})}, calls=9),
-            "this run did not compile this line",
-        ),
-        (
-            ITEM,
-            replace(TRACED, stopped=frozenset({(FILE, 5)})),
-            "this run stopped compiling on this line for another reason",
-        ),
-        (
-            replace(ITEM, calls=3),
-            TRACED,
-            "this run made 2 calls, it takes 3 to show",
-        ),
+        (ITEM, RunEvidence(), r"\brun\b"),
+        (ITEM, RunEvidence({}, calls=9), r"\bcompile\b"),
+        (ITEM, RunEvidence({FILE: frozenset({4, 7})}, calls=9), r"\bcompile\b"),
+        (ITEM, replace(TRACED, stopped=frozenset({(FILE, 5)})), r"\bstopped\b"),
+        (replace(ITEM, calls=3), TRACED, r"\b2 calls\b.*\b3\b"),
         (
             replace(ITEM, shown_by=("CG301",)),
             replace(TRACED, unseen={"CG": "lifetimes"}),
-            "part lifetimes, which would show it, was not done",
+            r"\blifetimes\b",
         ),
     ],
 )
 def test_what_the_run_cannot_decide_is_a_hazard_that_says_why(
-    suspicion: Suspicion, seen: Seen, why: str
+    suspicion: Suspicion, seen: RunEvidence, why: str
 ) -> None:
     joined = join([suspicion], [], seen)
     [found] = joined.findings
-    assert found == replace(
-        SUSPECTED, severity="low", message=f"{SUSPECTED.message}; {why}"
-    )
+    message, _, reason = found.message.rpartition("; ")
+    assert message == SUSPECTED.message and re.search(why, reason)
+    assert found == replace(SUSPECTED, severity="low", message=found.message)
     assert (found.kind, found.suspects) == ("hazard", "graph_break")
     assert found.identity == SUSPECTED.identity
     assert joined.undecided == (suspicion,)
@@ -152,11 +140,11 @@ def test_what_is_certain_stands_as_it_is() -> None:
 
 def test_one_place_is_told_once_and_two_places_twice() -> None:
     below = replace(ITEM, finding=replace(SUSPECTED, line=9))
-    found = join([ITEM, ITEM, below], [], Seen()).findings
+    found = join([ITEM, ITEM, below], [], RunEvidence()).findings
     assert [f.line for f in found] == [5, 9]
-    assert [f.line for f in alone([ITEM, ITEM, below]).findings] == [5, 9]
+    assert [f.line for f in without_run([ITEM, ITEM, below]).findings] == [5, 9]
 
 
 def test_alone_a_suspicion_has_its_own_severity() -> None:
-    joined = alone([ITEM])
+    joined = without_run([ITEM])
     assert joined.findings == (SUSPECTED,) and joined.undecided == (ITEM,)

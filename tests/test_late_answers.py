@@ -14,7 +14,7 @@ def test_an_arm_that_turns_wrong_while_timed_is_wrong() -> None:
     rows = by_backend(measured(f"{LATE}:adding", specs))
     assert rows["turns_wrong"].verdict == "wrong"
     why = (rows["turns_wrong"].numerics or {})["why"]
-    assert why.startswith("right in its first pass, not after it was timed: ")
+    assert "first pass" in why
     assert rows["stays_right"].verdict != "wrong"
     assert not any("second pass" in note for note in rows["stays_right"].notes)
 

@@ -228,7 +228,7 @@ def test_a_break_below_the_scripts_own_compiled_function_is_placed_in_it(
 COMPILED = 'compiled = torch.compile(model, backend="eager")'
 CALLED = '    with torch.autocast("cpu"'
 WARM_UP = (
-    "call the model once",
+    " model once ",
     COMPILED,
     f"model(**collate(samples[:3]))\n{COMPILED}",
 )
@@ -266,7 +266,7 @@ FOLLOWED = {
     ],
     "opt": [
         (
-            "each with module.compile()",
+            "module.compile()",
             COMPILED,
             "for layer in model.model.decoder.layers:\n"
             '    layer.compile(backend="eager", dynamic=True)\n'

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from facts import missing, numbers
 from forked_arms import backends, by_backend, measured
 
 from torchproof.measure import bench_plan, profiling
-from torchproof.measure.cache_stats import Caches
 from torchproof.measure.comparison.decisions import decision
-from torchproof.measure.specs import AS_WRITTEN, Measured, Spec
-from torchproof.measure.starts import started
+from torchproof.measure.compile_stats import CacheLookups
+from torchproof.measure.specs import AS_WRITTEN, MeasureResult, StrategySpec
+from torchproof.measure.starts import start_record
 from torchproof.records import stats
 from torchproof.records.run import Measurement, Run
 from torchproof.strategies.strategy import parse
@@ -26,11 +27,11 @@ from torchproof.targets.target import Loaded
 LYING = Path(__file__).parent / "models" / "lying.py"
 
 
-def session(factory: str, specs: Sequence[Spec], **more: Any) -> Measured:
+def session(factory: str, specs: Sequence[StrategySpec], **more: Any) -> MeasureResult:
     return measured(f"{LYING}:{factory}", specs, **more)
 
 
-def compiled(found: Measured) -> Measurement:
+def compiled(found: MeasureResult) -> Measurement:
     """The row of the only arm beside eager."""
     _, row = found.rows
     return row
@@ -48,11 +49,11 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
     """A cache that is empty at first, the same again, and one that is never found."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LYING_CACHE", str(tmp_path_factory.mktemp("cache")))
-        full = [Spec(parse("full"))]
+        full = [StrategySpec(parse("full"))]
         return {
-            "empty": session("twice_from_folder", full, sittings=2).rows[0],
+            "empty": session("twice_from_folder", full, repeats=2).rows[0],
             "filled": session("twice_from_folder", full).rows[0],
-            "lost": session("twice_from_nowhere", full, sittings=2).rows[0],
+            "lost": session("twice_from_nowhere", full, repeats=2).rows[0],
         }
 
 
@@ -64,7 +65,7 @@ def test_a_cold_time_is_refused_where_the_cache_was_filled(
     assert row.start is not None and row.start["label"] == "cold"
     assert row.start["hits"] > 0 and row.start["misses"] == 0
     assert row.first_call_s is None
-    assert "lookups were answered by a cache" in row.start["refused"]
+    assert row.start["hits"] in numbers(row.start["refused"])
 
 
 def test_a_process_may_find_again_what_it_compiled_itself(
@@ -83,7 +84,7 @@ def test_a_warm_time_needs_hits_alone(cached: dict[str, Measurement]) -> None:
     assert warm["refused"] is None and warm["misses"] == 0 and warm["hits"] > 0
     assert warm["first_call_s"] is not None
     assert lost["first_call_s"] is None
-    assert "were not in Inductor's cache" in lost["refused"]
+    assert "Inductor" in lost["refused"]
 
 
 def test_a_graph_compiled_while_the_target_was_made_is_no_cold_start() -> None:
@@ -91,7 +92,7 @@ def test_a_graph_compiled_while_the_target_was_made_is_no_cold_start() -> None:
     after = compiled(session("compiled_already", AS_WRITTEN))
     assert before.start is not None and after.start is not None
     assert before.first_call_s is None
-    assert "1 graphs were compiled before" in before.start["refused"]
+    assert "1 graph" in before.start["refused"]
     assert after.start["refused"] is None and after.first_call_s is not None
 
 
@@ -101,16 +102,16 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     old = tmp_path / "ab" / "kernel.so"
     old.parent.mkdir()
-    caches = Caches()
+    caches = CacheLookups()
     assert caches.filled_before() is None
     old.touch()
     assert caches.filled_before() is None, "its own"
     time.sleep(0.1)
-    later = Caches()
+    later = CacheLookups()
     assert later.filled_before() == str(tmp_path)
     cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
     cache["filled_before"] = later.filled_before()
-    start = started("cold", {"imports_s": 0.0, "cache": cache})
+    start = start_record("cold", {"imports_s": 0.0, "cache": cache})
     assert str(tmp_path) in start["refused"]
 
 
@@ -118,18 +119,18 @@ def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
     cache = {"hits": 1, "misses": 1, "bypasses": 0, "saved": 0}
     cache |= {"lookups": [("aot_autograd", False, False), ("inductor", True, False)]}
-    start = started("warm", {"imports_s": 0.0, "cache": cache})
-    assert "1 of 1 graphs were not in AOTAutograd's cache" in start["refused"]
-    assert "torch.no_grad()" in start["refused"]
+    start = start_record("warm", {"imports_s": 0.0, "cache": cache})
+    facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
+    assert missing(start["refused"], *facts) == []
 
 
 def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
     """Caches that are switched off are asked for nothing, so they miss nothing."""
     cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
     facts = {"imports_s": 0.0, "cache": cache}
-    start = started("warm", facts | {"compile_s": {"inductor": 1.5}})
-    assert "without looking into a cache" in start["refused"]
-    other_backend = started("warm", facts | {"compile_s": {"inductor": 0.0}})
+    start = start_record("warm", facts | {"compile_s": {"inductor": 1.5}})
+    assert "cache" in start["refused"]
+    other_backend = start_record("warm", facts | {"compile_s": {"inductor": 0.0}})
     assert other_backend["refused"] is None
 
 
@@ -171,7 +172,7 @@ def test_inputs_on_the_host_are_noted(inputs: str, noted: bool) -> None:
     note = calls.host_copies(Loaded(module, [call], None, place=None))  # type: ignore[arg-type]
     assert (note is not None) == noted
     if note:
-        assert "1 inputs lie on the CPU and the weights on meta" in note
+        assert missing(note, "CPU", "meta") == [] and numbers(note)[0] == 1
 
 
 def test_a_model_on_the_host_has_no_host_copies() -> None:
@@ -189,8 +190,8 @@ def test_what_one_arm_sets_reaches_no_other(
 ) -> None:
     log = tmp_path / "log"
     monkeypatch.setenv("LYING_LOG", str(log))
-    asked = bench_plan.Questions(ablate=(("max_autotune", True),))
-    found = session("leaving_traces", bench_plan.arms(asked, {}))
+    asked = bench_plan.BenchOptions(ablate=(("max_autotune", True),))
+    found = session("leaving_traces", bench_plan.strategy_specs(asked, {}))
     assert [row.error for row in found.rows] == [None] * 3
     assert [row.variant.get("config") for row in found.rows] == [
         None,
@@ -199,14 +200,14 @@ def test_what_one_arm_sets_reaches_no_other(
     ]
     assert log.read_text().splitlines() == ["{} False", "{'max_autotune': True} False"]
     assert "LYING_LEAK" not in os.environ
-    assert not any("switches" in note for row in found.rows for note in row.notes)
+    assert not any("config." in note for row in found.rows for note in row.notes)
 
 
 def test_switches_that_the_target_sets_are_told() -> None:
     eager, row = session("setting_a_switch", backends("eager")).rows
-    [note] = [note for note in row.notes if "switches" in note]
-    assert note.endswith("itself: torch._inductor.config.max_autotune=True")
-    assert not any("switches" in note for note in eager.notes)
+    [note] = [note for note in row.notes if "config." in note]
+    assert note.endswith(" torch._inductor.config.max_autotune=True")
+    assert not any("config." in note for note in eager.notes)
 
 
 # -- wrong outputs ---------------------------------------------------------------------
@@ -241,7 +242,7 @@ def test_a_quick_backend_with_one_wrong_element_is_not_ranked(
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("raises", "ValueError: no such kernel"), ("killed", "was killed by SIGKILL")],
+    [("raises", "ValueError: no such kernel"), ("killed", "SIGKILL")],
 )
 def test_an_arm_that_fails_leaves_the_others(
     quick: dict[str, Measurement], name: str, why: str

@@ -26,14 +26,14 @@ ctypes.PyDLL(None).sleep(99)
 # An arm begun by a thread that ends, as a search over several devices begins them.
 BEGINS = """
 import os, threading, time
-from torchproof.measure import process
+from torchproof.measure import worker_process
 
 def begin():
-    arms.append(process.Process({}, {}, quiet=True))
+    arms.append(worker_process.WorkerProcess({}, {}, quiet=True))
     while not os.path.exists("asleep"):
         time.sleep(0.05)
 
-process._ARM = "hangs"
+worker_process._WORKER = "hangs"
 arms = []
 thread = threading.Thread(target=begin)
 thread.start()
@@ -113,7 +113,11 @@ def gone() -> Iterator[int]:
 
 def held(parent: int) -> int:
     """How a process ends that is told to hold on to this one."""
-    line = [sys.executable, "-c", "from torchproof import lifeline; lifeline.hold()"]
+    line = [
+        sys.executable,
+        "-c",
+        "from torchproof.process import parent_death; parent_death.hold()",
+    ]
     told = os.environ | {"TORCHPROOF_PARENT": str(parent)}
     return subprocess.run(line, env=told, check=False).returncode
 

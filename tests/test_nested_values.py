@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.runtime import vector_jacobian
 from torchproof.runtime.cudagraph import call_inputs, output_copies
-from torchproof.runtime.forward_state import saved
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import pytree_json
 from torchproof.runtime.steps import output_tensors
 from torchproof.runtime.tensors.tree import walk
@@ -93,7 +93,7 @@ def test_tensors_are_found_in_any_value(make: Make) -> None:
     for found in (output_tensors.tensors(value), call_recorder.every_tensor(value)):
         assert all(each is x for each in found)
     assert all(each is x for _, each in call_recorder.tensors_in(value))
-    saved(None, (value,), {}).restore()
+    save_state(None, (value,), {}).restore()
 
 
 @every_value

@@ -1,6 +1,7 @@
 """Verdicts on answers: planted lies are caught, rounding is excused."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -13,13 +14,13 @@ from torchproof.measure.numerics.judgement import Numerics, judge
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
 
-def one(given: Any, eager: Any, exact: Any = None, *nudged: Any) -> Numerics:
+def one(given: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Numerics:
     """The verdict on a single answer."""
     return judge(
         {"output": given},
         {"output": eager},
         None if exact is None else {"output": exact},
-        nudged=lambda: [{"output": other} for other in nudged],
+        perturbed=lambda: [{"output": other} for other in perturbed],
     )
 
 
@@ -92,7 +93,7 @@ def test_nan_of_eager_cannot_be_judged_and_hides_nothing() -> None:
     eager = exact.to(F32)
     eager[2] = math.nan
     told = one(eager.clone(), eager, exact)
-    assert told.verdict is None and "eager itself gives NaN" in told.why
+    assert told.verdict is None and re.search(r"\beager\b.*\bNaN\b", told.why)
     given = eager.clone()
     given[5] += 1
     assert one(given, eager, exact).verdict == "wrong"
@@ -107,15 +108,15 @@ def test_an_infinity_of_the_other_sign_is_wrong() -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (torch.ones(3, dtype=F64), "its dtype is torch.float64"),
-        (torch.ones(3, 1), "its shape is [3, 1], eager gives [3]"),
-        (1.0, "it is of type float, eager gives Tensor"),
-        (None, "it is of type NoneType"),
+        (torch.ones(3, dtype=F64), r"dtype .*torch\.float64"),
+        (torch.ones(3, 1), r"shape .*\[3, 1\].*\[3\]"),
+        (1.0, r"\bfloat\b.*\bTensor\b"),
+        (None, "NoneType"),
     ],
 )
 def test_another_form_is_wrong(given: Any, why: str) -> None:
     told = one(given, torch.ones(3), torch.ones(3, dtype=F64))
-    assert told.verdict == "wrong" and why in told.why
+    assert told.verdict == "wrong" and re.search(why, told.why)
 
 
 def test_an_answer_too_many_or_too_few_is_wrong() -> None:
@@ -139,7 +140,8 @@ def test_integers_differ_where_eager_is_sure() -> None:
     given = eager.clone()
     given[7] = 0
     told = one(given, eager, eager)
-    assert told.verdict == "wrong" and "element 7 is 0, eager gives 7" in told.why
+    assert told.verdict == "wrong"
+    assert re.search(r"\b7\b.*\b0\b.*\beager\b.*\b7\b", told.why)
     assert one(given, eager).verdict == "wrong"
 
 
@@ -184,15 +186,15 @@ def test_luck_of_eager_is_no_measure() -> None:
 def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
     asked = []
 
-    def nudged() -> list[dict[str, Any]]:
+    def perturbed() -> list[dict[str, Any]]:
         asked.append(True)
         return []
 
     exact = randn(1000)
     arm = {"output": rounded(exact, 1)}
-    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, nudged=nudged)
+    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed)
     assert not asked
-    judge({"output": arm["output"] + 1}, arm, {"output": exact}, nudged=nudged)
+    judge({"output": arm["output"] + 1}, arm, {"output": exact}, perturbed=perturbed)
     assert asked == [True]
 
 

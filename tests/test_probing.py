@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from torchproof.measure import profiling
 from torchproof.measure.model_facts import bottleneck, probe, structure, time_breakdown
 from torchproof.measure.model_facts.subjects import Subject
 from torchproof.measure.specs import EAGER
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
 from torchproof.targets.target import Loaded
@@ -80,7 +81,7 @@ def test_what_a_target_is_bound_by(fn: Any, size: int, bound: str) -> None:
     found = probed(lambda: (fn, [(torch.rand(size, size),)]))
     assert found["bound"] == bound, found["bound_why"]
     digits = 0 if found["mean_op_us"] >= 100 else 1
-    assert f"{found['mean_op_us']:.{digits}f} us on average" in found["bound_why"]
+    assert f" {found['mean_op_us']:.{digits}f} us" in found["bound_why"]
     assert found["matmul_share"] == pytest.approx(float(fn is products), abs=0.2)
     on_gpu = ("busy_share", "kernels_per_call", "kernel_ms", "host_syncs")
     assert [found[name] for name in on_gpu] == [None] * 4
@@ -93,7 +94,7 @@ def test_time_outside_of_operators_is_put_down_to_nothing() -> None:
 
     found = probed(lambda: (waits, [(torch.rand(300, 300),)]))
     assert found["operator_share"] < 0.5
-    assert found["bound"] is None and "inside operators" in found["bound_why"]
+    assert found["bound"] is None and "operators" in found["bound_why"]
 
 
 def test_nothing_is_said_of_a_target_without_operations() -> None:
@@ -108,17 +109,17 @@ GPU = {"busy_share": 0.95, "matmul_share": 0.7, "kernels_per_call": 40.0}
 @pytest.mark.parametrize(
     ("changed", "bound", "why"),
     [
-        ({}, "compute", "busy for 95% of the step; 70%"),
-        ({"matmul_share": 0.3}, "memory", "30% of the time"),
-        ({"busy_share": 0.79}, "launch", "79% of the step, with 40 kernels a call"),
-        ({"busy_share": 0.8}, "compute", "80% of the step"),
-        ({"busy_share": None}, None, "no kernels"),
-        ({"matmul_share": None}, None, "not known"),
+        ({}, "compute", r"\b95%.*\b70%"),
+        ({"matmul_share": 0.3}, "memory", r"\b30%"),
+        ({"busy_share": 0.79}, "launch", r"\b79%.*\b40 kernels"),
+        ({"busy_share": 0.8}, "compute", r"\b80%"),
+        ({"busy_share": None}, None, "kernels"),
+        ({"matmul_share": None}, None, "known"),
     ],
 )
 def test_bounds_on_a_gpu(changed: dict[str, Any], bound: str | None, why: str) -> None:
-    kind, told = bottleneck.bound("cuda", GPU | changed)
-    assert kind == bound and told is not None and why in told
+    kind, told = bottleneck("cuda", GPU | changed)
+    assert kind == bound and told is not None and re.search(why, told)
 
 
 # -- what a call does ------------------------------------------------------------------
@@ -337,12 +338,12 @@ def test_what_fails_is_told_and_the_rest_is_known() -> None:
     def once() -> Made:
         made.append(1)
         if len(made) > 1:
-            raise MemoryError("no room for another")
+            raise MemoryError("full")
         return net()
 
     found = probed(once)
     lost = {"fingerprint", "blocks", "distinct_modules", "core"}
-    assert found["unknown"] == dict.fromkeys(lost, "MemoryError: no room for another")
+    assert found["unknown"] == dict.fromkeys(lost, "MemoryError: full")
     assert all(found[name] is None for name in lost)
     assert found["ops_per_call"] > 0 and found["varying"] == [["argument 0", [0]]]
 
@@ -354,7 +355,7 @@ def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(calls, "fresh", fresh)
     counts = []
     for train in (False, True):
-        arm = Arm({**JOB, "train": train})
+        arm = StrategyWorker({**JOB, "train": train})
         arm.target = None  # type: ignore[assignment]
         arm._load({})
         arm.fn = arm.loaded.fn

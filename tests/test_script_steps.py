@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from facts import numbers
 
 from torchproof.measure import script_bench, script_bench_worker
 from torchproof.measure.specs import AS_WRITTEN, Plan
-from torchproof.measure.strategy_state import Seat
-from torchproof.observe.step_detector import Steps
+from torchproof.measure.strategy_state import StrategyState
+from torchproof.observe.step_detector import StepDetector
 from torchproof.process.streams import Followed
 from torchproof.records.run import Measurement
 from torchproof.targets.target import parse
@@ -22,15 +23,15 @@ from torchproof.targets.target import parse
 
 def judged(*entries: dict[str, Any], ending: str = "finished") -> list[Measurement]:
     target = parse(__file__)
-    seats = [Seat(spec, Path("none")) for spec in AS_WRITTEN]
+    states = [StrategyState(spec, Path("none")) for spec in AS_WRITTEN]
     plan = Plan(target, AS_WRITTEN)
-    return [*script_bench._rows(seats, plan, Followed(list(entries), ending, 0))]
+    return [*script_bench._rows(states, plan, Followed(list(entries), ending, 0))]
 
 
 def turns(count: int, eager_ms: float = 2.0) -> list[dict[str, Any]]:
     more = {"kind": "round", "steps": 3, "interrupted": 0}
     return [
-        {**more, "arm": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
+        {**more, "strategy": arm, "times_ms": [ms * (1 + number % 3 / 100)] * 3}
         for number in range(count)
         for arm, ms in (("eager", eager_ms), ("as-written", 1.0))
     ]
@@ -57,14 +58,15 @@ def test_too_few_rounds_give_no_verdict() -> None:
     eager, compiled = judged(COMPILED, *turns(3), STEPS)
     assert (eager.median_ms, compiled.median_ms) == (None, None)
     assert compiled.verdict == "not measured"
-    assert "not enough steps: 40 seen, about 90 needed" in compiled.notes
+    assert any(numbers(note) == [40, 90] for note in compiled.notes)
 
 
 def test_a_script_that_compiles_nothing_is_told() -> None:
     nothing = dict.fromkeys(COMPILED) | {"kind": "compiled"}
     for entries in ([nothing, STEPS], [COMPILED | {"counts": {"graphs": 0}}]):
         eager, compiled = judged(*entries, *turns(8))
-        assert compiled.notes == ("nothing was compiled: torchproof check says why",)
+        [note] = compiled.notes
+        assert "torchproof check" in note
         assert compiled.verdict == "not measured" and eager.median_ms is None
 
 
@@ -88,7 +90,7 @@ def test_a_filled_cache_is_not_called_cold() -> None:
     found = {"lookups": [["inductor", True, False]], "filled_before": None}
     _, compiled = judged(COMPILED | {"cache": counted | found}, *turns(8))
     assert compiled.first_call_s is None and compiled.break_even is None
-    assert compiled.start is not None and "filled before" in compiled.start["refused"]
+    assert compiled.start is not None and "cache" in compiled.start["refused"]
 
 
 def test_device_events_are_read_after_the_last_one_is_reached(
@@ -126,7 +128,7 @@ class Told:
 
     def __init__(self) -> None:
         self.begun = self.changed = 0
-        self.steps = Steps(self._begins, self._changes)
+        self.steps = StepDetector(self._begins, self._changes)
 
     def _begins(self) -> None:
         self.begun += 1

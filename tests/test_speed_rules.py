@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.checking.rules.compile_cost import loop_at
-from torchproof.observe.break_cost import Anatomy
+from torchproof.observe.break_cost import BreakCost
 from torchproof.records import stats
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.targets.introspect import code_of, frame_of
@@ -65,16 +66,16 @@ def timing(ratio: float, **data: Any) -> list[Finding]:
 @pytest.mark.parametrize(
     ("data", "cause", "fix"),
     [
-        ({"recompiles_in_steps": 3}, "compiled again 3 times", "recompile"),
-        ({"graphs": 0}, "no compiled code runs", "do not compile"),
+        ({"recompiles_in_steps": 3}, r"\b3 times\b", r"\bRC\b"),
+        ({"graphs": 0}, r"\bframes\b.*\bskipped\b", r"\bGB\b"),
         (
             {"gaps": [{"file": "/m.py", "line": 7, "us": 900.0}], "graphs": 2},
-            "900 us of each call",
-            "at line 7",
+            r"\b900 us\b",
+            r"\bline 7\b",
         ),
-        ({"overhead_us": 800.0}, "too small", "larger region"),
-        ({"graphs": 9, "overhead_us": None}, "9 small graphs", "larger region"),
-        ({"overhead_us": 10.0}, "generated code itself", "--backends"),
+        ({"overhead_us": 800.0}, r"\b800 us\b", r"\bregion\b"),
+        ({"graphs": 9, "overhead_us": None}, r"\b9\b.*\bgraphs\b", r"\bregion\b"),
+        ({"overhead_us": 10.0}, r"\bkernels\b", "--backends"),
     ],
 )
 def test_slower_than_eager_says_why(data: Any, cause: str, fix: str) -> None:
@@ -85,7 +86,7 @@ def test_slower_than_eager_says_why(data: Any, cause: str, fix: str) -> None:
         "high",
     )
     assert "2.00x slower" in finding.message
-    assert cause in finding.cause and fix in finding.fix
+    assert re.search(cause, finding.cause) and re.search(fix, finding.fix)
     assert finding.cost_us == pytest.approx(1000)
     assert (finding.file, finding.function) == ("tests/test_speed_rules.py", "target")
 
@@ -133,7 +134,7 @@ def test_guards_are_reported_by_their_share(data: Any, severity: str | None) -> 
     assert [(f.code, f.severity) for f in reported] == (
         [("SP541", severity)] if severity else []
     )
-    assert all(f.cost_us == 60 and "(40 of them)" in f.cause for f in reported)
+    assert all(f.cost_us == 60 and "(40 " in f.cause for f in reported)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def once(fn: Any, call: tuple[Any, ...]) -> float:
 def measured(program: Path) -> Iterator[Event]:
     """A program's events, timed in the plainest way; Inductor's seconds are made up."""
     fn, calls = runpy.run_path(str(program))["make"]()
-    with torch.no_grad(), Anatomy() as anatomy:
+    with torch.no_grad(), BreakCost() as anatomy:
         compiled = torch.compile(fn, **settings(program)["COMPILE"])
         first_call_s = once(compiled, calls[0]) / 1e3
         once(compiled, calls[0])
@@ -356,4 +357,5 @@ def test_breaks_are_ranked_by_what_they_cost() -> None:
         (30, None),
         (20, 5000.0),
     ]
-    assert priced[3].evidence == ("its time is part of what the break at line 9 costs",)
+    [shared] = priced[3].evidence
+    assert "line 9" in shared

@@ -72,26 +72,26 @@ def test_a_run_is_found_by_id_prefix_folder_and_file(tmp_path: Path) -> None:
     assert store.load(None, tmp_path) == latest
     # An id that is the start of another one is itself.
     assert store.load(latest.id, tmp_path) == latest
-    with pytest.raises(UserError, match="the start of 2 runs"):
+    with pytest.raises(UserError, match=r"'20260102'.*\b2 runs"):
         store.load("20260102", tmp_path)
-    with pytest.raises(UserError, match="no run 'nothing'"):
+    with pytest.raises(UserError, match="'nothing'"):
         store.load("nothing", tmp_path)
-    with pytest.raises(UserError, match="no runs in"):
+    with pytest.raises(UserError, match=str(tmp_path / "empty")):
         store.load(None, tmp_path / "empty")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"schema": 2}', "schema 2, this torchproof reads up to 1: install a newer"),
-        ('{"schema": 1}', "not a torchproof run: .*missing"),
-        ("{}", "no schema number"),
-        ("[]", "not the JSON of a run"),
-        ('{"schema": 1, ', "not the JSON of a run"),
-        ("\x00", "not the JSON of a run"),
-        ('{"schema": 1, "findings": [1]}', "not a torchproof run"),
-        ('{"schema": 1, "findings": [{"code": "GB101"}]}', "not a torchproof run"),
-        ('{"schema": 1, "parts": {"breaks": 3}}', "not a torchproof run"),
+        ('{"schema": 2}', r"run\.json.* schema 2\b.* 1\b"),
+        ('{"schema": 1}', r"run\.json: .*\bid: "),
+        ("{}", r"run\.json.*\bschema\b"),
+        ("[]", r"run\.json.*\bJSON\b"),
+        ('{"schema": 1, ', r"run\.json.*\bJSON\b"),
+        ("\x00", r"run\.json.*\bJSON\b"),
+        ('{"schema": 1, "findings": [1]}', r"run\.json: .*\bid: "),
+        ('{"schema": 1, "findings": [{"code": "GB101"}]}', r"run\.json: .*\bid: "),
+        ('{"schema": 1, "parts": {"breaks": 3}}', r"run\.json: .*\bid: "),
     ],
 )
 def test_what_is_no_run_is_refused_in_one_line(
@@ -109,7 +109,7 @@ def test_a_place_that_cannot_be_written_is_named_before_the_work(
 ) -> None:
     blocked = tmp_path / ".torchproof"
     blocked.write_text("in the way")
-    with pytest.raises(UserError, match=r"cannot save runs in .* is not writable"):
+    with pytest.raises(UserError, match=str(blocked)):
         store.assert_writable(blocked / "runs")
 
 
@@ -142,7 +142,7 @@ SAVER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from torchproof import store
+from torchproof.records import store
 run = store.read(Path(sys.argv[1]))
 run = replace(run, findings=run.findings * 2000)
 print("ready", flush=True)

@@ -84,10 +84,10 @@ def test_calls_of_a_compiled_function_begin_and_end() -> None:
 def test_skipped_frame_is_asked_about_again() -> None:
     asked: list[str] = []
 
-    def wrap(convert: Any, conversion: hooks.Conversion) -> Any:
+    def wrap(convert: Any, conversion: hooks.FrameRequest) -> Any:
         if conversion.frame.f_code is not broken.__code__:
             return convert()
-        assert not conversion.fullgraph and not conversion.again
+        assert not conversion.fullgraph and not conversion.is_recompile
         asked.append(conversion.frame.f_code.co_name)
         return hooks.skip_once()
 

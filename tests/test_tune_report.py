@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import copy
 import json
-from textwrap import dedent
 from typing import Any
 
 import bench_runs
 import pytest
 import tune_runs
+from facts import missing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -27,51 +27,41 @@ def text(run: Run, **settings: Any) -> str:
 
 
 def test_a_tune_run() -> None:
-    expected = """
-        tune of model.py:make on cpu, torch 2.13.0+cpu, 2 threads
-        objective: the time of a step; effort normal; 6 min 52 s of a budget of 10 min
-        11 trials on this machine, 1 of them from an earlier search; stopped because
-        what is left cannot win
-        Launch-bound: the GPU is busy 31 percent of a step. Repeated blocks: 12 of
-        Block.
-
-        Finalists, timed in turns:
-          strategy           step  vs eager           1st call   memory  numerics
-        > regional+graph  1.21 ms  2.56x (2.51-2.61)    4.10 s  512 MiB  same
-          full            1.95 ms  1.59x (1.56-1.62)    12.0 s  512 MiB  same
-          eager           3.10 ms  reference           10.0 ms  512 MiB  same
-           > is the chosen one
-
-        Other trials, timed briefly:
-          strategy                  step  vs eager           1st call   memory  numerics
-          full, coordinate_descent_tuning=True
-                                 1.90 ms  1.63x (1.55-1.71)  2.20 s *  512 MiB  same
-          regional               2.00 ms  1.55x (1.47-1.63)    3.30 s  512 MiB  same
-          full:reduce-overhead   2.40 ms  1.29x (1.23-1.36)    15.0 s  512 MiB  same
-           * with warm caches, or while other trials began: no cold first call
-
-        Not ranked:
-           core:encode gives wrong outputs: call 0 differs by 0.31
-           full:max-autotune timed out: no answer within 120 s
-           nested ran out of memory
-           core:decode failed: InductorError: no kernel for this input
-
-        Not tried:
-           full+graph, full:max-autotune+graph: CUDA graphs need a GPU
-           full:dynamic, regional:dynamic: no size varies over the calls
-
-        Decision: regional+graph: 2.58x faster than eager (2.53 to 2.63).
-
-            from torchproof import regions
-            regions.compile(model)
-
-        The recipe is in torchproof.toml. To put it in force:
-
-            model = torchproof.compile(model, recipe="torchproof.toml")
-
-        Saved as run 20260102-0304-model.
-        """
-    assert text(tune_runs.tune()) == dedent(expected).lstrip("\n")
+    shown = text(tune_runs.tune()).rstrip("\n")
+    found = [block.split("\n") for block in shown.split("\n\n")]
+    head, finals, others, unranked, untried, decided, source, file, applied, end = found
+    told = " ".join(head)
+    assert missing(told, "tune", "model.py:make", "cpu", "2.13.0+cpu", "2 thr") == []
+    assert missing(told, "effort normal", "6 min 52 s", "10 min") == []
+    assert missing(told, "11 trials", ", 1 ", tune_runs.TUNING["stopped"]) == []
+    bound = f"Launch-bound: {tune_runs.PROBE['bound_why']}"
+    assert missing(told, bound, "12 of Block") == []
+    assert finals[2:5] == [
+        "> regional+graph  1.21 ms  2.56x (2.51-2.61)    4.10 s  512 MiB  same",
+        "  full            1.95 ms  1.59x (1.56-1.62)    12.0 s  512 MiB  same",
+        "  eager           3.10 ms  reference           10.0 ms  512 MiB  same",
+    ]
+    assert others[2:6] == [
+        "  full, coordinate_descent_tuning=True",
+        "                         1.90 ms  1.63x (1.55-1.71)  2.20 s *  512 MiB  same",
+        "  regional               2.00 ms  1.55x (1.47-1.63)    3.30 s  512 MiB  same",
+        "  full:reduce-overhead   2.40 ms  1.29x (1.23-1.36)    15.0 s  512 MiB  same",
+    ]
+    assert others[6].strip() == search_trials.WARM
+    for line, each in zip(unranked[1:], tune_runs.TRIALS[6:10], strict=True):
+        assert line.split()[0] == each["name"]
+        why = str(each["why"] or "").rstrip(".")
+        assert missing(line, each["outcome"], why) == []
+    reasons = [line.strip().split(": ") for line in untried[1:]]
+    assert reasons == [
+        ["full+graph, full:max-autotune+graph", tune_runs.SKIPPED[2]["why"]],
+        ["full:dynamic, regional:dynamic", tune_runs.SKIPPED[0]["why"]],
+    ]
+    assert missing(decided[0], "Decision", "regional+graph", "2.58x") == []
+    assert [line.strip() for line in source] == tune_runs.SOURCE.split("\n")
+    assert "torchproof.toml" in file[0]
+    assert applied[0].strip() == search_trials.applied(Search.of(tune_runs.tune()))
+    assert "20260102-0304-model" in end[0]
 
 
 def test_total_time_is_a_column_where_it_is_the_objective() -> None:
@@ -80,8 +70,9 @@ def test_total_time_is_a_column_where_it_is_the_objective() -> None:
         if each["step_ms"]:
             each["value"] = each["first_call_s"] + each["step_ms"] * 0.499
     shown = text(tune_runs.tune(objective="steps:500", trials=plain))
-    assert "objective: the time of 500 steps, compiling included" in shown
-    [head, first, *_] = shown.partition("in turns:\n")[2].splitlines()
+    [summary, table, *_] = shown.split("\n\n")
+    assert "500 steps" in summary
+    [head, first] = table.split("\n")[1:3]
     assert "500 steps" in head
     assert first.split()[:4] == ["eager", "3.10", "ms", "1.57"]  # it is ordered by it
     assert "500 steps" not in text(tune_runs.tune())
@@ -99,9 +90,9 @@ def test_a_narrow_terminal_gets_no_longer_lines(width: int) -> None:
 def test_a_search_that_was_ended_early() -> None:
     found = Run("id", "model.py:make", "-", {}, {}, verb="tune", ending="interrupted")
     shown = text(found)
-    assert "Not complete: the run was ended early (interrupted)." in shown
-    assert "Decision: nothing was chosen." in shown
+    assert "(interrupted)" in shown
     assert "recipe" not in shown and "0 trials" in shown
+    assert search_trials.decision(Search.of(found)) in shown
     for format in formats.FORMATS:
         assert render(found, format)
     stopped = tune_runs.tune(
@@ -111,7 +102,7 @@ def test_a_search_that_was_ended_early() -> None:
         again = "torchproof tune model.py:make --resume"
         assert again in render(stopped, format)
         assert again not in render(tune_runs.tune(), format)
-    assert "stopped because it was interrupted" in text(stopped, width=110)
+    assert text(stopped, width=110).split("\n\n")[0].count("interrupted") == 2
 
 
 def test_a_finalist_that_fails_in_the_finals_is_not_ranked() -> None:
@@ -119,7 +110,8 @@ def test_a_finalist_that_fails_in_the_finals_is_not_ranked() -> None:
     rows += [tune_runs.row(tune_runs.CHOSEN, 1.2, **bench_runs.WRONG)]
     run = tune_runs.tune({"measurements": tuple(rows)}, chosen="full")
     assert [t.name for t in Search.of(run).ranked if t.final] == ["full", "eager"]
-    assert "regional+graph gives wrong outputs" in text(run)
+    [line] = [x for x in text(run).split("\n") if x.startswith("   regional+graph ")]
+    assert "wrong" in line
 
 
 def test_a_switch_is_found_among_the_finals_by_its_name() -> None:
@@ -140,9 +132,12 @@ def test_what_eager_keeps_says_no_more_than_was_measured() -> None:
         skipped=[],
     )
     shown = text(run)
-    assert "> eager     3.10 ms  reference         -       -  -" in shown
-    assert "Decision: eager: nothing beats eager by 1.05x." in shown
-    assert "To put it in force" not in shown and "Not tried" not in shown
+    [row] = [line.split() for line in shown.split("\n") if line.startswith("> ")]
+    assert row == [">", "eager", "3.10", "ms", "reference", "-", "-", "-"]
+    assert f"eager: {run.tuning['why']}" in shown
+    assert "torchproof.compile" not in shown
+    blocks = len(text(tune_runs.tune(skipped=[])).split("\n\n"))
+    assert len(shown.split("\n\n")) < blocks, "nothing was left out, so nothing is said"
 
 
 def test_what_a_probe_found_is_told_and_nothing_else() -> None:
@@ -153,11 +148,10 @@ def test_what_a_probe_found_is_told_and_nothing_else() -> None:
     }
     told |= {"host_syncs": 3, "ops_per_call": 40.0}
     told["varying"] = [["tokens", [1]], ["argument 0", [0, 1]]]
-    assert list(search_trials.probed(told)) == [
-        "What bounds it is not known: the profiler saw no kernels.",
-        "A call waits for the GPU 3 times.",
-        "What varies over the calls: size 1 of tokens, sizes 0 and 1 of argument 0.",
-    ]
+    bound, waits, varies = search_trials.probed(told)
+    assert told["bound_why"] in bound and "-bound" not in bound
+    assert missing(waits, "GPU", " 3 ") == []
+    assert missing(varies, "1 of tokens", "0 and 1 of argument 0") == []
     assert list(search_trials.probed({"host_syncs": 0, "varying": []})) == []
 
 
@@ -166,7 +160,7 @@ def test_what_a_probe_found_is_told_and_nothing_else() -> None:
 
 def test_markdown_has_all_of_it() -> None:
     shown = render(tune_runs.tune(), "md")
-    assert "**Decision:** regional+graph: 2.58x faster than eager" in shown
+    assert f"regional+graph: {tune_runs.TUNING['why']}" in shown
     assert "```python\nfrom torchproof import regions\n" in shown
     assert 'torchproof.compile(model, recipe="torchproof.toml")' in shown
     for trial in tune_runs.TRIALS:
@@ -188,11 +182,9 @@ def test_markdown_says_where_a_trial_ran() -> None:
 
 def test_the_log_tells_what_was_chosen() -> None:
     told = observation.draft(tune_runs.tune(), "20260102-0304-model")
-    assert told.title == "tune of model.py:make, regional+graph"
-    assert told.sentence == (
-        "What a search found for `model.py:make` on cpu: regional+graph: 2.58x faster"
-        " than eager (2.53 to 2.63)."
-    )
+    assert missing(told.title, "tune", "model.py:make", "regional+graph") == []
+    facts = ("`model.py:make`", "cpu", f"regional+graph: {tune_runs.TUNING['why']}")
+    assert missing(told.sentence, *facts) == []
 
 
 def test_any_path_of_a_recipe_can_be_pasted() -> None:
@@ -224,10 +216,10 @@ def test_formats_for_findings_stay_valid() -> None:
     run = tune_runs.tune()
     sarif = json.loads(render(run, "sarif"))
     assert sarif["runs"][0]["results"] == []
-    assert render(run, "github") == (
-        "torchproof: tune of model.py:make: regional+graph: 2.58x faster than eager"
-        " (2.53 to 2.63).\n"
-    )
+    summary = render(run, "github")
+    assert summary.startswith("torchproof: ") and summary.count("\n") == 1
+    facts = ("tune", "model.py:make", f"regional+graph: {tune_runs.TUNING['why']}")
+    assert missing(summary, *facts) == []
     again = Run.from_json(json.loads(render(run, "json")))
     assert text(again) == text(run)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bench_runs import ENVIRONMENT, WRONG, bench, row
+from facts import missing, numbers
 
 from torchproof.measure.comparison import Comparison, compare
 from torchproof.measure.comparison.metrics import Thresholds
@@ -42,6 +43,13 @@ def metric(found: Comparison, name: str, strategy: str = "full") -> Any:
     return next(m for m in chosen.metrics if m.name == name)
 
 
+def worse(found: Comparison) -> list[tuple[str, str, str]]:
+    """Strategy, metric and verdict of every regression; counts have no strategy."""
+    named = [(r.name, m) for r in found.rows for m in r.metrics]
+    named += [("", m) for m in found.counts]
+    return [(name, m.name, m.verdict) for name, m in named if m.regression]
+
+
 A = pair_of_runs()
 
 
@@ -49,11 +57,12 @@ A = pair_of_runs()
 
 
 def test_a_slower_strategy_is_a_regression_and_a_faster_one_is_not() -> None:
-    worse = compare(A, pair_of_runs(0.6))
-    assert metric(worse, "speed").verdict == "1.20x slower"
-    assert metric(worse, "speed").low < 1 / 1.2 < metric(worse, "speed").high < 1
-    assert worse.verdict == "worse"
-    assert "full: speed 1.20x slower" in worse.regressions
+    slower = compare(A, pair_of_runs(0.6))
+    assert metric(slower, "speed").verdict == "1.20x slower"
+    assert metric(slower, "speed").low < 1 / 1.2 < metric(slower, "speed").high < 1
+    assert slower.verdict == "worse"
+    assert worse(slower)[0] == ("full", "speed", "1.20x slower")
+    assert len(slower.regressions) == len(worse(slower))
     better = compare(pair_of_runs(0.6), A)
     assert metric(better, "speed").verdict == "1.20x faster"
     assert (better.verdict, better.regressions) == ("better", ())
@@ -69,7 +78,7 @@ def test_a_difference_within_the_threshold_is_no_regression() -> None:
     slower = pair_of_runs(0.6)
     loose = compare(A, slower, Thresholds(speed=25, tail=25))
     assert metric(loose, "speed").verdict == "1.20x slower"
-    assert metric(loose, "speed").why == "within the threshold of 25 percent"
+    assert numbers(metric(loose, "speed").why) == [25]
     assert not loose.regressions
 
 
@@ -83,7 +92,7 @@ def unlucky(full_ms: float, chance: random.Random) -> Run:
         ]
         samples = made[0].rounds_ms + made[1].rounds_ms
         median = (made[0].median_ms or 0) / 2 + (made[1].median_ms or 0) / 2
-        return replace(made[0], rounds_ms=samples, median_ms=median, sittings=(12, 12))
+        return replace(made[0], rounds_ms=samples, median_ms=median, repeats=(12, 12))
 
     eager, full = arm("eager", 1.0), arm("full", full_ms)
     assert eager.median_ms and full.median_ms
@@ -103,15 +112,14 @@ def test_a_slower_machine_is_no_regression() -> None:
     found = compare(A, pair_of_runs(0.6, eager_ms=1.2))
     assert found.eager and found.eager.verdict == "1.20x slower"
     assert metric(found, "speed").verdict == "not significant"
-    assert metric(found, "speed").why == (
-        "1.20x slower by the clock, while eager is 1.20x slower"
-    )
+    assert numbers(metric(found, "speed").why) == [1.20, 1.20]
+    assert "eager" in metric(found, "speed").why
     assert not found.regressions and found.verdict == "not significant"
 
 
 def test_slower_by_more_than_the_machine_is_a_regression() -> None:
     found = compare(A, pair_of_runs(0.75, eager_ms=1.2))
-    assert "full: speed 1.50x slower" in found.regressions
+    assert ("full", "speed", "1.50x slower") in worse(found)
     assert metric(found, "vs eager").verdict == "1.25x less"
 
 
@@ -131,7 +139,7 @@ def test_without_rounds_the_recorded_intervals_are_used() -> None:
     nothing = [replace(r, low_ms=None) for r in slow]
     speed = metric(compare(bench(bare), bench(nothing)), "speed")
     assert speed.verdict == "not significant"
-    assert speed.why == "too few samples for an interval"
+    assert "samples" in speed.why
 
 
 # -- the other metrics -----------------------------------------------------------------
@@ -155,9 +163,7 @@ def test_a_tail_that_eager_has_as_well_is_the_machines() -> None:
 
     found = compare(A, bench([loaded(one) for one in A.measurements]))
     assert metric(found, "tail", "eager").verdict == "1.50x slower"
-    assert metric(found, "tail").why == (
-        "1.50x slower by the clock, while eager is 1.50x slower"
-    )
+    assert numbers(metric(found, "tail").why) == [1.50, 1.50]
     assert not found.regressions
 
 
@@ -198,14 +204,15 @@ def test_compile_time_of_two_cold_starts(
 def test_a_short_first_call_is_no_compile_time() -> None:
     a, b = (pair_of_runs(first_call_s=value) for value in (0.2, 0.5))
     found = metric(compare(a, b), "compile")
-    assert (found.verdict, found.why) == ("not significant", "less than 1 s apart")
+    assert (found.verdict, numbers(found.why)) == ("not significant", [1])
 
 
 @pytest.mark.parametrize("name", ["graph_breaks", "recompiles"])
 def test_any_growth_of_breaks_and_recompiles_is_a_regression(name: str) -> None:
     more = pair_of_runs(counts={"graph_breaks": 0, "recompiles": 0} | {name: 1})
     short = name.replace("graph_", "")
-    assert compare(A, more).regressions == (f"full: {short} 1 more",)
+    assert worse(compare(A, more)) == [("full", short, "1 more")]
+    assert len(compare(A, more).regressions) == 1
     assert metric(compare(more, A), short).verdict == "1 fewer"
     assert compare(more, A).verdict == "better"
     unknown = pair_of_runs(counts={name: None})
@@ -228,9 +235,8 @@ def test_unlike_environments_give_no_verdict_on_speed(key: str, value: Any) -> N
     }
     assert (found.regressions, found.verdict) == ((), "not judged")
     broken = pair_of_runs(1.5, counts={"graph_breaks": 2})
-    assert compare(A, replace(broken, environment=other)).regressions == (
-        "full: breaks 2 more",
-    )
+    found = compare(A, replace(broken, environment=other))
+    assert worse(found) == [("full", "breaks", "2 more")]
 
 
 def test_a_patch_of_python_and_an_unknown_count_of_threads_are_no_difference() -> None:
@@ -241,28 +247,29 @@ def test_a_patch_of_python_and_an_unknown_count_of_threads_are_no_difference() -
 def test_settings_and_missing_rows_are_said() -> None:
     variables = {"TORCHINDUCTOR_MAX_AUTOTUNE": "1", "TORCHINDUCTOR_CACHE_DIR": "/x"}
     b = bench([A.measurements[1]], environment={**ENVIRONMENT, "variables": variables})
-    assert compare(A, b).notes == (
-        "TORCHINDUCTOR_MAX_AUTOTUNE=- in A, 1 in B",
-        "in A alone: eager",
-    )
+    setting, missing_row = compare(A, b).notes
+    assert setting.startswith("TORCHINDUCTOR_MAX_AUTOTUNE") and numbers(setting) == [1]
+    assert missing_row.endswith("in A: eager")
 
 
 def test_a_row_that_is_wrong_or_fails_in_b_is_a_regression() -> None:
     wrong = compare(A, pair_of_runs(0.1, **WRONG))
-    assert wrong.regressions == ("full gives wrong outputs: call 0 differs",)
+    [told] = wrong.regressions
+    assert missing(told, "full", "wrong", WRONG["numerics"]["why"]) == []
     failed = bench([A.measurements[0], Measurement("full", error="boom")])
-    assert compare(A, failed).regressions == ("full failed: boom",)
+    [told] = compare(A, failed).regressions
+    assert missing(told, "full", "failed", "boom") == []
     assert not compare(failed, A).regressions
     skipped = Measurement("full", verdict="skipped", notes=("no blocks",))
     found = compare(A, bench([A.measurements[0], skipped]))
     assert not found.regressions
-    assert found.rows[1].note == "in B it was skipped: no blocks"
+    assert missing(found.rows[1].note, " B ", "skipped", "no blocks") == []
 
 
 def test_runs_with_nothing_in_common_are_refused() -> None:
-    with pytest.raises(UserError, match="A has eager, full, B has regional"):
+    with pytest.raises(UserError, match=r"A .*eager, full.* B .*regional"):
         compare(A, bench([row("regional", 1.0)]))
-    with pytest.raises(UserError, match="B has no measurements"):
+    with pytest.raises(UserError, match=r"\bB\b.*measurements"):
         compare(A, check(BREAK))
 
 
@@ -274,9 +281,9 @@ def test_eager_against_compiled() -> None:
     found = compare(eager, full)
     assert metric(found, "speed", "eager -> full").verdict == "2.00x faster"
     assert found.decision and found.decision.word == "keep compiled"
-    assert found.decision.text.endswith("compiling has paid after 23981 steps")
+    assert numbers(found.decision.text)[-1] == 23981
     back = compare(full, eager)
-    assert "full -> eager: speed 2.00x slower" in back.regressions
+    assert ("full -> eager", "speed", "2.00x slower") in worse(back)
     assert back.decision and back.decision.word == "keep compiled"
 
 
@@ -307,9 +314,10 @@ def test_a_finding_stays_itself_when_lines_and_values_change() -> None:
 
 def test_a_break_that_appeared_is_a_regression_and_one_that_is_gone_is_not() -> None:
     twin = replace(BREAK, line=50)
-    assert compare(check(BREAK), check(BREAK, twin)).regressions == (
-        "GB101 at /a/model.py:50",
-    )
+    found = compare(check(BREAK), check(BREAK, twin))
+    [told] = found.regressions
+    assert found.appeared == (twin,)
+    assert missing(told, "GB101", "/a/model.py:50") == []
     better = compare(check(BREAK), check())
     assert (better.gone, better.verdict) == ((BREAK,), "better")
     hint = replace(BREAK, code="CF901", kind="config", severity="low")
@@ -326,9 +334,8 @@ def test_what_was_not_checked_to_its_end_is_not_gone() -> None:
     ):
         found = compare(check(BREAK), ended)
         assert (found.gone, found.verdict) == ((), "not significant")
-    assert compare(check(BREAK), check(parts={})).notes == (
-        "breaks was checked in A, not in B",
-    )
+    [note] = compare(check(BREAK), check(parts={})).notes
+    assert note.startswith("breaks ")
 
 
 def test_counts_of_runs_are_compared() -> None:
@@ -336,4 +343,4 @@ def test_counts_of_runs_are_compared() -> None:
         a, b = (
             replace(run, counts={"graph_breaks": n, "recompiles": None}) for n in (1, 3)
         )
-        assert compare(a, b).regressions == ("breaks 2 more",)
+        assert worse(compare(a, b)) == [("", "breaks", "2 more")]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts import numbers
 from forked_arms import forked
 
 from torchproof.records.run import Measurement, Run
@@ -85,7 +86,8 @@ def test_a_group_has_one_plate_and_few_rows() -> None:
 def test_an_unknown_row_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         whole_step.options_of(["--rows", "gpt3"])
-    assert "no gpt3: there are gpt2-training" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "gpt3" in told and TRAINING.name in told
 
 
 def test_slots_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +120,8 @@ def test_arms_end_as_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert eager.median_ms and eager.peak_bytes and eager.verdict == "reference"
     assert len(eager.rounds_ms) == side_by_side.ROUNDS
     assert (graph.verdict, graph.median_ms) == ("skipped", None)
-    assert graph.notes == ("CUDA graphs need a CUDA device",)
+    [note] = graph.notes
+    assert "CUDA" in note
     assert again.other["conditions"]["slots"] == 2
 
 
@@ -161,7 +164,7 @@ def test_a_goal_that_is_missed_says_what_the_kernels_take() -> None:
     missed = [arm("full", 4.0), arm("full+graph", 3.8, kernels=kernels)]
     told = tables._step(row(missed))
     assert told[-2] == "missed"
-    assert told[-1] == "its kernels take 3.60 ms alone, 0.90 of the best mode's step"
+    assert numbers(told[-1]) == [3.60, 0.90]
 
 
 def test_memory_and_drift() -> None:

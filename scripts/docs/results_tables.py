@@ -19,7 +19,7 @@ import tuning_tables
 import whole_step_tables
 from test_samples import REPLAYS, SLICE_MS, read, replay
 
-from torchproof.measure.comparison.metrics import in_words
+from torchproof.measure.comparison.metrics import ratio_text
 from torchproof.measure.comparison.ratios import side_by_side
 from torchproof.records import store
 from torchproof.records.run import Measurement, Run
@@ -173,7 +173,7 @@ def _latency() -> Iterator[tuple[str, ...]]:
     for row in (full, found["regional"]):
         start, spent = row.start or {}, row.compile_s or {}
         assert row.first_call_s and full.first_call_s and row.counts
-        ratio = in_words(full.first_call_s / row.first_call_s, "sooner", "later")
+        ratio = ratio_text(full.first_call_s / row.first_call_s, "sooner", "later")
         yield (
             row.strategy,
             numbers.seconds(row.first_call_s),
@@ -197,7 +197,7 @@ def _guards() -> Iterator[tuple[str, ...]]:
         cost, ratio = row.guards or {}, side_by_side(base, row)
         assert ratio is not None
         clear = ratio.verdict != "not significant"
-        told = in_words(ratio.value) if clear else ratio.verdict
+        told = ratio_text(ratio.value) if clear else ratio.verdict
         yield (
             "all guards" if row is base else f"`{row.variant['guards']}`",
             f"{numbers.plain(cost.get('lookup_us'))} us",

@@ -18,8 +18,8 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.checking import check as check
+    from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
-    from torchproof.measure import Questions as Questions
     from torchproof.measure import Thresholds as Thresholds
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
@@ -44,7 +44,7 @@ __getattr__, __all__ = lazy_exports(
         "torchproof.checking": ["check"],
         "torchproof.measure": [
             "Comparison",
-            "Questions",
+            "BenchOptions",
             "Thresholds",
             "bench_plan",
             "compare",
@@ -71,9 +71,9 @@ def bench(
     target: str | Target,
     options: Options | None = None,
     *,
-    asked: Questions | None = None,
+    bench_options: BenchOptions | None = None,
     seconds: float | None = None,
-    sittings: int | None = None,
+    repeats: int | None = None,
     profile: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
@@ -81,33 +81,34 @@ def bench(
 ) -> Run:
     """What compiling the target is worth; the run is saved and returned."""
     target = targets.parse(target) if isinstance(target, str) else target
-    options, asked = options or targets.Options(), asked or measure.Questions()
+    options = options or targets.Options()
+    bench_options = bench_options or measure.BenchOptions()
     _assert_measurable(target, options)
-    _assert_as_written(target, options, asked, bool(profile or sittings))
+    _assert_as_written(target, options, bench_options, bool(profile or repeats))
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
-        _plan(target, options, asked),
+        _plan(target, options, bench_options),
         profiles=profile,
         seconds=seconds or measure.Plan.seconds,
-        sittings=sittings or measure.Plan.sittings,
+        repeats=repeats or measure.Plan.repeats,
     )
     counts = _counted(target, options, progress)
     with store.scratch(save_in) as folder:
-        found = measure.measure(plan, folder, progress)
+        result = measure.measure(plan, folder, progress)
         run = Run(
             id=f"{started:%Y%m%d-%H%M}-{target.name}",
             target=target.text,
-            strategy=", ".join(dict.fromkeys(row.strategy for row in found.rows)),
-            environment=found.environment,
+            strategy=", ".join(dict.fromkeys(row.strategy for row in result.rows)),
+            environment=result.environment,
             counts=counts,
-            measurements=found.rows,
+            measurements=result.rows,
             verb="bench",
             command=command,
             started=started.isoformat(timespec="seconds"),
-            ending=found.ending,
-            exit_code=found.exit_code,
-            error=found.error,
+            ending=result.ending,
+            exit_code=result.exit_code,
+            error=result.error,
         )
         return store.save(run, save_in, folder)
 
@@ -119,23 +120,27 @@ def _counted(
     nothing: dict[str, int | None] = dict.fromkeys(COUNTS)
     if target.kind == "script":
         return nothing
-    seen = observe.observe(target, options, progress)
-    if seen.ending == "interrupted":
+    observation = observe.observe(target, options, progress)
+    if observation.ending == "interrupted":
         raise KeyboardInterrupt
-    whole = seen.ending == "finished" and not seen.error
-    return checking.counts_of(seen) if whole else nothing
+    whole = observation.ending == "finished" and not observation.error
+    return checking.counts_of(observation) if whole else nothing
 
 
-def _plan(target: Target, options: Options, asked: Questions) -> measure.Plan:
-    if asked.ablate:
-        changes = measure.bench_plan.settled(asked.ablate, measure.switches())
-        asked = replace(asked, ablate=changes)
-    arms = measure.bench_plan.arms(asked, options.compile)
+def _plan(
+    target: Target, options: Options, bench_options: BenchOptions
+) -> measure.Plan:
+    if bench_options.ablate:
+        changes = measure.bench_plan.resolve_ablation(
+            bench_options.ablate, measure.switches()
+        )
+        bench_options = replace(bench_options, ablate=changes)
+    specs = measure.bench_plan.strategy_specs(bench_options, options.compile)
     return measure.Plan(
         target,
-        measure.AS_WRITTEN if options.as_written else arms,
-        by_default=not asked.names_arms,
-        shapes=asked.shapes,
+        measure.AS_WRITTEN if options.as_written else specs,
+        by_default=not bench_options.names_strategies,
+        shapes=bench_options.shapes,
         train=options.train,
         device=options.device,
         size=options.size,
@@ -154,16 +159,16 @@ def _assert_measurable(target: Target, options: Options) -> None:
 
 
 def _assert_as_written(
-    target: Target, options: Options, asked: Questions, more: bool
+    target: Target, options: Options, bench_options: BenchOptions, more: bool
 ) -> None:
     """A script decides itself what it compiles, with which data, and where."""
-    if options.as_written and (asked.names_arms or asked.dtypes):
+    if options.as_written and (bench_options.names_strategies or bench_options.dtypes):
         raise UserError(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    given = {**vars(options), **vars(asked), "profile or --sittings": more}
-    for name, value in given.items() if target.kind == "script" else ():
+    settings = {**vars(options), **vars(bench_options), "profile or --repeats": more}
+    for name, value in settings.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
             flag = {"dtypes": "dtype"}.get(name, name)
             raise UserError(
@@ -177,7 +182,7 @@ def pack(
     options: Options | None = None,
     *,
     purpose: Literal["repro", "deploy"],
-    asked: ReproOptions | DeployOptions | None = None,
+    pack_options: ReproOptions | DeployOptions | None = None,
     dest: str | Path | None = None,
     overwrite: bool = False,
     effort: str = "normal",
@@ -199,11 +204,17 @@ def pack(
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        given = (
-            asked if isinstance(asked, packs.DeployOptions) else packs.DeployOptions()
+        deploy_options = (
+            pack_options
+            if isinstance(pack_options, packs.DeployOptions)
+            else packs.DeployOptions()
         )
-        return packs.deploy.pack(what, options, asked=given, **talk)
-    wanted = asked if isinstance(asked, packs.ReproOptions) else packs.ReproOptions()
+        return packs.deploy.pack(what, options, asked=deploy_options, **talk)
+    repro_options = (
+        pack_options
+        if isinstance(pack_options, packs.ReproOptions)
+        else packs.ReproOptions()
+    )
     if isinstance(what, Run):
         subject = _of_run(what, options)
     else:
@@ -211,22 +222,22 @@ def pack(
             what,
             options,
             effort=effort,
-            select=[code.partition("@")[0] for code in wanted.select],
+            select=[code.partition("@")[0] for code in repro_options.select],
             progress=progress,
             command=command,
             save_in=save_in,
         )
         subject = packs.repro.Subject(run, what, options, has_run=True)
-    return packs.repro.pack(subject, wanted, **talk)
+    return packs.repro.pack(subject, repro_options, **talk)
 
 
 def _of_run(run: Run, now: Options) -> packs.repro.Subject:
     """What a run of `check` ran, and how; limits and silence are those asked for."""
     if run.verb != "check":
         raise UserError(f"{run.id} is a run of {run.verb}: a repro needs one of check")
-    given = dict(run.options)
-    target = targets.parse(run.target, given.get("arguments", ()))
+    saved = dict(run.options)
+    target = targets.parse(run.target, saved.get("arguments", ()))
     names = ("compile", "as_written", "train", "device", "size")
-    told = {name: given[name] for name in names if name in given}
-    options = targets.Options(**told, timeout_s=now.timeout_s, quiet=now.quiet)
+    settings = {name: saved[name] for name in names if name in saved}
+    options = targets.Options(**settings, timeout_s=now.timeout_s, quiet=now.quiet)
     return packs.repro.Subject(run, target, options)

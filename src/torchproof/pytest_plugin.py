@@ -47,13 +47,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     from torchproof.checking import budget
     from torchproof.records import UserError
 
-    said = ""
+    message = ""
     try:
         allowed = budget.Budget.of(reversed(marks))
     except UserError as error:
-        said = str(error)
-    if said:  # outside, or pytest would tell of two errors
-        pytest.fail(said, pytrace=False)
+        message = str(error)
+    if message:  # outside, or pytest would tell of two errors
+        pytest.fail(message, pytrace=False)
     watch = budget.Watch(generate_code=allowed.generate_code)
     item.stash[_WATCH] = item.config.stash[_WATCH] = (allowed, watch)
     watch.start()
@@ -74,10 +74,10 @@ def _judge(item: pytest.Item) -> None:
     runs = item.stash.get(_CHECKED, [])
     own = watch.run(item.nodeid)
     for run in [*runs, own] if compiled_anything(own) or not runs else runs:
-        if said := allowed.broken_by(run):
+        if message := allowed.broken_by(run):
             item.stash[_TOLD] = [run]
             where = "" if run is own else f" in {run.target}"
-            pytest.fail(said + where, pytrace=False)
+            pytest.fail(message + where, pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -105,8 +105,8 @@ def pytest_runtest_makereport(
         from torchproof import report as reports
 
         for run in item.stash[_TOLD]:
-            told = reports.render_findings(run)
-            report.sections.append((f"torchproof, {run.target}", told))
+            text = reports.render_findings(run)
+            report.sections.append((f"torchproof, {run.target}", text))
     return report
 
 
@@ -125,7 +125,7 @@ def compile_check(request: pytest.FixtureRequest) -> Callable[..., Run]:
         from torchproof.checking import budget
         from torchproof.records import UserError
 
-        said = ""
+        message = ""
         try:
             if isinstance(fn, str):
                 folder = request.getfixturevalue("tmp_path")
@@ -135,9 +135,9 @@ def compile_check(request: pytest.FixtureRequest) -> Callable[..., Run]:
                 name = getattr(fn, "__name__", type(fn).__name__)
                 run = budget.check(fn, calls, name=name, **options)
         except UserError as error:
-            said = str(error)
-        if said:  # outside, or pytest would tell of two errors
-            pytest.fail(f"compile_check: {said}", pytrace=False)
+            message = str(error)
+        if message:  # outside, or pytest would tell of two errors
+            pytest.fail(f"compile_check: {message}", pytrace=False)
         item.stash.setdefault(_TOLD, []).append(run)
         return run
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.observe.audit.referrers import Holder, holder_of, sharing
+from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
 from torchproof.torch_private import cudagraph_trees
 
 KEPT: dict[str, Any] = {}
@@ -31,19 +31,19 @@ class Record:
     scores: torch.Tensor
 
 
-def found(tensor: torch.Tensor) -> Holder | None:
+def found(tensor: torch.Tensor) -> Referrer | None:
     """The holder of a tensor's memory; the caller's own name for it is deleted."""
     key = cudagraph_trees.memory_key(tensor)
     assert key is not None
     del tensor
-    return holder_of(sharing([key])[key])
+    return referrer_of(sharing([key])[key])
 
 
 def memory() -> Any:
     return torch.ones(3)
 
 
-def path_of(holder: Holder | None) -> str | None:
+def path_of(holder: Referrer | None) -> str | None:
     return holder.path if holder else None
 
 
@@ -85,7 +85,7 @@ def test_a_view_is_held_in_place_of_its_base() -> None:
     key = cudagraph_trees.memory_key(base)
     del base
     assert key is not None
-    assert path_of(holder_of(sharing([key])[key])) == "rows['first']"
+    assert path_of(referrer_of(sharing([key])[key])) == "rows['first']"
     assert rows
 
 
@@ -105,7 +105,7 @@ def test_a_gradient_and_a_parameter_by_its_module() -> None:
     key = cudagraph_trees.memory_key(gradient)
     del gradient
     assert key is not None
-    assert path_of(holder_of(sharing([key])[key])) == "net.0.weight.grad"
+    assert path_of(referrer_of(sharing([key])[key])) == "net.0.weight.grad"
 
 
 def test_a_global() -> None:

@@ -34,7 +34,7 @@ READ: dict[str, Any] = {
     "call": 0,
     "times": 1,
 }
-Audit = Callable[..., tuple[audit.Audited, list[Finding]]]
+Audit = Callable[..., tuple[audit.AuditResult, list[Finding]]]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
 
     def run(
         *entries: dict[str, Any], ending: str = "finished", code: int = 0
-    ) -> tuple[audit.Audited, list[Finding]]:
+    ) -> tuple[audit.AuditResult, list[Finding]]:
         seen = Followed([*entries, ENVIRONMENT], ending, code)
         monkeypatch.setattr(audit, "follow", lambda *args: seen)
         target = Target("model.py:make", "factory", "model.py")
@@ -53,7 +53,7 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
     return run
 
 
-def status(run: tuple[audit.Audited, list[Finding]]) -> tuple[str, str]:
+def status(run: tuple[audit.AuditResult, list[Finding]]) -> tuple[str, str]:
     part = run[0].part(run[1])
     return part.status, part.why
 
@@ -120,7 +120,7 @@ def test_counts_are_unknown_without_cuda(audited: Audit) -> None:
 def test_which_targets_are_run_again(
     monkeypatch: pytest.MonkeyPatch, kind: Any, wanted: list[str], why: str | None
 ) -> None:
-    done = audit.Audited(Part("passed"))
+    done = audit.AuditResult(Part("passed"))
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})

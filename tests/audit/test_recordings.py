@@ -11,10 +11,15 @@ import torch
 from watched import FIRST, HERE, STACK, WRITES, Stream
 
 from torchproof.observe.audit import outcomes
-from torchproof.observe.audit.kernels import Kernels, counted
 from torchproof.observe.audit.recordings import Recordings
+from torchproof.observe.audit.running import Kernels, count_kernels
 from torchproof.torch_private import backends, cudagraph_recordings
-from torchproof.torch_private.cudagraph_recordings import Moved, Skip, Split, Turn
+from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+    GraphRun,
+    MovedInput,
+    Skip,
+    Split,
+)
 
 ON_CUDA = {"kind": "cudagraphs_watched", "cuda": True}
 
@@ -34,8 +39,8 @@ def turns(*runs: tuple[str, int], **more: Any) -> Stream:
     return stream
 
 
-def told(how: Any, size: int = 8, **more: Any) -> Turn:
-    return Turn(7, "inference", "0/0", (size,), ((size, 32),), how, **more)
+def told(how: Any, size: int = 8, **more: Any) -> GraphRun:
+    return GraphRun(7, "inference", "0/0", (size,), ((size, 32),), how, **more)
 
 
 def met(sizes: int, replays: int) -> list[tuple[str, int]]:
@@ -75,7 +80,7 @@ def moving(times: int, replays: int) -> Stream:
     watcher.ran(told("recorded"))
     for _ in range(times):
         model[0].weight = torch.nn.Parameter(torch.ones(2, 2))
-        moved = (Moved("primals_1", STACK, model[0].weight.data_ptr()),)
+        moved = (MovedInput("primals_1", STACK, model[0].weight.data_ptr()),)
         status = ("static input data pointer changed",)
         watcher.ran(told("recorded", mismatches=status, moved=moved))
         for _ in range(replays):
@@ -131,7 +136,7 @@ def test_memory_is_counted_for_the_graph_that_the_pool_grew_for() -> None:
     stream = Stream()
     watcher = Recordings(stream.write)
     for graph, held in ((1, 10), (1, 30), (2, 35)):
-        turn = Turn(graph, "inference", "0/0", (), (), "recorded")
+        turn = GraphRun(graph, "inference", "0/0", (), (), "recorded")
         turn.pool, turn.pool_bytes = (0, 1), held
         watcher.ran(turn)
     watcher.ran(told("replayed"))
@@ -254,6 +259,6 @@ def test_kernels_are_those_of_graphs_by_the_call_that_launched_them() -> None:
         event("gpu_memcpy", "Memcpy HtoD", 7),
         {"ph": "M", "name": "process_name"},
     ]
-    assert counted(trace) == Kernels(all=3, replayed=2)
+    assert count_kernels(trace) == Kernels(all=3, replayed=2)
     entries = [ON_CUDA, {"kind": "kernels", "all": 3, "replayed": 2}]
     assert outcomes.counts(entries)["cudagraph_kernel_share"] == pytest.approx(2 / 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.observe.audit.assignment_site import stored_at
+from torchproof.observe.audit.assignment_site import assignment_site
 from torchproof.records.run import Frame
 
 SOURCE = textwrap.dedent(
@@ -68,5 +68,5 @@ def test_the_nearest_store(
 ) -> None:
     file = tmp_path / "session.py"
     file.write_text(SOURCE)
-    stored = stored_at(path, [Frame(str(file), produced, "step")])
+    stored = assignment_site(path, [Frame(str(file), produced, "step")])
     assert (stored.line if stored else None) == line

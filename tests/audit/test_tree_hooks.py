@@ -79,13 +79,13 @@ def test_skips_are_told_to_torch_as_before() -> None:
 
 
 FIRST_OF_ALL = """
-from torchproof.torch_private import recordings
+from torchproof.torch_private import cudagraph_recordings
 
 class Receiver:
     def skipped(self, skip): print(skip.reason)
     split = ran = skipped
 
-with recordings.watched(Receiver()):
+with cudagraph_recordings.watched(Receiver()):
     from torch._inductor import cudagraph_trees, output_code
     for module in (cudagraph_trees, output_code):
         module.log_cudagraph_skip_and_bump_counter(module.__name__)

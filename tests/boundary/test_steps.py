@@ -121,15 +121,15 @@ def test_a_forward_outside_of_run_is_seen_in_the_graph_trees(
     trace = 'File "model.py", line 3, in forward\n  File "model.py", line 9, in head'
     node = type("Node", (), {"stack_traces": [None, trace]})()
     calls = [1]
-    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    monkeypatch.setattr(trees, "pending_forward", lambda: node)
     monkeypatch.setattr(trees, "compiled_calls", lambda: calls[0])
     with pytest.raises(StepError, match=r"forward at model\.py:9\b.*\brun\(\)"), step():
         pass
     # Of what `run` called, its autograd graph says more than the trees do.
-    monkeypatch.setattr(trees, "awaiting_node", lambda: None)
+    monkeypatch.setattr(trees, "pending_forward", lambda: None)
     with torch.no_grad(), step() as begun:
         begun.run(net, torch.ones(1, 4))
-    monkeypatch.setattr(trees, "awaiting_node", lambda: node)
+    monkeypatch.setattr(trees, "pending_forward", lambda: node)
     with step():
         pass
     calls[0] += 1
@@ -164,7 +164,7 @@ class Saving(torch.autograd.Function):
 def test_what_is_saved_is_held_until_its_backward(
     dropped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "forgets_what_is_saved", lambda: True)
+    monkeypatch.setattr(trees, "may_overwrite_saved_tensors", lambda: True)
     with step() as begun:
         loss = begun.run(Saving.apply, torch.ones(3, requires_grad=True)).sum()
     [forward] = steps._process.thread.pending()

@@ -44,7 +44,7 @@ def recipe_of(model: nn.Module) -> Recipe:
 
 def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
     call = {
-        "inputs": example_inputs.described(CALL),
+        "inputs": example_inputs.describe(CALL),
         "state": {"training": True, "others": []},
         "gradients": False,
     }
@@ -56,7 +56,7 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "keys": [],
         "calls": [call],
         "code": {},
-        "place": compatibility.facts("cpu"),
+        "place": compatibility.environment_facts("cpu"),
         "config": {},
     }
     return told | changes

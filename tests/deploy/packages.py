@@ -12,7 +12,7 @@ from typing import Any
 from torchproof.packs import writing
 from torchproof.packs.deploy import aoti, torchscript
 from torchproof.records.run import Frame
-from torchproof.runtime.loading.deployed_model import Deployed
+from torchproof.runtime.loading.deployed_model import DeployedModel
 from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.manifest import Manifest
@@ -53,6 +53,6 @@ def asked(folder: Path, details: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def opened(folder: Path) -> Deployed:
+def opened(folder: Path) -> DeployedModel:
     with open_pack(folder / "pack") as contents:
         return ARTIFACTS[contents.manifest.details["artifact"]](contents)

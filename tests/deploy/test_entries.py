@@ -11,10 +11,10 @@ from torch import nn
 
 from torchproof.packs.deploy import precompiled_trials
 from torchproof.runtime import production
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, precompiled_calls
-from torchproof.torch_private import guard_expressions, precompiled
-from torchproof.torch_private.size_marks import marks_of
+from torchproof.torch_private.dynamo.size_marks import marks_of
+from torchproof.torch_private.precompile import guard_expressions, install_call
 
 
 class Net(nn.Module):
@@ -28,8 +28,8 @@ class Net(nn.Module):
         return self.inner(x) * self.scale
 
 
-def entry_of(model: nn.Module) -> Entry:
-    return production.entry_of(
+def entry_of(model: nn.Module) -> CompiledForward:
+    return production.compiled_forward_of(
         production.compile(model, strategy="full", backend="eager")
     )
 
@@ -73,9 +73,9 @@ def test_what_has_no_name_is_not_told(value: Any) -> None:
 
 
 def test_guards_that_read_otherwise_are_told() -> None:
-    precompiled._assert_same(("a", "b"), "a\nb")
-    with pytest.raises(precompiled.Unfit, match=r"L\['self'\].scale == 3.0"):
-        precompiled._assert_same(
+    install_call._assert_same(("a", "b"), "a\nb")
+    with pytest.raises(install_call.PrecompileError, match=r"L\['self'\].scale == 3.0"):
+        install_call._assert_same(
             ("+- EQUALS: L['self'].scale == 3.0",), "+- EQUALS: L['self'].scale == 2.0"
         )
 
@@ -87,8 +87,8 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
     given, plain = torch.ones(4, 5), torch.ones(2)
     torch._dynamo.mark_dynamic(given, 0, min=2, max=9)
     torch._dynamo.maybe_mark_dynamic(given, 1)
-    written = json.loads(json.dumps(example_inputs.described((given, plain))))
-    made = example_inputs.made(written)
+    written = json.loads(json.dumps(example_inputs.describe((given, plain))))
+    made = example_inputs.make(written)
     assert marks_of(made[0]) == marks_of(given) != {}
     assert marks_of(made[1]) == {}
 
@@ -99,20 +99,20 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
 def test_nothing_is_put_on_a_plain_model() -> None:
     model = Net()
     model.register_forward_hook(lambda *_: None)  # runs outside of compiled code
-    assert precompiled_calls.put_on(entry_of(model)) is None
+    assert precompiled_calls.module_override(entry_of(model)) is None
 
 
 def test_a_hook_inside_is_seen() -> None:
     model = Net()
     model.inner.register_forward_pre_hook(lambda *_: None)
-    why = precompiled_calls.put_on(entry_of(model)) or ""
+    why = precompiled_calls.module_override(entry_of(model)) or ""
     assert "inner" in why and "hooks" in why
 
 
 def test_a_method_of_one_module_is_seen() -> None:
     model = Net()
     model.inner.forward = torch.tanh  # type: ignore[method-assign]
-    why = precompiled_calls.put_on(entry_of(model)) or ""
+    why = precompiled_calls.module_override(entry_of(model)) or ""
     assert "inner" in why and "forward" in why
 
 
@@ -154,7 +154,7 @@ class Held:
 def tried(model: Net, held: Any) -> str | None:
     entry = entry_of(model)
     told = {
-        "inputs": example_inputs.described((torch.ones(3, 4),)),
+        "inputs": example_inputs.describe((torch.ones(3, 4),)),
         "state": {"training": True, "others": []},
         "gradients": False,
     }

@@ -14,7 +14,7 @@ from torch import nn
 from torchproof.packs.deploy import aoti, verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, subject
 from torchproof.records.run import UserError
-from torchproof.runtime.loading.input_spec import Entrance, evaluate
+from torchproof.runtime.loading.input_spec import InputSpec, evaluate
 from torchproof.runtime.loading.pytree_json import Unfit
 
 
@@ -68,7 +68,7 @@ def call(number: int) -> dict[str, Any]:
     return {"x": rows(number), "batch": {"shift": rows(number, 4)}}
 
 
-def entrance(fn: nn.Module, *calls: Any) -> Entrance:
+def entrance(fn: nn.Module, *calls: Any) -> InputSpec:
     told = subject(packages.loaded(fn, *calls))
     return aoti.entrance_of(told, aoti.exported(told))
 

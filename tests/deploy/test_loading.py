@@ -160,7 +160,7 @@ def test_another_place_is_refused(
     reason: str,
 ) -> None:
     model = Net()
-    told = compatibility.facts("cpu") | changes
+    told = compatibility.environment_facts("cpu") | changes
     pack = fabricated(tmp_path / "pack", model, place=told)
     assert reason in seen_cold(pack, caplog, model)
 
@@ -188,7 +188,7 @@ def test_another_model_is_refused_and_other_weights_are_not(
     torch.testing.assert_close(loaded(*CALL), want)
     larger = Net()
     larger.more = torch.nn.Linear(2, 2)
-    assert "6 parameters more" in seen_cold(pack, caplog, larger)
+    assert "6 more" in seen_cold(pack, caplog, larger)
 
 
 def test_changed_source_is_refused_and_a_comment_is_not(

@@ -21,13 +21,13 @@ from torchproof.runtime.loading import (
     graph_origin,
     warm_up,
 )
-from torchproof.torch_private.cache_lookups import Lookup
+from torchproof.torch_private.inductor.cache_lookups import Lookup
 
 
 def again(call: Any, seed: int = 0) -> Any:
     """The call as it is made from its description, which is JSON."""
-    return example_inputs.made(
-        json.loads(json.dumps(example_inputs.described(call))), seed
+    return example_inputs.make(
+        json.loads(json.dumps(example_inputs.describe(call))), seed
     )
 
 
@@ -58,8 +58,8 @@ def test_offsets_stay_in_their_order_and_within_their_ends() -> None:
 
 
 def test_what_cannot_be_made_again_says_so() -> None:
-    assert "object" in example_inputs.described((object(),))["why_not"]
-    assert "why_not" in example_inputs.described((torch.ones(2).to_sparse(),))
+    assert "object" in example_inputs.describe((object(),))["why_not"]
+    assert "why_not" in example_inputs.describe((torch.ones(2).to_sparse(),))
 
 
 def test_a_warm_up_leaves_the_model_as_it_was() -> None:
@@ -114,8 +114,8 @@ FACTS = {
     ],
 )
 def test_a_miss_is_told_by_what_differs(changes: dict[str, str], reason: str) -> None:
-    known = graph_origin.packed([Lookup("inductor", "k", False, FACTS)])
-    seen = graph_origin.Seen()
+    known = graph_origin.pack_lookups([Lookup("inductor", "k", False, FACTS)])
+    seen = graph_origin.LookupLog()
     facts = FACTS | {name: (f"new {text}", text) for name, text in changes.items()}
     seen.note(Lookup("inductor", "other", False, facts))
     (told,) = graph_origin.misses(seen, json.loads(json.dumps(known)))
@@ -123,9 +123,9 @@ def test_a_miss_is_told_by_what_differs(changes: dict[str, str], reason: str) ->
 
 
 def test_a_hit_is_no_miss_and_what_torch_does_not_cache_is_told() -> None:
-    seen = graph_origin.Seen()
+    seen = graph_origin.LookupLog()
     seen.note(Lookup("inductor", "k", True, FACTS))
-    assert graph_origin.misses(seen, graph_origin.packed(seen.graphs)) == []
+    assert graph_origin.misses(seen, graph_origin.pack_lookups(seen.graphs)) == []
     seen.note(Lookup("aot_autograd", None, False, why="a custom op"))
     (told,) = graph_origin.misses(seen, [])
     assert told.endswith(": a custom op")

@@ -380,5 +380,5 @@ def test_loss_of_a_hugging_face_model_is_compiled_as_its_own_region() -> None:
     want.backward()
     close(loss, want)
     close(gradient, model.transformer.wte.weight.grad)
-    rest = graphed._world.preparation.rest
+    rest = graphed._snapshot.preparation.rest
     assert any("loss" in code.co_name.lower() for code in rest), rest

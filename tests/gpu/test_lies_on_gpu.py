@@ -86,7 +86,7 @@ def only(found: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-EAGER = ("--strategies", "eager", "--sittings", "1")
+EAGER = ("--strategies", "eager", "--repeats", "1")
 
 
 def test_queued_work_is_timed_until_it_has_ended(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_host_copies_are_noted(tmp_path: Path) -> None:
 
 
 def test_kernels_of_an_earlier_run_make_no_cold_start(tmp_path: Path) -> None:
-    flags = ("--strategies", "eager,full", "--sittings", "1")
+    flags = ("--strategies", "eager,full", "--repeats", "1")
     _, first = rows(tmp_path, "cached", *flags)
     assert first["start"]["refused"] is None and first["first_call_s"] > 0
     _, second = rows(tmp_path, "cached", *flags)

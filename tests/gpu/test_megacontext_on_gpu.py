@@ -228,7 +228,7 @@ def test_without_a_step_that_mark_is_an_error_of_torch() -> None:
 def test_a_forward_outside_of_run_is_waited_for(net: Any) -> None:
     for _ in range(5):  # warm-up, recording, replays
         loss = net(torch.ones(8, 64, device="cuda")).sum()
-        assert trees.awaiting_node() is not None
+        assert trees.pending_forward() is not None
         with pytest.raises(StepError, match=r"\brun\(\)"), step():
             pass
         loss.backward()

@@ -78,7 +78,7 @@ def test_the_code_of_a_block_is_made_once_and_right(train: bool) -> None:
     model, plain = pair(train)
     calls = [(batch(rows),) for rows in (4, 9)]
     done = parse("nested").apply(model, calls)
-    with done.watched(), torch.set_grad_enabled(train):
+    with done.recording_compilations(), torch.set_grad_enabled(train):
         for call in calls:
             answer, expected = done.fn(*call), plain(*call)
             close(answer, expected)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.measure.specs import EAGER
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
 from torchproof.targets.target import Loaded
@@ -53,7 +53,7 @@ def looks_at_nothing(x: Tensor) -> Tensor:
 
 def arm(
     monkeypatch: pytest.MonkeyPatch, fn: Any, shape: tuple[int, ...], *, train: bool
-) -> Arm:
+) -> StrategyWorker:
     """An arm in eager after its first passes, with two calls."""
 
     def fresh(target: Any, job: dict[str, Any]) -> Loaded:
@@ -65,7 +65,7 @@ def arm(
 
     monkeypatch.setattr(calls, "fresh", fresh)
     job = {"strategy": EAGER.to_json(), "device": "cuda", "size": None, "train": train}
-    made = Arm(job | {"as_written": False, "anatomy": False, "guards": None})
+    made = StrategyWorker(job | {"as_written": False, "anatomy": False, "guards": None})
     made.target = None  # type: ignore[assignment]
     made.prepare(None)
     for _ in range(5):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchproof.checking import rules
-from torchproof.observe.audit import kernels, outcomes
+from torchproof.observe.audit import outcomes, running
 from torchproof.observe.audit.recordings import Recordings
 from torchproof.observe.audit.syncs import Syncs
 from torchproof.records.run import Finding, Observation
@@ -79,7 +79,7 @@ def test_a_clean_model_is_recorded_once_and_replayed() -> None:
     assert seen.counts["cudagraph_replays"] == 4
     assert (seen.counts["cudagraph_pool_bytes"] or 0) > 0
     with torch.no_grad():
-        found = kernels.profiled(lambda: step(x))
+        found = running.profile_kernels(lambda: step(x))
     # All but the copy of the input into the graph's own memory.
     assert found.replayed > 0 and found.all - found.replayed <= 1
 
@@ -89,7 +89,7 @@ def test_kernels_outside_of_graphs_are_told_apart() -> None:
     x = torch.randn(64, 64, device="cuda")
     for _ in range(3):
         step(x)
-    found = kernels.profiled(lambda: torch.sin(step(x).clone()))
+    found = running.profile_kernels(lambda: torch.sin(step(x).clone()))
     assert 0 < found.replayed < found.all
 
 

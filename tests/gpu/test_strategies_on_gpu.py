@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.strategies.strategy import parse
 from torchproof.targets import calls
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 def prepared(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *, looks: bool = False
-) -> tuple[Arm, dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[StrategyWorker, dict[str, Any], list[dict[str, Any]]]:
     """A training arm after its first pass and some more, and the answers of two."""
 
     def fresh(target: Any, job: dict[str, Any]) -> Loaded:
@@ -60,7 +60,7 @@ def prepared(
     told: dict[str, Any]
     told = {"train": True, "device": "cuda", "as_written": False, "anatomy": False}
     told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
-    arm = Arm(told)
+    arm = StrategyWorker(told)
     arm.target = None  # type: ignore[assignment]
     paths = [str(folder / f"{number}.pt") for number in range(2)]
     facts = arm.prepare(paths[0])

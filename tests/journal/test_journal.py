@@ -16,7 +16,7 @@ from torchproof.cli import main
 from torchproof.records import store
 from torchproof.records.run import Finding, Measurement, Part, Run, UserError
 from torchproof.report import log
-from torchproof.report.log import expectations, observation, retrospective
+from torchproof.report.log import expectations, observation, review
 
 LOG = Path("experiment-log.md")
 HIGH = Finding(
@@ -262,7 +262,7 @@ def test_a_retrospective_sets_the_expected_beside_the_measured() -> None:
     text = "\n".join(back.lines)
     assert "3 met, 1 missed, 2 not measured; 3 runs" in text
     assert "`c`" in text and "other.py" not in text
-    assert retrospective.LEARNED in text
+    assert review.LEARNED in text
 
 
 def test_a_run_of_another_machine_counts_once_it_is_in_the_log(

@@ -10,12 +10,12 @@ import bench_runs
 
 from torchproof.cli import flags
 from torchproof.records.run import Finding, Run
+from torchproof.report import log
 from torchproof.report.log import (
     entry_markdown,
     expectations,
-    log_entries,
     observation,
-    retrospective,
+    review,
 )
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "log.md"
@@ -61,8 +61,8 @@ def shown() -> dict[str, str]:
         (("Target", "`model.py:make`"),),
         (("Expected", "\n".join(each.line for each in wanted)),),
     ).text("20260131-0910-plan", datetime(2026, 1, 31, 9, 10, 2))
-    (planned,) = log_entries(plan)
-    back = retrospective.draft(planned, [measured()])
+    (planned,) = log.entries(plan)
+    back = review.draft(planned, [measured()])
     seen = observation.draft(measured(), ".torchproof/runs/20260201-1530-model")
     return {
         "plan": plan,
@@ -88,7 +88,7 @@ def test_the_page_names_every_metric_and_flag() -> None:
     text = PAGE.read_text()
     named = [
         *expectations.METRICS,
-        *(f"--{n}" for f in flags.OF_LOG.values() for n in f),
+        *(f"--{n}" for f in flags.LOG_ACTIONS.values() for n in f),
     ]
     assert [name for name in named if not re.search(rf"`{name}\b", text)] == []
 

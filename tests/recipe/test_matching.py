@@ -18,7 +18,7 @@ from torch import nn
 
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.recipe import Recipe
-from torchproof.strategies.recipe.adoption import given
+from torchproof.strategies.recipe.adoption import recipe_source
 from torchproof.strategies.recipe.fingerprint import code_hash, fingerprint
 from torchproof.strategies.recipe.matching import (
     differences,
@@ -137,8 +137,8 @@ def test_a_model_in_a_wrapper_of_ddp_is_the_model(net: Any) -> None:
 
 def test_models_that_differ(net: Any) -> None:
     recipe, kind = recipe_of(net), type(net)
-    assert "20 parameters more" in structure(recipe, kind(blocks=3))
-    assert "28 parameters less" in structure(recipe, kind(width=2))
+    assert "20 more" in structure(recipe, kind(blocks=3))
+    assert "28 fewer" in structure(recipe, kind(width=2))
     assert "parameters" not in structure(recipe, kind().half())
     changed = kind()
     changed.blocks[1].inner = nn.Identity()
@@ -221,7 +221,7 @@ def test_nothing_of_it_needs_torch() -> None:
     program = (
         "import sys;"
         "from torchproof.strategies.recipe.fingerprint import fingerprint as f;"
-        "from torchproof.strategies.recipe.adoption import given;"
+        "from torchproof.strategies.recipe.adoption import recipe_source;"
         "import json; print(f(json.dumps)['code']); sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False)
@@ -278,19 +278,19 @@ def test_parts_that_are_not_there(net: Any) -> None:
     ]:
         plan = Plan((Site("MODEL.blocks", "Block", paths),))
         recipe = dataclasses.replace(recipe_of(net), plan=plan)
-        found = given(recipe).adopted(net).why_not
+        found = recipe_source(recipe).adopted(net).why_not
         assert found is None if why is None else why in str(found)
     for name, why in [("core:blocks.0", None), ("core:encode", "'encode'")]:
         recipe = dataclasses.replace(recipe_of(net), strategy=parse(name))
-        found = given(recipe).adopted(net).why_not
+        found = recipe_source(recipe).adopted(net).why_not
         assert found is None if why is None else why in str(found)
 
 
 def test_a_model_that_is_still_to_be_moved(net: Any) -> None:
     moved = {**environment_here(net), "device": "cuda"}
-    assert given(recipe_of(net, environment=moved)).adopted(net).movable
+    assert recipe_source(recipe_of(net, environment=moved)).adopted(net).movable
     other = {**moved, "torch": "1.9.0"}
-    assert not given(recipe_of(net, environment=other)).adopted(net).movable
+    assert not recipe_source(recipe_of(net, environment=other)).adopted(net).movable
 
 
 def test_a_model_that_cannot_be_looked_at_is_no_error(net: Any) -> None:
@@ -300,5 +300,5 @@ def test_a_model_that_cannot_be_looked_at_is_no_error(net: Any) -> None:
         def named_parameters(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("not\nthese")
 
-    found = given(recipe).adopted(Odd())
+    found = recipe_source(recipe).adopted(Odd())
     assert str(found.why_not).endswith(": RuntimeError: not these")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from torchproof.records.run import UserError
 from torchproof.strategies.plan import Plan, Site
-from torchproof.strategies.recipe import Damaged, Recipe, load, loads, toml
+from torchproof.strategies.recipe import InvalidRecipe, Recipe, load, loads, toml
 from torchproof.strategies.strategy import parse, with_arguments
 
 # -- any recipe ------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         strategy = dataclasses.replace(strategy, arguments=arguments)
     return Recipe(
         strategy,
-        draw(plans().filter(lambda plan: plan.wrong_path() is None)),
+        draw(plans().filter(lambda plan: plan.path_problem() is None)),
         draw(st.booleans()),
         *(draw(OPTIONAL) for _ in range(3)),
         *(draw(TABLES) for _ in range(4)),
@@ -91,7 +91,7 @@ def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
 def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "garbage.toml"
     path.write_bytes(raw)
-    with pytest.raises(Damaged):
+    with pytest.raises(InvalidRecipe):
         load(path)
 
 
@@ -102,7 +102,7 @@ def test_a_truncated_file_is_damaged_or_a_recipe(recipe: Recipe, data: Any) -> N
     cut = text[: data.draw(st.integers(0, len(text)))]
     try:
         loads(cut)
-    except Damaged as error:
+    except InvalidRecipe as error:
         assert "\n" not in str(error)
 
 
@@ -209,7 +209,7 @@ REGION = '[[regions]]\nplace = "MODEL.blocks"\n'
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(text: str, told: str) -> None:
-    with pytest.raises(Damaged) as caught:
+    with pytest.raises(InvalidRecipe) as caught:
         loads(text, "there.toml")
     assert all(token in str(caught.value) for token in told.split())
     assert str(caught.value).startswith("there.toml: ")
@@ -249,7 +249,7 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", tmp_path):
         with pytest.raises(UserError) as caught:
             load(path)
-        assert not isinstance(caught.value, Damaged)
+        assert not isinstance(caught.value, InvalidRecipe)
         assert "torchproof tune" in str(caught.value)
     with pytest.raises(UserError, match=str(tmp_path / "none")):
         whole().write(tmp_path / "none" / "torchproof.toml")

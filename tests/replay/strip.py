@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchproof.runtime.cudagraph import build_graph, recorder
 from torchproof.runtime.cudagraph.capture import Pool, said_to_be_capturing
-from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.tensors.storages import key_of
 
 HOST = torch.device("cpu")
@@ -33,7 +33,7 @@ def home_of(tensors: Iterable[Tensor]) -> torch.device:
 def installed() -> Iterator[None]:
     """Within this, steps are recorded on the CPU."""
     with (
-        mock.patch.object(recorder, "Tape", Strip),
+        mock.patch.object(recorder, "Capture", Strip),
         mock.patch.object(recorder, "home_of", home_of),
         mock.patch.object(build_graph, "Pool", StripPool),
     ):
@@ -52,7 +52,7 @@ class StripPool(Pool):
 
 
 class Strip:
-    """In place of `torchproof.runtime.cudagraph.capture.Tape`."""
+    """In place of `torchproof.runtime.cudagraph.capture.Capture`."""
 
     def __init__(self, device: torch.device, pool: Pool) -> None:
         self.pool = pool
@@ -71,10 +71,10 @@ class Strip:
             return run()
 
     def record(self, run: Callable[[], Any]) -> Any:
-        witness = Witness(HOST)
-        with said_to_be_capturing(), witness, _Noting(self.notes):
+        eager_recorder = EagerRecorder(HOST)
+        with said_to_be_capturing(), eager_recorder, _Noting(self.notes):
             output = run()
-        for region in witness.saved.values():
+        for region in eager_recorder.saved.values():
             region.restore()
         return output
 

@@ -56,7 +56,7 @@ def recorded(model: nn.Module, form: str, **settings: Any) -> Graphed:
     """With a backend whose operations a strip can note."""
     strategy = with_arguments(parse(form), backend="aot_eager")
     told = {"train": False, "pool": None, "buffers": False, "padder": None} | settings
-    return build_graph.graphed(model, strategy=strategy, **told)
+    return build_graph.build_graphed(model, strategy=strategy, **told)
 
 
 @pytest.mark.parametrize("form", FORMS)

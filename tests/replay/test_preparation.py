@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph import preparation, recorded_step
-from torchproof.runtime.cudagraph.eager_recorder import Witness
-from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import strategy
 from torchproof.strategies.strategy import NotApplicable, Strategy
 
@@ -82,11 +82,13 @@ def call() -> tuple[Tensor, Tensor]:
 
 
 def learned(model: nn.Module, form: str = "regional") -> preparation.Preparation:
-    made = preparation.prepare(model, as_it_is, counted(form), Sight(model).modules)
-    witness = Witness(torch.device("cpu"), traces=made.traces)
-    with made.watching(), witness:
+    made = preparation.prepare(
+        model, as_it_is, counted(form), StateSnapshot(model).modules
+    )
+    recorder = EagerRecorder(torch.device("cpu"), traces=made.traces)
+    with made.watching(), recorder:
         model(*call())
-    made.learn(witness)
+    made.learn(recorder)
     return made
 
 
@@ -138,11 +140,11 @@ def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
     model = Model()
     model.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     made = preparation.prepare(model, as_it_is, counted("nested"), [model])
-    witness = Witness(torch.device("cpu"))
-    with made.watching(), witness:
+    recorder = EagerRecorder(torch.device("cpu"))
+    with made.watching(), recorder:
         answer = model(*(given := call()))
     with pytest.raises(NotApplicable, match=r"^Block\b.*\bforward\b"):
-        made.learn(witness)
+        made.learn(recorder)
     with made.apart() as step:
         assert torch.equal(step(*given), answer)
     assert not compiled
@@ -153,7 +155,7 @@ def test_a_model_without_blocks() -> None:
         learned_plain = preparation.prepare(
             nn.Linear(4, 4), as_it_is, counted("regional"), [nn.Linear(4, 4)]
         )
-        witness = Witness(torch.device("cpu"), traces=True)
-        with learned_plain.watching(), witness:
+        recorder = EagerRecorder(torch.device("cpu"), traces=True)
+        with learned_plain.watching(), recorder:
             pass
-        learned_plain.learn(witness)
+        learned_plain.learn(recorder)

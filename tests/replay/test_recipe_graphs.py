@@ -17,7 +17,7 @@ from torch import nn
 
 import torchproof
 from torchproof.records.run import UserError
-from torchproof.runtime.production import entry_of
+from torchproof.runtime.production import compiled_forward_of
 from torchproof.strategies.recipe import Recipe, loads
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.strategies.recipe.matching import environment_here
@@ -145,7 +145,7 @@ def test_a_recording_that_takes_too_long_is_refused(
         while time.monotonic() < until:
             pass
 
-    monkeypatch.setattr(recorder._Making, "_rehearsed", hangs)
+    monkeypatch.setattr(recorder._Attempt, "_rehearsed", hangs)
     plain, model = applied("full+graph", deadline=0.5)
     began = time.monotonic()
     with torch.no_grad(), caplog.at_level(logging.WARNING, "torchproof"):
@@ -167,7 +167,7 @@ def test_a_graph_that_cannot_be_made_is_no_error(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no graph today")
 
-    monkeypatch.setattr(build_graph, "graphed", fails)
+    monkeypatch.setattr(build_graph, "build_graphed", fails)
     plain, model = applied("full+graph")
     with torch.no_grad():
         for _ in range(2):
@@ -182,12 +182,12 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
 ) -> None:
     """On the CPU what is recorded is not compiled: so the verdict is put in."""
     from torchproof.runtime.cudagraph import preparation, recorder
-    from torchproof.runtime.tensors.compare import Likeness
+    from torchproof.runtime.tensors.compare import ValueComparison
 
     def compiled(*_: Any) -> None:
         raise AssertionError("the code that was wrong has been run")
 
-    verdict = Likeness("wrong", why="by one")
+    verdict = ValueComparison("wrong", why="by one")
     monkeypatch.setattr(recorder, "compared", lambda *_: verdict)
     monkeypatch.setattr(preparation.Full, "apart", compiled)
     plain = Net().eval()
@@ -226,7 +226,7 @@ def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
     assert not found.fallbacks
     assert found.strategy == "full" and found.compiled_calls == 1
     assert any("torchproof.graph(model, recipe=" in note for note in found.notes)
-    assert entry_of(model)._replaying is None
+    assert compiled_forward_of(model)._replayer is None
 
 
 # -- torchproof.graph ------------------------------------------------------------------

@@ -8,29 +8,31 @@ from typing import Any
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.repro_runner import Court
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.repro_runner import ReproRunner
 
 Judged = Callable[..., Outcome]
 
 
-def draft_of(source: str) -> Draft:
-    return Draft("program", textwrap.dedent(source), "", source.count("\n"))
+def draft_of(source: str) -> Candidate:
+    return Candidate("program", textwrap.dedent(source), "", source.count("\n"))
 
 
 @pytest.fixture(scope="session")
 def judged() -> Iterator[Judged]:
     """`judged(judge, expected, source, **settings)`: what that repro shows."""
-    court = Court(Symptom("graph_break", "breaks", "a break"), Settings(limit_s=60))
+    court = ReproRunner(
+        FailureSignature("graph_break", "breaks", "a break"), Settings(limit_s=60)
+    )
 
     def run(
         judge: str, expected: Mapping[str, Any], source: str, **settings: Any
     ) -> Outcome:
         # What is asked of it differs, the process that forks is the same.
-        court.symptom = Symptom(judge, judge, f"a case of {judge}", expected)
+        court.signature = FailureSignature(judge, judge, f"a case of {judge}", expected)
         given = Settings(**{"limit_s": 60.0, **settings})
-        return court.quick(draft_of(source), given)
+        return court.run_forked(draft_of(source), given)
 
     with court:
         yield run

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.graph_recorder import recorder
 
 
@@ -104,10 +104,10 @@ def spectrum(x):
 
 def recorded(
     run: Callable[[], Any], folder: Path, *, weights: bool = False
-) -> tuple[list[Draft], list[str]]:
+) -> tuple[list[Candidate], list[str]]:
     """The last draft of each graph that is captured, and why others have none."""
     torch._dynamo.reset()
-    drafts: dict[str, Draft] = {}
+    drafts: dict[str, Candidate] = {}
     refused: list[str] = []
     with recorder(
         lambda draft: drafts.update({draft.origin: draft}),
@@ -119,7 +119,7 @@ def recorded(
     return list(drafts.values()), refused
 
 
-def made(draft: Draft, folder: Path) -> tuple[Any, list[Any]]:
+def made(draft: Candidate, folder: Path) -> tuple[Any, list[Any]]:
     """What a draft's `make()` gives, its files beside it."""
     for name, content in draft.files.items():
         (folder / name).write_bytes(content)

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.packs.repro.candidate import Draft
-from torchproof.packs.repro.programs.frames import frame_drafts
+from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.programs.frames import frame_candidates
 
 Made = tuple[Callable[..., Any], list[Any]]
 
 
-def drafts(folder: Path, text: str, mark: str, *, name: str = "acme") -> list[Draft]:
+def drafts(
+    folder: Path, text: str, mark: str, *, name: str = "acme"
+) -> list[Candidate]:
     """Of the function that has a mark in it; the program is a module of its own."""
     path = folder / f"{name}.py"
     path.write_text(textwrap.dedent(text), encoding="utf-8")
@@ -38,12 +40,12 @@ def drafts(folder: Path, text: str, mark: str, *, name: str = "acme") -> list[Dr
             fn(*call)
 
     try:
-        return list(frame_drafts(run, str(path), line))
+        return list(frame_candidates(run, str(path), line))
     finally:
         sys.modules.pop(name, None)
 
 
-def ran(draft: Draft) -> list[Any]:
+def ran(draft: Candidate) -> list[Any]:
     """What its calls give, each after its before_call."""
     names: dict[str, Any] = {"__name__": "draft"}
     exec(compile(draft.source, "draft", "exec"), names)

@@ -55,8 +55,8 @@ def test_a_draft_traces_again_and_gives_what_eager_gives(name, tmp_path):
     program = getattr(programs, name)
     drafts, refused = recorded(lambda: torch.compile(program)(x), tmp_path)
     assert not refused
-    seeded, real = variants(drafts[0])
-    assert_compiles_as_it_runs(seeded, tmp_path)
+    to_candidate, real = variants(drafts[0])
+    assert_compiles_as_it_runs(to_candidate, tmp_path)
     answers = assert_compiles_as_it_runs(real, tmp_path)
     if name in WITHOUT_WEIGHTS:
         for found, wanted in zip(answers, tensors(program(x)), strict=True):
@@ -67,7 +67,7 @@ def test_names_of_the_user_are_nowhere_in_a_draft(tmp_path):
     _, _, draft = block_drafts(tmp_path)
     assert "private" not in draft.source
     assert "Attention" not in draft.source
-    assert "private" not in str(draft.record["sketch"])
+    assert "private" not in str(draft.record["graph"])
 
 
 def test_weights_have_made_numbers_unless_they_are_asked_for(tmp_path):

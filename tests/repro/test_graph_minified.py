@@ -7,11 +7,11 @@ import torch
 from graph_programs import recorded
 
 from torchproof.packs.repro.candidate import Settings
-from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.graphs import cuts, minifier
-from torchproof.packs.repro.graphs.graph_reducer import reduced
-from torchproof.packs.repro.graphs.variants import Recorded
-from torchproof.packs.repro.repro_runner import Court
+from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
+from torchproof.packs.repro.graphs.variants import RecordedGraph
+from torchproof.packs.repro.repro_runner import ReproRunner
 
 pytestmark = pytest.mark.slow
 
@@ -51,28 +51,28 @@ def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
     draft = planted(tmp_path)
     assert draft.size > 40
     expected = {"how": "nan", "error": None}
-    symptom = Symptom("numerics", "answers", "wrong answers", expected)
-    with Court(symptom, Settings()) as court:
-        assert court.quick(draft).is_same
-        found = reduced(
+    symptom = FailureSignature("numerics", "answers", "wrong answers", expected)
+    with ReproRunner(symptom, Settings()) as court:
+        assert court.run_forked(draft).is_same
+        found = reduce_graph(
             draft,
-            lambda other: court.quick(other).is_same,
+            lambda other: court.run_forked(other).is_same,
             time.monotonic() + 240,
         )
-        assert court.clean(found).is_same
+        assert court.run_isolated(found).is_same
     assert "acosh" in found.source
     assert found.size <= draft.size / 4
     assert found.size < 5
 
 
 def test_torchs_minifier_gives_candidates_that_shrink(tmp_path):
-    recording = Recorded.of(planted(tmp_path))
+    recording = RecordedGraph.of(planted(tmp_path))
     sizes = []
 
     def fails(sketch):
-        found = any("acosh" in line.expression for line in cuts.pruned(sketch).lines)
+        found = any("acosh" in line.expression for line in cuts.prune(sketch).lines)
         if found:
-            sizes.append(cuts.pruned(sketch).size)
+            sizes.append(cuts.prune(sketch).size)
         return found
 
     minifier.minify(recording, fails, time.monotonic() + 120)
@@ -81,5 +81,5 @@ def test_torchs_minifier_gives_candidates_that_shrink(tmp_path):
 
 def test_torchs_minifier_is_gone_at_its_deadline(tmp_path):
     began = time.monotonic()
-    minifier.minify(Recorded.of(planted(tmp_path)), lambda _: True, began + 1)
+    minifier.minify(RecordedGraph.of(planted(tmp_path)), lambda _: True, began + 1)
     assert time.monotonic() - began < 30

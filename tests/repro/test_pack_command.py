@@ -98,7 +98,7 @@ def test_a_script_that_was_checked_is_not_recorded_again(tmp_path: Path) -> None
     finding = dataclasses.replace(check_runs.ITEM, evidence=("GB0124", "torch: x"))
     run = Run("r", "mill.py", "as-written", {"device": "cpu"}, {}, (finding,))
     recorded = mock.Mock(side_effect=RuntimeError("recorded"))
-    with mock.patch.object(repro, "captured", recorded):
+    with mock.patch.object(repro, "record_target", recorded):
         for has_run, expected in ((True, packs.Unverified), (False, RuntimeError)):
             with pytest.raises(expected):
                 repro.pack(

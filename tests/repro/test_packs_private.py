@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.packs import repro
-from torchproof.packs.repro.candidate import Draft, Outcome
-from torchproof.packs.repro.target_recording import Captured
+from torchproof.packs.repro.candidate import Candidate, Outcome
+from torchproof.packs.repro.target_recording import TargetRecording
 from torchproof.records.run import Run
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target
@@ -79,13 +79,13 @@ class FakeCourt:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def text(self, draft: Draft) -> str:
+    def text(self, draft: Candidate) -> str:
         return draft.source
 
-    def quick(self, draft: Draft) -> Outcome:
+    def run_forked(self, draft: Candidate) -> Outcome:
         return Outcome("same", f"FAILS AS STATED: {self.person.told}", 0.1)
 
-    def clean_text(self, text: str, *_: Any) -> Outcome:
+    def run_isolated_source(self, text: str, *_: Any) -> Outcome:
         self.told.append(text)
         line = f"FAILS AS STATED: GB0124 {self.person.told}"
         return Outcome("same", line, 0.1, f"{self.person.told}\n{line}\n")
@@ -97,9 +97,9 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
         f"# {person.told}\nimport torch\n\nPLACE = {person.home + '/data'!r}\n"
         f"KEY = {person.secret!r}\n\n\ndef make():\n    return torch.sin, []\n"
     )
-    frame = Draft("frame", source, f"of {person.name}", 3, origin=person.told)
-    graph = Draft("graph", source, f"of {person.name}", 3, origin="0/0")
-    seen = Captured(
+    frame = Candidate("frame", source, f"of {person.name}", 3, origin=person.told)
+    graph = Candidate("graph", source, f"of {person.name}", 3, origin="0/0")
+    seen = TargetRecording(
         (frame, graph),
         (person.told,),
         {"torch": "2.13.0", "variables": {person.variable: person.secret}},
@@ -116,9 +116,9 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
     path, tried = folder / "it.tar.gz", []
     with (
         mock.patch.dict(os.environ, person.environment, clear=True),
-        mock.patch.object(repro, "captured", lambda *_, **__: seen),
-        mock.patch.object(repro, "Court", FakeCourt(person, tried)),
-        mock.patch.object(repro, "smaller", lambda draft, *_, **__: draft),
+        mock.patch.object(repro, "record_target", lambda *_, **__: seen),
+        mock.patch.object(repro, "ReproRunner", FakeCourt(person, tried)),
+        mock.patch.object(repro, "shrink", lambda draft, *_, **__: draft),
     ):
         repro.pack(
             repro.Subject(run, target, Options()),

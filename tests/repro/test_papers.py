@@ -12,9 +12,9 @@ from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, versions
 from torchproof.packs.repro import readme as report
 from torchproof.packs.repro.assembly import repro_text
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.target_recording import Captured
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.target_recording import TargetRecording
 
 SOURCE = """import torch
 
@@ -26,9 +26,9 @@ def make():
 
     return f, [(torch.ones(2),)]
 """
-SYMPTOM = Symptom(
+SYMPTOM = FailureSignature(
     kind="graph_break",
-    judge="breaks",
+    oracle="breaks",
     headline="Graph break: a builtin that Dynamo does not know",
     expected={"id": "GB0059"},
     ids=("GB0059",),
@@ -42,12 +42,12 @@ FACTS = {
     "variables": {"TORCH_LOGS": "+dynamo"},
     "configs": {"torch._dynamo.config": {"recompile_limit": 3}},
 }
-WRITTEN = pack_files.Written(
-    symptom=SYMPTOM,
+WRITTEN = pack_files.VerifiedRepro(
+    signature=SYMPTOM,
     settings=Settings(compile={"backend": "eager"}),
-    draft=Draft("frame", SOURCE, "one function, names replaced", 5),
-    first=Draft("frame", SOURCE, "the file", 40),
-    verified=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
+    candidate=Candidate("frame", SOURCE, "one function, names replaced", 5),
+    first=Candidate("frame", SOURCE, "the file", 40),
+    outcome=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
     repro=SOURCE,
     facts=FACTS,
     command="torchproof pack net.py:make --for repro",
@@ -56,7 +56,7 @@ WRITTEN = pack_files.Written(
 )
 
 
-def readme(written: pack_files.Written = WRITTEN, **counts: int) -> str:
+def readme(written: pack_files.VerifiedRepro = WRITTEN, **counts: int) -> str:
     rows = pack_files.listing({"graphs/a.py": (3, "a | b"), "repro.py": (9, "it")})
     return pack_files.readme(written, rows, counts)
 
@@ -73,7 +73,11 @@ def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
     marks += ["PyTorch version: 2.13.0+cpu", "recompile_limit = 3", "python repro.py"]
     marks += ["Exit 1: ", WRITTEN.command, "/gb/gb0059.html"]
     marks += [f"`{SYMPTOM.search}`", "3.2 s", "from 40 to 5", "| repro.py | 9 | it |"]
-    marks += ["| graphs/a.py | 3 | a / b |", WRITTEN.draft.about, "secrets (2 times)"]
+    marks += [
+        "| graphs/a.py | 3 | a / b |",
+        WRITTEN.candidate.about,
+        "secrets (2 times)",
+    ]
     places = [text.find(mark) for mark in marks]
     assert -1 not in places and places == sorted(places), dict(
         zip(marks, places, strict=True)
@@ -102,18 +106,18 @@ torch.compile = lambda fn, backend: print(backend) or fn
 
 
 def test_a_long_program_is_named_and_not_shown() -> None:
-    long = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 61)
-    assert "```python" not in readme(dataclasses.replace(WRITTEN, draft=long))
-    short = dataclasses.replace(WRITTEN.draft, source="x = 1\n" * 60)
-    assert "```python" in readme(dataclasses.replace(WRITTEN, draft=short))
+    long = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 61)
+    assert "```python" not in readme(dataclasses.replace(WRITTEN, candidate=long))
+    short = dataclasses.replace(WRITTEN.candidate, source="x = 1\n" * 60)
+    assert "```python" in readme(dataclasses.replace(WRITTEN, candidate=short))
 
 
 def test_what_did_not_happen_is_not_told() -> None:
-    same = dataclasses.replace(WRITTEN, first=WRITTEN.draft)
+    same = dataclasses.replace(WRITTEN, first=WRITTEN.candidate)
     assert "from 40 to" in readme() and "from 40 to" not in readme(same)
     assert not re.search(r"from \d+ to \d+", readme(same))
     bare = dataclasses.replace(SYMPTOM, ids=(), search="")
-    text = readme(dataclasses.replace(WRITTEN, symptom=bare))
+    text = readme(dataclasses.replace(WRITTEN, signature=bare))
     assert "/gb/gb" not in text and "?q=" not in text
     assert "?q=" in readme() and "secrets" not in text
 
@@ -158,11 +162,11 @@ def test_the_driver_is_asked_of_its_program(tmp_path, monkeypatch) -> None:
 
 
 def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
-    seen = Captured(
+    seen = TargetRecording(
         environment={"kind": "environment", "torch": "2.13.1"},
         configs={"kind": "configs", "torch._dynamo.config": {"verbose": True}},
     )
-    facts = pack_files.gathered({"torch": "2.12.0", "python": "3.11.7"}, seen)
+    facts = pack_files.collect_facts({"torch": "2.12.0", "python": "3.11.7"}, seen)
     assert facts["torch"] == "2.13.1" and facts["python"] == "3.11.7"
     assert "kind" not in facts
     assert facts["configs"] == {"torch._dynamo.config": {"verbose": True}}
@@ -171,13 +175,13 @@ def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
 def test_the_header_can_stand_in_a_docstring() -> None:
     odd = dataclasses.replace(SYMPTOM, search='x """ \\q')
     header = pack_files.header(odd, FACTS | {"cpu": 'a """ \\q'})
-    text = repro_text(WRITTEN.draft, SYMPTOM, WRITTEN.settings, header)
+    text = repro_text(WRITTEN.candidate, SYMPTOM, WRITTEN.settings, header)
     told = ast.get_docstring(ast.parse(text)) or ""
     assert "torch 2.13.0+cpu" in told and "gb0059" in told
 
 
 def test_graphs_of_one_origin_get_files_of_their_own() -> None:
-    graph = Draft("graph", SOURCE, "operations", 3, origin="0/0")
+    graph = Candidate("graph", SOURCE, "operations", 3, origin="0/0")
     found = pack_files.files(WRITTEN, [graph, graph], "")
     assert {"graphs/graph_0_0.py", "graphs/graph_0_0_1.py"} <= set(found)
     assert "logs/torch.txt" not in found
@@ -191,15 +195,17 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         secrets=(("A_TOKEN", "brox-4711-key"),),
     )
     private = "/home/zaphod/x brox-4711-key zaphod"
-    draft = dataclasses.replace(WRITTEN.draft, files={"inputs.pt": b"\xffraw"})
+    draft = dataclasses.replace(WRITTEN.candidate, files={"inputs.pt": b"\xffraw"})
     facts = FACTS | {"variables": {"TORCH_X": private, "A_TOKEN": "brox-4711-key"}}
-    written = dataclasses.replace(WRITTEN, draft=draft, facts=facts, command=private)
-    graph = Draft(
+    written = dataclasses.replace(
+        WRITTEN, candidate=draft, facts=facts, command=private
+    )
+    graph = Candidate(
         "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"
     )
     redactor = Redactor(known)
     given = pack_files.files(written, [graph], f"{private}\n" * 3)
-    found = pack_files.redacted(given, redactor)
+    found = pack_files.redact(given, redactor)
     assert found["repro.py"].content == WRITTEN.repro.encode()
     assert found["inputs.pt"].content == b"\xffraw"
     compile(found["graphs/graph_0.py"].content, "graph", "exec")
@@ -207,7 +213,7 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         for planted in ("zaphod", "brox-4711-key"):
             assert planted.encode() not in paper.content, name
     assert redactor.counts["secret"] >= 6 and redactor.counts["home"] >= 5
-    clean = pack_files.redacted(pack_files.files(WRITTEN, [], "log"), Redactor(known))
+    clean = pack_files.redact(pack_files.files(WRITTEN, [], "log"), Redactor(known))
     expected = pack_files.files(WRITTEN, [], "log")
     assert {n: p.content for n, p in clean.items()} == {
         n: p.content for n, p in expected.items()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft, Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.programs.anonymise import anonymous
-from torchproof.packs.repro.programs.program_reducer import reduced
-from torchproof.packs.repro.programs.whole_program import program_draft
-from torchproof.packs.repro.repro_runner import Court
+from torchproof.packs.repro.candidate import Candidate, Settings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.programs.anonymise import anonymise
+from torchproof.packs.repro.programs.program_reducer import reduce_program
+from torchproof.packs.repro.programs.whole_program import program_candidate
+from torchproof.packs.repro.repro_runner import ReproRunner
 from torchproof.targets.target import parse
 
 PROGRAM = """
@@ -68,7 +68,7 @@ def make():
     return model, calls
 """
 
-SYMPTOM = Symptom(
+SYMPTOM = FailureSignature(
     "graph_break",
     "breaks",
     "a graph break",
@@ -85,16 +85,16 @@ SYMPTOM = Symptom(
 def test_a_break_is_left_alone_with_what_causes_it(tmp_path: Path) -> None:
     path = tmp_path / "acme.py"
     path.write_text(PROGRAM, encoding="utf-8")
-    whole = program_draft(parse(f"{path}:make"))
-    with Court(SYMPTOM, Settings(compile={"backend": "eager"})) as court:
+    whole = program_candidate(parse(f"{path}:make"))
+    with ReproRunner(SYMPTOM, Settings(compile={"backend": "eager"})) as court:
 
-        def fails(draft: Draft) -> bool:
-            return court.quick(draft).is_same
+        def fails(draft: Candidate) -> bool:
+            return court.run_forked(draft).is_same
 
         assert fails(whole)
-        small = reduced(whole, fails, time.monotonic() + 240)
-        found = anonymous(small, fails)
-        outcome = court.clean(found)
+        small = reduce_program(whole, fails, time.monotonic() + 240)
+        found = anonymise(small, fails)
+        outcome = court.run_isolated(found)
     assert outcome.is_same, outcome.text
     assert "acme" not in found.source.lower()
     assert lines(found.source) * 4 <= lines(PROGRAM), found.source

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from torchproof.packs.repro.candidate import Draft
-from torchproof.packs.repro.programs.anonymise import anonymous
-from torchproof.packs.repro.programs.program_reducer import reduced
+from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.programs.anonymise import anonymise
+from torchproof.packs.repro.programs.program_reducer import reduce_program
 from torchproof.packs.repro.programs.scopes import Names
 
 PROGRAM = """
@@ -58,15 +58,15 @@ def make():
 """
 
 
-def draft(source: str = PROGRAM) -> Draft:
-    return Draft("program", source, "", 0)
+def draft(source: str = PROGRAM) -> Candidate:
+    return Candidate("program", source, "", 0)
 
 
 def names_are_whole(source: str) -> bool:
     return not Names(ast.parse(source)).undefined()
 
 
-def reads_back(candidate: Draft) -> bool:
+def reads_back(candidate: Candidate) -> bool:
     assert names_are_whole(candidate.source), candidate.source
     last = next(
         node.body[-1]
@@ -85,45 +85,45 @@ def lines(source: str) -> int:
 
 
 def test_a_program_of_forty_lines_ends_at_less_than_a_quarter() -> None:
-    found = reduced(draft(), reads_back, soon())
+    found = reduce_program(draft(), reads_back, soon())
     assert ".item()" in found.source
     assert lines(found.source) * 4 <= lines(PROGRAM)
 
 
 def test_nothing_that_fails_otherwise_is_kept() -> None:
-    found = reduced(draft(), lambda candidate: False, soon(1))
+    found = reduce_program(draft(), lambda candidate: False, soon(1))
     assert found.source == PROGRAM
 
 
 def test_an_end_of_the_time_keeps_the_best_so_far() -> None:
     tried = []
 
-    def slow(candidate: Draft) -> bool:
+    def slow(candidate: Candidate) -> bool:
         time.sleep(0.05)
         tried.append(candidate)
         return reads_back(candidate)
 
     began = time.monotonic()
-    found = reduced(draft(), slow, began + 0.3)
+    found = reduce_program(draft(), slow, began + 0.3)
     assert time.monotonic() - began < 2
     assert reads_back(found) and lines(found.source) < lines(PROGRAM)
-    assert reduced(draft(), slow, began).source == PROGRAM
+    assert reduce_program(draft(), slow, began).source == PROGRAM
 
 
 def test_no_text_is_tried_twice() -> None:
     tried: list[str] = []
 
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         tried.append(candidate.source)
         return reads_back(candidate)
 
-    reduced(draft(), fails, soon())
+    reduce_program(draft(), fails, soon())
     # Those beside one that held are tried again where the next pass finds them.
     assert len(set(tried)) > 0.8 * len(tried)
 
 
 def test_no_word_of_the_author_is_left() -> None:
-    found = anonymous(draft(), reads_back, soon())
+    found = anonymise(draft(), reads_back, soon())
     assert "acme" not in found.source.lower() and "secret" not in found.source
     assert "hidden" not in found.source and "peak" not in found.source
     assert names_are_whole(found.source)
@@ -132,10 +132,10 @@ def test_no_word_of_the_author_is_left() -> None:
 
 
 def test_what_the_failure_needs_is_kept_and_listed() -> None:
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         return "acme step" in candidate.source and "acme_norm" in candidate.source
 
-    found = anonymous(draft(), fails, soon())
+    found = anonymise(draft(), fails, soon())
     assert "'acme step %d'" in found.about and "acme_norm" in found.about
     assert "AcmeModel" not in found.source and "'acme'" not in found.source
 
@@ -144,11 +144,11 @@ def test_numbers_in_words_are_kept_without_a_try() -> None:
     source = "LIMIT = float('inf')\ndef make(): return print, [('acme', LIMIT)]\n"
     tried: list[str] = []
 
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         tried.append(candidate.source)
         return True
 
-    found = anonymous(draft(source), fails, soon())
+    found = anonymise(draft(source), fails, soon())
     assert "'inf'" in found.source and "acme" not in found.source
     assert all("'inf'" in each for each in tried)
 
@@ -162,10 +162,10 @@ def test_numbers_in_words_are_kept_without_a_try() -> None:
     ],
 )
 def test_what_is_not_needed_goes(before: str, gone: str) -> None:
-    def fails(candidate: Draft) -> bool:
+    def fails(candidate: Candidate) -> bool:
         return "def make" in candidate.source and runs(candidate.source)
 
-    assert gone not in reduced(draft(before), fails, soon()).source
+    assert gone not in reduce_program(draft(before), fails, soon()).source
 
 
 def test_a_part_becomes_the_whole() -> None:
@@ -174,7 +174,7 @@ def test_a_part_becomes_the_whole() -> None:
         "class B:\n    a = A()\n    def __call__(self, x): return self.a(x)\n"
         "def make(): return B(), [(1,)]\n"
     )
-    found = reduced(draft(source), reads_back, soon())
+    found = reduce_program(draft(source), reads_back, soon())
     assert "class A" in found.source and "class B" not in found.source
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import as_it_is, program_draft
+from torchproof.packs.repro.programs.whole_program import (
+    program_candidate,
+    unmodified_program,
+)
 from torchproof.targets.target import parse
 
 
@@ -49,7 +52,7 @@ def test_what_the_factory_does_not_reach_is_gone(tmp_path: Path) -> None:
             print(make())
         """,
     )
-    source = program_draft(parse(f"{tmp_path}/model.py:make")).source
+    source = program_candidate(parse(f"{tmp_path}/model.py:make")).source
     for word in ("json", "math", "OTHER", "unused", "Says", "__main__", "int"):
         assert word not in source
     fn, calls = run(source)["make"]()  # type: ignore[operator]
@@ -78,7 +81,7 @@ def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> No
             return Net(), [(batch or 2,)]
         """,
     )
-    draft = program_draft(parse(f"{tmp_path}/main.py:build"))
+    draft = program_candidate(parse(f"{tmp_path}/main.py:build"))
     fn, calls = run(draft.source)["make"]()  # type: ignore[operator]
     assert fn(*calls[0]) == 61
     assert "parts" not in draft.source.replace("a_Net", "")
@@ -86,7 +89,7 @@ def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> No
 
 def test_arguments_of_a_workload_become_defaults() -> None:
     arguments = {"size": "tiny", "device": "cpu", "train": False}
-    draft = program_draft(parse("workload:gpt-original"), arguments)
+    draft = program_candidate(parse("workload:gpt-original"), arguments)
     assert "def make(size='tiny'" in draft.source
     assert "torchproof" not in draft.source
 
@@ -97,7 +100,7 @@ def test_before_call_is_kept(tmp_path: Path) -> None:
         hooked="STATE = []\ndef make(): return print, [()]\n"
         "def before_call(fn, index): STATE.append(index)\n",
     )
-    names = run(program_draft(parse(f"{tmp_path}/hooked.py:make")).source)
+    names = run(program_candidate(parse(f"{tmp_path}/hooked.py:make")).source)
     names["before_call"](None, 3)  # type: ignore[operator]
     assert names["STATE"] == [3]
 
@@ -105,7 +108,7 @@ def test_before_call_is_kept(tmp_path: Path) -> None:
 def test_a_package_that_is_needed_is_named(tmp_path: Path) -> None:
     written(tmp_path, needy="import rich\ndef make(): return rich.print, [()]\n")
     with pytest.raises(Unsuitable, match="needs rich"):
-        program_draft(parse(f"{tmp_path}/needy.py:make"))
+        program_candidate(parse(f"{tmp_path}/needy.py:make"))
 
 
 def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
@@ -114,7 +117,7 @@ def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
         frugal="import rich\ndef show(): rich.print()\n"
         "def make(): return len, [([],)]\n",
     )
-    draft = program_draft(parse(f"{tmp_path}/frugal.py:make"))
+    draft = program_candidate(parse(f"{tmp_path}/frugal.py:make"))
     assert "rich" not in draft.source
 
 
@@ -132,7 +135,7 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
             note(sys.argv[1])
         """,
     )
-    names = run(program_draft(parse(f"{tmp_path}/script.py", ["--fast"])).source)
+    names = run(program_candidate(parse(f"{tmp_path}/script.py", ["--fast"])).source)
     fn, calls = names["make"]()  # type: ignore[operator]
     assert calls == [()]
     fn()
@@ -142,6 +145,6 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
 def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None:
     text = "def build():  # why\n    return len, [([],)]\n"
     (tmp_path / "whole.py").write_text(text, encoding="utf-8")
-    source = as_it_is(parse(f"{tmp_path}/whole.py:build")).source
+    source = unmodified_program(parse(f"{tmp_path}/whole.py:build")).source
     assert source.startswith(text)
     assert run(source)["make"]() == (len, [([],)])  # type: ignore[operator]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from torchproof.packs.repro.assembly import JUDGES
-from torchproof.packs.repro.signatures import chosen
+from torchproof.packs.repro.assembly import ORACLES
+from torchproof.packs.repro.failure_signature import choose_failure
 from torchproof.records.run import Finding, Measurement, Run, UserError
 
 GB_PAGE = "https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0059.html"
@@ -184,9 +184,9 @@ CASES: dict[str, tuple[Finding, str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_finding_says_what_to_expect(name: str) -> None:
     found, judge, expected = CASES[name]
-    symptom = chosen(run_of(found))
-    assert symptom.judge == judge
-    assert symptom.judge in JUDGES
+    symptom = choose_failure(run_of(found))
+    assert symptom.oracle == judge
+    assert symptom.oracle in ORACLES
     assert symptom.expected == expected
     assert symptom.finding is found
     told = f"{symptom.headline} {symptom.search} {symptom.expected}"
@@ -195,7 +195,7 @@ def test_a_finding_says_what_to_expect(name: str) -> None:
 
 
 def test_ids_and_the_search_are_torchs_own_words() -> None:
-    symptom = chosen(run_of(PRINT))
+    symptom = choose_failure(run_of(PRINT))
     assert symptom.ids == ("GB0059",)
     assert symptom.search == '"Failed to trace builtin operator" print'
     assert "GB0059 Failed to trace builtin operator (print)" in symptom.headline
@@ -205,7 +205,7 @@ def test_the_most_severe_open_finding_is_taken() -> None:
     low = replace(PRINT, severity="low", line=1)
     cured = replace(PRINT, status="resolved", line=2)
     worst = replace(PRINT, line=3)
-    assert chosen(run_of(low, cured, worst)).finding is worst
+    assert choose_failure(run_of(low, cured, worst)).finding is worst
 
 
 @pytest.mark.parametrize(
@@ -224,28 +224,28 @@ def test_a_code_or_a_place_chooses(selector: str, line: int) -> None:
         replace(PRINT, line=5, severity="low"),
         replace(CASES["recompile"][0], line=7),
     )
-    symptom = chosen(run_of(*found), [selector])
+    symptom = choose_failure(run_of(*found), [selector])
     assert symptom.finding is not None
     assert symptom.finding.line == line
 
 
 def test_what_was_not_selected_is_named() -> None:
     with pytest.raises(UserError, match=r"\bCE7\b.*\bGB104\b"):
-        chosen(run_of(PRINT), ["CE7"])
+        choose_failure(run_of(PRINT), ["CE7"])
 
 
 def test_nothing_open_is_said() -> None:
     run = run_of(replace(PRINT, status="intentional"))
     with pytest.raises(UserError, match=run.id):
-        chosen(run)
+        choose_failure(run)
 
 
 @pytest.mark.parametrize("kind", ["hazard", "config"])
 def test_a_suspicion_is_no_failure(kind: str) -> None:
     with pytest.raises(UserError, match=r"\bsource\b"):
-        chosen(run_of(finding("GB104", kind)))
+        choose_failure(run_of(finding("GB104", kind)))
     static = replace(PRINT, origin="static")
-    assert chosen(run_of(static, PRINT)).finding is PRINT
+    assert choose_failure(run_of(static, PRINT)).finding is PRINT
 
 
 def test_a_change_that_torchproof_made_needs_a_before_call() -> None:
@@ -255,24 +255,24 @@ def test_a_change_that_torchproof_made_needs_a_before_call() -> None:
         "the change was made by torchproof between two runs of the first call",
     )
     with pytest.raises(UserError, match="before_call"):
-        chosen(run_of(replayed))
+        choose_failure(run_of(replayed))
 
 
 def test_a_run_that_did_not_end_hangs() -> None:
-    symptom = chosen(run_of(PRINT, ending="timeout", options={"timeout_s": 30}))
-    assert (symptom.judge, symptom.expected["seconds"]) == ("hang", 30.0)
-    assert chosen(run_of(PRINT, ending="timeout"), ["GB"]).judge == "breaks"
+    symptom = choose_failure(run_of(PRINT, ending="timeout", options={"timeout_s": 30}))
+    assert (symptom.oracle, symptom.expected["seconds"]) == ("hang", 30.0)
+    assert choose_failure(run_of(PRINT, ending="timeout"), ["GB"]).oracle == "breaks"
 
 
 def test_an_error_that_only_a_measurement_met() -> None:
     error = "torch._inductor.exc.InductorError: InvalidCxxCompiler: No working C++ one"
     rows = (Measurement("eager"), Measurement("full", error=error))
-    symptom = chosen(run_of(measurements=rows))
+    symptom = choose_failure(run_of(measurements=rows))
     assert symptom.expected["error"] == "InductorError"
     assert "backend" not in symptom.expected  # code must be generated to see it
     with pytest.raises(UserError):
-        chosen(run_of(measurements=(Measurement("eager", error=error),)))
+        choose_failure(run_of(measurements=(Measurement("eager", error=error),)))
     placed = Measurement("full", error="/tmp/a/cx.py:731: AssertionError: stride 1==8")
-    symptom = chosen(run_of(measurements=(Measurement("eager"), placed)))
+    symptom = choose_failure(run_of(measurements=(Measurement("eager"), placed)))
     assert symptom.expected["error"] == "AssertionError"
     assert symptom.expected["message"] == "stride N==N"

@@ -15,11 +15,11 @@ import pytest
 from conftest import Judged, draft_of
 
 from torchproof.packs.repro.candidate import Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.repro_runner import Court, surroundings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.repro_runner import ReproRunner, run_variables
 
 EXPECTED = {"type": "anything", "id": "GB0059", "names": ["print"], "skips": False}
-BREAK = Symptom("graph_break", "breaks", "a print splits the graph", EXPECTED)
+BREAK = FailureSignature("graph_break", "breaks", "a print splits the graph", EXPECTED)
 PRINTS = """
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_environment_is_cut_to_what_steers_torch() -> None:
         "USER": "ada",
         "TORCHINDUCTOR_CACHE_DIR": "/home/ada/cache",
     }
-    kept = surroundings(given)
+    kept = run_variables(given)
     assert sorted(kept) == ["CUDA_VISIBLE_DEVICES", "PATH", "TORCH_COMPILE_DEBUG"]
 
 
@@ -105,8 +105,8 @@ time.sleep(600)
 @pytest.mark.slow
 def test_a_late_run_is_ended_with_all_that_it_started(judged: Judged) -> None:
     quick = judged("breaks", EXPECTED, SLEEPS, limit_s=3.0)
-    with Court(BREAK, Settings(limit_s=3.0)) as court:
-        clean = court.clean(draft_of(SLEEPS))
+    with ReproRunner(BREAK, Settings(limit_s=3.0)) as court:
+        clean = court.run_isolated(draft_of(SLEEPS))
         folder = Path(court._scratch.name)
     for outcome in (quick, clean):
         assert outcome.verdict == "timeout", outcome
@@ -134,10 +134,10 @@ PARENT = """
 import sys
 sys.path.insert(0, {here!r})
 from test_trying import *
-court = Court(BREAK, Settings(device="cuda", limit_s=100.0))  # loads torch alone
-court.quick(draft_of("print('warm')"))
-print(court._nursery._process.pid, flush=True)
-court.quick(draft_of("import time; time.sleep(600)"))
+court = ReproRunner(BREAK, Settings(device="cuda", limit_s=100.0))  # loads torch alone
+court.run_forked(draft_of("print('warm')"))
+print(court._fork_server._process.pid, flush=True)
+court.run_forked(draft_of("import time; time.sleep(600)"))
 """
 
 
@@ -163,22 +163,22 @@ def test_nothing_outlives_a_parent_that_is_killed() -> None:
 
 @pytest.mark.slow
 def test_a_nursery_that_was_killed_is_replaced() -> None:
-    with Court(BREAK, Settings(limit_s=60.0)) as court:
-        assert court.quick(draft_of(PRINTS)).is_same
-        assert court._nursery is not None
-        court._nursery._process.kill()
-        court._nursery._process.wait()
-        assert court.quick(draft_of(PRINTS)).is_same
+    with ReproRunner(BREAK, Settings(limit_s=60.0)) as court:
+        assert court.run_forked(draft_of(PRINTS)).is_same
+        assert court._fork_server is not None
+        court._fork_server._process.kill()
+        court._fork_server._process.wait()
+        assert court.run_forked(draft_of(PRINTS)).is_same
 
 
 @pytest.mark.slow
 def test_both_ways_and_many_at_once_give_one_verdict() -> None:
     draft = replace(draft_of(PRINTS), files={"inputs.pt": b"1"})
-    with Court(BREAK, Settings(limit_s=100.0), header="torch 2.x") as court:
-        assert [o.verdict for o in court.quick_all([draft] * 6)] == ["same"] * 6
-        clean = court.clean(draft)
+    with ReproRunner(BREAK, Settings(limit_s=100.0), header="torch 2.x") as court:
+        assert [o.verdict for o in court.run_all_forked([draft] * 6)] == ["same"] * 6
+        clean = court.run_isolated(draft)
         assert clean.is_same, clean.output
-        assert clean.text == court.quick(draft).text
+        assert clean.text == court.run_forked(draft).text
         fine = replace(draft, source=draft.source.replace('print("hi")', "pass"))
-        assert court.clean(fine).verdict == "none"
+        assert court.run_isolated(fine).verdict == "none"
         assert '"""a print splits the graph\n\ntorch 2.x\n' in court.text(draft)

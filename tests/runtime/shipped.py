@@ -34,7 +34,7 @@ class Elsewhere:
         return self.worker.send(payload, until=until, environment=told)
 
     def __call__(self, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with remote_codegen.codegen_elsewhere(self.send, self.kept.append):
+        with remote_codegen.codegen_in_child(self.send, self.kept.append):
             return torch.compile(fn, **options)(*args)
 
 
@@ -124,7 +124,7 @@ def graph_for(compiler: str) -> bytes:
     torch._dynamo.reset()
     with (
         torch._inductor.config.patch({"cpp.cxx": (None, compiler)}),
-        remote_codegen.codegen_elsewhere(keep, lambda why: None),
+        remote_codegen.codegen_in_child(keep, lambda why: None),
         pytest.raises(Exception, match="not sent"),
     ):
         torch.compile(lambda x: torch.sin(x) + 1)(torch.ones(9))

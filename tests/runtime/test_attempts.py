@@ -26,7 +26,7 @@ def stubborn() -> None:
     for _ in range(2):
         try:
             loop()
-        except interruptible_thread.GivenUp:
+        except interruptible_thread.Interrupted:
             continue
     loop()
 
@@ -39,25 +39,25 @@ def poll() -> NoReturn:
 
 @pytest.mark.parametrize("work", [loop, stubborn, poll])
 def test_a_loop_ends_when_it_is_given_up(work: object) -> None:
-    attempt = interruptible_thread.Attempt(work, "looping")  # type: ignore[arg-type]
+    attempt = interruptible_thread.InterruptibleThread(work, "looping")  # type: ignore[arg-type]
     assert not attempt.wait(time.monotonic() + 0.1)
     assert attempt.stack()[-1].name in ("loop", "poll")
     assert attempt.stop(SOON)
-    assert isinstance(attempt.error, interruptible_thread.GivenUp)
+    assert isinstance(attempt.error, interruptible_thread.Interrupted)
 
 
 def test_work_that_ends_has_a_value_or_an_error() -> None:
-    fine = interruptible_thread.Attempt(lambda: 7, "fine")
+    fine = interruptible_thread.InterruptibleThread(lambda: 7, "fine")
     assert fine.wait(time.monotonic() + SOON)
     assert (fine.value, fine.error) == (7, None)
-    failed = interruptible_thread.Attempt(lambda: 1 // 0, "failed")
+    failed = interruptible_thread.InterruptibleThread(lambda: 1 // 0, "failed")
     assert failed.wait(time.monotonic() + SOON)
     assert isinstance(failed.error, ZeroDivisionError)
     assert fine.stop(0.0) and failed.stop(0.0)
 
 
 def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
-    attempt = interruptible_thread.Attempt(
+    attempt = interruptible_thread.InterruptibleThread(
         lambda: ctypes.CDLL(None).usleep(2_000_000), "sleeping"
     )
     assert not attempt.stop(0.2)
@@ -68,12 +68,14 @@ def test_a_call_into_c_is_stuck_until_it_comes_back() -> None:
 
 def test_the_calling_thread_is_interrupted_only_inside() -> None:
     with (
-        pytest.raises(interruptible_thread.GivenUp),
-        interruptible_thread.interrupted(time.monotonic() + 0.1, lambda thread: True),
+        pytest.raises(interruptible_thread.Interrupted),
+        interruptible_thread.interrupt_after(
+            time.monotonic() + 0.1, lambda thread: True
+        ),
     ):
         loop()
     for _ in range(200):  # what was sent and did not arrive must never arrive
-        with interruptible_thread.interrupted(
+        with interruptible_thread.interrupt_after(
             time.monotonic() + 1e-4, lambda thread: False
         ):
             pass
@@ -83,23 +85,26 @@ def test_the_calling_thread_is_interrupted_only_inside() -> None:
 
 def test_threads_take_short_turns_only_while_asked_for() -> None:
     usual = sys.getswitchinterval()
-    with interruptible_thread.short_turns(), interruptible_thread.short_turns():
+    with (
+        interruptible_thread.short_switch_interval(),
+        interruptible_thread.short_switch_interval(),
+    ):
         assert sys.getswitchinterval() < usual
     assert sys.getswitchinterval() == pytest.approx(usual)
 
 
 BLOCKED = """
 import ctypes, faulthandler, sys
-from torchproof.runtime import blocked
+from torchproof.runtime import gil_watchdog
 
 faulthandler.dump_traceback_later(1000)  # somebody's own watchdog
 
 def hold_the_interpreter():
     ctypes.PyDLL(None).sleep(3)
 
-with blocked.named(1.0):
+with gil_watchdog.dump_stacks_after(1.0):
     hold_the_interpreter()
-with blocked.named(1.0):
+with gil_watchdog.dump_stacks_after(1.0):
     print("quick")
 """
 
@@ -114,7 +119,7 @@ def test_a_call_that_holds_the_interpreter_is_named() -> None:
 
 PROFILED = """
 import cProfile, time
-from torchproof.runtime import attempts
+from torchproof.runtime import interruptible_thread as attempts
 
 def loop():
     while True:
@@ -123,13 +128,13 @@ def loop():
 def work():
     return sum(range(10))
 
-attempts.Attempt(loop, "looping").stop(20.0)
+attempts.InterruptibleThread(loop, "looping").stop(20.0)
 for _ in range(20):  # interrupted when it is about to end, or has ended
-    attempts.Attempt(lambda: time.sleep(0.001), "ending").stop(20.0)
+    attempts.InterruptibleThread(lambda: time.sleep(0.001), "ending").stop(20.0)
 try:
-    with attempts.interrupted(time.monotonic(), lambda thread: True):
+    with attempts.interrupt_after(time.monotonic(), lambda thread: True):
         loop()
-except attempts.GivenUp:
+except attempts.Interrupted:
     pass
 profile = cProfile.Profile()
 print(profile.runcall(work))

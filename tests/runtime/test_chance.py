@@ -23,7 +23,7 @@ def put_back_after_drawing() -> bool:
 
 def test_what_is_left_alone_is_not_put_back() -> None:
     assert put_back_after_drawing()
-    with rng_state.left_alone():
+    with rng_state.restores_suppressed():
         assert not put_back_after_drawing()
     assert put_back_after_drawing()
 
@@ -34,7 +34,7 @@ def test_others_put_it_back_meanwhile() -> None:
     def other() -> None:
         answers.append(put_back_after_drawing())
 
-    with rng_state.left_alone():
+    with rng_state.restores_suppressed():
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
@@ -43,7 +43,7 @@ def test_others_put_it_back_meanwhile() -> None:
 
 def test_the_functions_are_what_they_were_afterwards() -> None:
     functions = torch.random.set_rng_state, torch.cuda.set_rng_state, random.setstate
-    with rng_state.left_alone(), rng_state.left_alone():
+    with rng_state.restores_suppressed(), rng_state.restores_suppressed():
         pass
     assert functions == (
         torch.random.set_rng_state,

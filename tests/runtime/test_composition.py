@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 
 
 class Block(nn.Module):
@@ -112,7 +112,7 @@ def test_compiled_again_as_another_strategy_leaves_no_compiled_blocks() -> None:
     expected = model(x)
     torchproof.compile(model, strategy="regional", backend="eager")
     model(x)
-    assert all(isinstance(block.forward, Part) for block in model.blocks)
+    assert all(isinstance(block.forward, MethodReplacement) for block in model.blocks)
     torchproof.compile(model, strategy="eager")
     assert not any("forward" in block.__dict__ for block in model.blocks)
     assert torch.equal(model(x), expected)

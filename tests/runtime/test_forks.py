@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 import torchproof
 from torchproof.process import forks
 from torchproof.runtime import interruptible_thread, steps
-from torchproof.strategies.call_recorder import Watch
+from torchproof.strategies.call_recorder import CallRecorder
 
 DEADLINE_S = 200.0  # that a call in the fork would wait for
 PATIENCE_S = 60
@@ -69,7 +69,7 @@ def held(fresh_compiler: None) -> Iterator[Callable[..., None]]:
 
 def test_a_fork_does_not_wait_for_threads_of_its_parent() -> None:
     leave = threading.Event()
-    attempt = interruptible_thread.Attempt(leave.wait, "in the parent only")
+    attempt = interruptible_thread.InterruptibleThread(leave.wait, "in the parent only")
     assert attempt in interruptible_thread._under_way
     assert holds_in_a_fork(lambda: not interruptible_thread._under_way)
     leave.set()
@@ -250,7 +250,7 @@ def test_parts_that_a_thread_turned_eager_are_compiled_in_a_fork(held: Any) -> N
     with torch.no_grad():
         model(x)
         model(x)
-    entry = torchproof.runtime.entry_of(model)
+    entry = torchproof.runtime.compiled_forward_of(model)
     runs = [part.run for part in entry._parts]
     parent, pause = os.getpid(), [lambda: None]
     model.blocks[1].inner.register_forward_pre_hook(
@@ -272,7 +272,10 @@ def test_random_numbers_and_turns_are_the_usual_ones_in_a_fork(held: Any) -> Non
     usual, setters = sys.getswitchinterval(), (random.setstate, torch.set_rng_state)
 
     def act(pause: Callable[[], None]) -> None:
-        with interruptible_thread.short_turns(), rng_state.left_alone():
+        with (
+            interruptible_thread.short_switch_interval(),
+            rng_state.restores_suppressed(),
+        ):
             pause()
 
     held(act)
@@ -301,7 +304,7 @@ def test_a_watch_takes_its_hooks_off_in_a_fork(held: Any) -> None:
     model = Net()
 
     def act(pause: Callable[[], None]) -> None:
-        with Watch(model):
+        with CallRecorder(model):
             pause()
 
     held(act)
@@ -314,8 +317,8 @@ def test_events_that_the_parent_delivers_are_not_the_forks() -> None:
     model = torchproof.compile(
         Net(), backend="eager", on_event=lambda kind, record: told.append(kind)
     )
-    telemetry = torchproof.runtime.entry_of(model).telemetry
-    telemetry.tell("drift", {})
+    telemetry = torchproof.runtime.compiled_forward_of(model).telemetry
+    telemetry.emit("drift", {})
     assert holds_in_a_fork(lambda: torchproof.status(model) and told == [])
     torchproof.status(model)
     assert told == ["drift"]
@@ -325,7 +328,7 @@ def test_a_fork_waits_for_an_import_of_a_helper(tmp_path: Any) -> None:
     (tmp_path / "slow_to_load.py").write_text("import time\ntime.sleep(0.5)\nx = 1\n")
     sys.path.insert(0, str(tmp_path))
     try:
-        attempt = interruptible_thread.Attempt(
+        attempt = interruptible_thread.InterruptibleThread(
             lambda: __import__("slow_to_load"), "imports"
         )
         while "slow_to_load" not in sys.modules:

@@ -226,7 +226,7 @@ def test_a_copy_that_was_changed_is_looked_at_again() -> None:
     other = copy.deepcopy(model)
     other.blocks = other.blocks[:1]
     other(*calls()[0])
-    assert "parameters less" in torchproof.status(other).why
+    assert "fewer parameters" in torchproof.status(other).why
     model(*calls()[0])
     assert torchproof.status(model).strategy == "regional"
 

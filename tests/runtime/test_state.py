@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.runtime.forward_state import saved
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.tensors import storages
 
 
@@ -100,7 +100,7 @@ def test_everything_a_forward_pass_changes_is_put_back() -> None:
     model, (args, kwargs) = Meddler(), call_of()
     model.linear.weight.grad = torch.full((3, 3), 2.0)
     objects = [*model.parameters(), *model.buffers(), model.kept, model.seen]
-    state, before = saved(model, args, kwargs), everything(model, args, kwargs)
+    state, before = save_state(model, args, kwargs), everything(model, args, kwargs)
     assert state.unprotected == ()
     model(*args, **kwargs)
     assert everything(model, args, kwargs) != before
@@ -117,7 +117,7 @@ def test_everything_a_forward_pass_changes_is_put_back() -> None:
 def test_changed_tensors_are_named_and_others_are_not() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
     x = torch.randn(4, 3)
-    state = saved(model, (x,), {})
+    state = save_state(model, (x,), {})
     assert state.changed() == {}
     model(x)
     counters = ("running_mean", "running_var", "num_batches_tracked")
@@ -130,7 +130,7 @@ def test_a_pending_backward_pass_still_works_after_a_restore() -> None:
     buffer = torch.ones(3)
     weight = torch.ones(3, requires_grad=True)
     pending = (weight * buffer).sum()
-    state = saved(None, (buffer,), {})
+    state = save_state(None, (buffer,), {})
     buffer.mul_(2)
     state.restore()
     pending.backward()
@@ -141,7 +141,7 @@ def test_a_pending_backward_pass_still_works_after_a_restore() -> None:
 def test_without_a_restore_that_backward_pass_fails() -> None:
     buffer = torch.ones(3)
     pending = (torch.ones(3, requires_grad=True) * buffer).sum()
-    saved(None, (buffer,), {})
+    save_state(None, (buffer,), {})
     buffer.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace"):
         pending.backward()
@@ -153,7 +153,7 @@ def test_inference_and_expanded_and_overlapping_tensors() -> None:
     expanded = torch.zeros(1, 3).expand(5, 3)
     base = torch.arange(10, dtype=torch.int16)
     windows = base.as_strided((4, 4), (2, 1))
-    state = saved(None, (made, expanded), {"windows": [windows]})
+    state = save_state(None, (made, expanded), {"windows": [windows]})
     with torch.inference_mode():
         made.add_(1)
     expanded[0].add_(1)
@@ -170,7 +170,7 @@ def test_parameters_that_do_not_fit_are_reported_and_their_change_noticed(
 ) -> None:
     model, x = nn.BatchNorm1d(3), torch.randn(4, 3)
     monkeypatch.setattr(storages, "free_bytes", lambda device: 10)
-    state = saved(model, (x,), {})
+    state = save_state(model, (x,), {})
     assert "a copy of" in state.unprotected[0]
     model(x)
     assert state.restore() == ()
@@ -183,8 +183,8 @@ def test_parameters_that_do_not_fit_are_reported_and_their_change_noticed(
 
 def test_what_cannot_be_copied_is_named() -> None:
     lazy, sparse = nn.LazyLinear(2), torch.eye(3).to_sparse()
-    told = saved(lazy, (sparse,), {}).unprotected
+    told = save_state(lazy, (sparse,), {}).unprotected
     assert any("input 0" in each and "sparse" in each for each in told)
     assert any("parameter weight" in each and "lazy" in each for each in told)
     meta = nn.Linear(2, 2, device="meta")
-    assert saved(meta, (torch.ones(1, device="meta"),), {}).unprotected == ()
+    assert save_state(meta, (torch.ones(1, device="meta"),), {}).unprotected == ()

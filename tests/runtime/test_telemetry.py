@@ -16,7 +16,7 @@ from torch import Tensor
 from twins import Net, compiled, sample
 
 import torchproof
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import Telemetry
@@ -126,9 +126,9 @@ def test_nothing_grows_without_end() -> None:
     assert telemetry.fallbacks[-1].what == "graph 2999"
 
 
-def entry_around(run: Any) -> Entry:
+def entry_around(run: Any) -> CompiledForward:
     """An entry that is past its first call, without a compiler."""
-    entry = Entry(None, "__call__", run, Options("full", "a test", 1.0))
+    entry = CompiledForward(None, "__call__", run, Options("full", "a test", 1.0))
     entry.run = run
     return entry
 
@@ -173,7 +173,7 @@ def test_what_a_call_adds_in_python() -> None:
         entry(1, plus=2)
     finally:
         sys.setprofile(None)
-    added = ["Entry.__call__", "is_dynamo_compiling", "next"]
+    added = ["CompiledForward.__call__", "is_dynamo_compiling", "next"]
     assert seen == [*added, target.__qualname__]
 
 
@@ -194,4 +194,4 @@ def test_loading_the_runtime_loads_no_compiler_and_no_diagnosis() -> None:
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[] ['printable', 'records', 'runtime', 'version']\n"
+    assert done.stdout == "[] ['records', 'runtime']\n"

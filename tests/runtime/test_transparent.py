@@ -23,7 +23,7 @@ from twins import (
 )
 
 import torchproof
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 
 # Dynamo hides it where warnings are shown, not where they are errors.
 pytestmark = [
@@ -284,7 +284,7 @@ def test_a_copy_is_compiled_anew_and_independent(how: str, strategy: str) -> Non
     twin = COPIES[how](model)
     assert not torchproof.status(twin).calls
     parts = [m.__dict__.get(n) for m in twin.modules() for n in ("forward", "finish")]
-    owners = [part.owner for part in parts if isinstance(part, Part)]
+    owners = [part.owner for part in parts if isinstance(part, MethodReplacement)]
     assert owners and not {id(o) for o in owners} & {id(m) for m in model.modules()}
     expected = model(sample())
     with torch.no_grad():

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchproof.runtime import speed_trial
-from torchproof.runtime.speed_trial import Worth, measured
+from torchproof.runtime.speed_trial import SpeedTrial, measured
 
 
 class Net(nn.Module):
@@ -147,8 +147,8 @@ def test_long_steps_end_in_time_without_an_interval() -> None:
 
 
 def test_the_threshold_and_the_sign_must_both_be_shown() -> None:
-    def of(gain: float, low: float | None) -> Worth:
-        return Worth(2.0, 1.0, gain, low, 2.0, 50, "copy")
+    def of(gain: float, low: float | None) -> SpeedTrial:
+        return SpeedTrial(2.0, 1.0, gain, low, 2.0, 50, "copy")
 
     assert of(0.10, 0.02).pays(0.05)
     assert not of(0.04, 0.02).pays(0.05)

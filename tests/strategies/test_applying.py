@@ -101,7 +101,7 @@ def applied(name: str, net: Any, calls: Any = None) -> Applied:
     """The strategy on a target; all calls have been made."""
     calls = calls or calls_of(*ROWS)
     done = counted(name).apply(net, calls)
-    with done.watched():
+    with done.recording_compilations():
         for call in calls:
             done.fn(**call) if isinstance(call, dict) else done.fn(*call)
     return done
@@ -263,7 +263,7 @@ def test_equal_blocks_share_one_artifact(
 def test_training_and_evaluating_are_one_artifact_each(counter: CompileCounter) -> None:
     net = make()
     done = counted("regional").apply(net, calls_of(*ROWS))
-    with done.watched():
+    with done.recording_compilations():
         for training in (True, False):
             net.train(training)
             net(*calls_of(3)[0])
@@ -299,7 +299,7 @@ def test_input_without_gradient_parts_the_first_block(counter: CompileCounter) -
 
 def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> None:
     done = counted("regional").apply(make(), calls_of(*ROWS))
-    with done.watched(), torch.compiler.set_stance("force_eager"):
+    with done.recording_compilations(), torch.compiler.set_stance("force_eager"):
         done.fn(*calls_of(3)[0])
     assert artifacts(done) == {"Block": 0}
     (said,) = sharing(done)

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.measure import rows
-from torchproof.measure.bench_plan import Questions, arms
-from torchproof.measure.comparison.decisions import trouble
-from torchproof.measure.specs import Plan, Spec
-from torchproof.measure.strategy_state import Seat
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.bench_plan import BenchOptions, strategy_specs
+from torchproof.measure.comparison.decisions import exclusion_reason
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.strategy_state import StrategyState
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame, UserError
 from torchproof.runtime.cudagraph import build_graph
 from torchproof.strategies import applied
@@ -119,7 +119,7 @@ def test_what_a_name_does_not_tell_is_an_argument(
     assert strategy.source("net") == f"import torchproof\n\n{call}"
     strategy.apply(nn.Linear(4, 4), [EXAMPLE])
     given = {k: v for k, v in graph.told.items() if k not in ("example", "strategy")}
-    again = build_graph.chosen(graph.told["strategy"], given)
+    again = build_graph.parse_strategy(graph.told["strategy"], given)
     assert again.arguments == strategy.arguments
 
 
@@ -165,9 +165,12 @@ def test_graphs_that_are_asked_for_later_are_refused_too() -> None:
 
 
 def test_usual_arms_are_no_graphs_within_graphs() -> None:
-    plain = [spec.label for spec in arms(Questions(), {})]
+    plain = [spec.label for spec in strategy_specs(BenchOptions(), {})]
     assert {"full+graph", "regional+graph"} < set(plain)
-    nested = [spec.label for spec in arms(Questions(), {"mode": "reduce-overhead"})]
+    nested = [
+        spec.label
+        for spec in strategy_specs(BenchOptions(), {"mode": "reduce-overhead"})
+    ]
     assert nested == [label for label in plain if "+graph" not in label]
 
 
@@ -216,7 +219,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
     told: dict[str, Any]
     told = {"train": True, "device": "cpu", "as_written": False, "anatomy": False}
     told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
-    arm = Arm(told)
+    arm = StrategyWorker(told)
     arm.target = None  # type: ignore[assignment]
     paths = [str(folder / f"{name}-{number}.pt") for number in range(2)]
     facts = arm.prepare(paths[0])
@@ -244,10 +247,10 @@ def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
     graph.falls_back.append("Tensor.item() at step.py:7")
     facts, _ = prepared(monkeypatch, "eager+graph", tmp_path)
     assert facts["fell_back"] == ["Tensor.item() at step.py:7"]
-    seat = Seat(Spec(parse("eager+graph")), tmp_path)
+    state = StrategyState(StrategySpec(parse("eager+graph")), tmp_path)
     facts |= {"steady": True, "compilations": 0, "rounds": [[[1.0], [1.0]]]}
     facts |= {"interrupted": 0, "steps": 2}
-    seat.facts.append(facts)
-    [row] = rows.rows([seat], Plan(parse_target("workload:gpt"), (seat.spec,)), {})
+    state.facts.append(facts)
+    [row] = rows.rows([state], Plan(parse_target("workload:gpt"), (state.spec,)), {})
     assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
-    assert "step.py:7" in (trouble(row) or "")
+    assert "step.py:7" in (exclusion_reason(row) or "")

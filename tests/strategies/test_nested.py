@@ -50,7 +50,7 @@ def applied(name: str, net: Any, calls: Any = None, **more: Any) -> Applied:
     calls = calls or calls_of(*ROWS)
     strategy = with_arguments(parse(name), backend="aot_eager", **more)
     done = strategy.apply(net, calls)
-    with done.watched():
+    with done.recording_compilations():
         for call in calls:
             done.fn(**call) if isinstance(call, dict) else done.fn(*call)
     return done

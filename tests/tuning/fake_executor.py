@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.worker_process import ArmError
+from torchproof.measure.worker_process import WorkerError
 from torchproof.records.run import Measurement
 from torchproof.tuning import space
 from torchproof.tuning.executors import Finalists
@@ -84,7 +84,7 @@ class Fake:
         self.limits: dict[str, float] = {}
         self.turned: list[tuple[str, ...]] = []
         self.rounds: list[int] = []
-        self.sittings: list[tuple[int, tuple[str, ...]]] = []
+        self.repeats: list[tuple[int, tuple[str, ...]]] = []
         self.clock_s = 0.0  # what trials would have taken
         self._going: list[Candidate] = []
 
@@ -117,8 +117,8 @@ class Fake:
 
     def keep(self, names: Collection[str]) -> None: ...
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
-        self.sittings.append((sitting, tuple(c.name for c, _ in finalists)))
+    def sit(self, finalists: Finalists, repeat: int) -> None:
+        self.repeats.append((repeat, tuple(c.name for c, _ in finalists)))
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         self.turned.append(tuple(names))
@@ -129,7 +129,7 @@ class Fake:
         return (eager, *(self.fate(name).row(name) for name in names))
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        raise ArmError("not cold")
+        raise WorkerError("not cold")
 
     def close(self) -> None: ...
 

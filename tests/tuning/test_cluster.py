@@ -145,7 +145,7 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
-        asked=replace(QUICK, names=names, ray=nodes.address),
+        tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=heard,
     )
     assert outcomes(run) == {
@@ -191,7 +191,9 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     run = tune(
         f"{HERE / 'deadly.py'}:make",
         PLAIN,
-        asked=replace(QUICK, names=("core:deadly", "regional"), ray=nodes.address),
+        tune_options=replace(
+            QUICK, names=("core:deadly", "regional"), ray=nodes.address
+        ),
         watcher=heard,
     )
     assert outcomes(run)["core:deadly"] == "lost"
@@ -214,7 +216,7 @@ def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
     run = tune(
         f"{HERE / 'planted.py'}:make_hostile",
         replace(PLAIN, timeout_s=60.0),
-        asked=replace(QUICK, names=names, ray=nodes.address),
+        tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=heard,
     )
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
@@ -240,7 +242,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
     run = tune(
         f"{HERE / 'planted.py'}:make",
         PLAIN,
-        asked=replace(QUICK, ray=nodes.address),
+        tune_options=replace(QUICK, ray=nodes.address),
         watcher=Heard(lose_the_first),
     )
     assert len(seen) == 2
@@ -263,9 +265,9 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
     asked = replace(QUICK, ray=nodes.address)
     target = f"{HERE / 'planted.py'}:make"
     with pytest.raises(UserError, match=f"--ray {nodes.address}: .* --resume"):
-        tune(target, PLAIN, asked=asked, watcher=Heard(lose_all))
+        tune(target, PLAIN, tune_options=asked, watcher=Heard(lose_all))
     assert_nothing_stays(tmp_path, before)
-    run = tune(target, PLAIN, asked=replace(asked, ray=None, resume=True))
+    run = tune(target, PLAIN, tune_options=replace(asked, ray=None, resume=True))
     assert run.tuning is not None and run.tuning["chosen"] == "regional"
     assert run.tuning["resumed"] == 1 and trials(run)["full"]["resumed"]
 

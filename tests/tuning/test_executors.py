@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.specs import Plan, Spec
+from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.records.run import UserError
 from torchproof.strategies.strategy import parse
 from torchproof.targets.target import parse as parse_target
@@ -17,7 +17,7 @@ from torchproof.tuning import executors
 from torchproof.tuning.executors import Local, Task
 from torchproof.tuning.trial import Candidate, Trial
 
-FULL, REGIONAL = (Candidate(Spec(parse(name))) for name in ("full", "regional"))
+FULL, REGIONAL = (Candidate(StrategySpec(parse(name))) for name in ("full", "regional"))
 
 
 class Device:

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from torchproof.measure import worker_process
-from torchproof.measure.worker_process import ArmError, Process, Processes
+from torchproof.measure.worker_process import (
+    WorkerError,
+    WorkerProcess,
+    WorkerProcesses,
+)
 
 ANSWER = b'{"ok": true, "number": %d}\n'
 
@@ -37,20 +41,20 @@ class Puppet:
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Puppet]]:
+def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerProcess, Puppet]]:
     kept = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL")}
     kept["TimeoutExpired"] = subprocess.TimeoutExpired
     monkeypatch.setattr(
         worker_process, "subprocess", SimpleNamespace(Popen=Puppet, **kept)
     )
     monkeypatch.setattr(worker_process, "_ENDS_S", 0.01)
-    found = Process({}, {}, quiet=True)
+    found = WorkerProcess({}, {}, quiet=True)
     yield found, found._popen  # type: ignore[misc]
     found.close()
 
 
 def test_answers_that_come_at_once_are_told_apart(
-    pair: tuple[Process, Puppet],
+    pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, child = pair
     arm.tell("load")
@@ -62,42 +66,42 @@ def test_answers_that_come_at_once_are_told_apart(
 
 
 def test_half_an_answer_of_a_process_that_ended_is_none(
-    pair: tuple[Process, Puppet],
+    pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, child = pair
     child.says(b'{"ok": tr')
     child.hangs_up()
     child.lives = False
-    with pytest.raises(ArmError, match="exit code 3"):
+    with pytest.raises(WorkerError, match="exit code 3"):
         arm.ask("prepare", 5.0)
 
 
 def test_a_process_that_hung_up_and_stays_is_not_waited_for(
-    pair: tuple[Process, Puppet],
+    pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, child = pair
     child.hangs_up()
-    with pytest.raises(ArmError, match="answer"):
+    with pytest.raises(WorkerError, match="answer"):
         arm.ask("prepare", None)
 
 
 def test_who_was_late_can_be_asked_again_and_has_ended(
-    pair: tuple[Process, Puppet],
+    pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, _ = pair
-    with pytest.raises(ArmError, match=r"\b0 s\b"):
-        arm.ask("judge", 0.01)
-    with pytest.raises(ArmError, match="was ended"):
-        arm.ask("judge", 0.01)
+    with pytest.raises(WorkerError, match=r"\b0 s\b"):
+        arm.ask("compare_outputs", 0.01)
+    with pytest.raises(WorkerError, match="closed"):
+        arm.ask("compare_outputs", 0.01)
 
 
-def test_none_is_begun_once_all_are_ended(pair: tuple[Process, Puppet]) -> None:
+def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) -> None:
     arm, _ = pair
-    family = Processes(quiet=True)
+    family = WorkerProcesses(quiet=True)
     family.close()
-    with pytest.raises(ArmError, match="has ended"):
+    with pytest.raises(WorkerError, match="has ended"):
         family.begin({}, {})
-    with pytest.raises(ArmError, match="has ended"):
-        family.adopted(arm)
-    with pytest.raises(ArmError, match="was ended"):
+    with pytest.raises(WorkerError, match="has ended"):
+        family.adopt(arm)
+    with pytest.raises(WorkerError, match="closed"):
         arm.tell("load")

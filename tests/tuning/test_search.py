@@ -34,14 +34,14 @@ def test_a_gain_that_may_be_none_is_none(tmp_path: Path) -> None:
     )
     assert chosen.name == "eager"
     # Other processes were asked before it was given up.
-    assert fake.sittings == [(0, ("full",)), (1, ("full",))]
+    assert fake.repeats == [(0, ("full",)), (1, ("full",))]
     assert "tried" in search.stopped
 
 
 def test_doubt_is_settled_by_the_finals(tmp_path: Path) -> None:
     fates = {"full": Fate(8.0, spread=1.4, final_spread=1.01)}
     chosen, _, fake = Setting(tmp_path, fates).run("full")
-    assert chosen.name == "full" and fake.sittings == [(0, ("full",))]
+    assert chosen.name == "full" and fake.repeats == [(0, ("full",))]
 
 
 def test_what_is_right_only_in_its_trial_does_not_win(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_nobody_wins_where_all_fail(tmp_path: Path) -> None:
     bad: tuple[Outcome, ...] = ("failed", "wrong", "out of memory")
     fates = {n: Fate(outcome=o) for n, o in zip(FORMS, bad, strict=True)}
     chosen, search, fake = Setting(tmp_path, fates).run(*FORMS)
-    assert chosen.name == "eager" and not fake.sittings
+    assert chosen.name == "eager" and not fake.repeats
     assert [outcome(search, name) for name in FORMS] == [*bad]
 
 
@@ -140,7 +140,7 @@ def test_where_all_finalists_fail_those_after_them_are_compared(tmp_path: Path) 
     }
     chosen, _, fake = Setting(tmp_path, fates).run("full", "regional")
     assert chosen.name == "regional" and chosen.final
-    assert [names for _, names in fake.sittings] == [("full",), ("regional",)]
+    assert [names for _, names in fake.repeats] == [("full",), ("regional",)]
 
 
 def test_all_finalists_may_fail(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure.specs import Plan, Spec
-from torchproof.measure.strategy_worker import Arm
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.strategies.strategy import Strategy, parse
 from torchproof.targets.target import parse as parse_target
 
@@ -25,14 +25,14 @@ def test_the_compiler_is_imported_before_blocks_are_looked_for(
     """Looking imports a part of it: seconds that full would pay for, and others not."""
     (tmp_path / "model.py").write_text(FACTORY)
     plan = Plan(parse_target(f"{tmp_path}/model.py:make"), ())
-    arm = Arm(plan.job(Spec(parse(strategy)), {}))
+    arm = StrategyWorker(plan.job(StrategySpec(parse(strategy)), {}))
     opened: list[bool] = []
 
     def planned(*given: Any) -> None:
-        opened.append(arm.ledger._open)
+        opened.append(arm.compile_stats._open)
 
     monkeypatch.setattr(Strategy, "plan", planned)
-    assert arm.strategy.observes and not arm.ledger._open
+    assert arm.strategy.observes and not arm.compile_stats._open
     arm._plan()
     assert opened == [True]
-    assert arm.ledger.open() == arm.ledger.open() > 0
+    assert arm.compile_stats.open() == arm.compile_stats.open() > 0

@@ -29,7 +29,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def tuned(factory: str, asked: TuneOptions = QUICK, **more: Any) -> Run:
     options = more.pop("options", PLAIN)
     with forked():
-        return tune(f"{PLANTED}:{factory}", options, asked=asked, **more)
+        return tune(f"{PLANTED}:{factory}", options, tune_options=asked, **more)
 
 
 def outcomes(run: Run) -> dict[str, str]:
@@ -126,7 +126,7 @@ def test_trials_of_other_code_do_not_count(tmp_path: Path) -> None:
 
     def search(resume: bool) -> list[bool]:
         with forked():
-            run = tune(f"{own}:make", PLAIN, asked=replace(asked, resume=resume))
+            run = tune(f"{own}:make", PLAIN, tune_options=replace(asked, resume=resume))
         assert run.tuning is not None
         return [t["resumed"] for t in run.tuning["trials"] if t["name"] != "eager"]
 
@@ -152,7 +152,9 @@ def test_what_cannot_be_made_anew_is_refused(target: str, told: str) -> None:
 def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
     Path("torchproof.toml").write_text("mine")
     with pytest.raises(UserError, match=r"torchproof\.toml\b.*--overwrite"):
-        tune(f"{PLANTED}:make", PLAIN, asked=QUICK, recipe_file="torchproof.toml")
+        tune(
+            f"{PLANTED}:make", PLAIN, tune_options=QUICK, recipe_file="torchproof.toml"
+        )
     assert Path("torchproof.toml").read_text() == "mine"
 
 

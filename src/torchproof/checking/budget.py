@@ -14,7 +14,7 @@ from typing import Any
 
 from torchproof.checking import checker, rules, source_reading
 from torchproof.checking.counts import counts_of
-from torchproof.observe import InProcess, is_compiled
+from torchproof.observe import InProcessObserver, is_compiled
 from torchproof.records import SEVERITIES, Run, UserError
 from torchproof.targets import Options, calls
 
@@ -127,7 +127,7 @@ class Watch:
     """Checks what this process compiles between `start` and `stop`."""
 
     def __init__(self, *, generate_code: bool = False) -> None:
-        self._observed = InProcess(generate_code=generate_code)
+        self._observed = InProcessObserver(generate_code=generate_code)
 
     def start(self) -> Watch:
         self._observed.start()

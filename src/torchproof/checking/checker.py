@@ -17,9 +17,9 @@ from torchproof.checking.measured_parts import (
     PartsMeasurer,
 )
 from torchproof.checking.static.join import Joined, join
-from torchproof.checking.static.join import alone as not_run
+from torchproof.checking.static.join import without_run as not_run
 from torchproof.checking.static.suspicion import Reading
-from torchproof.observe import Audited, audit, observe
+from torchproof.observe import AuditResult, audit, observe
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -230,7 +230,7 @@ class _Check:
         observation: Observation,
         every: list[Finding],
         measured: MeasuredParts,
-        audited: Audited,
+        audited: AuditResult,
     ) -> Part | None:
         """Reads the source and joins it with the run; returns a status on failure."""
         self.joined = Joined(tuple(every))
@@ -251,7 +251,7 @@ class _Check:
             # Keep what the run gave: it may have taken long.
             self.interrupted = isinstance(error, KeyboardInterrupt)
             return Part("failed", one_line(f"{type(error).__name__}: {error}"))
-        decided = source_reading.what_was_seen(observation, _unseen(measured, audited))
+        decided = source_reading.run_evidence(observation, _unseen(measured, audited))
         self.joined = join(self.read.suspicions, every, decided)
         return None
 
@@ -272,7 +272,7 @@ class _Check:
         )
 
 
-def _unseen(measured: MeasuredParts, audited: Audited) -> dict[str, str]:
+def _unseen(measured: MeasuredParts, audited: AuditResult) -> dict[str, str]:
     """Codes that no part of this check could show, and the part that can."""
     passed = {name for name, part in measured.parts.items() if part.status == "passed"}
     if audited.status.status == "passed":
@@ -330,7 +330,7 @@ def _with_audit(
     parts: list[str],
     *,
     tell: Progress,
-) -> tuple[Observation, Audited]:
+) -> tuple[Observation, AuditResult]:
     """Adds what part lifetimes observes, if the part is selected and possible."""
     why = _why_not_audited(target, parts, observation)
     if "lifetimes" not in parts or why:

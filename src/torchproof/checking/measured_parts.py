@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof import measure
-from torchproof.measure import Measured, Plan, Spec
+from torchproof.measure import MeasureResult, Plan, StrategySpec
 from torchproof.records import Event, Finding, Frame, Measurement, Part, UserError
 from torchproof.targets import Options, Target, keywords
 
@@ -71,8 +71,8 @@ class PartsMeasurer:
         self.options = options
         self.collected = MeasuredParts()
         self.function: Frame | None = None  # the target's function
-        self.spec = Spec(measure.strategy_named("full", options.compile))
-        specs = (Spec(measure.EAGER), self.spec)
+        self.spec = StrategySpec(measure.strategy_named("full", options.compile))
+        specs = (StrategySpec(measure.EAGER), self.spec)
         self.plan = Plan(
             target,
             measure.AS_WRITTEN if options.as_written else specs,
@@ -81,7 +81,7 @@ class PartsMeasurer:
             device=options.device,
             size=options.size,
             seconds=_SECONDS,
-            sittings=1,
+            repeats=1,
             compile_with=options.compile,
             timeout_s=options.timeout_s,
             quiet=options.quiet,
@@ -152,7 +152,9 @@ class PartsMeasurer:
         if self.plan.specs == measure.AS_WRITTEN or full.strategy == "as-written":
             return "the target does its own compiling"
         regional = measure.strategy_named("regional", self.options.compile)
-        plan = replace(self.plan, specs=(Spec(regional),), seconds=_SWEEP_SECONDS)
+        plan = replace(
+            self.plan, specs=(StrategySpec(regional),), seconds=_SWEEP_SECONDS
+        )
         [row] = self._measured(plan).rows
         if row.verdict == "skipped":
             return row.notes[0]
@@ -170,7 +172,7 @@ class PartsMeasurer:
         self._add_event("guard_cost", {**row.guards, "step_us": step_us})
         return None
 
-    def _measured(self, plan: Plan) -> Measured:
+    def _measured(self, plan: Plan) -> MeasureResult:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
             measured = measure.measure(plan, Path(folder), self.progress)
         self.collected.environment, self.function = (

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchproof.checking import static
-from torchproof.checking.static.imports import followed, taken_as_compiled
-from torchproof.checking.static.join import Seen, absolute
+from torchproof.checking.static.imports import assumed_roots, with_imports
+from torchproof.checking.static.join import RunEvidence, absolute
 from torchproof.checking.static.source import Source, Unreadable
 from torchproof.checking.static.suspicion import Reading
 from torchproof.records import (
@@ -48,8 +48,8 @@ def read_target(target: Target, progress: Progress) -> Reading:
         for problem in reading.problems[3:]:  # the part's status names the first three
             progress(f"not understood: {problem}")
     else:
-        files = followed([file])
-        reading = static.read(files, roots=taken_as_compiled(files))
+        files = with_imports([file])
+        reading = static.read(files, roots=assumed_roots(files))
         reading = replace(reading, files=len(files))
     if reading.files <= len(reading.problems):
         why = reading.problems[0] if reading.problems else "it has no Python file"
@@ -110,7 +110,7 @@ def part(reading: Reading, findings: Iterable[Finding]) -> Part:
 # -- what a run says about the source --------------------------------------------------
 
 
-def what_was_seen(observation: Observation, unseen: Mapping[str, str]) -> Seen:
+def run_evidence(observation: Observation, unseen: Mapping[str, str]) -> RunEvidence:
     """What the run traced and where it stopped, to confirm or reject suspicions.
 
     `unseen` maps codes that no part of this check can show to the part that can.
@@ -128,7 +128,7 @@ def what_was_seen(observation: Observation, unseen: Mapping[str, str]) -> Seen:
         for frame in (*event.frames[-1:], blame.place_of(event.frames).frame)
         if frame is not None
     )
-    return Seen(traced, stopped, observation.calls, unseen)
+    return RunEvidence(traced, stopped, observation.calls, unseen)
 
 
 def configuration(reading: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:

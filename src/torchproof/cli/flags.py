@@ -12,19 +12,27 @@ from typing import Any
 from torchproof.records import SEVERITIES, UserError
 
 FORMATS = ("text", "json", "md", "html", "sarif", "github")
-LONGEST_S = 1e9  # what torchproof waits for at most: 31 years
-OF_COMPARISONS = FORMATS[:3]
+LONGEST_S = 1e9  # the longest timeout: 31 years
+COMPARISON_FORMATS = FORMATS[:3]
 EFFORTS = ("static", "quick", "normal", "full")
-OF_LOG: dict[str, tuple[str, ...]] = {  # its actions and their flags
+LOG_ACTIONS: dict[str, tuple[str, ...]] = {  # each action of `log` with its flags
     "add": ("again",),
     "plan": ("expect", "target"),
     "retrospective": ("again",),
 }
 SWEEPS = (
-    ("--backends", "NAMES", "which layer breaks it: eager,aot_eager,inductor"),
-    ("--dtype", "NAMES", "what precision and compiling give: float32,bfloat16"),
-    ("--batch", "SIZES", "the factory's batch sizes, in this order: 4,8,6,1"),
-    ("--sequence", "LENGTHS", "its sequence lengths, in this order: 128,160,512"),
+    (
+        "--backends",
+        "NAMES",
+        "compare backends, to find the layer that fails: eager,aot_eager,inductor",
+    ),
+    ("--dtype", "NAMES", "compare precisions: float32,bfloat16"),
+    ("--batch", "SIZES", "batch sizes for the factory, in this order: 4,8,6,1"),
+    (
+        "--sequence",
+        "LENGTHS",
+        "sequence lengths for the factory, in this order: 128,160,512",
+    ),
 )
 
 
@@ -35,11 +43,11 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help=(
             "workload:NAME, file.py:factory, package.module:factory, script.py [--"
-            " args...], trace:DIR; with --effort static any file or folder"
+            " args...], trace:DIR; with --effort static, any file or directory"
         ),
     )
     parser.add_argument(
-        "--list", action="store_true", help="name the bundled workloads and end"
+        "--list", action="store_true", help="list the bundled workloads and exit"
     )
     run_flags(parser)
     _check_scope_flags(parser)
@@ -55,7 +63,9 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         help="arguments for torch.compile",
     )
     run.add_argument(
-        "--as-written", action="store_true", help="the target does its own compiling"
+        "--as-written",
+        action="store_true",
+        help="the target calls torch.compile itself",
     )
     run.add_argument(
         "--train", action="store_true", help="run a loss and backward() after each call"
@@ -64,49 +74,60 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
         "--device",
         choices=("cpu", "cuda"),
         help=(
-            "where a workload is built (a GPU if there is one), or a factory's module"
-            " and calls are moved"
+            "device for the model and its inputs (default for workloads: the GPU, if"
+            " there is one)"
         ),
     )
     run.add_argument(
         "--size",
         metavar="NAME",
-        help="size of a workload (tiny on a CPU; see check --list)",
+        help="size of a workload (default on a CPU: tiny; see check --list)",
     )
     run.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="end the target after S seconds"
+        "--timeout", type=_seconds, metavar="S", help="stop the target after S seconds"
     )
 
 
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return min(value, LONGEST_S)
 
 
 def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what to check")
     what.add_argument(
-        "--effort", choices=EFFORTS, default="normal", help="how much to check (normal)"
+        "--effort",
+        choices=EFFORTS,
+        default="normal",
+        help="how much to check (default: normal)",
     )
-    what.add_argument("--skip", metavar="PARTS", default="", help="parts to leave out")
     what.add_argument(
-        "--select", metavar="CODES", default="", help="only these codes or prefixes"
+        "--skip", metavar="PARTS", default="", help="parts of the check to skip"
     )
     what.add_argument(
-        "--ignore", metavar="CODES", default="", help="not these codes or prefixes"
+        "--select",
+        metavar="CODES",
+        default="",
+        help="report only these codes or prefixes",
+    )
+    what.add_argument(
+        "--ignore",
+        metavar="CODES",
+        default="",
+        help="do not report these codes or prefixes",
     )
     what.add_argument(
         "--fail-on",
         choices=(*SEVERITIES, "never"),
         default="high",
-        help="exit 1 for an open finding of this severity or worse (high)",
+        help="exit 1 on an open finding of this severity or worse (default: high)",
     )
     what.add_argument(
         "--baseline",
         metavar="RUN",
-        help="the earlier run to compare with (the latest one of this target)",
+        help="earlier run to compare with (default: the latest of this target)",
     )
 
 
@@ -119,39 +140,39 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
             " args...]"
         ),
     )
-    arms = parser.add_argument_group("what to compare")
-    arms.add_argument(
+    group = parser.add_argument_group("what to compare")
+    group.add_argument(
         "--strategies",
         metavar="NAMES",
         default="",
         help=(
-            "eager, full, core:METHOD, regional, nested; each with +graph (the step in"
-            " one CUDA graph) and :MODE, :fullgraph, :dynamic, :static or :marks after"
-            " it (eager,full,regional; on CUDA also full:reduce-overhead, full+graph,"
-            " regional+graph)"
+            "eager, full, core:METHOD, regional, nested; append +graph to capture the"
+            " step in one CUDA graph, or :MODE, :fullgraph, :dynamic, :static, :marks"
+            " (default: eager,full,regional; on CUDA also full:reduce-overhead,"
+            " full+graph,regional+graph)"
         ),
     )
-    arms.add_argument(
-        "--modes", action="store_true", help="full in all modes of torch.compile"
+    group.add_argument(
+        "--modes", action="store_true", help="compare all modes of torch.compile"
     )
-    arms.add_argument(
+    group.add_argument(
         "--latency",
         action="store_true",
-        help="first calls of full, regional, and core:METHOD if --strategies names it",
+        help="compare first calls of full, regional, and core:METHOD if given",
     )
-    arms.add_argument(
+    group.add_argument(
         "--guards",
         action="store_true",
-        help="what guards cost a call, and ways to check fewer",
+        help="measure what guards cost per call, and ways to check fewer",
     )
-    arms.add_argument(
+    group.add_argument(
         "--ablate",
         metavar="SWITCHES",
         default="",
-        help="Inductor's switches, each alone and all: 'max_autotune;NAME=VALUE'",
+        help="change Inductor settings, one by one and all: 'max_autotune;NAME=VALUE'",
     )
     for flag, metavar, text in SWEEPS:
-        arms.add_argument(flag, metavar=metavar, default="", help=text)
+        group.add_argument(flag, metavar=metavar, default="", help=text)
     run_flags(parser)
     _measuring_flags(parser)
     output_flags(parser)
@@ -160,19 +181,22 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument(
-        "--seconds", type=_seconds, metavar="S", help="of sampling, an arm (2.4)"
+        "--seconds",
+        type=_seconds,
+        metavar="S",
+        help="sampling time per strategy (default: 2.4)",
     )
     how.add_argument(
-        "--sittings",
+        "--repeats",
         type=int,
         choices=range(1, 10),
         metavar="N",
-        help="processes an arm is sampled in (2); with 1 there is no warm start",
+        help="fresh processes per strategy (default: 2); 1 measures no warm start",
     )
     how.add_argument(
         "--profile",
         action="store_true",
-        help="keep Chrome traces, graphs and generated code with the run",
+        help="save Chrome traces, graphs and generated code with the run",
     )
     how.add_argument(
         "--baseline", metavar="RUN", help="exit 1 if this run is worse than RUN"
@@ -186,7 +210,9 @@ def duration(text: str) -> float:
     pairs = zip(units.values(), parts.groups(), strict=True) if parts else ()
     seconds = sum(unit * float(number) for unit, number in pairs if number)
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, as in 90s, 10m or 1h")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration such as 90s, 10m or 1h"
+        )
     return min(seconds, LONGEST_S)
 
 
@@ -195,18 +221,20 @@ def show_flags(parser: argparse.ArgumentParser) -> None:
         "run",
         nargs="?",
         metavar="RUN",
-        help="id, start of an id, folder, JSON file or pack; the latest if left out",
+        help="id, start of an id, directory, JSON file or pack (default: latest run)",
     )
     parser.add_argument("--list", action="store_true", help="list the saved runs")
     parser.add_argument(
-        "--caches", action="store_true", help="where compiled code is cached, how much"
+        "--caches",
+        action="store_true",
+        help="list torch's compile caches and their size",
     )
     parser.add_argument(
         "--clear",
         nargs="?",
         const="all",
         metavar="NAME",
-        help="with --caches: clear that one, or all",
+        help="with --caches: delete the cache NAME, or all of them",
     )
     output_flags(parser)
 
@@ -215,68 +243,68 @@ def log_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         nargs="?",
-        choices=tuple(OF_LOG),
+        choices=tuple(LOG_ACTIONS),
         metavar="add | plan | retrospective",
-        help="an entry to add; without one, the log is printed",
+        help="the kind of entry to add (default: print the log)",
     )
     parser.add_argument(
         "what",
         nargs="?",
         metavar="RUN | TEXT | PLAN",
         help=(
-            "the run to add (the latest), the text of the plan, the plan to look back"
-            " on (the last one)"
+            "add: the run (default: the latest); plan: its text; retrospective: the"
+            " plan (default: the last one)"
         ),
     )
     parser.add_argument(
         "--file",
         metavar="FILE",
         default="experiment-log.md",
-        help="the log, a Markdown file (experiment-log.md)",
+        help="the log, a Markdown file (default: experiment-log.md)",
     )
-    parser.add_argument("--list", action="store_true", help="a line for each entry")
+    parser.add_argument("--list", action="store_true", help="print one line per entry")
     parser.add_argument(
         "--expect",
         metavar="METRIC>=NUMBER,...",
         default="",
-        help="plan: what it should give: speed>=1.2,graph_breaks=0,findings.high=0",
+        help="plan: expected results: speed>=1.2,graph_breaks=0,findings.high=0",
     )
     parser.add_argument(
         "--target",
         metavar="TARGET",
         default="",
-        help="plan: only runs of this target are looked back on",
+        help="plan: compare only runs of this target",
     )
     parser.add_argument(
         "--again",
         action="store_true",
-        help="add, retrospective: once more, though it is in the log",
+        help="add, retrospective: add it even if the log has it already",
     )
 
 
 def assert_fit_log(options: argparse.Namespace) -> None:
-    """Flags of another action would be ignored in silence."""
-    allowed = OF_LOG.get(options.action, ("list",))
+    """Refuses flags of another action, which would have no effect."""
+    allowed = LOG_ACTIONS.get(options.action, ("list",))
     for name in ("list", "expect", "target", "again"):
         if getattr(options, name) and name not in allowed:
-            said = f"log {options.action}" if options.action else "log"
-            raise UserError(f"torchproof {said} takes no --{name}")
+            command = f"log {options.action}" if options.action else "log"
+            raise UserError(f"torchproof {command} does not take --{name}")
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:
-    for name, text in (("a", "the run to compare with"), ("b", "the run to judge")):
+    for name, text in (("a", "the earlier run"), ("b", "the run to judge")):
         parser.add_argument(
             name,
             metavar=name.upper(),
-            help=f"{text}: id, start of an id, folder or JSON file",
+            help=f"{text}: id, start of an id, directory or JSON file",
         )
     parser.add_argument(
         "--threshold",
         metavar="METRIC=PERCENT,...",
         default="",
-        help="what counts as worse (speed=5,memory=5,tail=10,compile=20)",
+        help="what is worse (default: speed=5,memory=5,tail=10,compile=20)",
     )
-    output_flags(parser, OF_COMPARISONS)
+    output_flags(parser, COMPARISON_FORMATS)
 
 
 def output_flags(
@@ -286,25 +314,28 @@ def output_flags(
     talk_flags(group, formats)
     if "html" in formats:
         group.add_argument(
-            "--no-source", action="store_true", help="print no line of source code"
+            "--no-source", action="store_true", help="leave out source code"
         )
     group.add_argument(
-        "-o", dest="output", metavar="FILE", help="write there instead of stdout"
+        "-o", dest="output", metavar="FILE", help="write to FILE instead of stdout"
     )
 
 
 def talk_flags(group: argparse._ArgumentGroup, formats: Sequence[str]) -> None:
     group.add_argument(
-        "--format", choices=formats, default="text", help="what to print (text)"
+        "--format",
+        choices=formats,
+        default="text",
+        help="output format (default: text)",
     )
     group.add_argument(
         "-q",
         dest="quiet",
         action="store_true",
-        help="no progress, no output of the target",
+        help="hide progress and the target's output",
     )
     group.add_argument(
-        "-v", dest="verbose", action="store_true", help="with all evidence"
+        "-v", dest="verbose", action="store_true", help="show all evidence"
     )
 
 

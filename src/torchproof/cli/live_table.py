@@ -29,7 +29,7 @@ _NUMBERS: tuple[str, ...] = ("step", "vs eager", "first call", "memory", "numeri
 _WIDE = 72  # columns of a terminal that has room for what else was measured
 
 
-class Board:
+class LiveTable:
     """The `progress` of a search: call it with a line, `show` it a state."""
 
     def __init__(self, quiet: bool = False) -> None:
@@ -100,13 +100,13 @@ class Board:
     def _left(self) -> str:
         """`7 trials left, 5 min 12 s`; empty where neither is known."""
         left, seconds = self._state.get("left"), self._state.get("time_left_s")
-        told = []
+        parts = []
         if isinstance(left, int):
-            told.append(f"{numbers.amount(left, 'trial')} left")
+            parts.append(f"{numbers.amount(left, 'trial')} left")
         if isinstance(seconds, int | float):
             rest = max(0.0, seconds - (time.monotonic() - self._seen_at))
-            told.append(numbers.duration(rest))
-        return ", ".join(told)
+            parts.append(numbers.duration(rest))
+        return ", ".join(parts)
 
     # -- the table ---------------------------------------------------------------------
 
@@ -133,42 +133,44 @@ class Board:
             return Text(line(text), style, no_wrap=True, overflow="ellipsis")
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
-        found, parts = self._trials, list[Any]()
-        if any(trial.ranked for trial in found):
-            parts.append(self._table(found))
-        if _columns() >= _WIDE and any(map(search_trials.is_warm, _best(found))):
+        trials, parts = self._trials, list[Any]()
+        if any(trial.ranked for trial in trials):
+            parts.append(self._table(trials))
+        if _columns() >= _WIDE and any(map(search_trials.is_warm, _best(trials))):
             parts.append(shown("* with warm caches", "dim"))
         running = list(map(str, self._state.get("running") or ()))
         if running and not (len(running) == 1 and self._doing.startswith(running[0])):
             parts.append(shown(f"running: {', '.join(running)}"))
         if self._doing:
             parts.append(shown(self._doing, "dim"))
-        if told := "; ".join(filter(None, [self._left(), *self._ended()])):
-            parts.append(shown(told))
+        if status := "; ".join(filter(None, [self._left(), *self._ended()])):
+            parts.append(shown(status))
         return Group(*parts)
 
     def _ended(self) -> Iterator[str]:
         """`9 done, 2 of them not ranked`, and what they are ordered by."""
         if not self._trials:
             return
-        lost = sum(not trial.ranked for trial in self._trials)
-        yield f"{len(self._trials)} done" + (f", {lost} not ranked" if lost else "")
+        unranked = sum(not trial.ranked for trial in self._trials)
+        yield f"{len(self._trials)} done" + (
+            f", {unranked} not ranked" if unranked else ""
+        )
         by = self._state.get("objective")
         if isinstance(by, str):
             yield f"by {search_trials.objective(by)}"
 
-    def _table(self, found: Sequence[Trial]) -> Table:
+    def _table(self, trials: Sequence[Trial]) -> Table:
         """Where there is little room, names are cut and numbers are not."""
         from rich.table import Table
 
-        best, columns = _best(found), _columns()
-        shown = _NUMBERS if columns >= _WIDE else _NUMBERS[:2]
-        cells = [_cells(trial)[: len(shown)] for trial in best]
-        sizes = [max(map(len, each)) for each in zip(shown, *cells, strict=True)]
+        best, columns = _best(trials), _columns()
+        headers = _NUMBERS if columns >= _WIDE else _NUMBERS[:2]
+        cells = [_cells(trial)[: len(headers)] for trial in best]
+        sizes = [max(map(len, each)) for each in zip(headers, *cells, strict=True)]
         room = max(4, columns - sum(sizes) - 2 * len(sizes))
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("strategy", no_wrap=True, max_width=room)
-        for name, size in zip(shown, sizes, strict=True):
+        for name, size in zip(headers, sizes, strict=True):
             table.add_column(name, justify="right", no_wrap=True, width=size)
         leader = next((trial for trial in best if not trial.is_eager), None)
         for trial, each in zip(best, cells, strict=True):
@@ -203,15 +205,15 @@ def _console() -> Console:
 
 def _trials(state: Mapping[str, Any]) -> list[Trial]:
     plain = state.get("trials")
-    found = plain if isinstance(plain, list | tuple) else ()
-    return search_trials.in_order([Trial.from_json(t) for t in found if t])
+    records = plain if isinstance(plain, list | tuple) else ()
+    return search_trials.in_order([Trial.from_json(t) for t in records if t])
 
 
-def _best(found: Sequence[Trial]) -> list[Trial]:
+def _best(trials: Sequence[Trial]) -> list[Trial]:
     """The first of them, and eager wherever it stands."""
-    ranked = [trial for trial in found if trial.ranked]
-    kept = [trial for trial in ranked if not trial.is_eager][:MOST]
-    return [trial for trial in ranked if trial.is_eager or trial in kept]
+    ranked = [trial for trial in trials if trial.ranked]
+    best = [trial for trial in ranked if not trial.is_eager][:MOST]
+    return [trial for trial in ranked if trial.is_eager or trial in best]
 
 
 def _cells(trial: Trial) -> tuple[str, ...]:
@@ -228,10 +230,10 @@ def _told(trial: Trial) -> str:
     """`full: 1.93 ms, 1.62x eager, first call 12.1 s`."""
     if not trial.ranked:
         return f"{trial.name}: {trial.end}"
-    told = [numbers.milliseconds(trial.step_ms)]
+    cells = [numbers.milliseconds(trial.step_ms)]
     if trial.vs_eager is not None and not trial.is_eager:
-        told.append(f"{numbers.times(trial.vs_eager, None, None)} eager")
+        cells.append(f"{numbers.times(trial.vs_eager, None, None)} eager")
     if trial.first_call_s is not None:
         warm = " with warm caches" if search_trials.is_warm(trial) else ""
-        told.append(f"first call {numbers.seconds(trial.first_call_s)}{warm}")
-    return f"{trial.name}: {', '.join(told)}"
+        cells.append(f"first call {numbers.seconds(trial.first_call_s)}{warm}")
+    return f"{trial.name}: {', '.join(cells)}"

@@ -19,9 +19,9 @@ from torchproof.records import Run, UserError, files, printable
 
 if TYPE_CHECKING:
     from torchproof.api import Comparison, Made
-    from torchproof.cli.live_table import Board
+    from torchproof.cli.live_table import LiveTable
 
-_Shown = TypeVar("_Shown", bound="_Progress | Board")
+_Shown = TypeVar("_Shown", bound="_Progress | LiveTable")
 
 
 @contextlib.contextmanager
@@ -31,22 +31,22 @@ def progress(options: argparse.Namespace) -> Iterator[_Progress]:
 
 
 @contextlib.contextmanager
-def board(options: argparse.Namespace) -> Iterator[Board]:
+def board(options: argparse.Namespace) -> Iterator[LiveTable]:
     """The progress of a search."""
-    from torchproof.cli.live_table import Board
+    from torchproof.cli.live_table import LiveTable
 
-    with _interruptible(Board(options.quiet)) as shown:
-        yield shown
+    with _interruptible(LiveTable(options.quiet)) as table:
+        yield table
 
 
 @contextlib.contextmanager
-def _interruptible(shown: _Shown) -> Iterator[_Shown]:
+def _interruptible(display: _Shown) -> Iterator[_Shown]:
     # A job that is cancelled ends as one that is interrupted: saved, no child left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield shown
+        yield display
     finally:
-        shown.end()
+        display.end()
 
 
 def assert_writable(output: str | None) -> None:
@@ -85,12 +85,12 @@ def show(
     )
     if compared and options.format in ("text", "md"):
         columns = width(options)
-        told = report.render_comparison(compared, options.format, width=columns)
-        text += f"\n{told}"
+        comparison = report.render_comparison(compared, options.format, width=columns)
+        text += f"\n{comparison}"
     write(text, options)
 
 
-def show_pack(made: Made, options: argparse.Namespace) -> None:
+def show_pack(pack_file: Made, options: argparse.Namespace) -> None:
     """What is in a pack that was made, and how to use it."""
     from torchproof.api import inspect
     from torchproof.report import pack
@@ -98,8 +98,10 @@ def show_pack(made: Made, options: argparse.Namespace) -> None:
     columns = (
         min(shutil.get_terminal_size().columns, 110) if sys.stdout.isatty() else 80
     )
-    sys.stdout.write(pack.render(inspect(made.path), options.format, width=columns))
-    for text in () if options.quiet else made.notes:
+    sys.stdout.write(
+        pack.render(inspect(pack_file.path), options.format, width=columns)
+    )
+    for text in () if options.quiet else pack_file.notes:
         note(f"torchproof: {text}")
 
 
@@ -109,14 +111,14 @@ def width(options: argparse.Namespace) -> int:
 
 
 def rows(
-    found: list[dict[str, Any]],
+    records: list[dict[str, Any]],
     line: Callable[[dict[str, Any]], str],
     options: argparse.Namespace,
 ) -> None:
     if options.format == "json":
-        write(json.dumps(found, indent=1) + "\n", options)
+        write(json.dumps(records, indent=1) + "\n", options)
     else:
-        write("".join(printable.seen(line(row)) + "\n" for row in found), options)
+        write("".join(printable.seen(line(row)) + "\n" for row in records), options)
 
 
 def write(text: str, options: argparse.Namespace) -> None:
@@ -149,8 +151,8 @@ class _Progress:
         self._last = time.monotonic()
         if terminal:
             self._shown = True
-            shown = printable.unbroken(text)
-            print(f"\r\x1b[K{shown}", end="", file=sys.stderr, flush=True)
+            message = printable.unbroken(text)
+            print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
         else:
             note(text)
 

@@ -10,7 +10,7 @@ from torchproof.records import UserError
 PURPOSES = ("repro", "deploy")
 ARTIFACTS = ("caches", "aoti", "torchscript")
 INCLUDED = ("source", "weights")
-_OF_PURPOSE = {
+_FLAGS_OF = {
     "repro": ("select", "effort", "minify", "budget", "include"),
     "deploy": ("recipe", "strategy", "artifact", "key"),
 }
@@ -22,8 +22,8 @@ def pack_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET | RUN",
         help=(
             "workload:NAME, file.py:factory, package.module:factory, script.py [--"
-            " args...]; for repro also a saved run of check: id, start of an id, folder"
-            " or JSON file"
+            " args...]; for repro also a saved run of check: id, start of an id,"
+            " directory or JSON file"
         ),
     )
     parser.add_argument(
@@ -32,19 +32,21 @@ def pack_flags(parser: argparse.ArgumentParser) -> None:
         choices=PURPOSES,
         required=True,
         help=(
-            "repro: one archive that shows a failure with torch alone; deploy: a folder"
-            " from which torchproof.load starts without compiling"
+            "repro: an archive that reproduces a failure and needs only torch; deploy:"
+            " a directory that torchproof.load starts from without compiling"
         ),
     )
     _repro_flags(parser)
     _deploy_flags(parser)
     flags.run_flags(parser)
     group = parser.add_argument_group("output")
-    group.add_argument("-o", dest="dest", metavar="PATH", help="where the pack goes")
     group.add_argument(
-        "--overwrite", action="store_true", help="replace a pack that is there"
+        "-o", dest="dest", metavar="PATH", help="where to write the pack"
     )
-    flags.talk_flags(group, flags.OF_COMPARISONS)
+    group.add_argument(
+        "--overwrite", action="store_true", help="replace an existing pack"
+    )
+    flags.talk_flags(group, flags.COMPARISON_FORMATS)
 
 
 def _repro_flags(parser: argparse.ArgumentParser) -> None:
@@ -52,66 +54,72 @@ def _repro_flags(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--select",
         metavar="CODES",
-        help="the finding to show: GB101, or GB101@model.py:42 (the most severe one)",
+        help="finding to reproduce: GB101, or GB101@model.py:42 (default: the worst)",
     )
     what.add_argument(
         "--effort",
         choices=flags.EFFORTS[1:],
-        help="how much to check a TARGET before (normal)",
+        help="how thoroughly to check a TARGET first (default: normal)",
     )
     what.add_argument(
         "--minify",
         action="store_true",
-        help="shrink what fails as far as it still fails in the same way",
+        help="shrink the program as long as it fails in the same way",
     )
     what.add_argument(
         "--budget",
         type=flags.duration,
         metavar="TIME",
-        help="how long shrinking may take: 90s, 5m (2m)",
+        help="time limit for shrinking: 90s, 5m (default: 2m)",
     )
     what.add_argument(
         "--include",
         metavar="KINDS",
-        help="what else may go in: source, weights",
+        help="also include: source, weights",
     )
 
 
 def _deploy_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("for deploy")
     how.add_argument(
-        "--recipe", metavar="FILE", help="how to run it, as torchproof tune wrote it"
+        "--recipe",
+        metavar="FILE",
+        help="recipe to compile with, written by torchproof tune",
     )
     how.add_argument(
-        "--strategy", metavar="NAME", help="how to run it, without a recipe (full)"
+        "--strategy",
+        metavar="NAME",
+        help="strategy to compile with, without a recipe (default: full)",
     )
     how.add_argument(
         "--artifact",
         choices=ARTIFACTS,
         help=(
-            "caches: for the model's own code; aoti: a package that needs none of it;"
-            " torchscript: a trace for old runtimes (caches)"
+            "caches: compile caches for the model's code; aoti: a package that does not"
+            " need that code; torchscript: a trace for old runtimes (default: caches)"
         ),
     )
     how.add_argument(
         "--key",
         metavar="FILE",
         help=(
-            "sign the pack with this key (the file that TORCHPROOF_PACK_KEY names); who"
-            " loads it needs the same"
+            "sign the pack with this key (default: the file in TORCHPROOF_PACK_KEY);"
+            " loading needs the same key"
         ),
     )
 
 
 def assert_fit(options: argparse.Namespace) -> None:
-    """Flags of the other purpose would be ignored in silence."""
-    for purpose, names in _OF_PURPOSE.items():
+    """Refuses flags of the other purpose, which would have no effect."""
+    for purpose, names in _FLAGS_OF.items():
         for name in names if purpose != options.purpose else ():
             if getattr(options, name):
-                raise UserError(f"pack --for {options.purpose} takes no --{name}")
-    wrong = set(flags.names(options.include or "")) - set(INCLUDED)
-    if wrong:
-        known = ", ".join(INCLUDED)
-        raise UserError(f"--include {', '.join(sorted(wrong))}: choose among {known}")
+                raise UserError(f"pack --for {options.purpose} does not take --{name}")
+    unknown = set(flags.names(options.include or "")) - set(INCLUDED)
+    if unknown:
+        choices = ", ".join(INCLUDED)
+        raise UserError(
+            f"--include {', '.join(sorted(unknown))}: choose from {choices}"
+        )
     if options.recipe and options.strategy:
-        raise UserError("--recipe and --strategy both say how to run it: choose one")
+        raise UserError("--recipe and --strategy exclude each other")

@@ -20,8 +20,9 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="step",
         help=(
-            "what to minimise: step, first (call, of what is faster than eager),"
-            " memory, or steps:N, the time of N steps with all compiling (step)"
+            "what to minimise: step, first (the first call, among strategies faster"
+            " than eager), memory, or steps:N, the time of N steps with compilation"
+            " (default: step)"
         ),
     )
     what.add_argument(
@@ -29,26 +30,26 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
         type=flags.duration,
         metavar="TIME",
         default="10m",
-        help="how long the search may take: 90s, 10m, 1h (10m)",
+        help="time limit of the search: 90s, 10m, 1h (default: 10m)",
     )
     what.add_argument(
         "--min-gain",
         type=_factor,
         metavar="X",
         default=1.05,
-        help="times as good as eager that a recipe has to be (1.05)",
+        help="least gain over eager for a recipe (default: 1.05)",
     )
     what.add_argument(
         "--effort",
         choices=("quick", "normal", "full"),
         default="normal",
         help=(
-            "quick: no switches of Inductor; full: all that applies is tried, likely"
-            " or not (normal)"
+            "quick: do not try Inductor settings; full: try all candidates that apply"
+            " (default: normal)"
         ),
     )
     what.add_argument(
-        "--strategies", metavar="NAMES", default="", help="search among these only"
+        "--strategies", metavar="NAMES", default="", help="search only among these"
     )
     _tune_answer_flags(parser)
     flags.run_flags(parser)
@@ -56,20 +57,20 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _tune_answer_flags(parser: argparse.ArgumentParser) -> None:
-    how = parser.add_argument_group("how to search, and where the answer goes")
+    how = parser.add_argument_group("how to search, and where to write the recipe")
     how.add_argument(
         "--recipe",
         metavar="FILE",
         default="torchproof.toml",
-        help="where the recipe is written (torchproof.toml)",
+        help="where to write the recipe (default: torchproof.toml)",
     )
     how.add_argument(
-        "--overwrite", action="store_true", help="replace a recipe that is there"
+        "--overwrite", action="store_true", help="replace an existing recipe"
     )
     how.add_argument(
         "--resume",
         action="store_true",
-        help="count the trials of the last search of this target, code and machine",
+        help="reuse trials of the last search with the same target, code and machine",
     )
     how.add_argument(
         "--ray", metavar="ADDRESS", help="run trials on this Ray cluster (extra ray)"
@@ -79,5 +80,5 @@ def _tune_answer_flags(parser: argparse.ArgumentParser) -> None:
 def _factor(text: str) -> float:
     value = float(text)
     if not 1 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no factor of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a factor of 1 or more")
     return value

@@ -1,8 +1,9 @@
-"""The command line: one function a verb. They print through `output`."""
+"""The command line: one function per verb. They print through `output`."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import io
 import os
@@ -15,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof.cli import flags, output
-from torchproof.cli.pack_flags import pack_flags
-from torchproof.cli.pack_verb import pack
-from torchproof.cli.run_options import run_options
+from torchproof.cli.pack_flags import assert_fit, pack_flags
 from torchproof.cli.tune_flags import tune_flags
 from torchproof.records import (
     SEVERITIES,
@@ -30,7 +29,7 @@ from torchproof.records import (
 )
 
 if TYPE_CHECKING:
-    from torchproof.api import Comparison
+    from torchproof.api import Comparison, Options, Target
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,22 +38,19 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line, exit code 2."""
-        said = f"{self.prog}: error: {message} (see {self.prog} --help)"
-        self.exit(2, f"{line(said)}\n")
+        text = f"{self.prog}: error: {message} (see {self.prog} --help)"
+        self.exit(2, f"{line(text)}\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    for stream in (sys.stdout, sys.stderr):  # a name need not fit its encoding
+    for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    own, script = given, []
-    if "--" in given:
-        cut = given.index("--")
-        own, script = given[:cut], given[cut + 1 :]
-    options = _parser().parse_args(own)
-    options.script = script
-    options.command = shlex.join(["torchproof", *given])
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:cut])
+    options.script = words[cut + 1 :]  # arguments of the target, if it is a script
+    options.command = shlex.join(["torchproof", *words])
     try:
         code = int(options.verb(options))
         sys.stdout.flush()
@@ -67,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `torchproof rule | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # of the disk, or of a name that it cannot hold
+    except OSError as error:  # a full disk, a name that the disk cannot hold
         output.note(f"torchproof: error: {error}")
         return 2
-    except Exception:  # exit code 1 would say that something was found
+    except Exception:  # exit code 1 would mean that there are findings
         traceback.print_exc()
         return 2
 
@@ -80,7 +76,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="torchproof",
         description=(
             "Makes torch.compile dependable: finds what goes wrong when a model"
-            " compiles."
+            " compiles, measures what compiling is worth, and picks the fastest safe"
+            " strategy."
         ),
         epilog="example: torchproof check workload:gpt-original",
     )
@@ -96,10 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     pack_flags(_verb(verbs, pack, "torchproof pack train.py:make --for repro"))
     flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
-    flags.log_flags(_verb(verbs, log, 'torchproof log plan "cure the breaks"'))
+    flags.log_flags(_verb(verbs, log, 'torchproof log plan "fix the breaks"'))
     rule_flags = _verb(verbs, rule, "torchproof rule GB101")
     rule_flags.add_argument(
-        "code", nargs="?", metavar="CODE", help="a rule's code; without it, all rules"
+        "code", nargs="?", metavar="CODE", help="code of a rule (default: list all)"
     )
     return parser
 
@@ -114,12 +111,12 @@ def _verb(verbs: Any, function: Any, example: str) -> argparse.ArgumentParser:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Run a target; list what goes wrong when it compiles, where, and what fixes it."""
+    """Run a target and list what goes wrong when it compiles, where, and the fix."""
     if options.list:
         return _list_workloads(options)
     if options.target is None:
         raise UserError(
-            "check needs a TARGET; torchproof check --list names the workloads"
+            "check needs a TARGET; torchproof check --list lists the workloads"
         )
     from torchproof import api
 
@@ -128,7 +125,7 @@ def check(options: argparse.Namespace) -> int:
     with output.progress(options) as progress:
         run = api.check(
             api.parse(options.target, options.script),
-            run_options(options),
+            _run_options(options),
             effort=options.effort,
             skip=flags.names(options.skip),
             select=flags.names(options.select),
@@ -142,12 +139,12 @@ def check(options: argparse.Namespace) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure what compiling a target is worth, and in which way."""
+    """Measure strategies against eager: speed, compile time, memory, numerics."""
     from torchproof import api
 
     output.assert_writable(options.output)
     baseline = store.load(options.baseline) if options.baseline else None
-    asked = api.Questions(
+    bench_options = api.BenchOptions(
         strategies=tuple(flags.names(options.strategies)),
         modes=options.modes,
         latency=options.latency,
@@ -161,28 +158,28 @@ def bench(options: argparse.Namespace) -> int:
     with output.progress(options) as progress:
         run = api.bench(
             api.parse(options.target, options.script),
-            run_options(options),
-            asked=asked,
+            _run_options(options),
+            bench_options=bench_options,
             seconds=options.seconds,
-            sittings=options.sittings,
+            repeats=options.repeats,
             profile=options.profile,
             progress=progress,
             command=options.command,
         )
-    found = api.compare(baseline, run) if baseline else None
-    output.show(run, options, found)
-    failed = _not_run(run, options)
+    comparison = api.compare(baseline, run) if baseline else None
+    output.show(run, options, comparison)
+    failed = _failed(run, options)
     if failed is not None:
         return failed
-    return _compared(found) if found else 0
+    return _comparison_code(comparison) if comparison else 0
 
 
 def tune(options: argparse.Namespace) -> int:
-    """Find the fastest safe way to run a target; write it as a recipe."""
+    """Search for the fastest strategy with the same outputs; write a recipe."""
     from torchproof import api
 
     output.assert_writable(options.output)
-    asked = api.TuneOptions(
+    tune_options = api.TuneOptions(
         objective=api.Objective.parse(options.objective),
         budget_s=options.budget,
         effort=options.effort,
@@ -194,16 +191,86 @@ def tune(options: argparse.Namespace) -> int:
     with output.board(options) as board:
         run = api.tune(
             api.parse(options.target, options.script),
-            run_options(options),
-            asked=asked,
+            _run_options(options),
+            tune_options=tune_options,
             recipe_file=options.recipe,
             overwrite=options.overwrite,
             watcher=board,
             command=options.command,
         )
     output.show(run, options)
-    failed = _not_run(run, options)
+    failed = _failed(run, options)
     return int((run.tuning or {})["chosen"] == "eager") if failed is None else failed
+
+
+def pack(options: argparse.Namespace) -> int:
+    """Write a self-contained repro of a failure, or a model with its compiled code."""
+    from torchproof import api
+
+    assert_fit(options)
+    try:
+        with output.progress(options) as progress:
+            result = api.pack(
+                _pack_source(options),
+                _run_options(options),
+                purpose=options.purpose,
+                dest=options.dest,
+                overwrite=options.overwrite,
+                pack_options=_pack_options(options),
+                effort=options.effort or "normal",
+                progress=progress,
+                command=options.command,
+            )
+    except api.Unverified as error:
+        output.note(f"torchproof: no pack was written: {error}")
+        return 1
+    output.show_pack(result, options)
+    return 0
+
+
+def _pack_source(options: argparse.Namespace) -> Target | Run:
+    """A saved run if `what` names one, otherwise a target."""
+    from torchproof import api
+
+    path = Path(options.what)
+    if options.purpose == "repro":
+        if path.suffix == ".json" or os.path.isfile(path / "run.json"):
+            return store.load(options.what)
+        with contextlib.suppress(UserError):
+            return store.load(options.what)
+    return api.parse(options.what, options.script)
+
+
+def _pack_options(options: argparse.Namespace) -> Any:
+    from torchproof import api
+
+    if options.purpose == "repro":
+        settings: dict[str, Any] = {"select": tuple(flags.names(options.select or ""))}
+        settings |= {"minify": options.minify}
+        settings |= {"include": frozenset(flags.names(options.include or ""))}
+        if options.budget:
+            settings["budget_s"] = options.budget
+        return api.ReproOptions(**settings)
+    return api.DeployOptions(
+        recipe=options.recipe,
+        strategy=options.strategy,
+        artifact=options.artifact or "caches",
+        key=api.read_key(options.key),
+    )
+
+
+def _run_options(options: argparse.Namespace) -> Options:
+    from torchproof import api
+
+    return api.Options(
+        compile=flags.compile_arguments(options.compile),
+        as_written=options.as_written,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout,
+        quiet=options.quiet,
+    )
 
 
 def _list_workloads(options: argparse.Namespace) -> int:
@@ -233,7 +300,7 @@ def _count(parameters: int) -> str:
 
 
 def _exit_code(run: Run, options: argparse.Namespace) -> int:
-    failed = _not_run(run, options)
+    failed = _failed(run, options)
     if failed is not None:
         return failed
     if options.fail_on == "never":
@@ -242,13 +309,14 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
     return int(any(f.status == "open" and f.severity in bad for f in run.findings))
 
 
-def _not_run(run: Run, options: argparse.Namespace) -> int | None:
-    """The exit code of a run that was not made to its end; None for one that was."""
+def _failed(run: Run, options: argparse.Namespace) -> int | None:
+    """The exit code of a run that did not complete; None if it did."""
     if run.ending == "interrupted":
         return 130
     if run.ending == "timeout":
-        said = f"the target was ended after {options.timeout:g} s (--timeout)"
-        output.note(f"torchproof: {said}")
+        output.note(
+            f"torchproof: target stopped after {options.timeout:g} s (--timeout)"
+        )
         return 2
     if run.error:
         output.note(f"torchproof: error: {run.error}")
@@ -257,39 +325,71 @@ def _not_run(run: Run, options: argparse.Namespace) -> int | None:
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Say whether run B is better or worse than run A, or neither significantly."""
+    """Compare two runs: is B better than A, worse, or not significantly different?"""
     from torchproof import api, report
 
     output.assert_writable(options.output)
     limits = api.Thresholds.parse(options.threshold)
-    found = api.compare(store.load(options.a), store.load(options.b), limits)
+    comparison = api.compare(store.load(options.a), store.load(options.b), limits)
     columns = output.width(options)
-    text = report.render_comparison(found, options.format, width=columns)
+    text = report.render_comparison(comparison, options.format, width=columns)
     output.write(text, options)
-    return _compared(found)
+    return _comparison_code(comparison)
 
 
-def _compared(found: Comparison) -> int:
-    """A row that cannot be compared does not pass in silence."""
-    if found.regressions or not found.uncompared:
-        return int(bool(found.regressions))
-    output.note(f"torchproof: error: not compared: {'; '.join(found.uncompared)}")
+def _comparison_code(comparison: Comparison) -> int:
+    """1 on a regression; 2 if a row could not be compared."""
+    if comparison.regressions or not comparison.uncompared:
+        return int(bool(comparison.regressions))
+    rows = "; ".join(comparison.uncompared)
+    output.note(f"torchproof: error: not compared: {rows}")
     return 2
 
 
 def show(options: argparse.Namespace) -> int:
-    """Render a saved run or a pack; with --caches, where compiled code is cached."""
+    """Print a saved run or a pack; with --caches, list torch's compile caches."""
     from torchproof import api
-    from torchproof.cli import showing
 
     output.assert_writable(options.output)
     if options.caches or options.clear:
-        return showing.caches(options)
+        return _show_caches(options)
     if options.list:
         return _list_runs(options)
     if options.run and api.is_pack(options.run):
-        return showing.pack(options)
+        return _show_pack(options)
     output.show(store.load(options.run), options)
+    return 0
+
+
+def _show_pack(options: argparse.Namespace) -> int:
+    """Prints a pack without running any of it; exit code 1 if it is damaged."""
+    from torchproof import api
+    from torchproof.report import pack as pack_report
+
+    if options.format not in pack_report.FORMATS:
+        formats = ", ".join(pack_report.FORMATS)
+        raise UserError(f"--format {options.format}: a pack is shown as {formats}")
+    inspection = api.inspect(options.run, api.read_key())
+    width = output.width(options)
+    output.write(pack_report.render(inspection, options.format, width=width), options)
+    return int(not inspection.is_intact)
+
+
+def _show_caches(options: argparse.Namespace) -> int:
+    """Lists the compile caches, after deleting what `--clear` names."""
+    from torchproof.report import cache_folders, cache_listing
+
+    if not options.caches:
+        raise UserError("--clear needs --caches")
+    if options.format not in ("text", "json"):
+        raise UserError(f"--format {options.format}: caches are shown as text or json")
+    if options.run is not None or options.list:
+        raise UserError("--caches cannot be combined with a run or --list")
+    folders = cache_folders.listing()
+    cleared = cache_folders.cleared(folders, options.clear) if options.clear else None
+    width = output.width(options)
+    text = cache_listing.render(folders, cleared, options.format, width=width)
+    output.write(text, options)
     return 0
 
 
@@ -308,7 +408,7 @@ def _list_runs(options: argparse.Namespace) -> int:
 
 
 def _saved(notes: list[str]) -> Iterator[Run]:
-    """The saved runs; one that cannot be read is noted, and hides no other."""
+    """The saved runs. One that cannot be read is noted and skipped."""
     for folder in store.listing():
         try:
             yield store.read(folder / "run.json")
@@ -317,8 +417,8 @@ def _saved(notes: list[str]) -> Iterator[Run]:
 
 
 def log(options: argparse.Namespace) -> int:
-    """Print the experiment log, or add what is planned, observed or learned."""
-    from torchproof.report import log as journal
+    """Print the experiment log, or add a plan, a run or a retrospective."""
+    from torchproof.report import log as experiment_log
 
     flags.assert_fit_log(options)
     file, what, again = Path(options.file), options.what, options.again
@@ -326,12 +426,16 @@ def log(options: argparse.Namespace) -> int:
     if options.action is None:
         return _print_log(file, options)
     if options.action == "add":
-        added = journal.add(file, store.load(what), came_from=what or "", again=again)
+        added = experiment_log.add(
+            file, store.load(what), came_from=what or "", again=again
+        )
     elif options.action == "plan":
         expect, target = options.expect, options.target
-        added = journal.plan(file, what or "", expect=expect, target=target)
+        added = experiment_log.plan(file, what or "", expect=expect, target=target)
     else:
-        added = journal.retrospective(file, [*_saved(notes)], name=what, again=again)
+        added = experiment_log.retrospective(
+            file, [*_saved(notes)], name=what, again=again
+        )
     print(line(f"{file}:{added.line}: {added.kind} {added.id}"))
     if added.note:
         notes.append(f"torchproof: {file}: {added.note}")
@@ -341,26 +445,26 @@ def log(options: argparse.Namespace) -> int:
 
 
 def _print_log(file: Path, options: argparse.Namespace) -> int:
-    from torchproof.report import log as journal
+    from torchproof.report import log as experiment_log
 
-    text = journal.read(file)
+    text = experiment_log.read(file)
     if text is None:
         print(
-            f"There is no {line(file)} here. It begins with one of\n"
+            f"There is no {line(file)} here. Start one with\n"
             '  torchproof log plan "what you will try"\n'
             "  torchproof log add RUN"
         )
     elif options.list:
-        for entry in journal.entries(text):
-            said = f"{entry.id or '-'}  {entry.date}  {entry.kind}: {entry.title}"
-            print(unbroken(said))
+        for entry in experiment_log.entries(text):
+            text = f"{entry.id or '-'}  {entry.date}  {entry.kind}: {entry.title}"
+            print(unbroken(text))
     else:
         sys.stdout.write(document(text))
     return 0
 
 
 def rule(options: argparse.Namespace) -> int:
-    """Say what a code means; without one, list all codes."""
+    """Explain a rule; without a code, list all rules."""
     from torchproof import report
 
     if options.code:

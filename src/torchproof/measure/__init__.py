@@ -14,63 +14,70 @@ if TYPE_CHECKING:
     from torchproof.measure import comparison as comparison
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
-    from torchproof.measure.bench_plan import Questions as Questions
-    from torchproof.measure.comparison import PATHS as PATHS
-    from torchproof.measure.comparison import TIMED_UNDER as TIMED_UNDER
+    from torchproof.measure.bench_plan import BenchOptions as BenchOptions
+    from torchproof.measure.comparison import PATH_SUFFIXES as PATH_SUFFIXES
+    from torchproof.measure.comparison import TIMING_CONDITIONS as TIMING_CONDITIONS
     from torchproof.measure.comparison import Comparison as Comparison
     from torchproof.measure.comparison import Row as Row
     from torchproof.measure.comparison import Thresholds as Thresholds
     from torchproof.measure.comparison import compare as compare
     from torchproof.measure.comparison.decisions import Decision as Decision
     from torchproof.measure.comparison.decisions import decision as decision
+    from torchproof.measure.comparison.decisions import (
+        exclusion_reason as exclusion_reason,
+    )
     from torchproof.measure.comparison.decisions import name_of as name_of
-    from torchproof.measure.comparison.decisions import trouble as trouble
     from torchproof.measure.comparison.metrics import Metric as Metric
-    from torchproof.measure.comparison.metrics import in_words as in_words
+    from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side
     from torchproof.measure.session import Session as Session
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
     from torchproof.measure.specs import EAGER as EAGER
-    from torchproof.measure.specs import Measured as Measured
+    from torchproof.measure.specs import MeasureResult as MeasureResult
     from torchproof.measure.specs import Plan as Plan
-    from torchproof.measure.specs import Spec as Spec
+    from torchproof.measure.specs import StrategySpec as StrategySpec
     from torchproof.measure.specs import measure as measure
     from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.specs import switches as switches
-    from torchproof.measure.starts import started as started
-    from torchproof.measure.strategy_state import Seat as Seat
-    from torchproof.measure.worker_process import ArmError as ArmError
-    from torchproof.measure.worker_process import Process as Process
+    from torchproof.measure.starts import start_record as start_record
+    from torchproof.measure.strategy_state import StrategyState as StrategyState
+    from torchproof.measure.worker_process import WorkerError as WorkerError
+    from torchproof.measure.worker_process import WorkerProcess as WorkerProcess
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        ".bench_plan": ["Questions"],
+        ".bench_plan": ["BenchOptions"],
         ".comparison": [
             "Comparison",
-            "PATHS",
+            "PATH_SUFFIXES",
             "Row",
-            "TIMED_UNDER",
+            "TIMING_CONDITIONS",
             "Thresholds",
             "compare",
         ],
-        ".comparison.decisions": ["Decision", "decision", "name_of", "trouble"],
-        ".comparison.metrics": ["Metric", "in_words"],
+        ".comparison.decisions": [
+            "Decision",
+            "decision",
+            "name_of",
+            "exclusion_reason",
+        ],
+        ".comparison.metrics": ["Metric", "ratio_text"],
         ".comparison.ratios": ["side_by_side"],
         ".session": ["Session"],
         ".specs": [
             "AS_WRITTEN",
             "EAGER",
-            "Measured",
+            "MeasureResult",
             "Plan",
-            "Spec",
+            "StrategySpec",
             "measure",
             "strategy_named",
             "switches",
         ],
-        ".starts": ["started"],
-        ".strategy_state": ["Seat"],
-        ".worker_process": ["ArmError", "Process"],
+        ".starts": ["start_record"],
+        ".strategy_state": ["StrategyState"],
+        ".worker_process": ["WorkerError", "WorkerProcess"],
     },
     modules=[
         ".bench_plan",

@@ -1,4 +1,7 @@
-"""The questions people ask of a benchmark, as the arms and shapes that answer them."""
+"""Turns the flags of `bench` into the strategies and input shapes to measure.
+
+Takes `BenchOptions` and the arguments for `torch.compile`, returns `StrategySpec`s.
+"""
 
 from __future__ import annotations
 
@@ -10,70 +13,73 @@ from typing import Any
 
 from torchproof import strategies
 from torchproof.measure import guard_filters
-from torchproof.measure.specs import EAGER, Spec
+from torchproof.measure.specs import EAGER, StrategySpec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
-CONTROL, TOGETHER = "control", "all together"
+CONTROL = "control"
+TOGETHER = "all together"
 
 
 @dataclass(frozen=True)
-class Questions:
-    """What is asked; nothing asked means the default strategies."""
+class BenchOptions:
+    """The flags that choose what to measure; without any, the default strategies."""
 
     strategies: tuple[str, ...] = ()
     modes: bool = False
     latency: bool = False
     guards: bool = False
-    ablate: tuple[tuple[str, Any], ...] = ()  # None: the other value of a switch
+    ablate: tuple[tuple[str, Any], ...] = ()  # value None: flip the switch
     batch: tuple[int, ...] = ()
     sequence: tuple[int, ...] = ()
     backends: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
 
     @property
-    def names_arms(self) -> bool:
-        asked = (self.modes, self.latency, self.guards, self.ablate, self.backends)
-        return bool(self.strategies or any(asked))
+    def names_strategies(self) -> bool:
+        flags = (self.modes, self.latency, self.guards, self.ablate, self.backends)
+        return bool(self.strategies or any(flags))
 
     @property
     def shapes(self) -> tuple[Mapping[str, int], ...]:
-        """Gone through in this order, the first one cold."""
+        """Input shapes in the order of measuring; the first one starts cold."""
         swept = [{"batch": size} for size in self.batch]
         swept += [{"sequence": length} for length in self.sequence]
         return tuple(swept) or ({},)
 
 
-def arms(asked: Questions, compile_with: Mapping[str, Any]) -> tuple[Spec, ...]:
-    """Eager first, then every arm that a question needs, each once."""
-    found = [Spec(EAGER)]
-    found += [Spec(strategies.parse(name)) for name in asked.strategies]
+def strategy_specs(
+    options: BenchOptions, compile_arguments: Mapping[str, Any]
+) -> tuple[StrategySpec, ...]:
+    """Returns eager, then every strategy that an option needs, without duplicates."""
+    specs = [StrategySpec(EAGER)]
+    specs += [StrategySpec(strategies.parse(name)) for name in options.strategies]
     full = strategies.parse("full")
-    if asked.modes:
-        found += [Spec(_in_mode(full, mode)) for mode in strategies.MODES]
-    if asked.latency:
-        found += [Spec(full), Spec(strategies.parse("regional"))]
-    if asked.guards:
-        found.append(Spec(full))
+    if options.modes:
+        specs += [StrategySpec(_in_mode(full, mode)) for mode in strategies.MODES]
+    if options.latency:
+        specs += [StrategySpec(full), StrategySpec(strategies.parse("regional"))]
+    if options.guards:
+        specs.append(StrategySpec(full))
         for method in guard_filters.METHODS:
-            found.append(Spec(full, variant={"guards": method}, guards=method))
-    for backend in asked.backends:
-        arm = strategies.with_arguments(full, backend=backend)
-        found.append(Spec(arm, variant={"backend": backend}))
-    found += _ablation(full, asked.ablate)
-    if not asked.names_arms:
-        found += _default(compile_with)
-    if compile_with:
-        found = [_compiled_with(spec, compile_with) for spec in found]
-    return tuple(_with_types(_each_once(found), asked.dtypes))
+            specs.append(StrategySpec(full, variant={"guards": method}, guards=method))
+    for backend in options.backends:
+        strategy = strategies.with_arguments(full, backend=backend)
+        specs.append(StrategySpec(strategy, variant={"backend": backend}))
+    specs += _ablation(full, options.ablate)
+    if not options.names_strategies:
+        specs += _default(compile_arguments)
+    if compile_arguments:
+        specs = [_compiled_with(spec, compile_arguments) for spec in specs]
+    return tuple(_with_types(_without_duplicates(specs), options.dtypes))
 
 
-def _default(compile_with: Mapping[str, Any]) -> list[Spec]:
-    nested = strategies.records_graphs(compile_with)  # no graph within a graph
+def _default(compile_arguments: Mapping[str, Any]) -> list[StrategySpec]:
+    nested = strategies.records_graphs(compile_arguments)  # CUDA graphs do not nest
     for_cuda = set(strategies.defaults("cuda")) - set(strategies.defaults("cpu"))
     return [
-        Spec(strategies.parse(name), cuda_only=name in for_cuda)
+        StrategySpec(strategies.parse(name), cuda_only=name in for_cuda)
         for name in strategies.defaults("cuda")
         if not (nested and strategies.parse(name).graph)
     ]
@@ -83,27 +89,27 @@ def _in_mode(full: Strategy, mode: str) -> Strategy:
     return full if mode == "default" else strategies.parse(f"full:{mode}")
 
 
-def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[Spec]:
-    """Each change alone, all together, and a control, which is never left out."""
+def _ablation(full: Strategy, changes: Iterable[tuple[str, Any]]) -> list[StrategySpec]:
+    """Returns a control, each change alone, and all changes together."""
     changes = list(changes)
     if not changes:
         return []
-    found = [Spec(full, variant={"config": CONTROL})]
+    specs = [StrategySpec(full, variant={"config": CONTROL})]
     alone = [{name: value} for name, value in changes]
-    named = [(f"{name}={value}", {name: value}) for name, value in changes]
+    labelled = [(f"{name}={value}", {name: value}) for name, value in changes]
     if len(changes) > 1:
         together: dict[str, Any] = {}
         for change in alone:
             together |= change
-        named.append((TOGETHER, together))
-    for label, options in named:
-        arm = strategies.with_arguments(full, options=options)
-        found.append(Spec(arm, variant={"config": label}))
-    return found
+        labelled.append((TOGETHER, together))
+    for label, options in labelled:
+        strategy = strategies.with_arguments(full, options=options)
+        specs.append(StrategySpec(strategy, variant={"config": label}))
+    return specs
 
 
-def _compiled_with(spec: Spec, arguments: Mapping[str, Any]) -> Spec:
-    """`--compile` holds for every arm that compiles and does not say otherwise."""
+def _compiled_with(spec: StrategySpec, arguments: Mapping[str, Any]) -> StrategySpec:
+    """Adds the arguments of `--compile` that the strategy does not set itself."""
     if not spec.strategy.compiles:
         return spec
     more = {k: v for k, v in arguments.items() if k not in spec.strategy.arguments}
@@ -112,14 +118,16 @@ def _compiled_with(spec: Spec, arguments: Mapping[str, Any]) -> Spec:
     return replace(spec, strategy=strategies.with_arguments(spec.strategy, **more))
 
 
-def _each_once(specs: Iterable[Spec]) -> list[Spec]:
-    kept: dict[str, Spec] = {}
+def _without_duplicates(specs: Iterable[StrategySpec]) -> list[StrategySpec]:
+    by_label: dict[str, StrategySpec] = {}
     for spec in specs:
-        kept.setdefault(spec.label, spec)
-    return list(kept.values())
+        by_label.setdefault(spec.label, spec)
+    return list(by_label.values())
 
 
-def _with_types(specs: list[Spec], dtypes: tuple[str, ...]) -> list[Spec]:
+def _with_types(
+    specs: list[StrategySpec], dtypes: tuple[str, ...]
+) -> list[StrategySpec]:
     if not dtypes:
         return specs
     return [
@@ -129,17 +137,17 @@ def _with_types(specs: list[Spec], dtypes: tuple[str, ...]) -> list[Spec]:
     ]
 
 
-# -- reading what the user wrote -------------------------------------------------------
+# -- parsing flag values ---------------------------------------------------------------
 
 
 def read_sizes(text: str, flag: str) -> tuple[int, ...]:
-    """`4,8,1` as numbers above 0."""
+    """Parses `4,8,1` into positive integers."""
     try:
         sizes = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         sizes = (0,)
     if any(size < 1 for size in sizes):
-        raise UserError(f"{flag} {text}: give whole numbers above 0, as in 4,8,1")
+        raise UserError(f"{flag} {text}: expected positive integers, as in 4,8,1")
     return sizes
 
 
@@ -147,43 +155,45 @@ def read_types(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for name in names:
         if name not in NUMBER_TYPES:
-            known = ", ".join(NUMBER_TYPES)
-            raise UserError(f"--dtype {name}: choose from {known}")
+            choices = ", ".join(NUMBER_TYPES)
+            raise UserError(f"--dtype {name}: choose from {choices}")
     return names
 
 
-def settled(
-    changes: Iterable[tuple[str, Any]], switches: Mapping[str, Any]
+def resolve_ablation(
+    changes: Iterable[tuple[str, Any]], defaults: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
-    """Changes of Inductor's switches, each known and with a value."""
-    found = []
+    """Checks that Inductor has each option; a boolean without a value is flipped."""
+    resolved = []
     for name, value in changes:
-        if name not in switches:
-            near = difflib.get_close_matches(name, switches, n=1, cutoff=0.5)
+        if name not in defaults:
+            near = difflib.get_close_matches(name, defaults, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]}?" if near else "see torch._inductor.config"
-            raise UserError(f"--ablate: Inductor has no switch {name!r}: {hint}")
+            raise UserError(f"--ablate: Inductor has no option {name!r}: {hint}")
         if value is None:
-            if not isinstance(switches[name], bool):
-                raise UserError(f"--ablate {name}: give a value, as in {name}=...")
-            value = not switches[name]
-        found.append((name, value))
-    return tuple(found)
+            if not isinstance(defaults[name], bool):
+                raise UserError(f"--ablate {name}: it needs a value: {name}=VALUE")
+            value = not defaults[name]
+        resolved.append((name, value))
+    return tuple(resolved)
 
 
 def read_ablation(text: str) -> tuple[tuple[str, Any], ...]:
-    """`max_autotune;coordinate_descent_tuning=True`: names, with values or without."""
-    found: list[tuple[str, Any]] = []
+    """Parses `max_autotune;coordinate_descent_tuning=True`; a value is optional."""
+    changes: list[tuple[str, Any]] = []
     for part in text.split(";"):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not name:
             continue
         if equals:
             try:
-                found.append((name, ast.literal_eval(value)))
+                changes.append((name, ast.literal_eval(value)))
             except (ValueError, SyntaxError):
-                found.append((name, value))
+                changes.append((name, value))
         else:
-            found.append((name, None))
-    if text.strip() and not found:
-        raise UserError(f"--ablate {text!r} names no switch, as in 'max_autotune'")
-    return tuple(found)
+            changes.append((name, None))
+    if text.strip() and not changes:
+        raise UserError(
+            f"--ablate {text!r} names no option of Inductor, such as 'max_autotune'"
+        )
+    return tuple(changes)

@@ -1,37 +1,73 @@
-"""What the compiler did in this process: seconds by phase, counts, and cache lookups.
+"""Statistics of the compiler in this process: seconds by phase, counts, cache lookups.
 
-The program's own imports decide when torch is there: nothing here imports it before a
-method is called.
+The module does not import torch; its methods do. A script under measurement decides
+itself when torch is imported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
-from torchproof.measure.cache_stats import Caches
-
+CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+_COARSE_S = 0.05  # file times come from a clock that lags by some milliseconds
 _PHASES = ("dynamo", "aot_autograd", "inductor", "triton", "graph_recording")
 
 
-class Ledger:
-    """Kept from the compiler's import on; `look_anew` closes a page."""
+class CacheLookups:
+    """The cache lookups of this process, and the state of its cache folders."""
 
     def __init__(self) -> None:
-        self._caches = Caches()
-        self._seen: Counter[str] = Counter()
+        self._started_s = time.time()
+        self._missed: set[tuple[str, str]] = set()
+        # Which cache, whether it was a hit, whether this process had stored the graph.
+        self.lookups: list[tuple[str, bool, bool]] = []
+
+    def note(self, cache: str, key: str, hit: bool) -> None:
+        """Adds a lookup. A miss stores the graph, so a later hit is of this process."""
+        self.lookups.append((cache, hit, (cache, key) in self._missed))
+        if not hit:
+            self._missed.add((cache, key))
+
+    def filled_before(self) -> str | None:
+        """Returns a cache folder that holds files older than this process.
+
+        Torch does not count every hit: it finds kernels by their source even if graph
+        caches are disabled.
+        """
+        for variable in CACHE_FOLDERS:
+            folder = os.environ.get(variable)
+            if folder and any(map(self._is_older, Path(folder).rglob("*"))):
+                return folder
+        return None
+
+    def _is_older(self, path: Path) -> bool:
+        with contextlib.suppress(FileNotFoundError):  # torch renames cache files
+            return path.is_file() and path.stat().st_ctime < self._started_s - _COARSE_S
+        return False
+
+
+class CompileStats:
+    """Counts from the import of the compiler on; `reset` starts new counts."""
+
+    def __init__(self) -> None:
+        self._lookups = CacheLookups()
+        self._at_reset: Counter[str] = Counter()
         self._hooks = contextlib.ExitStack()
-        self._open, self._took_s = False, 0.0
+        self._open = False
+        self._import_s = 0.0
 
     def open(self, *, inductor: bool = True) -> float:
-        """Imports the compiler, which torch does at its first use; in seconds.
+        """Imports the compiler, which torch does lazily; returns the seconds it took.
 
-        Asked again it says what it took the first time.
+        Later calls return the seconds of the first one.
         """
         if self._open:
-            return self._took_s
+            return self._import_s
         begin = time.perf_counter()
         from torchproof.torch_private import compile_costs
 
@@ -40,58 +76,63 @@ class Ledger:
         self._open = True
         if inductor:
             self.watch_cache()
-        self._took_s = time.perf_counter() - begin
-        return self._took_s
+        self._import_s = time.perf_counter() - begin
+        return self._import_s
 
     def watch_cache(self) -> None:
-        """Once Inductor is imported."""
+        """Records cache lookups; call it once Inductor is imported."""
         from torchproof.torch_private import compile_costs
 
-        self._hooks.enter_context(compile_costs.cache_lookups(self._caches.note))
+        self._hooks.enter_context(compile_costs.cache_lookups(self._lookups.note))
 
     def compilations(self) -> int:
-        """How often something was compiled so far."""
+        """Returns the number of compilations so far."""
         if not self._open:
             return 0
         from torchproof.torch_private import compile_costs
 
         return sum(not each.runtime for each in compile_costs.compilations())
 
-    def page(self) -> dict[str, Any]:
-        """Seconds by phase, counts, and where the code came from, on this page."""
+    def since_reset(self) -> dict[str, Any]:
+        """Returns seconds by phase, counts and cache lookups since the last reset."""
         if not self._open:
             return {"compile_s": None, "counts": None, "cache": None}
         from torchproof.torch_private import compile_costs
 
-        done = compile_costs.compilations()[self._seen["compilations"] :]
+        compilations = compile_costs.compilations()[self._at_reset["compilations"] :]
         phases = {
-            phase: sum(getattr(each, phase) for each in done) for phase in _PHASES
+            phase: sum(getattr(each, phase) for each in compilations)
+            for phase in _PHASES
         }
-        cache = {k: v - self._seen[k] for k, v in compile_costs.cache_counts().items()}
+        cache = {
+            k: v - self._at_reset[k] for k, v in compile_costs.cache_counts().items()
+        }
         return {
             "compile_s": phases | {"total": sum(phases.values())},
             "counts": {
-                "graphs": compile_costs.graph_count() - self._seen["graphs"],
-                "recompiles": sum(each.again for each in done),
-                "artifacts": sum(not each.runtime and not each.failed for each in done),
-                "guards": sum(each.guards for each in done),
+                "graphs": compile_costs.graph_count() - self._at_reset["graphs"],
+                "recompiles": sum(each.again for each in compilations),
+                "artifacts": sum(
+                    not each.runtime and not each.failed for each in compilations
+                ),
+                "guards": sum(each.guards for each in compilations),
             },
             "cache": cache
             | {
-                "lookups": self._caches.lookups[self._seen["lookups"] :],
-                "filled_before": self._caches.filled_before(),
+                "lookups": self._lookups.lookups[self._at_reset["lookups"] :],
+                "filled_before": self._lookups.filled_before(),
             },
         }
 
-    def look_anew(self) -> None:
-        """What was compiled so far belongs to an earlier page."""
+    def reset(self) -> None:
+        """Starts new counts: later reports leave out what was compiled so far."""
         if not self._open:
             return
         from torchproof.torch_private import compile_costs
 
-        self._seen = Counter(
+        self._at_reset = Counter(
             compilations=len(compile_costs.compilations()),
             graphs=compile_costs.graph_count(),
-            lookups=len(self._caches.lookups),
+            lookups=len(self._lookups.lookups),
             **compile_costs.cache_counts(),
         )

@@ -1,4 +1,4 @@
-"""Ways to check fewer guards, applied in the process of an arm and accounted for."""
+"""Applies methods that check fewer guards, and counts the guards they drop."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 from torchproof.strategies import Strategy, with_arguments
 
 STANCE = "skip_guard_eval_unsafe"
-# Each way, and what is no longer noticed.
+# Each method, and what the compiled code no longer checks.
 METHODS = {
-    STANCE: "everything but what tells the versions compiled so far apart",
+    STANCE: "all guards, except those that choose between the compiled versions",
     "skip_guard_on_inbuilt_nn_modules_unsafe": "changes to torch.nn modules",
     "skip_guard_on_all_nn_modules_unsafe": "changes to any module",
 }
 
 
-def filtered(strategy: Strategy, method: str) -> Strategy:
-    """The strategy with one of torch's guard filters; the stance needs no change."""
+def with_filter(strategy: Strategy, method: str) -> Strategy:
+    """Adds one of torch's guard filters to a strategy; the stance needs no filter."""
     if method == STANCE:
         return strategy
-    written = f"torch.compiler.{method}"
-    return with_arguments(strategy, options={"guard_filter_fn": written})
+    name = f"torch.compiler.{method}"
+    return with_arguments(strategy, options={"guard_filter_fn": name})
 
 
 @contextlib.contextmanager
-def dropped(method: str) -> Iterator[Counter[str]]:
-    """Counts by their type the guards that a filter leaves out."""
+def counting_dropped(method: str) -> Iterator[Counter[str]]:
+    """Counts the guards that a filter drops, by type."""
     import torch
 
     types: Counter[str] = Counter()
     original = getattr(torch.compiler, method)
 
-    def counted(entries: Sequence[Any]) -> list[bool]:
-        kept = list(original(entries))
-        for entry, stays in zip(entries, kept, strict=True):
+    def counting_filter(entries: Sequence[Any]) -> list[bool]:
+        decisions = list(original(entries))
+        for entry, stays in zip(entries, decisions, strict=True):
             if not stays:
                 types[entry.guard_type] += 1
-        return kept
+        return decisions
 
-    setattr(torch.compiler, method, counted)
+    setattr(torch.compiler, method, counting_filter)
     try:
         yield types
     finally:

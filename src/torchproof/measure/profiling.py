@@ -1,4 +1,4 @@
-"""Clocks and gauges of a process that runs a target: time, memory, guards, kernels."""
+"""Measures time, memory, guard lookups and kernels in the process of a target."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from typing import Any
 from torchproof.records import stats
 
 LOOKUP = "TorchDynamo Cache Lookup"
-_LATE_MS = 0.1  # to find all streams idle takes a tenth of that
-_PROFILED_PASSES = (3, 30)  # at least, at most
+_LATE_MS = 0.1  # ten times what a synchronisation of idle streams takes
+_PROFILED_PASSES = (3, 30)  # fewest, most
 _PROFILED_S = 0.3
-_MOST_SAMPLES = 1000  # of one round
-_GENERATED = "triton_"  # how the names of kernels begin that Inductor writes
+_MOST_SAMPLES = 1000  # per round
+_GENERATED = "triton_"  # prefix of the kernels that Inductor generates
 
 
 class Clock:
-    """Times one call: device events on CUDA, synchronised; a monotonic clock else."""
+    """Times one call, with synchronised events on CUDA, else with a monotonic clock."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -35,7 +35,7 @@ class Clock:
             self._end = torch.cuda.Event(enable_timing=True)
 
     def milliseconds(self, step: Callable[[], Any]) -> float:
-        """What one step takes until its last kernel has ended, on whatever stream."""
+        """Returns the time of a step until its last kernel ends, on any stream."""
         if self.device != "cuda":
             begin = time.perf_counter_ns()
             step()
@@ -44,14 +44,14 @@ class Clock:
         step()
         self._end.record()
         self._end.synchronize()
-        ended = time.perf_counter_ns()
-        self.synchronise()  # events know of their own stream only
-        late_ms = (time.perf_counter_ns() - ended) / 1e6
+        end_ns = time.perf_counter_ns()
+        self.synchronise()  # an event covers its own stream only
+        late_ms = (time.perf_counter_ns() - end_ns) / 1e6
         elapsed = float(self._begin.elapsed_time(self._end))
         return elapsed + late_ms if late_ms > _LATE_MS else elapsed
 
     def seconds(self, step: Callable[[], Any]) -> float:
-        """Wall time of a step, compilation included, until the device is done."""
+        """Returns the wall time of a step and its compilation, device included."""
         self.synchronise()
         begin = time.perf_counter()
         step()
@@ -65,44 +65,45 @@ class Clock:
             torch.cuda.synchronize()
 
 
-def yields() -> int:
-    """How often this thread had to give up its core to another program."""
+def context_switches() -> int:
+    """Returns the count of involuntary context switches of this thread."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 def timed(
     run: Callable[[], float], count: int, seconds: float
 ) -> tuple[list[float], list[int]]:
-    """Times per call of a pass over so many, again and again for a while.
+    """Runs passes of `count` calls for a while.
 
-    And how often the core was yielded before and after each.
+    Returns the times per call, and the context switches before and after each pass.
     """
     times: list[float] = []
-    taken = [yields()]
-    begin, clean = time.monotonic(), 0
+    switches = [context_switches()]
+    begin = time.monotonic()
+    clean = 0
     while len(times) < _MOST_SAMPLES:
         times.append(run() / count)
-        taken.append(yields())
-        clean += taken[-1] == taken[-2]
+        switches.append(context_switches())
+        clean += switches[-1] == switches[-2]
         elapsed_ms = (time.monotonic() - begin) * 1e3
         if stats.round_is_over(elapsed_ms, clean, seconds * 1e3):
             break
-    return times, taken
+    return times, switches
 
 
-def wake(device: str) -> None:
-    """The device's context and libraries, which no strategy is to pay for."""
+def initialise_device(device: str) -> None:
+    """Loads the device context and libraries, so that no strategy pays for them."""
     import torch
 
     if device == "cuda":
-        for number_type in (torch.float32, torch.bfloat16):
-            one = torch.ones(8, 8, device=device, dtype=number_type)
+        for dtype in (torch.float32, torch.bfloat16):
+            one = torch.ones(8, 8, device=device, dtype=dtype)
             (one @ one).sum().item()
     torch.ones(8, 8) @ torch.ones(8, 8)
 
 
-def give_back() -> None:
-    """Device memory that is kept for tensors to come."""
+def release_cached_memory() -> None:
+    """Returns cached device memory to the driver."""
     import torch
 
     if torch.cuda.is_initialized():
@@ -110,8 +111,8 @@ def give_back() -> None:
 
 
 def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
-    """The most memory a pass needs, in bytes; what was needed before is left out."""
-    gauge: dict[str, int | None] = dict.fromkeys(
+    """Returns the peak memory of a pass in bytes, without earlier peaks."""
+    peaks: dict[str, int | None] = dict.fromkeys(
         ("cuda_allocated", "cuda_graph_pools", "cuda_reserved", "cuda_process")
     )
     if device == "cuda":
@@ -120,18 +121,18 @@ def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
         torch.cuda.reset_peak_memory_stats()
     resets = _reset_peak_rss()
     run()
-    gauge["host_rss"] = _status("VmHWM" if resets else "VmRSS")
+    peaks["host_rss"] = _status("VmHWM" if resets else "VmRSS")
     if device == "cuda":
         torch.cuda.synchronize()
-        gauge["cuda_allocated"] = torch.cuda.max_memory_allocated()
-        gauge["cuda_graph_pools"] = _graph_pools()
-        gauge["cuda_reserved"] = torch.cuda.max_memory_reserved()
-        gauge["cuda_process"] = _process_vram()
-    return gauge
+        peaks["cuda_allocated"] = torch.cuda.max_memory_allocated()
+        peaks["cuda_graph_pools"] = _graph_pools()
+        peaks["cuda_reserved"] = torch.cuda.max_memory_reserved()
+        peaks["cuda_process"] = _process_vram()
+    return peaks
 
 
 def _graph_pools() -> int:
-    """What CUDA graphs keep for their replays, which no longer counts as allocated."""
+    """Returns the bytes that CUDA graphs reserve; torch does not count them."""
     import torch
 
     return sum(
@@ -141,8 +142,8 @@ def _graph_pools() -> int:
     )
 
 
-def held(device: str) -> dict[str, int]:
-    """Bytes this process holds, so that it is known how many like it have room."""
+def memory_in_use(device: str) -> dict[str, int]:
+    """Returns the bytes in use, to tell how many more processes fit in memory."""
     vram = 0
     if device == "cuda":
         import torch
@@ -152,7 +153,7 @@ def held(device: str) -> dict[str, int]:
 
 
 def _reset_peak_rss() -> bool:
-    """Linux forgets a process's highest RSS when 5 is written there."""
+    """Resets the peak RSS of the process: Linux does so when 5 is written there."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -161,8 +162,8 @@ def _reset_peak_rss() -> bool:
 
 
 def _status(name: str) -> int | None:
-    found = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
-    return int(found[1]) * 1024 if found else None
+    match = re.search(rf"^{name}:\s+(\d+) kB", _read("/proc/self/status"), re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
 
 
 def _read(path: str) -> str:
@@ -173,11 +174,11 @@ def _read(path: str) -> str:
 
 
 def _process_vram() -> int | None:
-    """What the driver says this process holds, contexts and modules included."""
-    told = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    """Returns the device memory of this process with contexts, from the driver."""
+    query = ["--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(
-            ["nvidia-smi", *told], capture_output=True, text=True, timeout=20
+            ["nvidia-smi", *query], capture_output=True, text=True, timeout=20
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -191,38 +192,42 @@ def _process_vram() -> int | None:
 def profile(
     device: str, run: Callable[[], Any], *, calls: int, trace: Path | None = None
 ) -> dict[str, Any]:
-    """Guard lookups and kernels per call, as torch's profiler saw them.
+    """Profiles guard lookups and kernels per call; one run makes `calls` calls.
 
-    A run makes that many calls. With `trace`, the Chrome trace is kept there.
+    With `trace`, the Chrome trace is saved there.
     """
     few, many = _PROFILED_PASSES
     begin = time.monotonic()
     run()
     fit = int(_PROFILED_S / (time.monotonic() - begin))
     count = few if trace else min(max(few, fit), many)
-    events = observed(device, lambda: [run() for _ in range(count)], trace=trace)
+    events = profiler_events(device, lambda: [run() for _ in range(count)], trace=trace)
     steps = count * calls
     lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]
-    found: dict[str, Any] = {"lookup_us": None, "lookup_range_us": None}
-    found |= {"lookups": len(lookups) / steps, "kernels": None}
+    facts: dict[str, Any] = {
+        "lookup_us": None,
+        "lookup_range_us": None,
+        "lookups": len(lookups) / steps,
+        "kernels": None,
+    }
     if len(lookups) > 1:
-        # Of one lookup, then of all that a step makes: a hiccup in one is not in all.
+        # Quartiles over lookups, times lookups per step: robust to a slow one.
         first, middle, third = statistics.quantiles(lookups, n=4)
-        found["lookup_us"] = middle * found["lookups"]
-        found["lookup_range_us"] = [x * found["lookups"] for x in (first, third)]
+        facts["lookup_us"] = middle * facts["lookups"]
+        facts["lookup_range_us"] = [x * facts["lookups"] for x in (first, third)]
     if device == "cuda":
         kernels = [e for e in device_events(events) if is_kernel(e)]
-        found["kernels"] = len(kernels) / steps
-        found["kernel_ms"] = covered_us(kernels) / 1e3 / steps
+        facts["kernels"] = len(kernels) / steps
+        facts["kernel_ms"] = covered_us(kernels) / 1e3 / steps
         generated = [e for e in kernels if e.name.startswith(_GENERATED)]
-        found["generated_ms"] = covered_us(generated) / 1e3 / steps
-    return found
+        facts["generated_ms"] = covered_us(generated) / 1e3 / steps
+    return facts
 
 
-def observed(
+def profiler_events(
     device: str, run: Callable[[], Any], *, trace: Path | None = None
 ) -> list[Any]:
-    """The events of a run, as torch's profiler saw them."""
+    """Runs under torch's profiler and returns its events."""
     import torch
 
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -233,19 +238,19 @@ def observed(
         torch.profiler.profile(
             activities=activities,
             with_stack=trace is not None,
-            acc_events=True,  # without, torch 2.11 warns that it keeps one cycle
-        ) as seen,
+            acc_events=True,  # torch 2.11 warns otherwise that it keeps one cycle
+        ) as profiler,
     ):
         run()
         if device == "cuda":
             torch.cuda.synchronize()
     if trace is not None:
-        seen.export_chrome_trace(str(trace))
-    return list(seen.events())
+        profiler.export_chrome_trace(str(trace))
+    return list(profiler.events())
 
 
 def device_events(events: list[Any]) -> list[Any]:
-    """Of what the profiler saw: kernels, copies and fills on the GPU."""
+    """Returns the kernels, copies and fills on the GPU."""
     return [
         e for e in events if "CUDA" in str(e.device_type) and not e.is_user_annotation
     ]
@@ -257,19 +262,20 @@ def is_kernel(event: Any) -> bool:
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """The profiler's library announces itself there, whatever its log level."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    """Silences stderr: the profiler's library prints there at every log level."""
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 
 def covered_us(events: list[Any]) -> float:
-    """How long at least one of these was under way."""
+    """Returns the time during which at least one of the events was running."""
     total, reached = 0.0, float("-inf")
     spans = ((e.time_range.start, e.time_range.end) for e in events)
     for begin, end in sorted(spans):

@@ -1,4 +1,4 @@
-"""What the arms of a session gave, as measurements with verdicts."""
+"""Turns the state of each strategy of a session into measurements with verdicts."""
 
 from __future__ import annotations
 
@@ -6,87 +6,95 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torchproof.measure.specs import Plan, Spec
-from torchproof.measure.starts import started
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.starts import start_record
 from torchproof.process import aslr
 from torchproof.records import Measurement, one_line, stats
 
 if TYPE_CHECKING:
-    from torchproof.measure.strategy_state import Seat
+    from torchproof.measure.strategy_state import StrategyState
 
 References = Mapping[tuple[str | None, int], Mapping[str, Any]]
 
 FELL_BACK = "fell back"
 _APART = (
-    "too little memory for all arms at once: they were timed one after the other, so"
-    " that a machine that slows down meanwhile can pass for a slower arm"
+    "too little memory for all strategies at once: they were timed one after the other,"
+    " so a machine that slows down can look like a slower strategy"
 )
 
 
 def rows(
-    seats: Sequence[Seat], plan: Plan, references: References, *, apart: bool = False
+    states: Sequence[StrategyState],
+    plan: Plan,
+    references: References,
+    *,
+    apart: bool = False,
 ) -> tuple[Measurement, ...]:
-    """One measurement an arm and shape, compared with eager of the same shape.
+    """Returns one measurement per strategy and shape, compared with eager.
 
-    `apart`: the arms were not all sampled side by side.
+    `apart` says that the strategies were not all sampled side by side.
     """
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     for number, shape in enumerate(plan.shapes):
-        _cut_to_common_rounds(seats, number)
+        _cut_to_common_rounds(states, number)
         plain = [
-            _row(seat, number, references.get((seat.spec.dtype, number), {}))
-            for seat in seats
+            _row(state, number, references.get((state.spec.dtype, number), {}))
+            for state in states
         ]
-        for seat, row in zip(seats, plain, strict=True):
-            base = _eager_of(seat.spec, seats, plain)
-            row = replace(row, variant={**seat.spec.variant, **shape})
+        for state, row in zip(states, plain, strict=True):
+            base = _eager_of(state.spec, states, plain)
+            row = replace(row, variant={**state.spec.variant, **shape})
             if apart and row.rounds_ms:
                 row = replace(row, notes=(*row.notes, _APART))
-            found.append(_judged(row, base, seat))
-    return tuple(found)
+            measurements.append(_with_verdict(row, base, state))
+    return tuple(measurements)
 
 
-def _cut_to_common_rounds(seats: Sequence[Seat], number: int) -> None:
-    """An interruption leaves some arms a round ahead of others."""
-    sat = [s.facts[number]["rounds"] for s in seats if s.runs and number < len(s.facts)]
-    counts = [min(map(len, parts)) for parts in zip(*sat, strict=False)]
-    for parts in sat:
+def _cut_to_common_rounds(states: Sequence[StrategyState], number: int) -> None:
+    """Drops extra rounds: an interruption leaves some strategies a round ahead."""
+    rounds_of = [
+        s.facts[number]["rounds"] for s in states if s.runs and number < len(s.facts)
+    ]
+    counts = [min(map(len, parts)) for parts in zip(*rounds_of, strict=False)]
+    for parts in rounds_of:
         parts[:] = [part[:count] for part, count in zip(parts, counts, strict=False)]
 
 
 def _eager_of(
-    spec: Spec, seats: Sequence[Seat], plain: Sequence[Measurement]
+    spec: StrategySpec, states: Sequence[StrategyState], plain: Sequence[Measurement]
 ) -> Measurement | None:
-    """Eager with the same type of numbers, if it got through."""
-    for seat, row in zip(seats, plain, strict=True):
-        if seat.runs and seat.spec.is_eager and seat.spec.dtype == spec.dtype:
+    """Returns the row of eager with the same dtype, if it ran."""
+    for state, row in zip(states, plain, strict=True):
+        if state.runs and state.spec.is_eager and state.spec.dtype == spec.dtype:
             return row
     return None
 
 
-def _row(seat: Seat, number: int, reference: Mapping[str, Any]) -> Measurement:
-    source = "" if seat.spec.as_written else seat.spec.strategy.source()
-    row = Measurement(seat.spec.strategy.name, source=source)
-    if seat.skipped:
-        return replace(row, verdict="skipped", notes=(seat.skipped,))
-    if seat.error:
-        row = replace(row, verdict="failed", error=one_line(seat.error))
-    if number >= len(seat.facts):
+def _row(
+    state: StrategyState, number: int, reference: Mapping[str, Any]
+) -> Measurement:
+    source = "" if state.spec.as_written else state.spec.strategy.source()
+    row = Measurement(state.spec.strategy.name, source=source)
+    if state.skipped:
+        return replace(row, verdict="skipped", notes=(state.skipped,))
+    if state.error:
+        row = replace(row, verdict="failed", error=one_line(state.error))
+    if number >= len(state.facts):
         return row
-    facts = seat.facts[number]
-    start = started("cold", facts) | {"later_compile_s": later_compile_s(facts)}
+    facts = state.facts[number]
+    start = start_record("cold", facts) | {"later_compile_s": later_compile_s(facts)}
     row = replace(
         row,
         first_call_s=None if start["refused"] else facts["first_call_s"],
         start=start,
-        warm_start=_warm(seat) if number == 0 else None,
+        warm_start=_warm(state) if number == 0 else None,
         compile_s=facts["compile_s"],
         numerics=facts["numerics"],
         memory=facts.get("memory"),
         peak_bytes=_peak(facts.get("memory")),
         counts=_counts(facts),
         source=facts.get("source") or row.source,
-        notes=tuple(_notes(seat, facts, reference)),
+        notes=tuple(_notes(state, facts, reference)),
     )
     return _with_times(row, facts, reference)
 
@@ -102,7 +110,7 @@ def _with_times(
     row = replace(
         row,
         rounds_ms=tuple(rounds),
-        sittings=tuple(len(part) for part in facts["rounds"] if part),
+        repeats=tuple(len(part) for part in facts["rounds"] if part),
         luck=stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT,
         median_ms=spread.median,
         low_ms=spread.low,
@@ -123,48 +131,50 @@ def _with_times(
 
 
 def later_compile_s(facts: Mapping[str, Any]) -> float | None:
-    """Seconds of compiling that other calls than the first one caused."""
+    """Returns the seconds of compilation in calls after the first one."""
     if not facts["compile_s"] or not facts.get("first_compile_s"):
         return None
     return float(facts["compile_s"]["total"] - facts["first_compile_s"]["total"])
 
 
-def _warm(seat: Seat) -> dict[str, Any] | None:
-    if seat.warm is None:
+def _warm(state: StrategyState) -> dict[str, Any] | None:
+    if state.warm is None:
         return None
-    start = started("warm", seat.warm)
-    seconds = None if start["refused"] else seat.warm["first_call_s"]
+    start = start_record("warm", state.warm)
+    seconds = None if start["refused"] else state.warm["first_call_s"]
     return start | {"first_call_s": seconds}
 
 
-def _notes(seat: Seat, facts: Mapping[str, Any], reference: Mapping[str, Any]) -> Any:
+def _notes(
+    state: StrategyState, facts: Mapping[str, Any], reference: Mapping[str, Any]
+) -> Any:
     yield from facts.get("notes", ())
     for why in facts.get("fell_back", ()):
         yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
     if not facts["steady"]:
-        yield "the times had not settled when sampling began: raise --seconds"
+        yield "the times were not steady when sampling began: raise --seconds"
     if facts["compilations"]:
         yield (
-            f"compiled {facts['compilations']} times while it was being timed: what is"
-            " compiled does not settle; torchproof check says why"
+            f"compiled {facts['compilations']} times while it was timed: torchproof"
+            " check says why"
         )
     yield from facts.get("sharing", ())
     if facts.get("counts", {}) and facts["counts"].get("artifacts_of"):
         for name, count in facts["counts"]["artifacts_of"].items():
             if count == 1:
                 yield f"all {name} share one artifact, by compile counts"
-    # What was compiled for one shape may serve the next.
-    if facts["counts"] and not any(each["counts"]["graphs"] for each in seat.facts):
+    # Code that was compiled for one shape may serve the next.
+    if facts["counts"] and not any(each["counts"]["graphs"] for each in state.facts):
         yield "nothing was compiled: torchproof check says why"
     if switches := facts.get("switches") if facts["counts"] else None:
-        told = ", ".join(f"{name}={value!r}" for name, value in switches.items())
-        yield f"the target sets the compiler's switches itself: {told}"
+        settings = ", ".join(f"{name}={value!r}" for name, value in switches.items())
+        yield f"the target changes options of the compiler: {settings}"
     if reference.get("stateful") and facts["numerics"] is None:
-        yield "answers were compared at the first shape only: the target keeps state"
-    if reference.get("repeats") is False:
+        yield "outputs were compared at the first shape only: the target keeps state"
+    if reference.get("deterministic") is False:
         yield (
-            "a second pass over the calls gives other answers than the first, in eager"
-            " too: the first was compared, the timed ones worked on other data"
+            "a second pass over the calls gives other outputs than the first, in eager"
+            " too: the first pass was compared; timed passes have other values"
         )
     for name in ("host_copies", "not_exact"):
         if reference.get(name):
@@ -178,7 +188,7 @@ def _counts(facts: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _peak(memory: Mapping[str, int | None] | None) -> int | None:
-    """Device memory where there is a device, else that of the process."""
+    """Returns the peak of device memory on CUDA, else of process memory."""
     if memory is None:
         return None
     allocated = memory["cuda_allocated"]
@@ -191,20 +201,20 @@ def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
     lookup_us = facts["profile"]["lookup_us"]
     if lookup_us is None:
         return None
-    found = {
+    guards = {
         "lookup_us": lookup_us,
         "lookup_range_us": facts["profile"]["lookup_range_us"],
         "share": lookup_us / (step_ms * 1e3),
     }
     if facts["counts"]:
-        found["guards"] = facts["counts"]["guards"]
-    return found | {"not_checked": facts["dropped"] or None}
+        guards["guards"] = facts["counts"]["guards"]
+    return guards | {"not_checked": facts["dropped"] or None}
 
 
 def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:
     if profile["kernels"] is None or row.median_ms is None:
         return None
-    # Kernels run slower under the profiler: more than the step is no share of it.
+    # Kernels run slower under the profiler, so the share can exceed 1; it is void then.
     share = profile["kernel_ms"] / row.median_ms
     return {
         "per_step": profile["kernels"],
@@ -217,15 +227,17 @@ def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | N
 # -- verdicts --------------------------------------------------------------------------
 
 
-def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measurement:
-    """The row with its verdict: an arm that is wrong is not ranked."""
+def _with_verdict(
+    row: Measurement, base: Measurement | None, state: StrategyState
+) -> Measurement:
+    """Adds the verdict; a strategy with wrong outputs is not ranked."""
     if row.verdict:  # failed or skipped
         return row
     if row.numerics and row.numerics["verdict"] == "wrong":
         return replace(row, verdict="wrong")
-    if row.numerics and row.numerics["verdict"] is None and not seat.spec.is_eager:
+    if row.numerics and row.numerics["verdict"] is None and not state.spec.is_eager:
         return replace(row, verdict="not verified")
-    if seat.spec.is_eager:
+    if state.spec.is_eager:
         return replace(
             row, verdict="reference", vs_eager=1.0 if row.rounds_ms else None
         )
@@ -237,21 +249,21 @@ def _judged(row: Measurement, base: Measurement | None, seat: Seat) -> Measureme
         return replace(row, verdict="no eager to compare with")
     assert row.luck is not None
     ratio = stats.compare(
-        base.rounds_ms, row.rounds_ms, sittings=row.sittings, luck=row.luck
+        base.rounds_ms, row.rounds_ms, repeats=row.repeats, luck=row.luck
     )
     row = replace(
         row,
         vs_eager=ratio.value,
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
-        verdict=in_words(ratio),
+        verdict=_verdict_text(ratio),
         notes=(*row.notes, *ratio.advice),
     )
     return _with_break_even(row, base, ratio)
 
 
-def in_words(ratio: stats.Ratio) -> str:
-    """1.80x faster, 1.20x slower, not significant."""
+def _verdict_text(ratio: stats.Ratio) -> str:
+    """Returns a text such as `1.80x faster` or `not significant`."""
     if ratio.verdict == "faster":
         return f"{ratio.value:.2f}x faster"
     if ratio.verdict == "slower":
@@ -262,11 +274,12 @@ def in_words(ratio: stats.Ratio) -> str:
 def _with_break_even(
     row: Measurement, base: Measurement, ratio: stats.Ratio
 ) -> Measurement:
-    """After how many steps compiling has paid for all of it, its import included."""
-    first, start = row.first_call_s, row.start or {}
+    """Adds the step after which compilation, with its imports, has paid off."""
+    first = row.first_call_s
+    start = row.start or {}
     if first is not None:
         first += sum(start.get(k) or 0.0 for k in ("imports_s", "later_compile_s"))
-    found = stats.break_even(first, base.first_call_s, base.median_ms, ratio)
-    if found is None:
+    point = stats.break_even(first, base.first_call_s, base.median_ms, ratio)
+    if point is None:
         return row
-    return replace(row, break_even=found.text, break_even_steps=found.steps)
+    return replace(row, break_even=point.text, break_even_steps=point.steps)

@@ -1,4 +1,7 @@
-"""A script measured as it is written, against itself in eager, within one run of it."""
+"""Measures a script as written against itself in eager, within one run of the script.
+
+Takes a plan, starts `script_bench_worker`, and turns its stream into measurements.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
-from torchproof.measure.specs import AS_WRITTEN, Measured, Plan, Progress
-from torchproof.measure.strategy_state import Seat
+from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
+from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Measurement, one_line, stats
 
-FEWEST_ROUNDS = 4  # of each arm, for a verdict
+FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
 
 
-def measure(plan: Plan, progress: Progress) -> Measured:
-    """Runs the script once; what an interruption or a failure left is kept."""
+def measure(plan: Plan, progress: Progress) -> MeasureResult:
+    """Runs the script once; returns partial results on interruption or failure."""
     with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
-        seats = [Seat(spec, Path(scratch)) for spec in AS_WRITTEN]
-        under = Conditions(
-            environment=NO_REMOTE_CACHES | seats[1].environment,
+        states = [StrategyState(spec, Path(scratch)) for spec in AS_WRITTEN]
+        conditions = Conditions(
+            environment=NO_REMOTE_CACHES | states[1].environment,
             timeout_s=plan.timeout_s,
             quiet=plan.quiet,
         )
         job = plan.job(AS_WRITTEN[1], {}) | {"seconds": plan.seconds}
-        told, telling = json.dumps(job), _Telling(progress)
-        seen = follow("torchproof.measure.script_bench_worker", told, telling, under)
+        seen = follow(
+            "torchproof.measure.script_bench_worker",
+            json.dumps(job),
+            _ProgressReporter(progress),
+            conditions,
+        )
     environment = seen.last("environment") or seen.last("begun").get("environment")
     error = seen.failure(script=True)
-    return Measured(
-        _rows(seats, plan, seen),
+    return MeasureResult(
+        _rows(states, plan, seen),
         environment=environment or {"torch": None, "device": None},
         ending="crashed" if seen.crashed else seen.ending,
         exit_code=seen.code,
@@ -42,8 +49,8 @@ def measure(plan: Plan, progress: Progress) -> Measured:
     )
 
 
-class _Telling:
-    """Says where the script is, as the stream tells of it."""
+class _ProgressReporter:
+    """Reports the progress of the script from the entries of its stream."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -52,30 +59,32 @@ class _Telling:
         if entry["kind"] == "steps":
             self._progress(f"{entry['doing']}, step {entry['seen']}, {seconds:.0f} s")
         if entry["kind"] == "measured":
-            self._progress("measured; the script goes on to its end (Ctrl-C ends it)")
+            self._progress("measured; the script runs to its end (Ctrl-C stops it)")
 
 
 # -- rows ------------------------------------------------------------------------------
 
 
-def _rows(seats: list[Seat], plan: Plan, seen: Followed) -> tuple[Measurement, ...]:
+def _rows(
+    states: list[StrategyState], plan: Plan, seen: Followed
+) -> tuple[Measurement, ...]:
     rounds = _rounds(seen) if _graphs(seen) else {}
-    eager, compiled = seats
-    for seat in seats:
-        name = seat.spec.strategy.name
-        own = [entry for entry in seen.of("round") if entry["arm"] == name]
+    eager, compiled = states
+    for state in states:
+        name = state.spec.strategy.name
+        entries = [entry for entry in seen.of("round") if entry["strategy"] == name]
         facts: dict[str, Any] = {
             "rounds": [rounds[name]] if rounds else [],
-            "steps": sum(entry["steps"] for entry in own),
-            "interrupted": sum(entry["interrupted"] for entry in own),
+            "steps": sum(entry["steps"] for entry in entries),
+            "interrupted": sum(entry["interrupted"] for entry in entries),
             "numerics": None,
         }
-        seat.facts.append(facts | _compiled(seat, seen))
-    told = "measured in the same run, by torch's stance"
-    eager.facts[0]["notes"] = [told] if rounds else []
+        state.facts.append(facts | _compiled(state, seen))
+    note = "measured in the same run, with the compiler stance force_eager"
+    eager.facts[0]["notes"] = [note] if rounds else []
     compiled.facts[0]["notes"] = list(_notes(seen, rounds))
-    # There is nothing to paste: the script stays as it is.
-    plain, row = (replace(r, source="") for r in rows.rows(seats, plan, {}))
+    # There is no code to paste: the script stays as it is.
+    plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     plain = replace(plain, start=None)
     return plain, _with_break_even(row, plain, seen)
 
@@ -86,61 +95,60 @@ def _graphs(seen: Followed) -> int:
 
 
 def _rounds(seen: Followed) -> dict[str, list[list[float]]]:
-    """The rounds of each arm; none where they are too few for a verdict."""
-    found: dict[str, list[list[float]]] = {}
+    """Returns the rounds of both strategies; none if too few for a verdict."""
+    rounds: dict[str, list[list[float]]] = {}
     for entry in seen.entries:
         if entry["kind"] in {"start_over", "refused"}:
-            found = {}
+            rounds = {}
         if entry["kind"] == "round":
-            found.setdefault(entry["arm"], []).append(entry["times_ms"])
-    fewest = min(map(len, found.values()), default=0)
-    return found if len(found) == 2 and fewest >= FEWEST_ROUNDS else {}
+            rounds.setdefault(entry["strategy"], []).append(entry["times_ms"])
+    fewest = min(map(len, rounds.values()), default=0)
+    return rounds if len(rounds) == 2 and fewest >= FEWEST_ROUNDS else {}
 
 
-def _compiled(seat: Seat, seen: Followed) -> dict[str, Any]:
-    """What compiling cost, which eager steps know nothing of."""
+def _compiled(state: StrategyState, seen: Followed) -> dict[str, Any]:
+    """Returns the costs of compilation; eager steps have none."""
     nothing = dict.fromkeys(("first_call_s", "imports_s", "compile_s", "cache"))
-    quiet = {"counts": None, "compilations": 0, "steady": True}
-    if seat.spec.is_eager:
-        return nothing | quiet
+    if state.spec.is_eager:
+        return nothing | {"counts": None, "compilations": 0, "steady": True}
     again = sum(e["count"] for e in seen.of("compiled_while_timed"))
     steady = seen.last("settled").get("steady", True)
     counts = {"counts": {"graphs": 0}, "compilations": again, "steady": steady}
-    told = {k: v for k, v in seen.last("compiled").items() if v is not None}
-    return nothing | counts | told
+    costs = {k: v for k, v in seen.last("compiled").items() if v is not None}
+    return nothing | counts | costs
 
 
 def _notes(seen: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
     if not _graphs(seen):
-        return  # which is said of every arm that compiles nothing
+        return  # `rows` notes that nothing was compiled
     steps = seen.last("steps")
     if seen.of("refused"):
-        yield "the script sets the compiler's stance itself: no eager steps between"
+        yield "the script sets the compiler's stance itself: no eager steps were timed"
     elif not rounds and steps:
-        yield f"not enough steps: {steps['seen']} seen, about {steps['needed']} needed"
+        yield f"not enough steps: {steps['seen']} run, about {steps['needed']} needed"
     calls = seen.last("settled").get("calls") or 1
     if calls > 1:
-        yield f"a step is {calls} calls, as many as an optimizer step takes"
-    yield "answers of a script are not compared"
+        yield f"a step is {calls} calls, one optimizer step"
+    yield "outputs of a script are not compared"
     if rounds:
-        yield "memory is not given, for one process ran both"
+        yield "memory is not given: one process ran both strategies"
 
 
 def _with_break_even(
     row: Measurement, eager: Measurement, seen: Followed
 ) -> Measurement:
-    """As if eager's first step took as long as its others.
+    """Adds the break-even, with compilation in later steps included.
 
-    What was compiled after the first call, in later steps, counts as well.
+    The script has no first step in eager; it counts with eager's median.
     """
     if row.vs_eager is None or row.first_call_s is None or eager.median_ms is None:
         return row
     first, last = seen.of("compiled")[0], seen.last("compiled")
     later_s = last["compile_s"]["total"] - first["compile_s"]["total"]
     spent_s = row.first_call_s + (last["imports_s"] or 0.0) + later_s
-    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, sittings=row.sittings)
+    ratio = stats.compare(eager.rounds_ms, row.rounds_ms, repeats=row.repeats)
     calls = seen.last("settled").get("calls") or 1
     usual_s = eager.median_ms / calls / 1e3
-    found = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)
-    assert found is not None
-    return replace(row, break_even=found.text, break_even_steps=found.steps)
+    point = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)
+    assert point is not None
+    return replace(row, break_even=point.text, break_even_steps=point.steps)

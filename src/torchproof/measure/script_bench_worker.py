@@ -1,11 +1,11 @@
-"""The child process of a script's benchmark: compiled and eager steps take turns.
+"""The worker process of a script's benchmark: it alternates compiled and eager steps.
 
-`script_bench` starts it as `python -m` with a job (JSON) and the path of a stream.
-The script runs once, as it is written. Its first steps run compiled until their times
-are steady; then rounds of a few steps are taken, some compiled and some with torch's
-stance "force_eager", in turn, so that drift of the machine hits both alike. A stance
-changes only where a step begins: forward and backward of a step are of one kind. After
-the last round the script goes on as if nobody watched.
+`script_bench` starts it with `python -m`, a job in JSON and the path of a stream. The
+script runs once, as written. Its first steps run compiled until their times are steady.
+Then it times rounds of a few steps, alternately compiled and with torch's stance
+"force_eager", so that drift of the machine hits both alike. The stance changes only at
+the begin of a step, so that forward and backward of a step match. After the last round
+the script runs on undisturbed.
 """
 
 from __future__ import annotations
@@ -20,65 +20,66 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torchproof.measure import profiling
-from torchproof.measure.compile_stats import Ledger
-from torchproof.observe import Steps
+from torchproof.measure.compile_stats import CompileStats
+from torchproof.observe import StepDetector
 from torchproof.process import Stream, parent_death
 from torchproof.targets import Target, script
 from torchproof.torch_private import describe
 
-ARMS = ("eager", "as-written")
-FEWEST_ROUNDS = 4  # of each arm, for a verdict
-_FEWEST_SAMPLES = 20  # of each arm, where the script goes on for as long
+STRATEGIES = ("eager", "as-written")
+FEWEST_ROUNDS = 4  # of each strategy, for a verdict
+_FEWEST_SAMPLES = 20  # of each strategy, if the script runs that long
 _SETTLE_S = 20.0
-_TELL_S = 0.25
-_LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # what samples.steady asks for
+_REPORT_S = 0.25
+_LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
 
 
 def main(arguments: list[str]) -> int:
     job, stream = json.loads(arguments[0]), Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
-    alternation = Alternation(stream, job)
-    script.when_imported("torch", alternation.attach)
+    sampler = ScriptSampler(stream, job)
+    script.when_imported("torch", sampler.attach)
     try:
         return script.run(target, stream)
     finally:
-        alternation.end()
+        sampler.end()
         stream.write("environment", **describe(job))
 
 
-class Alternation:
-    """Warms up, then takes rounds, step by step as the script makes them."""
+class ScriptSampler:
+    """Warms up, then times rounds, as the script runs its steps."""
 
     def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
-        self.stream, self.job = stream, job
-        self.steps = Steps(self._step_begins, self._start_over)
-        self.ledger = Ledger()
+        self.stream = stream
+        self.job = job
+        self.steps = StepDetector(self._step_begins, self._start_over)
+        self.compile_stats = CompileStats()
         self.imports_s: float | None = None
-        self.seen = 0  # steps begun
-        self.times: list[float] = []  # of steps in which nothing was compiled
-        self.begun: float | None = None
+        self.seen = 0  # steps that began
+        self.times: list[float] = []  # of steps without compilation
+        self.step_start: float | None = None
         self.first_call_s: float | None = None
         self.compiled = 0
         self.rounds: Rounds | None = None
-        self.told = 0.0
+        self.reported = 0.0
 
     def attach(self) -> None:
         self.steps.attach(self._prepare)
 
     def _prepare(self, arguments: Mapping[str, Any]) -> None:
-        """At the first torch.compile: the compiler is imported, and watched."""
+        """Imports the compiler at the first torch.compile; starts its statistics."""
         if self.imports_s is not None:
             return
         inductor = arguments.get("backend") in {None, "inductor"}
-        self.imports_s = self.ledger.open(inductor=inductor)
+        self.imports_s = self.compile_stats.open(inductor=inductor)
         if not inductor:
             from torchproof.torch_private import compile_costs
 
             if compile_costs.AUTOGRAD_CACHE_MODULE in sys.modules:
-                self.ledger.watch_cache()
-            else:  # it imports Inductor's cache, so that both are there then
+                self.compile_stats.watch_cache()
+            else:  # its import brings Inductor's cache too
                 script.when_imported(
-                    compile_costs.AUTOGRAD_CACHE_MODULE, self.ledger.watch_cache
+                    compile_costs.AUTOGRAD_CACHE_MODULE, self.compile_stats.watch_cache
                 )
 
     def _step_begins(self) -> None:
@@ -88,7 +89,7 @@ class Alternation:
         if self.rounds is None:
             self._warm_up()
         elif self.rounds.step_begins():
-            self._tell()
+            self._report()
         else:
             self.rounds.leave()
             self.steps.detach()
@@ -100,21 +101,21 @@ class Alternation:
     def _warm_up(self) -> None:
         _synchronise()
         now = time.perf_counter()
-        if self.begun is None:
+        if self.step_start is None:
             self.stream.write("begun", environment=describe(self.job))
             self.settling = now
         else:
-            self._step_ended((now - self.begun) * 1e3)
+            self._step_ended((now - self.step_start) * 1e3)
         if self._settled(now):
             return
-        self._tell()
-        self.begun = time.perf_counter()
+        self._report()
+        self.step_start = time.perf_counter()
 
     def _step_ended(self, ms: float) -> None:
         if self.first_call_s is None:
             self.first_call_s = ms / 1e3
             self._write_compiled()
-        compiled = self.ledger.compilations()
+        compiled = self.compile_stats.compilations()
         if compiled == self.compiled:
             self.times.append(ms)
         else:
@@ -122,7 +123,7 @@ class Alternation:
             self.settling = time.perf_counter()
 
     def _settled(self, now: float) -> bool:
-        """Whether rounds begin, here."""
+        """Ends the warm-up if the times are steady; returns whether rounds begin."""
         from torchproof.records import stats
 
         steady = stats.steady(self.times)
@@ -138,39 +139,39 @@ class Alternation:
         return True
 
     def _start_over(self) -> None:
-        """What a step is has changed: earlier ones do not compare."""
+        """Discards earlier steps: the calls that make up a step have changed."""
         if self.rounds is not None:
             self.rounds.leave()
             self.stream.write("start_over")
-        self.rounds, self.begun, self.times = None, None, []
+        self.rounds, self.step_start, self.times = None, None, []
 
-    # -- the end -------------------------------------------------------------------
+    # -- the end of the script -----------------------------------------------------
 
     def end(self) -> None:
-        """Of the script."""
+        """Writes the last entries when the script ends."""
         if self.rounds is not None:
             self.rounds.leave()
         self._write_compiled()
-        self._tell(always=True)
+        self._report(always=True)
         self.steps.detach()
 
     def _step_ms(self) -> float:
         return statistics.median(self.times[-max(3, len(self.times) // 3) :])
 
     def _needed(self) -> int:
-        """Steps for a verdict, as far as the steps seen tell."""
+        """Estimates the number of steps for a verdict."""
         if self.rounds is not None:
-            warm_up, length = self.rounds.begun_at, self.rounds.length
+            warm_up, length = self.rounds.first_step, self.rounds.length
         else:
             step_ms = self._step_ms() if self.times else _WARMUP_MS
             length = length_of(step_ms)
             usual = max(_LEAST_WARMUP, math.ceil(_WARMUP_MS / step_ms))
             warm_up = self.seen - len(self.times) + usual
-        return warm_up + len(ARMS) * FEWEST_ROUNDS * length
+        return warm_up + len(STRATEGIES) * FEWEST_ROUNDS * length
 
-    def _tell(self, *, always: bool = False) -> None:
-        if always or time.monotonic() - self.told > _TELL_S:
-            self.told = time.monotonic()
+    def _report(self, *, always: bool = False) -> None:
+        if always or time.monotonic() - self.reported > _REPORT_S:
+            self.reported = time.monotonic()
             doing = self.rounds.doing() if self.rounds else "warming up"
             self.stream.write(
                 "steps", seen=self.seen, needed=self._needed(), doing=doing
@@ -181,12 +182,12 @@ class Alternation:
             "compiled",
             first_call_s=self.first_call_s,
             imports_s=self.imports_s,
-            **self.ledger.page(),
+            **self.compile_stats.since_reset(),
         )
 
 
 def length_of(step_ms: float) -> int:
-    """Steps of a round; its first one is left out, for a stance was changed there."""
+    """Returns the steps of a round, with a first one that is dropped."""
     from torchproof.records import stats
 
     steps = math.ceil(stats.ROUND_MS / step_ms)
@@ -194,46 +195,48 @@ def length_of(step_ms: float) -> int:
 
 
 class Rounds:
-    """Rounds of both arms in turn; which goes first changes from pair to pair."""
+    """Alternates rounds of both strategies; the order changes from pair to pair."""
 
-    def __init__(self, owner: Alternation, length: int, step_ms: float) -> None:
+    def __init__(self, owner: ScriptSampler, length: int, step_ms: float) -> None:
         from torchproof.records import stats
 
-        self.owner, self.length = owner, length
-        self.begun_at = owner.seen
+        self.owner = owner
+        self.length = length
+        self.first_step = owner.seen
         fit = int(owner.job["seconds"] * 1e3 / (length * step_ms))
         self.fewest = math.ceil(_FEWEST_SAMPLES / (length - 1))
         self.most = max(stats.LEAST_ROUNDS, self.fewest, fit)
-        self.taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
-        self._stance: Any = None  # what was in force before eager steps
+        self.rounds_ms: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
+        self._stance: Any = None  # restores the stance from before eager steps
         self._begin()
 
     @property
-    def _arm(self) -> str:
-        turn, second = divmod(sum(map(len, self.taken.values())), 2)
-        return ARMS[(turn + second) % 2]
+    def _strategy(self) -> str:
+        turn, second = divmod(sum(map(len, self.rounds_ms.values())), 2)
+        return STRATEGIES[(turn + second) % 2]
 
     def doing(self) -> str:
-        number = min(self.most, len(self.taken[self._arm]) + 1)
-        return f"round {number} of at most {self.most}, {self._arm}"
+        number = min(self.most, len(self.rounds_ms[self._strategy]) + 1)
+        return f"round {number} of at most {self.most}, {self._strategy}"
 
     def _begin(self) -> None:
-        self._go(eager=self._arm == "eager")
-        self.compiled = self.owner.ledger.compilations()
+        self._go(eager=self._strategy == "eager")
+        self.compiled = self.owner.compile_stats.compilations()
         self.mark = _marker()
-        self.marks, self.yields = [self.mark()], [profiling.yields()]
+        self.marks = [self.mark()]
+        self.switches = [profiling.context_switches()]
 
     def step_begins(self) -> bool:
-        """False after the last round, and where the arms cannot be told apart."""
+        """Returns False after the last round, or if the script changed the stance."""
         self.marks.append(self.mark())
-        self.yields.append(profiling.yields())
+        self.switches.append(profiling.context_switches())
         if len(self.marks) <= self.length:
             return True
         if not self._in_force():
             self.owner.stream.write("refused")
             return False
-        compilations = self.owner.ledger.compilations() - self.compiled
-        if compilations:  # the round is taken again
+        compilations = self.owner.compile_stats.compilations() - self.compiled
+        if compilations:  # repeat the round
             self.owner.stream.write("compiled_while_timed", count=compilations)
         else:
             self._keep()
@@ -246,20 +249,25 @@ class Rounds:
         from torchproof.records import stats
 
         times = _between(self.marks)[1:]
-        spoiled = [b > a for a, b in itertools.pairwise(self.yields)][1:]
-        kept, arm = stats.kept(times, spoiled), self._arm
-        self.taken[arm].append(kept)
+        interrupted = [b > a for a, b in itertools.pairwise(self.switches)][1:]
+        samples = stats.kept(times, interrupted)
+        strategy = self._strategy
+        self.rounds_ms[strategy].append(samples)
         self.owner.stream.write(
-            "round", arm=arm, times_ms=kept, steps=len(times), interrupted=sum(spoiled)
+            "round",
+            strategy=strategy,
+            times_ms=samples,
+            steps=len(times),
+            interrupted=sum(interrupted),
         )
 
     def _enough(self) -> bool:
         from torchproof.records import stats
 
-        eager, compiled = self.taken.values()
+        eager, compiled = self.rounds_ms.values()
         if len(eager) != len(compiled) or len(eager) < self.fewest:
             return False
-        return len(eager) >= self.most or stats.enough(self.taken)
+        return len(eager) >= self.most or stats.enough(self.rounds_ms)
 
     # -- the stance ----------------------------------------------------------------
 
@@ -275,7 +283,7 @@ class Rounds:
         self.owner.steps.eager = eager
 
     def _in_force(self) -> bool:
-        """Whether eager steps ran in eager: a script may set the stance itself."""
+        """Whether eager steps ran in eager; a script may set the stance itself."""
         from torchproof import torch_private
 
         return self._stance is None or torch_private.stance() == "force_eager"
@@ -288,7 +296,7 @@ class Rounds:
 
 
 def _cuda() -> Any:
-    """torch.cuda where the script uses it, else None."""
+    """Returns torch.cuda if the script uses it, else None."""
     import torch
 
     cuda: Any = torch.cuda
@@ -301,13 +309,13 @@ def _synchronise() -> None:
 
 
 def _capturing() -> bool:
-    """Whether a CUDA graph is being recorded: nothing may be timed in there."""
+    """Whether a CUDA graph is being captured, which allows no timing."""
     cuda = _cuda()
     return bool(cuda and cuda.is_current_stream_capturing())
 
 
 def _marker() -> Callable[[], Any]:
-    """Makes marks in time: device events on CUDA, so that steps overlap as written."""
+    """Returns a clock: device events on CUDA, so that steps overlap as written."""
     return _event if _cuda() else time.perf_counter
 
 
@@ -318,7 +326,7 @@ def _event() -> Any:
 
 
 def _between(marks: Sequence[Any]) -> list[float]:
-    """Milliseconds from mark to mark."""
+    """Returns the milliseconds between successive marks."""
     pairs = itertools.pairwise(marks)
     if isinstance(marks[0], float):
         return [(end - begin) * 1e3 for begin, end in pairs]

@@ -1,8 +1,14 @@
-"""One session of measuring: references first, then all arms, round by round."""
+"""Measures the strategies of a plan side by side.
+
+Takes a plan, returns a `MeasureResult`. A reference worker first computes eager's
+outputs. Then each strategy runs in a process of its own: first call, warm-up, and
+rounds of timing that alternate between the strategies.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 import threading
 import time
@@ -12,82 +18,106 @@ from typing import Any
 
 import psutil
 
-from torchproof.measure import rows, trace_files
-from torchproof.measure.specs import AS_WRITTEN, EAGER, Measured, Plan, Progress, Spec
-from torchproof.measure.strategy_state import Seat
-from torchproof.measure.worker_process import ArmError, Process, Processes, free_vram
+from torchproof.measure import rows
+from torchproof.measure.specs import (
+    AS_WRITTEN,
+    EAGER,
+    MeasureResult,
+    Plan,
+    Progress,
+    StrategySpec,
+)
+from torchproof.measure.strategy_state import StrategyState
+from torchproof.measure.worker_process import (
+    WorkerError,
+    WorkerProcess,
+    WorkerProcesses,
+    free_vram,
+)
+from torchproof.observe import read_folder
 from torchproof.records import Event, Frame, UserError, stats
 from torchproof.strategies import NotApplicable
 
-_SITTINGS_APART = 3  # of arms that cannot be in memory beside each other
-_ROOM = 1.3  # times what an arm took must be free before another stays beside it
+_SEPARATE_REPEATS = 3  # if the strategies do not fit in memory together
+_ROOM = 1.3  # free memory to start another worker, relative to the largest so far
 _FEWEST_ROUNDS = 4
+# Artifacts of a torch trace, and the file name of each.
+_ARTIFACTS = {
+    "dynamo_output_graph": "graph",
+    "aot_joint_graph": "joint-graph",
+    "aot_forward_graph": "forward-graph",
+    "aot_backward_graph": "backward-graph",
+    "inductor_output_code": "generated",
+}
 
 
 class Session:
-    """Measures the arms of a plan side by side."""
+    """Measures the strategies of a plan side by side."""
 
     def __init__(self, plan: Plan, keep: Path, progress: Progress) -> None:
-        self.plan, self.keep, self.progress = plan, keep, progress
+        self.plan = plan
+        self.keep = keep
+        self.progress = progress
         self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
-        self.sittings = plan.sittings
-        self.apart = False  # not all arms fitted in memory beside each other
+        self.repeats = plan.repeats
+        self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
-        self.judges: dict[str | None, Process] = {}
+        self.reference_workers: dict[str | None, WorkerProcess] = {}
         self.events: list[Event] = []
-        self.seats: list[Seat] = []
-        self.spare: Callable[[], Process | None] = lambda: None
-        self._here = threading.local()  # arms may be begun by several threads
-        self._judging = threading.Lock()
-        self._processes = Processes(quiet=plan.quiet)
+        self.states: list[StrategyState] = []
+        self.spare: Callable[[], WorkerProcess | None] = lambda: None
+        self._thread = threading.local()  # several threads may start workers
+        self._comparing = threading.Lock()
+        self._processes = WorkerProcesses(quiet=plan.quiet)
 
-    def give_up_after(self, seconds: float | None) -> None:
-        """What this thread asks of arms from here on has to be answered by then."""
-        self._here.deadline = None if seconds is None else time.monotonic() + seconds
+    def set_deadline(self, seconds: float | None) -> None:
+        """Limits how long this thread waits for replies of workers, in total."""
+        self._thread.deadline = None if seconds is None else time.monotonic() + seconds
 
     @contextlib.contextmanager
-    def patiently(self) -> Iterator[None]:
-        """For whom a deadline of this thread is not meant: the judge, and eager."""
-        deadline, self._here.deadline = getattr(self._here, "deadline", None), None
+    def without_deadline(self) -> Iterator[None]:
+        """Lifts this thread's deadline, for the reference worker and for eager."""
+        deadline = getattr(self._thread, "deadline", None)
+        self._thread.deadline = None
         try:
             yield
         finally:
-            self._here.deadline = deadline
+            self._thread.deadline = deadline
 
     @property
     def limit_s(self) -> float | None:
-        """How long an arm may take to answer."""
+        """How long a worker may take to reply."""
         limit = self.plan.timeout_s
-        deadline: float | None = getattr(self._here, "deadline", None)
+        deadline: float | None = getattr(self._thread, "deadline", None)
         if deadline is None:
             return limit
         left = max(0.0, deadline - time.monotonic())
         return left if limit is None else min(limit, left)
 
     @property
-    def patience(self) -> dict[str, float]:
-        """How long times may take to settle: not all the time that is left."""
+    def settle_limit(self) -> dict[str, float]:
+        """The limit on warm-up: at most a third of the time that is left."""
         limit = self.limit_s
         return {} if limit is None else {"within_s": min(stats.SETTLE_S, limit / 3)}
 
     def close(self) -> None:
         self._processes.close()
 
-    def run(self) -> Measured:
+    def run(self) -> MeasureResult:
         ending = "finished"
         with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
             self.scratch = Path(scratch)
-            self.seats = [
-                Seat(spec, self.scratch / f"arm-{number}")
+            self.states = [
+                StrategyState(spec, self.scratch / f"strategy-{number}")
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
-                self.refer()
-                self._choose_arms()
-                sitting = 0
-                while sitting < self.sittings and self._running():
-                    self._sit(sitting)
-                    sitting += 1
+                self.compute_references()
+                self._choose_strategies()
+                repeat = 0
+                while repeat < self.repeats and self._running():
+                    self._measure_repeat(repeat)
+                    repeat += 1
                 if self.plan.diagnoses:
                     self._diagnose()
                 if self.plan.profiles:
@@ -96,11 +126,11 @@ class Session:
                 ending = "interrupted"
             finally:
                 self.close()
-        known = next(iter(self.references.values()), {})
-        place = known.get("function")
-        return Measured(
-            rows.rows(self.seats, self.plan, self.references, apart=self.apart),
-            environment=known.get("environment", {}),
+        reference = next(iter(self.references.values()), {})
+        place = reference.get("function")
+        return MeasureResult(
+            rows.rows(self.states, self.plan, self.references, apart=self.apart),
+            environment=reference.get("environment", {}),
             function=Frame(*place) if place else None,
             ending=ending,
             apart=self.apart,
@@ -109,132 +139,138 @@ class Session:
         )
 
     def _compiled_facts(self) -> dict[str, Any]:
-        """What the first arm that compiles gave."""
-        compiled = [seat for seat in self.seats if seat.spec.strategy.compiles]
+        """Returns the facts of the first compiled strategy."""
+        compiled = [state for state in self.states if state.spec.strategy.compiles]
         return compiled[0].facts[0] if compiled and compiled[0].facts else {}
 
     def _trace_compilations(self) -> None:
-        """Each arm compiled once more, cold, with torch's trace of it kept."""
-        for number, seat in enumerate(self._running()):
-            if not seat.spec.strategy.compiles:
+        """Compiles each strategy again, cold, and saves the trace that torch writes."""
+        for number, state in enumerate(self._running()):
+            if not state.spec.strategy.compiles:
                 continue
-            self.progress(f"{seat.spec.label}: compiling once more, to keep its code")
-            folder = self.keep / seat.spec.file_name
-            seat.caches = self.scratch / f"traced-{number}"
-            own = {**seat.environment, "TORCH_TRACE": str(folder / "trace")}
-            job = self.plan.job(seat.spec, self.plan.shapes[0])
-            seat.process = self._processes.begin(job, own)
-            with self.failing(seat):
-                seat.ask("prepare", self.limit_s, answers=None)
-            seat.close()
-            trace_files.write_code(folder / "trace", folder)
+            self.progress(f"{state.spec.label}: compiling again, to save its code")
+            folder = self.keep / state.spec.file_name
+            state.caches = self.scratch / f"traced-{number}"
+            variables = {**state.environment, "TORCH_TRACE": str(folder / "trace")}
+            job = self.plan.job(state.spec, self.plan.shapes[0])
+            state.process = self._processes.begin(job, variables)
+            with self.recording_failure(state):
+                state.ask("prepare", self.limit_s, answers=None)
+            state.close()
+            _write_code(folder / "trace", folder)
 
     def _diagnose(self) -> None:
-        """Why answers differ, or would if the surroundings changed."""
-        [judge] = self.judges.values()
-        judged = self._compiled_facts().get("numerics") or {}
-        self.progress("what compiled code does not notice")
-        with contextlib.suppress(ArmError):  # a diagnosis is an extra
-            found = judge.ask(
-                "diagnose", self.limit_s, wrong=judged.get("verdict") == "wrong"
+        """Finds why outputs differ, and which changes compiled code would miss."""
+        [worker] = self.reference_workers.values()
+        outputs = self._compiled_facts().get("numerics") or {}
+        self.progress("looking for state changes that compiled code does not see")
+        with contextlib.suppress(WorkerError):  # the diagnosis is optional
+            answer = worker.ask(
+                "diagnose", self.limit_s, wrong=outputs.get("verdict") == "wrong"
             )
-            self.events += map(Event.from_json, found["events"])
+            self.events += map(Event.from_json, answer["events"])
 
     # -- references ----------------------------------------------------------------
 
-    def refer(self) -> None:
-        """Eager's answers for every type of number and shape, before any timing."""
-        for dtype in dict.fromkeys(seat.spec.dtype for seat in self.seats):
-            spec = Spec(EAGER, dtype=dtype)
+    def compute_references(self) -> None:
+        """Computes eager's outputs for every dtype and shape, before any timing."""
+        for dtype in dict.fromkeys(state.spec.dtype for state in self.states):
+            spec = StrategySpec(EAGER, dtype=dtype)
             job = self.plan.job(spec, self.plan.shapes[0])
-            # A diagnosis compiles in the judge: it finds what the first arm compiled.
-            own = self.seats[-1].environment if self.plan.diagnoses else {}
-            own = {**self.plan.environment, **own}
-            self.judges[dtype] = self._processes.begin(job, own)
+            # A diagnosis compiles in the reference worker; it reuses these caches.
+            caches = self.states[-1].environment if self.plan.diagnoses else {}
+            variables = {**self.plan.environment, **caches}
+            self.reference_workers[dtype] = self._processes.begin(job, variables)
             for number, shape in enumerate(self.plan.shapes):
-                self.progress(f"reference answers in eager{_named(shape)}")
-                told = {"number": number, "shape": dict(shape)}
+                self.progress(f"computing reference outputs in eager{_named(shape)}")
+                arguments = {"number": number, "shape": dict(shape)}
                 try:
-                    self.references[dtype, number] = self.judges[dtype].ask(
-                        "refer", self.limit_s, **told
+                    self.references[dtype, number] = self.reference_workers[dtype].ask(
+                        "make_reference", self.limit_s, **arguments
                     )
-                except ArmError as error:
+                except WorkerError as error:
                     raise UserError(f"the target fails in eager: {error}") from None
 
-    def _judge(self, seat: Seat, number: int, path: Path) -> dict[str, Any]:
-        self.progress(f"{seat.spec.label}: comparing its answers with eager's")
-        told = {"number": number, "path": str(path)}
+    def _compare_outputs(
+        self, state: StrategyState, number: int, path: Path
+    ) -> dict[str, Any]:
+        self.progress(f"{state.spec.label}: comparing its outputs with eager's")
+        arguments = {"number": number, "path": str(path)}
         try:
-            with self._judging, self.patiently():
-                judge = self.judges[seat.spec.dtype]
-                answer = judge.ask("judge", self.limit_s, **told)
+            with self._comparing, self.without_deadline():
+                worker = self.reference_workers[state.spec.dtype]
+                answer = worker.ask("compare_outputs", self.limit_s, **arguments)
             return dict(answer["numerics"])
-        except ArmError as error:  # the judge's fault, not the arm's
+        except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
             path.unlink(missing_ok=True)
 
-    def _choose_arms(self) -> None:
-        """What does not apply is left out.
+    def _choose_strategies(self) -> None:
+        """Drops the strategies that do not apply.
 
-        A target that compiles itself is compared with itself, that switched off.
+        A target that calls torch.compile itself is compared with itself in eager.
         """
-        known = next(iter(self.references.values()))
-        if known["environment"]["device"] != "cuda":
-            self.seats = [seat for seat in self.seats if not seat.spec.cuda_only]
-        if not known["compiled"]:
+        reference = next(iter(self.references.values()))
+        if reference["environment"]["device"] != "cuda":
+            self.states = [state for state in self.states if not state.spec.cuda_only]
+        if not reference["compiled"]:
             return
-        named = [seat.spec for seat in self.seats if not seat.spec.as_written]
+        named = [state.spec for state in self.states if not state.spec.as_written]
         typed = any(spec.dtype for spec in named)
         if typed or (named and not self.plan.by_default):
             raise UserError(
-                f"{self.plan.target.text} does its own compiling: it can be compared"
-                " with itself in eager only, without --strategies, --dtype and the like"
+                f"{self.plan.target.text} calls torch.compile itself: bench can only"
+                " compare it with itself in eager, without --strategies, --dtype and"
+                " similar flags"
             )
         if named:
-            self.seats = [
-                Seat(spec, self.scratch / f"arm-{number}")
+            self.states = [
+                StrategyState(spec, self.scratch / f"strategy-{number}")
                 for number, spec in enumerate(AS_WRITTEN)
             ]
 
-    def _answers(self, seat: Seat, number: int) -> Path | None:
-        """Where an arm is to leave its answers, if they can be judged."""
-        stateful = self.references[seat.spec.dtype, number]["stateful"]
-        # What an earlier shape changed in the target would count as a difference.
-        return None if number and stateful else self._answers_of(seat)
+    def _outputs_path(self, state: StrategyState, number: int) -> Path | None:
+        """Returns where to save outputs, or None if they cannot be compared."""
+        stateful = self.references[state.spec.dtype, number]["stateful"]
+        # State that an earlier shape changed would count as a difference.
+        return None if number and stateful else self._outputs_file(state)
 
-    def _answers_of(self, seat: Seat) -> Path:
-        return self.scratch / f"answers-{id(seat)}.pt"
+    def _outputs_file(self, state: StrategyState) -> Path:
+        return self.scratch / f"outputs-{id(state)}.pt"
 
-    # -- a sitting -----------------------------------------------------------------
+    # -- one repeat ----------------------------------------------------------------
 
-    def _sit(self, sitting: int) -> None:
-        """Every arm in a process of its own: cold at first, then with warm caches."""
-        waiting = self._running()[:: -1 if sitting % 2 else 1]
+    def _measure_repeat(self, repeat: int) -> None:
+        """Measures every strategy in a new process: cold first, then warm."""
+        waiting = self._running()[:: -1 if repeat % 2 else 1]
         while waiting:
-            group = self._together(waiting, sitting)
+            group = self._together(waiting, repeat)
             for number in range(len(self.plan.shapes)):
-                for seat in group if number else ():
-                    with self.failing(seat):
-                        self.begin(seat, number, sitting)
-                self.rounds([seat for seat in group if seat.runs], number)
+                for state in group if number else ():
+                    with self.recording_failure(state):
+                        self.begin(state, number, repeat)
+                self.rounds([state for state in group if state.runs], number)
                 self.examine(group, number)
-            for seat in group:
-                with self.failing(seat):
-                    self.judge_draws(seat)
-                seat.close()
+            for state in group:
+                with self.recording_failure(state):
+                    self.recheck_random_draws(state)
+                state.close()
 
-    def _together(self, waiting: list[Seat], sitting: int) -> list[Seat]:
-        """As many of the waiting arms as memory allows beside each other, begun."""
-        group: list[Seat] = []
+    def _together(
+        self, waiting: list[StrategyState], repeat: int
+    ) -> list[StrategyState]:
+        """Starts as many of the waiting strategies as fit in memory together."""
+        group: list[StrategyState] = []
         while waiting:
             if group and not self.has_room():
-                self.apart, self.sittings = True, max(self.sittings, _SITTINGS_APART)
+                self.apart = True
+                self.repeats = max(self.repeats, _SEPARATE_REPEATS)
                 break
-            seat = waiting.pop(0)
-            with self.failing(seat):
-                self.begin(seat, 0, sitting)
-                group.append(seat)
+            state = waiting.pop(0)
+            with self.recording_failure(state):
+                self.begin(state, 0, repeat)
+                group.append(state)
         return group
 
     def has_room(self) -> bool:
@@ -244,137 +280,146 @@ class Session:
             cuda is None or cuda > _ROOM * self.largest["cuda"]
         )
 
-    def begin(self, seat: Seat, number: int = 0, sitting: int = 0) -> None:
-        """First call and warm-up; the first sitting's is cold, and judged."""
+    def begin(self, state: StrategyState, number: int = 0, repeat: int = 0) -> None:
+        """Runs first call and warm-up; the first repeat also compares outputs."""
         shape = self.plan.shapes[number]
-        label = f"{seat.spec.label}{_named(shape)}"
-        self.progress(f"{label}: first call, {'warm' if sitting else 'cold'}")
-        path = None if sitting else self._answers(seat, number)
-        told = {"answers": str(path) if path else None}
+        label = f"{state.spec.label}{_named(shape)}"
+        self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
+        path = None if repeat else self._outputs_path(state, number)
+        arguments = {"answers": str(path) if path else None}
         if number == 0:
-            job = self.plan.job(seat.spec, shape)
-            self.start(seat, job, sitting)
-            facts = seat.ask("prepare", self.limit_s, **told)
+            job = self.plan.job(state.spec, shape)
+            self.start(state, job, repeat)
+            facts = state.ask("prepare", self.limit_s, **arguments)
         else:
-            facts = seat.ask("reshape", self.limit_s, shape=dict(shape), **told)
+            facts = state.ask("reshape", self.limit_s, shape=dict(shape), **arguments)
         if path:
-            facts["numerics"] = self._judge(seat, number, path)
+            facts["numerics"] = self._compare_outputs(state, number, path)
         self.progress(f"{label}: warming up")
-        facts |= seat.ask("settle", self.limit_s, **self.patience)
+        facts |= state.ask("settle", self.limit_s, **self.settle_limit)
         self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
-        if sitting == 0:
-            none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
-            seat.facts.append(facts | none | {"rounds": []})
-        elif number == 0 and seat.warm is None:
-            seat.warm = facts
-        seat.facts[number]["rounds"].append([])
+        if repeat == 0:
+            counters = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
+            state.facts.append(facts | counters | {"rounds": []})
+        elif number == 0 and state.warm is None:
+            state.warm = facts
+        state.facts[number]["rounds"].append([])
 
-    def start(self, seat: Seat, job: Mapping[str, Any], sitting: int) -> None:
-        """A process for the arm: one that has loaded the target, if there is one."""
-        own = {**self.plan.environment, **seat.environment}
-        spare = None if sitting else self.spare()
+    def start(self, state: StrategyState, job: Mapping[str, Any], repeat: int) -> None:
+        """Starts a process, or takes a spare one that has loaded the target."""
+        variables = {**self.plan.environment, **state.environment}
+        spare = None if repeat else self.spare()
         if spare is None:
-            seat.process = self._processes.begin(job, own, layout=sitting)
+            state.process = self._processes.begin(job, variables, layout=repeat)
         else:
-            seat.process = self._processes.adopted(spare)
-            spare.tell("become", job=dict(job), environment=own)
+            state.process = self._processes.adopt(spare)
+            spare.tell("become", job=dict(job), environment=variables)
 
-    def rounds(self, seats: list[Seat], number: int) -> None:
-        """All arms in turn, again and again, so that drift hits all alike."""
-        begin, count = time.monotonic(), self._round_count(seats, number)
+    def rounds(self, states: list[StrategyState], number: int) -> None:
+        """Samples the strategies in turn, so that machine drift hits all alike."""
+        begin = time.monotonic()
+        count = self._round_count(states, number)
         for turn in range(count):
-            for seat in seats if turn % 2 == 0 else seats[::-1]:
+            for state in states if turn % 2 == 0 else states[::-1]:
                 self.progress(
-                    f"round {turn + 1} of {count}, {seat.spec.label}"
+                    f"round {turn + 1} of {count}, {state.spec.label}"
                     f"{_named(self.plan.shapes[number])}{_left(begin, turn, count)}"
                 )
-                with self.failing(seat):
-                    self.sample(seat, number)
-            seats = [seat for seat in seats if seat.runs]
-            if seats and stats.enough(
-                {str(s.caches): s.facts[number]["rounds"][-1] for s in seats}
+                with self.recording_failure(state):
+                    self.sample(state, number)
+            states = [state for state in states if state.runs]
+            if states and stats.enough(
+                {str(s.caches): s.facts[number]["rounds"][-1] for s in states}
             ):
                 return
 
-    def _round_count(self, seats: list[Seat], number: int) -> int:
-        """Fewer rounds where one pass over the calls takes long."""
-        if not seats:
+    def _round_count(self, states: list[StrategyState], number: int) -> int:
+        """Returns fewer rounds if one pass over the calls takes long."""
+        if not states:
             return 0
-        longest_s = max(seat.facts[number]["pass_ms"] for seat in seats) / 1e3
+        longest_s = max(state.facts[number]["pass_ms"] for state in states) / 1e3
         fit = int(2 * self.plan.seconds / longest_s) if longest_s else stats.ROUNDS
         return min(stats.ROUNDS, max(_FEWEST_ROUNDS, fit))
 
-    def sample(self, seat: Seat, number: int) -> None:
-        seconds = self.plan.seconds / self.plan.sittings / stats.ROUNDS
-        answer = seat.ask("sample", self.limit_s, seconds=seconds)
-        facts, interrupted = seat.facts[number], answer["interrupted"]
+    def sample(self, state: StrategyState, number: int) -> None:
+        seconds = self.plan.seconds / self.plan.repeats / stats.ROUNDS
+        answer = state.ask("sample", self.limit_s, seconds=seconds)
+        facts = state.facts[number]
+        interrupted = answer["interrupted"]
         facts["rounds"][-1].append(stats.kept(answer["times_ms"], interrupted))
         facts["compilations"] += answer["compilations"]
         facts["steps"] += len(interrupted)
         facts["interrupted"] += sum(interrupted)
 
-    def examine(self, group: list[Seat], number: int) -> None:
-        """Memory, guards and kernels, once, after all timing of the shape."""
-        for seat in group:
-            if seat.runs and "memory" not in seat.facts[number]:
-                self.progress(f"{seat.spec.label}: memory, guards and kernels")
-                with self.failing(seat):
-                    self._judge_again(seat, number)
-                    seat.facts[number] |= seat.ask(
-                        "examine", self.limit_s, trace=self._trace(seat)
+    def examine(self, group: list[StrategyState], number: int) -> None:
+        """Records memory, guards and kernels once, after all timing of the shape."""
+        for state in group:
+            if state.runs and "memory" not in state.facts[number]:
+                self.progress(
+                    f"{state.spec.label}: measuring memory, guards and kernels"
+                )
+                with self.recording_failure(state):
+                    self._compare_again(state, number)
+                    state.facts[number] |= state.ask(
+                        "examine", self.limit_s, trace=self._trace(state)
                     )
 
-    def _judge_again(self, seat: Seat, number: int) -> None:
-        """Right at first, wrong once recorded graphs are replayed or guards skipped."""
-        facts = seat.facts[number]
-        judged = (facts["numerics"] or {}).get("verdict")
-        reference = self.references[seat.spec.dtype, number]
-        if not reference["repeats"] or judged not in {"same", "rounding"}:
+    def _compare_again(self, state: StrategyState, number: int) -> None:
+        """Compares again: replayed graphs or skipped guards may make outputs wrong."""
+        facts = state.facts[number]
+        verdict = (facts["numerics"] or {}).get("verdict")
+        reference = self.references[state.spec.dtype, number]
+        if not reference["deterministic"] or verdict not in {"same", "rounding"}:
             return
-        path = self._answers_of(seat)
-        seat.ask("answer", self.limit_s, answers=str(path))
-        again = self._judge(seat, number, path)
-        if again["verdict"] == "wrong" and seat.spec.is_eager:
-            reference["repeats"] = False  # so the others cannot be held to it
+        path = self._outputs_file(state)
+        state.ask("save_outputs", self.limit_s, answers=str(path))
+        again = self._compare_outputs(state, number, path)
+        if again["verdict"] == "wrong" and state.spec.is_eager:
+            reference["deterministic"] = (
+                False  # skip this check for the other strategies
+            )
         elif again["verdict"] == "wrong":
-            why = f"right in its first pass, not after it was timed: {again['why']}"
+            why = f"right in the first pass, wrong after timing: {again['why']}"
             facts["numerics"] = again | {"why": why}
 
-    def _trace(self, seat: Seat) -> str | None:
+    def _trace(self, state: StrategyState) -> str | None:
         if not self.plan.profiles:
             return None
-        return str(self.keep / f"{seat.spec.file_name}.trace.json")
+        return str(self.keep / f"{state.spec.file_name}.trace.json")
 
-    def judge_draws(self, seat: Seat) -> None:
-        """Another random stream is no wrong answer: told apart by drawing as eager."""
-        reference = self.references[seat.spec.dtype, 0]
-        facts = seat.facts[0] if seat.runs else {}
-        judged = facts.get("numerics") or {"verdict": None}
-        if judged["verdict"] != "wrong" or not reference["draws"] or "drawn" in facts:
+    def recheck_random_draws(self, state: StrategyState) -> None:
+        """Excuses outputs that differ only because the random stream does.
+
+        It compiles again with eager's random numbers and compares those outputs.
+        """
+        reference = self.references[state.spec.dtype, 0]
+        facts = state.facts[0] if state.runs else {}
+        verdict = (facts.get("numerics") or {}).get("verdict")
+        if verdict != "wrong" or not reference["draws"] or "drawn" in facts:
             return
-        self.progress(f"{seat.spec.label}: compiled again, to draw as eager does")
-        path = self._answers_of(seat)
-        seat.ask("draw_as_eager", self.limit_s, answers=str(path))
-        facts["drawn"] = self._judge(seat, 0, path)
+        self.progress(
+            f"{state.spec.label}: compiling again with eager's random numbers"
+        )
+        path = self._outputs_file(state)
+        state.ask("draw_as_eager", self.limit_s, answers=str(path))
+        facts["drawn"] = self._compare_outputs(state, 0, path)
         if facts["drawn"]["verdict"] in {"same", "rounding"}:
             facts["numerics"] = facts["drawn"] | {"verdict": "random"}
 
-    # -- small things --------------------------------------------------------------
-
-    def _running(self) -> list[Seat]:
-        return [seat for seat in self.seats if seat.runs]
+    def _running(self) -> list[StrategyState]:
+        return [state for state in self.states if state.runs]
 
     @contextlib.contextmanager
-    def failing(self, seat: Seat) -> Iterator[None]:
-        """An arm that fails is out; the others go on."""
+    def recording_failure(self, state: StrategyState) -> Iterator[None]:
+        """Notes why a strategy fails and closes it; the others continue."""
         try:
             yield
-        except ArmError as error:
-            seat.error = str(error)
-            seat.close()
+        except WorkerError as error:
+            state.error = str(error)
+            state.close()
         except NotApplicable as error:
-            seat.skipped = str(error)
-            seat.close()
+            state.skipped = str(error)
+            state.close()
 
 
 def _left(begin: float, turn: int, count: int) -> str:
@@ -386,3 +431,26 @@ def _left(begin: float, turn: int, count: int) -> str:
 
 def _named(shape: Mapping[str, int]) -> str:
     return "".join(f", {name} {value}" for name, value in shape.items())
+
+
+def _write_code(trace: Path, folder: Path) -> list[Path]:
+    """Writes each graph and each generated code of a torch trace to its own file."""
+    try:
+        records = read_folder(trace)
+    except (OSError, UserError):  # torch compiled nothing
+        return []
+    written: list[Path] = []
+    for record in records:
+        for name in _ARTIFACTS.keys() & record.metadata.keys():
+            frame = record.metadata.get("frame_id")
+            stem = (
+                f"{frame}-{record.metadata.get('frame_compile_id')}-{_ARTIFACTS[name]}"
+            )
+            path = folder / f"{re.sub(r'[^0-9A-Za-z.-]', '_', stem)}.py"
+            number = 2
+            while path in written:
+                path = path.with_name(f"{path.stem.split('~')[0]}~{number}.py")
+                number += 1
+            path.write_text(record.payload + "\n", encoding="utf-8")
+            written.append(path)
+    return written

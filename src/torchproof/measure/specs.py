@@ -1,8 +1,8 @@
-"""Arms in processes of their own, sampled side by side, as measurements.
+"""Defines what to measure, and measures it.
 
-Comes in: a target and the arms to compare, each a strategy and what else differs. Goes
-out: one measurement an arm and shape. The parent never imports torch. Every arm starts
-in a fresh process with empty caches; what one sets cannot reach the next.
+Takes a target and strategy specs, returns one measurement per spec and input shape. The
+parent process never imports torch. Each spec runs in a fresh process with empty caches,
+so that no setting leaks from one to the next.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Progress = Callable[[str], None]
 
 
 def strategy_named(name: str, compile_arguments: Mapping[str, Any]) -> Strategy:
-    """A strategy with the arguments for torch.compile that the user gave."""
+    """Parses a strategy and adds the user's arguments for `torch.compile`."""
     strategy = parse(name)
     return (
         with_arguments(strategy, **compile_arguments) if compile_arguments else strategy
@@ -30,19 +30,19 @@ def strategy_named(name: str, compile_arguments: Mapping[str, Any]) -> Strategy:
 
 
 @dataclass(frozen=True)
-class Spec:
-    """One arm: a strategy, and what else sets it apart from the others."""
+class StrategySpec:
+    """A strategy to measure, with the variant that sets it apart from other specs."""
 
     strategy: Strategy
     variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
     dtype: str | None = None
-    guards: str | None = None  # a way to check fewer guards
-    as_written: bool = False  # the target compiles itself; eager: that switched off
+    guards: str | None = None  # a method of `guard_filters`
+    as_written: bool = False  # the target calls torch.compile; disabled for eager
     cuda_only: bool = False
 
     @property
     def label(self) -> str:
-        """The arm's name in progress lines: full, max_autotune=True."""
+        """The name in progress lines, such as `full, max_autotune=True`."""
         return ", ".join([self.strategy.name, *map(str, self.variant.values())])
 
     @property
@@ -55,35 +55,35 @@ class Spec:
 
 
 EAGER = parse("eager")
-# A target that does its own compiling, and the same with that switched off.
+# A target that calls torch.compile itself: first with compilation disabled, then as is.
 AS_WRITTEN = (
-    Spec(EAGER, as_written=True),
-    Spec(Strategy("as-written", "full"), as_written=True),
+    StrategySpec(EAGER, as_written=True),
+    StrategySpec(Strategy("as-written", "full"), as_written=True),
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure, and how long."""
+    """What to measure, and for how long."""
 
     target: Target
-    specs: tuple[Spec, ...]
-    by_default: bool = False  # the user named no arms
-    shapes: tuple[Mapping[str, int], ...] = ({},)  # {"batch": 4}: gone through in order
+    specs: tuple[StrategySpec, ...]
+    by_default: bool = False  # the user named no strategies
+    shapes: tuple[Mapping[str, int], ...] = ({},)  # {"batch": 4}; measured in order
     train: bool = False
     device: str | None = None
     size: str | None = None
-    seconds: float = stats.SITTINGS * stats.ROUNDS * stats.ROUND_MS / 1e3
-    sittings: int = stats.SITTINGS
-    profiles: bool = False  # keep traces of every arm
-    diagnoses: bool = False  # take what was compiled apart, explain wrong answers
+    seconds: float = stats.REPEATS * stats.ROUNDS * stats.ROUND_MS / 1e3
+    repeats: int = stats.REPEATS
+    profiles: bool = False  # save a trace of every strategy
+    diagnoses: bool = False  # analyse breaks and wrong outputs
     compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
     timeout_s: float | None = None
     quiet: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def job(self, spec: Spec, shape: Mapping[str, int]) -> dict[str, Any]:
-        """What the child process is told."""
+    def job(self, spec: StrategySpec, shape: Mapping[str, int]) -> dict[str, Any]:
+        """Returns the job for the worker process, as JSON."""
         return {
             "target": dataclasses.asdict(self.target),
             "train": self.train,
@@ -100,37 +100,37 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """The measurements, and how the measuring ended."""
+class MeasureResult:
+    """The measurements, and how measuring ended."""
 
     rows: tuple[Measurement, ...]
     environment: Mapping[str, Any]
     ending: str = "finished"
-    apart: bool = False  # the arms did not fit in memory beside each other
-    events: tuple[Event, ...] = ()  # why answers differ
-    anatomy: Mapping[str, Any] | None = None  # of the first arm that compiles
-    function: Frame | None = None  # the target's own
-    exit_code: int | None = None  # of a script
-    error: str | None = None  # one line: why a script did not run to its end
+    apart: bool = False  # the strategies did not all fit in memory at once
+    events: tuple[Event, ...] = ()  # why outputs differ
+    anatomy: Mapping[str, Any] | None = None  # of the first compiled strategy
+    function: Frame | None = None  # where the target is defined
+    exit_code: int | None = None  # of a script target
+    error: str | None = None  # one line: why a script stopped early
 
 
 def switches() -> dict[str, Any]:
-    """Inductor's switches and their values, asked of a process that imports it."""
-    from torchproof.measure.worker_process import ArmError, Process
+    """Returns Inductor's options and their defaults, read in a child process."""
+    from torchproof.measure.worker_process import WorkerError, WorkerProcess
 
-    process = Process({"strategy": EAGER.to_json()}, {}, quiet=True)
+    process = WorkerProcess({"strategy": EAGER.to_json()}, {}, quiet=True)
     try:
         return dict(process.ask("switches", None)["switches"])
-    except ArmError as error:
-        raise UserError(f"Inductor cannot be asked for its switches: {error}") from None
+    except WorkerError as error:
+        raise UserError(f"cannot read the options of Inductor: {error}") from None
     finally:
         process.close()
 
 
-def measure(plan: Plan, keep: Path, progress: Progress) -> Measured:
-    """Measures all arms of a plan; what an interruption left is kept.
+def measure(plan: Plan, keep: Path, progress: Progress) -> MeasureResult:
+    """Measures all strategies of a plan; returns partial results when interrupted.
 
-    Traces, where the plan wants them, are left in the folder `keep`.
+    Traces, if the plan asks for them, are written to the folder `keep`.
     """
     from torchproof.measure import script_bench
     from torchproof.measure.session import Session

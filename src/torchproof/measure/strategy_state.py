@@ -1,4 +1,4 @@
-"""An arm in a session: its process while it has one, and what it gave."""
+"""The state of one strategy in a session: its process and its results so far."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure.specs import Spec
-from torchproof.measure.worker_process import Process
+from torchproof.measure.specs import StrategySpec
+from torchproof.measure.worker_process import WorkerProcess
 
 
 @dataclass
-class Seat:
-    """`facts` are those of each shape, `warm` those of a start with warm caches."""
+class StrategyState:
+    """`facts` has an entry per input shape; `warm` is from a start with warm caches."""
 
-    spec: Spec
+    spec: StrategySpec
     caches: Path
-    process: Process | None = None
+    process: WorkerProcess | None = None
     error: str | None = None
     skipped: str | None = None
     facts: list[dict[str, Any]] = field(default_factory=list)
@@ -28,18 +28,18 @@ class Seat:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Caches of the arm's own, empty at first; what its profiler needs to know."""
-        own = {
+        """Variables for the process: its cache folders, and what the profiler needs."""
+        variables = {
             "TORCHINDUCTOR_CACHE_DIR": str(self.caches / "inductor"),
             "TRITON_CACHE_DIR": str(self.caches / "triton"),
         }
         if self.spec.as_written and self.spec.is_eager:
-            own["TORCH_COMPILE_DISABLE"] = "1"
+            variables["TORCH_COMPILE_DISABLE"] = "1"
         if self.spec.strategy.graph:
             # CUDA graphs may crash once CUPTI was taken down; torch sets this itself
             # only where Inductor is configured to record graphs.
-            own["TEARDOWN_CUPTI"] = "0"
-        return own
+            variables["TEARDOWN_CUPTI"] = "0"
+        return variables
 
     def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
         assert self.process is not None

@@ -1,8 +1,8 @@
-"""The child process of one arm: a target under one strategy, measured when told.
+"""The worker process that runs a target under one strategy and measures it.
 
-`worker_process` starts it as `python -m` with a job, which is JSON. Commands come in
-on stdin, one JSON object a line; each is answered by one line on the job's
-descriptor, so that nothing the target prints can be taken for an answer.
+`worker_process` starts it with `python -m` and a job in JSON. It reads commands from
+stdin, one JSON object per line, and writes one line per reply to the job's file
+descriptor, so that output of the target cannot be mistaken for a reply.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
-from torchproof.measure.compile_stats import Ledger
-from torchproof.observe import Anatomy
+from torchproof.measure.compile_stats import CompileStats
+from torchproof.observe import BreakCost
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
@@ -39,60 +39,62 @@ _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
     replies = os.fdopen(job["replies"], "w", encoding="utf-8")
-    arm = Arm(job)
+    worker = StrategyWorker(job)
     for line in sys.stdin:
         command = json.loads(line)
-        answer = _answer(arm, command.pop("do"), command)
-        replies.write(json.dumps(answer, default=str) + "\n")
+        reply = _reply(worker, command.pop("do"), command)
+        replies.write(json.dumps(reply, default=str) + "\n")
         replies.flush()
     return 0
 
 
-def _answer(arm: Arm, name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The command's answer, or in words why there is none."""
+def _reply(worker: StrategyWorker, name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Runs a command; returns its result, or the error as one line."""
     try:
-        return {"ok": True, **getattr(arm, name)(**values)}
+        return {"ok": True, **getattr(worker, name)(**values)}
     except UserError as error:
         skips = isinstance(error, NotApplicable)
         return {"ok": False, "error": str(error), "usage": True, "skips": skips}
     except Exception as error:
-        told = traceback.format_exception_only(error)[-1].strip()
+        message = traceback.format_exception_only(error)[-1].strip()
         frames = traceback.extract_tb(error.__traceback__)
-        own = [f for f in frames if whose(f.filename) in {"user", "library"}]
-        if own:
-            told = f"{own[-1].filename}:{own[-1].lineno}: {told}"
-        return {"ok": False, "error": told, "usage": False}
+        outside_torch = [f for f in frames if whose(f.filename) in {"user", "library"}]
+        if outside_torch:
+            message = (
+                f"{outside_torch[-1].filename}:{outside_torch[-1].lineno}: {message}"
+            )
+        return {"ok": False, "error": message, "usage": False}
 
 
-class Arm:
-    """A target made anew, a strategy applied to it, and what is asked about them."""
+class StrategyWorker:
+    """Loads a target, applies a strategy, and runs the commands of the parent."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.job = job
-        if told := job.get("target"):
-            self.target = Target(**{**told, "arguments": tuple(told["arguments"])})
+        if target := job.get("target"):
+            self.target = Target(**{**target, "arguments": tuple(target["arguments"])})
         self.strategy = Strategy.from_json(job["strategy"])
         calls.compare_at_most(job.get("compared_elements"))
         self.references: dict[int, numerics.Reference] = {}
-        self.ledger = Ledger()
-        self.dropped: Counter[str] = Counter()  # guards that are not checked
-        self.anatomy: Anatomy | None = None
+        self.compile_stats = CompileStats()
+        self.dropped: Counter[str] = Counter()  # guards that are not checked, by type
+        self.anatomy: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
 
     # -- commands ------------------------------------------------------------------
 
     def load(self) -> dict[str, Any]:
-        """Imports what the target needs, by making one that is thrown away."""
-        self._made({})
+        """Imports what the target needs, by building it once and discarding it."""
+        self._build({})
         gc.collect()
-        profiling.give_back()
+        profiling.release_cached_memory()
         return {}
 
     def become(
         self, job: dict[str, Any], environment: dict[str, str]
     ) -> dict[str, Any]:
-        """The arm of this job, after all."""
+        """Turns a spare worker into the worker of this job."""
         os.environ.update(environment)
         self.__init__(job)  # type: ignore[misc]
         return {}
@@ -102,8 +104,8 @@ class Arm:
 
         return {"switches": compile_costs.inductor_defaults()}
 
-    def refer(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
-        """Eager's answers in working precision and in float64, kept to judge others."""
+    def make_reference(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
+        """Computes eager's outputs, in working precision and in float64."""
         import torch
 
         from torchproof import torch_private
@@ -112,13 +114,13 @@ class Arm:
         fn = self.loaded.fn
         compiled = torch_private.is_compiled(fn) or calls.claims(fn, "compiles_itself")
         before = {name: b.clone() for name, b in calls.buffers(fn)}
-        with torch.compiler.set_stance("force_eager"):  # may fail: its own fault
+        with torch.compiler.set_stance("force_eager"):  # an error is the target's own
             once, twice = (
                 calls.answers(self.loaded, fn, train=self.train) for _ in range(2)
             )
         self.references[number] = numerics.reference(
-            lambda: self._made(shape),
-            lambda made: calls.answers(made, made.fn, train=self.train),
+            lambda: self._build(shape),
+            lambda built: calls.answers(built, built.fn, train=self.train),
         )
         return {
             "draws": self.references[number].draws,
@@ -126,7 +128,8 @@ class Arm:
             "stateful": any(
                 not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
             ),
-            "repeats": numerics.judge(twice, once).verdict in {"same", "rounding"},
+            "deterministic": numerics.judge(twice, once).verdict
+            in {"same", "rounding"},
             "work": calls.amount(self.loaded),
             "host_copies": calls.host_copies(self.loaded),
             "environment": describe(self.job),
@@ -134,57 +137,64 @@ class Arm:
             "function": dataclasses.astuple(calls.function_of(self.loaded))[:3],
         }
 
-    def judge(self, number: int, path: str) -> dict[str, Any]:
-        """What an arm answered, against the reference."""
+    def compare_outputs(self, number: int, path: str) -> dict[str, Any]:
+        """Compares the saved outputs of a strategy with the reference."""
         import torch
 
-        found = torch.load(path, weights_only=False)
-        return {"numerics": self.references[number].judge(found).to_json()}
+        outputs = torch.load(path, weights_only=False)
+        return {"numerics": self.references[number].judge(outputs).to_json()}
 
     def prepare(self, answers: str | None) -> dict[str, Any]:
-        """The strategy applied, the first call timed, the answers saved."""
+        """Applies the strategy, times the first call, and saves the outputs."""
         from torchproof.torch_private import compile_costs
 
         plan = self._plan()
         if self.job["anatomy"] and self.strategy.compiles:
-            self.anatomy = self.hooks.enter_context(Anatomy())
+            self.anatomy = self.hooks.enter_context(BreakCost())
         self._load({})
-        profiling.wake(self.device)
-        told: dict[str, Any] = {"source": "", "notes": []}
-        told["imports_s"] = self.ledger.open() if self.strategy.compiles else 0.0
-        told["switches"] = compile_costs.changed_switches()
-        told["compiled_before"] = self.ledger.compilations()
+        profiling.initialise_device(self.device)
+        facts: dict[str, Any] = {"source": "", "notes": []}
+        facts["imports_s"] = (
+            self.compile_stats.open() if self.strategy.compiles else 0.0
+        )
+        facts["switches"] = compile_costs.changed_switches()
+        facts["compiled_before"] = self.compile_stats.compilations()
         self.fn = self.loaded.fn
         if not self.job["as_written"]:
             self._filter_guards()
-            begin, target = time.perf_counter(), self.loaded
+            begin = time.perf_counter()
+            target = self.loaded
             self.applied = self.strategy.apply(
                 target.fn, target.calls, plan, train=self.train
             )
             applying_s = time.perf_counter() - begin
-            self.fn, told["source"] = self.applied.fn, self.applied.source
-            self.hooks.enter_context(self.applied.watched())
-            told["notes"] += [note for note in [self.applied.note] if note]
-            told["plan"] = self.applied.plan.to_json()
-        told |= self._first_pass(answers)
-        if self.strategy.graph:  # compiled and recorded before it is called
-            told["first_call_s"] += applying_s
-        return told
+            self.fn = self.applied.fn
+            facts["source"] = self.applied.source
+            self.hooks.enter_context(self.applied.recording_compilations())
+            facts["notes"] += [note for note in [self.applied.note] if note]
+            facts["plan"] = self.applied.plan.to_json()
+        facts |= self._first_pass(answers)
+        if self.strategy.graph:  # compiles and records before the first call
+            facts["first_call_s"] += applying_s
+        return facts
 
     def _filter_guards(self) -> None:
         method = self.job["guards"]
         if method and method != guard_filters.STANCE:
-            self.strategy = guard_filters.filtered(self.strategy, method)
-            self.dropped = self.hooks.enter_context(guard_filters.dropped(method))
+            self.strategy = guard_filters.with_filter(self.strategy, method)
+            self.dropped = self.hooks.enter_context(
+                guard_filters.counting_dropped(method)
+            )
 
     def _not_checked(self) -> dict[str, int] | str:
-        """The guards left out, by type; in words where torch does not list them."""
-        words = guard_filters.METHODS[guard_filters.STANCE]
-        return words if self.job["guards"] == guard_filters.STANCE else {**self.dropped}
+        """Returns unchecked guards by type; a text where torch does not list them."""
+        if self.job["guards"] == guard_filters.STANCE:
+            return guard_filters.METHODS[guard_filters.STANCE]
+        return {**self.dropped}
 
     def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
-        """The same target and compiled code, with the calls of another shape."""
-        self.ledger.look_anew()
+        """Runs the same target and compiled code on inputs of another shape."""
+        self.compile_stats.reset()
         self._load(shape)
         return {"imports_s": 0.0} | self._first_pass(answers)
 
@@ -195,10 +205,10 @@ class Arm:
         def step(index: int, call: Any) -> Any:
             if index:
                 return self._invoke(call)
-            kept: list[Any] = []
-            first.append(self.clock.seconds(lambda: kept.append(self._invoke(call))))
-            compiled.append(self.ledger.page()["compile_s"])
-            return kept[0]
+            outputs: list[Any] = []
+            first.append(self.clock.seconds(lambda: outputs.append(self._invoke(call))))
+            compiled.append(self.compile_stats.since_reset()["compile_s"])
+            return outputs[0]
 
         self._save(answers, self.loaded, self.fn, step)
         return {
@@ -206,43 +216,45 @@ class Arm:
             "first_call_s": first[0],
             "first_compile_s": compiled[0],
             "numerics": None,
-            "bytes": profiling.held(self.device),
-            **self.ledger.page(),
+            "bytes": profiling.memory_in_use(self.device),
+            **self.compile_stats.since_reset(),
         }
 
     def settle(self, within_s: float = stats.SETTLE_S) -> dict[str, Any]:
-        """Passes until the times are steady and nothing compiles any more."""
+        """Runs passes until the times are steady and nothing compiles any more."""
         if self.job["guards"] == guard_filters.STANCE:
             import torch
 
-            self._pass()  # every guard is checked once more before they are skipped
+            self._pass()  # checks every guard once more before skipping them
             torch.compiler.set_stance(skip_guard_eval_unsafe=True)
         times: list[float] = []
-        begin, compiled = time.monotonic(), self.ledger.compilations()
+        begin = time.monotonic()
+        compiled = self.compile_stats.compilations()
         while True:
             times.append(self._pass())
-            if self.ledger.compilations() != compiled:
-                times, compiled = [], self.ledger.compilations()
+            if self.compile_stats.compilations() != compiled:
+                times = []
+                compiled = self.compile_stats.compilations()
             if steady := stats.steady(times):
                 break
             if time.monotonic() - begin > within_s and len(times) > 2:
                 break
         gc.collect()
-        gc.freeze()  # what stays for good need not be gone through before each round
+        gc.freeze()  # collections before each round need not scan long-lived objects
         return {"passes": len(times), "steady": steady, "pass_ms": times[-1]}
 
     def probe(self) -> dict[str, Any]:
-        """Cheap facts about the target in eager, for whoever searches."""
+        """Measures cheap facts about the target in eager, for `tune`."""
         from torchproof.measure import model_facts
 
         subject = model_facts.Subject(
-            self.loaded, self.device, self._pass, lambda: self._made({})
+            self.loaded, self.device, self._pass, lambda: self._build({})
         )
         return {"probe": model_facts.probe(subject)}
 
     def sample(self, seconds: float) -> dict[str, Any]:
-        """One round: passes for a while; garbage is collected before, not within."""
-        before = self.ledger.compilations()
+        """Times passes for one round; garbage is collected before, not during it."""
+        before = self.compile_stats.compilations()
         gc.collect()
         gc.disable()
         try:
@@ -253,29 +265,29 @@ class Arm:
         return {
             "times_ms": times,
             "interrupted": [b > a for a, b in itertools.pairwise(yields)],
-            "compilations": self.ledger.compilations() - before,
+            "compilations": self.compile_stats.compilations() - before,
         }
 
     def timed(self, seconds: float) -> tuple[list[float], list[int]]:
-        """Times per call, and how often the core was yielded before and after each."""
+        """Returns times per call, and the count of context switches around each."""
         return profiling.timed(self._pass, len(self.loaded.calls), seconds)
 
     def _resume(self) -> None:
-        """Passes that are not counted: while others ran, cores and caches cooled.
+        """Runs untimed passes: cores and caches cooled while other workers ran.
 
-        On an H200's host a launch-bound step takes twice its time at first, for 0.1 s.
+        On an H200 host, a launch-bound step takes twice as long for the first 0.1 s.
         """
         end = time.monotonic() + _RESUME_S[self.device]
         while time.monotonic() < end:
             self._pass()
 
-    def answer(self, answers: str) -> dict[str, Any]:
-        """The answers of a pass after those that were timed, saved."""
+    def save_outputs(self, answers: str) -> dict[str, Any]:
+        """Runs a pass after timing and saves its outputs."""
         self._save(answers, self.loaded, self.fn)
         return {}
 
     def examine(self, trace: str | None = None) -> dict[str, Any]:
-        """Memory, guards and kernels, apart from all timing."""
+        """Measures memory, guards and kernels, outside of all timing."""
         memory = profiling.peak_memory(self.device, self._pass)
         profile = profiling.profile(
             self.device,
@@ -283,18 +295,22 @@ class Arm:
             calls=len(self.loaded.calls),
             trace=Path(trace) if trace else None,
         )
-        told = {"dropped": self._not_checked(), "sharing": [], **self.ledger.page()}
+        facts = {
+            "dropped": self._not_checked(),
+            "sharing": [],
+            **self.compile_stats.since_reset(),
+        }
         if self.applied and self.applied.regions:
             from torchproof.measure import shared_code
 
-            blocks = {site.name: len(site.paths) for site in self.applied.regions}
-            shared = shared_code.artifacts(self.applied)
-            told["counts"] |= {"artifacts_of": shared, "blocks_of": blocks}
-            told["sharing"] = shared_code.sharing(self.applied)
-        told |= {"anatomy": self._dissected(), "fell_back": self._fell_back()}
-        return {"memory": memory, "profile": profile, **told}
+            block_counts = {site.name: len(site.paths) for site in self.applied.regions}
+            artifacts = shared_code.artifacts(self.applied)
+            facts["counts"] |= {"artifacts_of": artifacts, "blocks_of": block_counts}
+            facts["sharing"] = shared_code.sharing(self.applied)
+        facts |= {"anatomy": self._break_costs(), "fell_back": self._fell_back()}
+        return {"memory": memory, "profile": profile, **facts}
 
-    def _dissected(self) -> dict[str, Any] | None:
+    def _break_costs(self) -> dict[str, Any] | None:
         if self.anatomy is None:
             return None
         with self.anatomy.watching():
@@ -308,82 +324,86 @@ class Arm:
         return self.anatomy.to_json()
 
     def diagnose(self, wrong: bool) -> dict[str, Any]:
-        """Why compiled answers differ from eager's, as events."""
+        """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
-        found = diagnosis.diagnose(self.target, self.job, wrong=wrong)
-        return {"events": [dataclasses.asdict(event) for event in found]}
+        events = diagnosis.diagnose(self.target, self.job, wrong=wrong)
+        return {"events": [dataclasses.asdict(event) for event in events]}
 
     def draw_as_eager(self, answers: str) -> dict[str, Any]:
-        """The answers again, compiled to draw random numbers as eager does."""
+        """Compiles with eager's random numbers and saves those outputs."""
         import torch
 
         from torchproof.torch_private import compile_costs
 
         torch.compiler.reset()
-        with compile_costs.as_eager_draws():
-            loaded, plan = self._made({}), self._plan()
-            fn, given = loaded.fn, loaded.calls
+        with compile_costs.eager_random():
+            loaded = self._build({})
+            plan = self._plan()
+            fn = loaded.fn
             if not self.job["as_written"]:
-                fn = self.strategy.apply(fn, given, plan, train=self.train).fn
+                fn = self.strategy.apply(fn, loaded.calls, plan, train=self.train).fn
             self._save(answers, loaded, fn)
         return {}
 
     # -- the target ----------------------------------------------------------------
 
     def _plan(self) -> Any:
-        """What the strategy compiles, found on a target that is thrown away."""
+        """Plans what the strategy compiles, on a target that is discarded."""
         if self.job["as_written"] or not self.strategy.observes:
             return None
-        loaded = self._made({})
+        loaded = self._build({})
         if self.strategy.compiles:
-            self.ledger.open()  # or planning would import a part of it, unnoticed
+            self.compile_stats.open()  # planning imports part of the compiler
         before = functools.partial(calls.before, loaded)
         return self.strategy.plan(loaded.fn, loaded.calls, before)
 
-    def _made(self, shape: dict[str, int]) -> Loaded:
-        """A target made anew; another shape gives other calls of the same target."""
+    def _build(self, shape: dict[str, int]) -> Loaded:
+        """Builds the target; another shape changes only the inputs of its calls."""
         loaded = calls.fresh(self.target, self.job)
         if shape.items() <= self.job.items():
             return loaded
-        swept = {"batch", "sequence"}  # the first shape's, which is not the default
+        swept = {"batch", "sequence"}  # the job has those of the first shape
         plain = {k: v for k, v in self.job.items() if k not in swept}
         other = calls.fresh(self.target, plain | shape)
         return dataclasses.replace(loaded, calls=other.calls)
 
     def _load(self, shape: dict[str, int]) -> None:
-        made = self._made(shape)
-        known = getattr(self, "loaded", None)
-        self.loaded = dataclasses.replace(made, fn=known.fn) if known else made
+        built = self._build(shape)
+        earlier = getattr(self, "loaded", None)
+        self.loaded = dataclasses.replace(built, fn=earlier.fn) if earlier else built
         self.train = calls.trains(self.loaded, self.job)
         self.device = str(describe(self.job)["device"])
         self.clock = profiling.Clock(self.device)
 
     @property
     def _backward(self) -> bool:
-        """Whether a backward is to follow what is called."""
+        """Whether a backward pass follows the call."""
         return self.train and not (self.applied and self.applied.whole_step)
 
     def _fell_back(self) -> list[str]:
-        """Why a strategy with a graph did not replay one."""
+        """Returns why a CUDA graph strategy did not replay its graph."""
         return list(self.applied.falls_back) if self.applied else []
 
-    def _save(self, path: str | None, made: Loaded, fn: Any, step: Any = None) -> None:
-        """The answers of one pass, left where they are asked for."""
+    def _save(
+        self, path: str | None, loaded: Loaded, fn: Any, step: Any = None
+    ) -> None:
+        """Runs one pass and saves its outputs, if there is a path."""
         import torch
 
-        found = calls.answers(
-            made, fn, train=self.train, backward=self._backward, step=step
+        outputs = calls.answers(
+            loaded, fn, train=self.train, backward=self._backward, step=step
         )
         if path is not None:
-            torch.save(found, path)
+            torch.save(outputs, path)
 
     def _invoke(self, call: Any) -> Any:
         return calls.invoke(self.fn, call, train=self._backward)
 
     def _pass(self) -> float:
-        """All calls in order, each timed alone; their sum in milliseconds."""
-        total, loaded, fn, train = 0.0, self.loaded, self.fn, self.train
+        """Times all calls in order, one by one; returns their sum in milliseconds."""
+        total = 0.0
+        loaded, fn, train = self.loaded, self.fn, self.train
         backward = self._backward
         for index, call in enumerate(loaded.calls):
             if loaded.before_call is not None:

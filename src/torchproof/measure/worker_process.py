@@ -1,4 +1,4 @@
-"""The child process of an arm, started with an environment of its own and asked."""
+"""Starts the process of a strategy worker, and sends it commands."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from torchproof.process import parent_death
 from torchproof.records import UserError
 from torchproof.strategies import NotApplicable
 
-_ARM = "torchproof.measure.strategy_worker"
-_ENDS_S = 5.0  # after its last answer; a thread of the target's may keep it from that
-# Caches on other machines would make a start warm that is called cold.
+_WORKER = "torchproof.measure.strategy_worker"
+_ENDS_S = 5.0  # to exit after its last reply; a thread of the target may prevent that
+# With remote caches, a start that is labelled cold could be warm.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
     for name in ("FX_GRAPH", "AUTOGRAD", "AUTOTUNE", "BUNDLED_AUTOTUNE")
 }
 
 
-class ArmError(Exception):
-    """An arm that could not do what it was told, in one line."""
+class WorkerError(Exception):
+    """A strategy worker failed; the message is one line."""
 
 
-class Process:
-    """The child process of an arm, asked one thing at a time."""
+class WorkerProcess:
+    """A strategy worker in a child process. It handles one command at a time."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Process:
         layout: int = 0,
     ) -> None:
         read, write = os.pipe()
-        told = json.dumps({**job, "replies": write})
+        job_text = json.dumps({**job, "replies": write})
         output = subprocess.DEVNULL if quiet else sys.stderr
-        told_of = {**NO_REMOTE_CACHES, **environment, **parent_death.parent()}
+        variables = {**NO_REMOTE_CACHES, **environment, **parent_death.parent()}
         self._popen = parent_death.begun(
             lambda: subprocess.Popen(
                 [
@@ -55,35 +55,35 @@ class Process:
                     "-m",
                     "torchproof.process.aslr",
                     str(layout),
-                    _ARM,
-                    told,
+                    _WORKER,
+                    job_text,
                 ],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 pass_fds=(write,),
-                env={**os.environ, **told_of},
+                env={**os.environ, **variables},
                 start_new_session=True,
             )
         )
         os.close(write)
         self._replies = os.fdopen(read, "rb", buffering=0)
-        self._heard = b""  # what came after the answer that was waited for
-        self._unread = 0  # answers that nobody waited for
+        self._buffer = b""  # bytes after the last reply that was read
+        self._unread = 0  # replies that nobody has read
         self._closed = False
 
     def tell(self, do: str, **values: Any) -> None:
-        """A command whose answer does not matter; the next question waits for it."""
+        """Sends a command and does not wait for its reply."""
         assert self._popen.stdin is not None
         if self._closed:
-            raise ArmError("its process was ended")
+            raise WorkerError("its process was closed")
         with contextlib.suppress(BrokenPipeError):
             self._popen.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
             self._popen.stdin.flush()
         self._unread += 1
 
     def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
-        """The answer to a command; `ArmError` where there is none."""
+        """Sends a command and returns its reply; raises `WorkerError` on failure."""
         self.tell(do, **values)
         while self._unread:
             answer = self._read(limit_s)
@@ -91,39 +91,39 @@ class Process:
         if not answer.pop("ok"):
             if answer.get("skips"):
                 raise NotApplicable(answer["error"])
-            problem = UserError if answer["usage"] else ArmError
-            raise problem(answer["error"])
+            error_type = UserError if answer["usage"] else WorkerError
+            raise error_type(answer["error"])
         return answer
 
     def _read(self, limit_s: float | None) -> dict[str, Any]:
-        """The next answer. Several may have come at once: no pipe tells of the rest."""
+        """Returns the next reply. A read may bring several; the rest stays buffered."""
         end = None if limit_s is None else time.monotonic() + limit_s
-        while b"\n" not in self._heard:
+        while b"\n" not in self._buffer:
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not (heard := self._waited_for(left)):
+            if not (data := self._receive(left)):
                 self.close()
-                raise ArmError(f"no answer within {limit_s:.0f} s (--timeout)")
-            self._heard += heard
-        line, _, self._heard = self._heard.partition(b"\n")
+                raise WorkerError(f"no answer within {limit_s:.0f} s (--timeout)")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             answer: dict[str, Any] = json.loads(line)
         except (ValueError, RecursionError):
             self.close()
-            raise ArmError("its process gave an answer that is no JSON") from None
+            raise WorkerError("its process sent a reply that is not JSON") from None
         return answer
 
-    def _waited_for(self, seconds: float | None) -> bytes:
-        """What comes within this time; nothing if nothing does."""
+    def _receive(self, seconds: float | None) -> bytes:
+        """Returns the bytes that arrive within this time; empty on a timeout."""
         try:
             ready, _, _ = select.select([self._replies], [], [], seconds)
-            heard = self._replies.read(2**16) if ready else b""
-        except (OSError, ValueError):  # closed meanwhile, by another thread
-            raise ArmError("its process was ended") from None
-        if ready and not heard:
-            raise ArmError(self._ended())
-        return heard or b""
+            data = self._replies.read(2**16) if ready else b""
+        except (OSError, ValueError):  # another thread closed it
+            raise WorkerError("its process was closed") from None
+        if ready and not data:
+            raise WorkerError(self._exit_reason())
+        return data or b""
 
-    def _ended(self) -> str:
+    def _exit_reason(self) -> str:
         try:
             code = self._popen.wait(_ENDS_S)
         except subprocess.TimeoutExpired:
@@ -134,8 +134,8 @@ class Process:
         return f"its process ended with exit code {code}"
 
     def close(self) -> None:
-        """Ends the process and everything it started."""
-        if self._closed:  # its number may be another's by then
+        """Kills the process and everything it started."""
+        if self._closed:  # the process id may belong to another process by then
             return
         self._closed = True
         if self._popen.stdin is not None:
@@ -153,26 +153,28 @@ class Process:
         self._replies.close()
 
 
-class Processes:
-    """Those of a session, whose threads begin them. Once closed, none is begun."""
+class WorkerProcesses:
+    """The worker processes of a session. After `close`, none can start."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self._quiet, self._closed = quiet, False
-        self._lock, self._kept = threading.Lock(), list[Process]()
+        self._quiet = quiet
+        self._closed = False
+        self._lock = threading.Lock()
+        self._started: list[WorkerProcess] = []
 
     def begin(
         self, job: Mapping[str, Any], environment: Mapping[str, str], layout: int = 0
-    ) -> Process:
-        with self._lock:  # or one could be begun after all were ended
+    ) -> WorkerProcess:
+        with self._lock:  # a process must not start while `close` runs
             self._assert_open()
-            process = Process(job, environment, quiet=self._quiet, layout=layout)
-            self._kept.append(process)
+            process = WorkerProcess(job, environment, quiet=self._quiet, layout=layout)
+            self._started.append(process)
         return process
 
-    def adopted(self, process: Process) -> Process:
-        """One that somebody else began."""
+    def adopt(self, process: WorkerProcess) -> WorkerProcess:
+        """Takes over a process that was started elsewhere."""
         with self._lock:
-            self._kept.append(process)  # ended with the others, or at once
+            self._started.append(process)  # closed with the others, or now
             if self._closed:
                 process.close()
             self._assert_open()
@@ -180,21 +182,21 @@ class Processes:
 
     def _assert_open(self) -> None:
         if self._closed:
-            raise ArmError("the session has ended")
+            raise WorkerError("the session has ended")
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        for process in self._kept:
+        for process in self._started:
             process.close()
 
 
 def free_vram() -> int | None:
-    """Bytes free on the first GPU, as the driver says; None where it is not known."""
-    told = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    """Returns the free bytes of the first GPU, or None if the driver does not say."""
+    query = ["--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(
-            ["nvidia-smi", *told], capture_output=True, text=True, timeout=20
+            ["nvidia-smi", *query], capture_output=True, text=True, timeout=20
         )
         return int(answer.stdout.split()[0]) * 2**20
     except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):

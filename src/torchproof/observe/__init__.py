@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from torchproof.observe.arguments import Call as Call
     from torchproof.observe.arguments import Path as Path
     from torchproof.observe.arguments import varying as varying
-    from torchproof.observe.audit import Audited as Audited
-    from torchproof.observe.break_cost import Anatomy as Anatomy
+    from torchproof.observe.audit import AuditResult as AuditResult
+    from torchproof.observe.break_cost import BreakCost as BreakCost
     from torchproof.observe.capture import job as job
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
-    from torchproof.observe.guard_failures import in_words as in_words
-    from torchproof.observe.in_process import InProcess as InProcess
-    from torchproof.observe.step_detector import Steps as Steps
+    from torchproof.observe.guard_failures import readable_source as readable_source
+    from torchproof.observe.in_process import InProcessObserver as InProcessObserver
+    from torchproof.observe.step_detector import StepDetector as StepDetector
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of
@@ -42,12 +42,12 @@ __getattr__, __all__ = lazy_exports(
             "Path",
             "varying",
         ],
-        ".audit": ["Audited"],
-        ".break_cost": ["Anatomy"],
+        ".audit": ["AuditResult"],
+        ".break_cost": ["BreakCost"],
         ".capture": ["job", "observe"],
-        ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "in_words"],
-        ".in_process": ["InProcess"],
-        ".step_detector": ["Steps"],
+        ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "readable_source"],
+        ".in_process": ["InProcessObserver"],
+        ".step_detector": ["StepDetector"],
         ".trace_log": ["read_folder"],
         ".unguarded_reads": ["Read", "reads_of"],
         "torchproof.torch_private": ["is_compiled"],

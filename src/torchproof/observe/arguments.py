@@ -1,7 +1,7 @@
-"""What a compiled function is called with: the call, its arguments, and their sizes.
+"""The call of a compiled function, its arguments and their sizes.
 
-In goes what `entry_calls` recorded in the running program. Out comes a `Call`, which
-names an argument in the words of the code that makes the call.
+Takes the record that `entry_calls` made in the running program. Returns a `Call`, which
+gives each argument as the expression that the caller wrote.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from torchproof.observe.guard_failures import in_words
+from torchproof.observe.guard_failures import readable_source
 from torchproof.records import Frame, tree_of, whose
 
-Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
+# ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
+Path = tuple[Any, ...]
 
-CALLEE: Path = ("callee",)  # not an argument: the module that is called
+CALLEE: Path = ("callee",)  # the module that is called, which is not an argument
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument in the caller's words. `fixed`: evaluating it again is the same."""
+    """An argument as the caller wrote it; `fixed` if the expression names an object.
+
+    Evaluating a fixed expression again gives the same object.
+    """
 
     words: str
     fixed: bool
@@ -59,9 +63,9 @@ class Call:
 
     @classmethod
     def read_from_source(cls, caller: Frame, function: Frame) -> Call | None:
-        """The call as the source has it, where only its line was recorded.
+        """The call read from the source, if only its line was recorded.
 
-        None if the line has several calls, or the function cannot be found.
+        None if the line has several calls, or the function is not found.
         """
         calls = [
             node
@@ -91,11 +95,11 @@ class Call:
         )
 
     def origin(self, source: str) -> tuple[Path, str] | None:
-        """The argument a source of a guard begins with, and the rest of the source."""
+        """The argument that a guard's source starts with, and the rest."""
         begins = [
-            known
-            for known in self.sources
-            if source.startswith(known) and source[len(known) :][:1] in ("", ".", "[")
+            name
+            for name in self.sources
+            if source.startswith(name) and source[len(name) :][:1] in ("", ".", "[")
         ]
         longest = max(begins, key=len, default=None)
         if longest is None:
@@ -104,11 +108,11 @@ class Call:
 
     @property
     def by_user(self) -> bool:
-        """Whether the user's own code makes the call."""
+        """Whether the user's code, not a library's, makes the call."""
         return whose(self.file) == "user"
 
     def words(self, source: str) -> str:
-        """A source as the user's call writes it, else by the name of the parameter."""
+        """A guard's source as the caller wrote it, else by its parameter's name."""
         origin = self.origin(source)
         if origin is None:
             return source
@@ -118,7 +122,7 @@ class Call:
         return (written.words if written else self.name(path, source)) + rest
 
     def argument(self, path: Path) -> Argument | None:
-        """The caller's words for an argument; None if they cannot be told."""
+        """An argument as the caller wrote it; None if that is unclear."""
         call = self._expression()
         if call is None:
             return None
@@ -126,7 +130,7 @@ class Call:
         if shift is None:
             return None
         if path == CALLEE:
-            return _in_words(call.func)
+            return _as_argument(call.func)
         if len(path) == 1:
             return _all_of(call, path[0])
         kind, key, *rest = path
@@ -139,18 +143,18 @@ class Call:
             return None
         for step in rest:
             node = _item(node, step)
-        return None if isinstance(node, ast.Constant) else _in_words(node)
+        return None if isinstance(node, ast.Constant) else _as_argument(node)
 
     def source_of(self, path: Path) -> str | None:
-        """An argument as torch names it in the frame that is compiled: L['x']."""
-        for source, known in self.sources.items():
-            if known == path:
+        """An argument as torch names it in the compiled frame: L['x']."""
+        for source, argument_path in self.sources.items():
+            if argument_path == path:
                 root = re.match(r"\w+", source)
                 return f"L['{root[0]}']{source[root.end() :]}" if root else None
         return None
 
     def name(self, path: Path, source: str) -> str:
-        """The argument by the name of the parameter, for want of the caller's words."""
+        """The name of the parameter, for an argument whose expression is unknown."""
         if path == CALLEE:
             return source.partition(".")[0]
         if len(path) == 1:
@@ -176,7 +180,7 @@ class Call:
         return None
 
     def _shift(self, call: ast.Call) -> int | None:
-        """How many arguments the call does not show: `self` of a method, or none."""
+        """How many arguments are implicit: 1 for `self` of a method, else 0."""
         starred = [a for a in call.args if isinstance(a, ast.Starred)]
         if len(starred) > 1:
             return None
@@ -201,7 +205,7 @@ class Call:
 
 
 def _bound(call: ast.Call, parameters: ast.arguments) -> dict[str, Path]:
-    """Which argument of a call each parameter is."""
+    """The argument of a call that each parameter receives."""
     named = [p.arg for p in (*parameters.posonlyargs, *parameters.args)]
     if named and named[0] in {"self", "cls"}:
         named = named[1:]
@@ -215,14 +219,17 @@ def _bound(call: ast.Call, parameters: ast.arguments) -> dict[str, Path]:
         sources |= {name: ("args", number) for name, number in names.items()}
     if parameters.kwarg is not None:
         kwargs = parameters.kwarg.arg
-        names_given = [k.arg for k in call.keywords if k.arg is not None]
-        sources |= {f"{kwargs}[{name!r}]": ("kwargs", name) for name in names_given}
+        keywords = [k.arg for k in call.keywords if k.arg is not None]
+        sources |= {f"{kwargs}[{name!r}]": ("kwargs", name) for name in keywords}
         sources[kwargs] = ("kwargs",)
     return sources
 
 
 def _begins(node: ast.Call, line: int, column: int) -> bool:
-    """From Python 3.12 on, a method call's position begins at the attribute."""
+    """Whether a call starts at this position.
+
+    From Python 3.12 on, the position of a method call starts at the attribute.
+    """
     at = (node.lineno, node.col_offset)
     attribute = node.func if isinstance(node.func, ast.Attribute) else None
     if attribute is None or at == (line, column):
@@ -234,18 +241,18 @@ def _begins(node: ast.Call, line: int, column: int) -> bool:
 
 
 def _all_of(call: ast.Call, kind: str) -> Argument | None:
-    """What is unpacked into all positional or all keyword arguments."""
+    """The value that is unpacked into all positional or all keyword arguments."""
     if kind == "kwargs":
         values = [k.value for k in call.keywords if k.arg is None]
         whole = len(call.keywords) == 1 and values
     else:
         values = [a.value for a in call.args if isinstance(a, ast.Starred)]
         whole = len(call.args) == 1 and values
-    return _in_words(values[0]) if whole else None
+    return _as_argument(values[0]) if whole else None
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """The value of a keyword, or the item of a `**mapping` if there is only one."""
+    """The value of a keyword, or the item of the only `**mapping`."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword.value
@@ -254,7 +261,7 @@ def _keyword(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def _item(node: ast.expr, key: Any) -> ast.expr:
-    """The item of a container, out of its display if it is one."""
+    """The item of a container: from its literal if it is one, else a subscript."""
     if isinstance(node, ast.Dict):
         for name, value in zip(node.keys, node.values, strict=True):
             if isinstance(name, ast.Constant) and name.value == key:
@@ -270,7 +277,7 @@ def _item(node: ast.expr, key: Any) -> ast.expr:
     return ast.Subscript(node, ast.Constant(key), ast.Load())
 
 
-def _in_words(node: ast.expr) -> Argument:
+def _as_argument(node: ast.expr) -> Argument:
     if isinstance(node, ast.NamedExpr):
         node = node.target
     return Argument(_text(node), _is_fixed(node))
@@ -279,13 +286,13 @@ def _in_words(node: ast.expr) -> Argument:
 def _text(node: ast.expr) -> str:
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         key = node.slice.value
-        shown = f'"{key}"' if isinstance(key, str) and '"' not in key else repr(key)
-        return f"{_text(node.value)}[{shown}]"
+        literal = f'"{key}"' if isinstance(key, str) and '"' not in key else repr(key)
+        return f"{_text(node.value)}[{literal}]"
     return ast.unparse(node)
 
 
 def _is_fixed(node: ast.expr) -> bool:
-    """Whether it names a thing, so that a mark on it is a mark on the argument."""
+    """Whether the expression names an object, so that marking it marks the argument."""
     if isinstance(node, ast.Attribute):
         return _is_fixed(node.value)
     if isinstance(node, ast.Subscript):
@@ -295,12 +302,14 @@ def _is_fixed(node: ast.expr) -> bool:
 
 
 def _name(variable: str, keys: Sequence[Any]) -> str:
-    """A source as `guards` reads it: `kwargs['input_ids']`."""
-    return in_words("".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)]))
+    """A source in the form of `Guard.source`: `kwargs['input_ids']`."""
+    return readable_source(
+        "".join([f"L['{variable}']", *(f"[{key!r}]" for key in keys)])
+    )
 
 
 class Size(NamedTuple):
-    """A size that differs between calls, and the sizes that were seen."""
+    """A dimension whose size differs between calls, and the sizes in `seen`."""
 
     path: Path
     dim: int
@@ -308,15 +317,15 @@ class Size(NamedTuple):
 
 
 def varying(calls: Iterable[Call]) -> list[Size]:
-    """The sizes that differ between calls, of arguments that keep their rank."""
+    """The dimensions whose sizes differ between calls, for arguments of fixed rank."""
     shapes: dict[Path, list[tuple[int, ...]]] = {}
     for call in calls:
         for path, shape in call.sizes.items():
             shapes.setdefault(path, []).append(shape)
     return [
         Size(path, dim, sizes)
-        for path, every in shapes.items()
-        if len({len(shape) for shape in every}) == 1
-        for dim, sizes in enumerate(zip(*every, strict=True))
+        for path, of_argument in shapes.items()
+        if len({len(shape) for shape in of_argument}) == 1
+        for dim, sizes in enumerate(zip(*of_argument, strict=True))
         if len(set(sizes)) > 1
     ]

@@ -1,11 +1,11 @@
-"""What a compiled call is made of: lines in graphs, cost of breaks, cost of the way in.
+"""Measures compiled calls: the lines in each graph, the cost of breaks, the overhead.
 
-Hooks are attached before anything is compiled and note each graph. Timers stand in the
-graphs' places only inside `watching()`, so steps timed outside it are not touched. Out
-comes plain data: `graphs()`, `gaps()`, `overhead_us()`.
+The hooks are attached before anything is compiled and note each graph. Timers wrap the
+graphs only inside `watching()`, so that steps timed outside it are not affected. The
+results are plain data: `graphs()`, `gaps()`, `overhead_us()`.
 
-Times are those of the host: on CUDA a graph's own time is that of launching it, and a
-break that waits for the device is charged with the wait.
+Times are host times. On CUDA the time of a graph is the time to launch it, and the cost
+of a break that waits for the device includes the wait.
 """
 
 from __future__ import annotations
@@ -33,35 +33,36 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(?P<line>\d+)")
 
 @dataclass
 class _Span:
-    """One outermost call of a compiled function: its graphs with their times."""
+    """One outermost call of a compiled function: its graphs with begin and end."""
 
     begin_ns: int
     graphs: list[tuple[int, int, int]] = field(default_factory=list)
     end_ns: int = 0
 
 
-class Anatomy:
-    """The instrument. A context manager: attached inside, everything put back after."""
+class BreakCost:
+    """Measures compiled calls while it is entered as a context manager."""
 
     def __init__(self) -> None:
         self._hooks = contextlib.ExitStack()
         self._timers = contextlib.ExitStack()
         self._contexts: list[Any] = []
         self._graphs: list[CompiledGraph] = []
-        self._timed = 0  # so many graphs have a timer in their place
+        self._timed = 0  # how many graphs have a timer
         self._conversions = 0
-        self._thread: int | None = None  # that of the call being watched
-        self._depth = self._inside = 0
+        self._thread: int | None = None  # of the call being measured
+        self._depth = 0  # of nested compiled calls
+        self._inside = False  # a graph is running
         self._spans: list[_Span] = []
-        # By the call's index, one entry a watched pass over it.
+        # By the index of the call: one item for each measured pass.
         self._gaps: dict[int, list[dict[Line, float]]] = defaultdict(list)
         self._overheads: dict[int, list[float | None]] = defaultdict(list)
-        # Breaks with no graph between them: only the time of all of them is known.
+        # Breaks with no graph between them: only their total time is known.
         self._together: dict[Line, set[Line]] = defaultdict(set)
 
     # -- hooks -------------------------------------------------------------------------
 
-    def __enter__(self) -> Anatomy:
+    def __enter__(self) -> BreakCost:
         self.attach()
         return self
 
@@ -69,7 +70,7 @@ class Anatomy:
         self._hooks.close()
 
     def attach(self) -> None:
-        """Before anything is compiled: what was compiled earlier stays unseen."""
+        """Attaches the hooks; functions compiled earlier are not measured."""
         from torchproof import torch_private
         from torchproof.torch_private import compiled_graphs as graphs
 
@@ -78,37 +79,42 @@ class Anatomy:
         enter(torch_private.compiled_contexts(self._contexts.append))
         enter(torch_private.frame_callbacks(self._convert))
         enter(graphs.compiled_graphs(self._graphs.append))
-        torch_private.leave_alone(self._timer(0)(len).__code__)
+        torch_private.never_compile(self._timer(0)(len).__code__)
 
-    def _convert(self, convert: Callable[[], Any], asked: object) -> Any:
+    def _convert(self, convert: Callable[[], Any], request: object) -> Any:
         self._conversions += 1
         return convert()
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Timers in the graphs' places, for calls made through `call()`."""
+        """Times the graphs of calls made through `call()`."""
         entered = self._private.entered(self._contexts, self._compiled_call)
         try:
             with self._timers, entered:
                 yield
         finally:
-            self._timers, self._timed = contextlib.ExitStack(), 0
+            self._timers = contextlib.ExitStack()
+            self._timed = 0
 
     @contextlib.contextmanager
     def call(self, index: int) -> Iterator[None]:
-        """One call of the target. If something compiles in it, it does not count."""
+        """Measures one call of the target, unless something compiles during it."""
         for number in range(self._timed, len(self._graphs)):
-            graph, timer = self._graphs[number], self._timer(number)
+            graph = self._graphs[number]
+            timer = self._timer(number)
             self._timers.enter_context(self._private.replaced(graph, timer))
         self._timed = len(self._graphs)
-        self._spans, self._depth, self._inside = [], 0, 0
-        self._thread, before = threading.get_ident(), self._conversions
+        self._spans = []
+        self._depth = 0
+        self._inside = False
+        self._thread = threading.get_ident()
+        before = self._conversions
         try:
             yield
         finally:
             self._thread = None
         if self._conversions == before:
-            self._settle(index)
+            self._add_times(index)
 
     def _compiled_call(self) -> Callable[[], None]:
         if threading.get_ident() != self._thread:
@@ -128,27 +134,29 @@ class Anatomy:
 
         def wrap(compiled: Callable[..., Any]) -> Callable[..., Any]:
             def timed(*args: Any, **kwargs: Any) -> Any:
-                # A graph inside a graph is part of the outer one.
+                # A graph inside another graph is part of the outer one.
                 if (
                     not self._depth
                     or self._inside
                     or self._thread != threading.get_ident()
                 ):
                     return compiled(*args, **kwargs)
-                self._inside, begin = 1, clock()
+                self._inside = True
+                begin = clock()
                 try:
                     return compiled(*args, **kwargs)
                 finally:
-                    self._inside, end = 0, clock()
+                    end = clock()
+                    self._inside = False
                     self._spans[-1].graphs.append((number, begin, end))
 
             return timed
 
         return wrap
 
-    # -- what the times say ------------------------------------------------------------
+    # -- from times to costs -----------------------------------------------------------
 
-    def _settle(self, index: int) -> None:
+    def _add_times(self, index: int) -> None:
         gaps: dict[Line, float] = defaultdict(float)
         outside: list[float | None] = []
         for span in self._spans:
@@ -156,35 +164,36 @@ class Anatomy:
                 gaps[line] += nanoseconds / 1e3
             outside.append(self._outside(span))
         self._gaps[index].append(dict(gaps))
-        known = [each for each in outside if each is not None]
-        whole = known and len(known) == len(outside)
-        self._overheads[index].append(sum(known) if whole else None)
+        measured = [each for each in outside if each is not None]
+        complete = measured and len(measured) == len(outside)
+        self._overheads[index].append(sum(measured) if complete else None)
 
     def _breaks(self, span: _Span) -> Iterator[tuple[Line, int]]:
-        """The times between graphs that a break is to blame for."""
+        """The times between graphs that a break causes, with the line of the break."""
         ends: list[tuple[int | None, int]] = [(None, span.begin_ns)]
         ends += [(number, end) for number, _, end in span.graphs]
         begins: list[tuple[int | None, int]] = [(n, b) for n, b, _ in span.graphs]
         begins.append((None, span.end_ns))
-        for (before, left), (after, entered) in zip(ends, begins, strict=True):
-            first, last = self._ended_by(before), self._resumed_after(after)
+        for (before, gap_begin), (after, gap_end) in zip(ends, begins, strict=True):
+            first = self._ended_by(before)
+            last = self._resumed_after(after)
             line = first or last
             if line is None:
                 continue
             if last is not None and last != line:
                 self._together[line].add(last)
-            yield line, entered - left
+            yield line, gap_end - gap_begin
 
     def _ended_by(self, number: int | None) -> Line | None:
-        """The line whose break ended a graph."""
+        """The line of the break that ended a graph."""
         if number is None:
             return None
         return _place(self._graphs[number].break_stack)
 
     def _resumed_after(self, number: int | None) -> Line | None:
-        """The line whose break a graph comes after: it belongs to a resumed function.
+        """The line of the break before a graph of a resumed function.
 
-        The function may have broken because one it called did: then that line.
+        If the function broke because a function it called did, it is that line.
         """
         if number is None:
             return None
@@ -192,17 +201,21 @@ class Anatomy:
         resumed = _RESUMED.fullmatch(code.co_name)
         if resumed is None:
             return None
-        here = (code.co_filename, int(resumed["line"]), original_name(code.co_name))
+        resumed_at = (
+            code.co_filename,
+            int(resumed["line"]),
+            original_name(code.co_name),
+        )
         for graph in self._graphs:
             stack = [(f, n, original_name(name)) for f, n, name in graph.break_stack]
-            if here in stack:
+            if resumed_at in stack:
                 return _place(graph.break_stack)
-        return _place((here,))
+        return _place((resumed_at,))
 
     def _outside(self, span: _Span) -> float | None:
-        """What a compiled call spends outside its graph, if it is one whole graph.
+        """The microseconds that a compiled call spends outside its only graph.
 
-        With more than one, what lies between may be the program's own eager work.
+        None if there are more graphs: the time between may be eager work.
         """
         if len(span.graphs) != 1 or any(self._breaks(span)):
             return None
@@ -212,13 +225,13 @@ class Anatomy:
     # -- results -----------------------------------------------------------------------
 
     def gaps(self) -> list[dict[str, Any]]:
-        """Each break line's microseconds per call: the mean over the calls of a pass.
+        """The cost of each break line in microseconds per call.
 
-        Of each call it is the median over the passes. Calls that compiled something in
-        every pass were not measured and are not in the mean.
+        It is the mean over the calls of their medians over the passes. Calls that
+        compiled something in every pass were not measured and are not included.
         """
         lines = {line for passes in self._gaps.values() for p in passes for line in p}
-        found = [
+        gaps = [
             {
                 "file": file,
                 "line": line,
@@ -227,7 +240,7 @@ class Anatomy:
             }
             for file, line in lines
         ]
-        return sorted(found, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
+        return sorted(gaps, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
 
     def _per_call(self, line: Line) -> float:
         return statistics.fmean(
@@ -236,7 +249,7 @@ class Anatomy:
         )
 
     def overhead_us(self) -> float | None:
-        """Guards, unpacking and dispatch of one call; None where it cannot be told."""
+        """The cost of guards, unpacking and dispatch of one call; None if unknown."""
         calls = [
             statistics.median(each for each in passes if each is not None)
             for passes in self._overheads.values()
@@ -247,7 +260,7 @@ class Anatomy:
         return statistics.fmean(calls)
 
     def graphs(self) -> list[dict[str, Any]]:
-        """Each graph with the lines it was traced from."""
+        """Each graph with the lines that it was traced from."""
         return [
             {
                 "graph": graph.compile_id,
@@ -273,7 +286,7 @@ class Anatomy:
 
 
 def _place(stack: tuple[tuple[str, int, str], ...]) -> Line | None:
-    """The line a finding about this break points at."""
+    """The line that a finding about this break points to."""
     place = place_of(tuple(Frame(*frame) for frame in stack)).frame
     return (place.file, place.line) if place else None
 

@@ -1,7 +1,7 @@
-"""Runs a target in a child process and gathers what the child saw as events.
+"""Runs a target in a child process and turns the child's stream into events.
 
-The parent never imports torch: a child that crashes, hangs or is killed costs the run
-nothing that was seen before.
+The parent never imports torch. If the child crashes, hangs or is killed, the events
+until then are still returned.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ from torchproof.records import (
 )
 from torchproof.targets import Options, Target
 
-# Where torch defines the frame it compiles in place of an object with `__call__`.
+# The file of the function that torch compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
-_READABLE = {"user", "library"}  # whose code is told about, torch's own is not
-_WRAPPER_FACTS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
+_REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
+_WRAPPER_FIELDS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
 def observe(
     target: Target, options: Options, progress: Callable[[str], None]
 ) -> Observation:
-    """What happens when the target runs, or what its trace says happened."""
+    """Runs the target and returns its events, or reads them from a recorded trace."""
     if target.kind == "trace":
         return _read_trace(target)
-    told = job(target, options)
-    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    seen = follow("torchproof.observe.child", told, _Telling(progress), under)
-    return gather(seen.entries, seen.ending, seen.code, target)
+    child_job = job(target, options)
+    conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    on_entry = _ProgressReporter(progress)
+    child = follow("torchproof.observe.child", child_job, on_entry, conditions)
+    return gather(child.entries, child.ending, child.code, target)
 
 
 def _read_trace(target: Target) -> Observation:
@@ -52,7 +53,7 @@ def _read_trace(target: Target) -> Observation:
 
 
 def job(target: Target, options: Options) -> str:
-    """What the child is told, as JSON."""
+    """The child's job as JSON."""
     plain = {
         "target": dataclasses.asdict(target),
         "compile": dict(options.compile),
@@ -64,8 +65,8 @@ def job(target: Target, options: Options) -> str:
     return json.dumps(plain)
 
 
-class _Telling:
-    """Says what is being compiled, as the stream tells of it."""
+class _ProgressReporter:
+    """Reports which function is being compiled, as the stream grows."""
 
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
@@ -75,10 +76,10 @@ class _Telling:
         if entry["kind"] == "plan":
             self._planned = entry["calls"]
         if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
-            self._tell(entry, seconds)
+            self._report(entry, seconds)
 
-    def _tell(self, entry: Mapping[str, Any], seconds: float) -> None:
-        if seconds < 1:  # silence under one second
+    def _report(self, entry: Mapping[str, Any], seconds: float) -> None:
+        if seconds < 1:  # short runs report no progress
             return
         call = entry.get("call")
         of = f" of {self._planned}" if self._planned else ""
@@ -90,22 +91,22 @@ class _Telling:
 def gather(
     entries: Sequence[dict[str, Any]], ending: str, code: int | None, target: Target
 ) -> Observation:
-    """The child's stream as an observation; `code` is the child's exit code."""
-    seen = Followed(list(entries), ending, code)
-    for entry in seen.of("unusable"):
+    """Turns the child's stream into an observation; `code` is its exit code."""
+    child = Followed(list(entries), ending, code)
+    for entry in child.of("unusable"):
         raise UserError(entry["message"])
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)
-    counts = seen.last("counts")
+    counts = child.last("counts")
     return Observation(
         events=tuple(_events(by_kind, counts)),
-        environment=seen.last("environment"),
+        environment=child.last("environment"),
         calls=counts.get("calls"),
         compiled_calls=counts.get("compiled_calls"),
-        ending="crashed" if seen.crashed else ending,
+        ending="crashed" if child.crashed else ending,
         exit_code=code,
-        error=seen.failure(script=target.kind == "script"),
+        error=child.failure(script=target.kind == "script"),
         traced=_traced(by_kind.get("lines", ())),
         compiled=_compiled(by_kind.get("wrapper", ())),
     )
@@ -115,26 +116,26 @@ def _traced(
     entries: Iterable[Mapping[str, Any]],
 ) -> dict[str, dict[str, tuple[int, ...]]]:
     """The lines of the program that Dynamo traced, by file and function."""
-    every: dict[str, dict[str, set[int]]] = {}
+    lines_by_file: dict[str, dict[str, set[int]]] = {}
     for entry in entries:
         for file, functions in entry["files"].items():
-            if whose(file) in _READABLE:
-                known = every.setdefault(file, {})
+            if whose(file) in _REPORTED:
+                lines_by_function = lines_by_file.setdefault(file, {})
                 for name, lines in functions.items():
-                    known.setdefault(name, set()).update(lines)
+                    lines_by_function.setdefault(name, set()).update(lines)
     return {
         file: {name: tuple(sorted(lines)) for name, lines in functions.items()}
-        for file, functions in every.items()
+        for file, functions in lines_by_file.items()
     }
 
 
 def _compiled(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = {}
+    names_by_file: dict[str, set[str]] = {}
     for entry in entries:
         for file, name in entry["reaches"]:
-            if whose(file) in _READABLE:
-                found.setdefault(file, set()).add(name)
-    return {file: tuple(sorted(names)) for file, names in found.items()}
+            if whose(file) in _REPORTED:
+                names_by_file.setdefault(file, set()).add(name)
+    return {file: tuple(sorted(names)) for file, names in names_by_file.items()}
 
 
 def _events(
@@ -150,7 +151,7 @@ def _events(
     for event in interpret(records):
         extra: dict[str, Any] = {}
         if event.function and event.function.file.endswith(_AROUND_CALLABLES):
-            # Only one callable can be meant where only one was compiled.
+            # If only one callable was compiled, the event is about that one.
             event = replace(event, function=_only(callables) or event.function)
         if event.kind == "compile_failure":
             extra["raised"] = event.compile_id in raised
@@ -170,16 +171,16 @@ def _events(
             data={**event.data, **extra},
         )
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
-    yield from _strays(by_kind, counts)
+    yield from _bypasses(by_kind, counts)
 
 
 def _wrappers(
     entries: Iterable[Mapping[str, Any]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
-    """What was compiled, and how often it was called."""
-    seen = {w[0]: w for w in counts.get("wrappers", ())}
+    """Events for what was compiled, and how often it was called."""
+    counts_by_number = {w[0]: w for w in counts.get("wrappers", ())}
     for entry in entries:
-        _, calls, compiled, eager, inlined = seen.get(
+        _, calls, compiled, eager, inlined = counts_by_number.get(
             entry["number"], (0, None, None, None, None)
         )
         yield Event(
@@ -187,7 +188,7 @@ def _wrappers(
             frames=_frames(entry["site"]),
             function=next(iter(_frames(entry["code"])), None),
             data={
-                **{k: entry[k] for k in _WRAPPER_FACTS},
+                **{k: entry[k] for k in _WRAPPER_FIELDS},
                 "around": _frames(entry["around"]),
                 "calls": calls,
                 "compiled_calls": compiled,
@@ -197,15 +198,15 @@ def _wrappers(
         )
 
 
-def _strays(
+def _bypasses(
     by_kind: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, Any]
 ) -> Iterable[Event]:
-    """Calls that went past what was compiled, and calls that raised."""
-    strays = {(kind, name): count for kind, name, count in counts.get("strays", ())}
+    """Events for calls that bypassed the compiled code, and calls that raised."""
+    bypasses = {(kind, name): count for kind, name, count in counts.get("bypasses", ())}
     for kind in ("method_call", "original_call", "call_error"):
         for entry in by_kind.get(kind, ()):
             data = {k: v for k, v in entry.items() if k not in {"kind", "site", "call"}}
-            data["count"] = strays.get((kind, entry.get("method")))
+            data["count"] = bypasses.get((kind, entry.get("method")))
             frames = _frames(entry["site"])
             if kind == "call_error":
                 frames = inside_region(frames)

@@ -19,7 +19,8 @@ from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
     try:
@@ -41,19 +42,19 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     observer.attach()
     loaded = calls.fresh(target, job)
     fn: Callable[..., Any] = loaded.fn
-    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    itself = itself or observer.private.is_compiled(fn)
-    if itself and job["compile"]:
+    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
+    compiles_itself = compiles_itself or observer.private.is_compiled(fn)
+    if compiles_itself and job["compile"]:
         raise UserError(
             f"{target.text} does its own compiling: --compile has no effect on it"
         )
-    if not itself:
+    if not compiles_itself:
         observer.site = (loaded.place,)
         try:
             fn = torch.compile(fn, **_compile_arguments(job["compile"]))
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"torch.compile rejects its arguments: {told}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"torch.compile rejects its arguments: {reason}") from error
         observer.site = None
     train = calls.trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
@@ -73,11 +74,11 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
     return 0
 
 
-def _compile_arguments(given: dict[str, Any]) -> dict[str, Any]:
-    """Inductor is not imported where no code is generated and nothing asks for it."""
-    if {"backend", "mode", "options"} & set(given):
-        return given
-    return {"backend": "eager", **given}
+def _compile_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Defaults to the eager backend, so that Inductor is not imported for nothing."""
+    if {"backend", "mode", "options"} & set(arguments):
+        return arguments
+    return {"backend": "eager", **arguments}
 
 
 def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> None:
@@ -94,7 +95,7 @@ def _explain_failure(
     job: dict[str, Any],
     observer: Observer,
 ) -> None:
-    """A call that raised: the target's own fault if it raises in eager as well."""
+    """Writes the error of a call; raises `UserError` if eager raises as well."""
     if isinstance(error, UserError):
         raise error
     if error is observer.last_error and job.get("runs_in_eager"):
@@ -112,14 +113,16 @@ def _explain_failure(
             _step(loaded, loaded.fn, call, train=calls.trains(loaded, job))
     except UserError:
         raise
-    except Exception as own:
-        line = traceback.format_exception_only(own)[-1].strip()
-        raise UserError(f"the target fails in eager, at call {number}: {line}") from own
+    except Exception as eager_error:
+        line = traceback.format_exception_only(eager_error)[-1].strip()
+        raise UserError(
+            f"the target fails in eager, at call {number}: {line}"
+        ) from eager_error
     finally:
         observer.paused = False
         torch.compiler.set_stance("default")
     job["runs_in_eager"] = True
-    if error is observer.last_error:  # the compiler's own, and on record
+    if error is observer.last_error:  # a compiler error, which is already recorded
         return
     observer.stream.write(
         "call_error",

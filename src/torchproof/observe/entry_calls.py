@@ -1,7 +1,7 @@
-"""Watches with what a running program calls a compiled function.
+"""Records the arguments with which a running program calls a compiled function.
 
 When Dynamo is about to compile a frame, `entry_call` finds the call that entered the
-compiled region, and which of its arguments the frame's local variables are.
+compiled region, and matches the frame's local variables with its arguments.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from typing import Any
 
 from torchproof.records import whose
 
-Path = tuple[Any, ...]  # ("args", 0), ("kwargs", "input_ids"), then keys into it
+# ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
+Path = tuple[Any, ...]
 
 CALLEE = ("callee",)
 _DEPTH = 3
-_ITEMS = 64  # of one container; a longer one is not an argument list
+_MOST_ITEMS = 64  # a longer container is not searched
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 _count = itertools.count()
+# The values of these types may be one object, so that identity says nothing.
 _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
 
 
@@ -54,7 +56,10 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
 
 
 def _entry_frame() -> types.FrameType | None:
-    """Torch's wrapper around the outermost compiled callable; see `split_region`."""
+    """The frame of torch's wrapper around the outermost compiled callable.
+
+    `split_region` splits a stack at the same frame.
+    """
     entry = None
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -71,7 +76,7 @@ def _entry_frame() -> types.FrameType | None:
 
 
 def _number_of(context: Any) -> int:
-    """A number for each call of torch.compile: an address may be used again."""
+    """A unique number for each call of torch.compile; an id could be reused."""
     if context not in _numbers:
         _numbers[context] = next(_count)
     return _numbers[context]
@@ -84,15 +89,15 @@ def _site(frame: types.FrameType) -> list[Any]:
 
 
 def _sized(value: Any) -> bool:
-    """Whether it is a tensor of known sizes; those of a traced one are symbols."""
+    """Whether the value is a tensor with integer sizes; traced tensors have symbols."""
     import torch
 
-    known = isinstance(value, torch.Tensor)
-    return known and all(isinstance(size, int) for size in value.shape)
+    is_tensor = isinstance(value, torch.Tensor)
+    return is_tensor and all(isinstance(size, int) for size in value.shape)
 
 
 def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
-    """Each argument, and what lies in containers among them."""
+    """Each argument, and each item of containers among them."""
     if len(path) > 1:
         yield path, value
     if len(path) <= _DEPTH:
@@ -107,28 +112,28 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
         items = list(enumerate(value))
     else:
         return []
-    return items if len(items) <= _ITEMS else []
+    return items if len(items) <= _MOST_ITEMS else []
 
 
 def _sources(
     variables: Mapping[str, Any], code: types.CodeType, values: Mapping[Path, Any]
 ) -> list[list[Any]]:
-    """Which argument each local variable is, or each item of a packed one."""
+    """The argument that each local variable is, or each item of `*args`, `**kwargs`."""
     by_identity = {
         id(value): path
         for path, value in reversed(list(values.items()))
         if not isinstance(value, _SHARED)
     }
-    found: list[list[Any]] = []
+    sources: list[list[Any]] = []
     for name, value in variables.items():
         path = _by_position(name, variables, code, values) or by_identity.get(id(value))
         if path is not None:
-            found.append([name, [], path])
+            sources.append([name, [], path])
             continue
         packed = _packed(code).get(name)
         if packed is not None:
-            found.append([name, [], (packed,)])
-        # Those before `*args` are bound to other parameters.
+            sources.append([name, [], (packed,)])
+        # Arguments before `*args` are bound to other parameters.
         bound = sum(path[0] == "args" and len(path) == 2 for path in values)
         before = bound - len(value) if packed == "args" else 0
         for key, item in _items(value):
@@ -136,12 +141,12 @@ def _sources(
             if path not in values or values[path] is not item:
                 path = by_identity.get(id(item))
             if path is not None:
-                found.append([name, [key], path])
-    return found
+                sources.append([name, [key], path])
+    return sources
 
 
 def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:
-    """The local variables that are the module which is called."""
+    """The local variables that refer to the called module."""
     if getattr(fn, "__name__", "") not in ("_wrapped_call_impl", "_call_impl"):
         return []
     module = getattr(fn, "__self__", None)
@@ -149,7 +154,7 @@ def _callee(variables: Mapping[str, Any], fn: Any) -> list[list[Any]]:
 
 
 def _packed(code: types.CodeType) -> dict[str, str]:
-    """The names of `*args` and `**kwargs`, whatever their author calls them."""
+    """The names of the `*args` and `**kwargs` parameters of a function."""
     named = code.co_argcount + code.co_kwonlyargcount
     packed: dict[str, str] = {}
     for flag, kind in (
@@ -167,7 +172,7 @@ def _by_position(
     code: types.CodeType,
     values: Mapping[Path, Any],
 ) -> Path | None:
-    """A number or a string has no identity: its name and its position say which."""
+    """The argument by the parameter's name or position, for values without identity."""
     parameters = code.co_varnames[: code.co_argcount]
     path: Path = ("kwargs", name)
     if path not in values and name in parameters:

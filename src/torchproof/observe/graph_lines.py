@@ -1,4 +1,4 @@
-"""A graph's operations by the lines of the program they were traced from."""
+"""Groups a graph's operations by the source lines that they were traced from."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Place = tuple[str, int, str]
 
 
 def lines_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """The lines of the user's and of libraries' code, by number of operations.
+    """The lines of the user's and libraries' code, sorted by number of operations.
 
-    A line holds the operations of what it calls as well. `repeats`: so often was the
-    same operation traced along the same lines in the same module, as in an unrolled
-    loop. `copies`: so many modules of one class, `block`, were traced there.
+    A line includes the operations of the functions it calls. `repeats` is how often the
+    same operation was traced from the same stack in the same module, as in an unrolled
+    loop. `copies` is how many modules of one class, `block`, were traced there.
     """
     by_line: dict[Place, list[Node]] = defaultdict(list)
     for node in nodes:
         for place in dict.fromkeys(_places(node.stack or "")):
             by_line[place].append(node)
-    # Outer lines come first in a stack, so they come first among equals.
+    # Outer lines come first in a stack, so a stable sort puts them first.
     ordered = sorted(by_line.items(), key=lambda item: -len(item[1]))
-    return [_line(place, own) for place, own in ordered[:_MOST_LINES]]
+    return [_line(place, line_nodes) for place, line_nodes in ordered[:_MOST_LINES]]
 
 
 def _line(place: Place, nodes: Sequence[Node]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _innermost(node: Node) -> str:
 
 
 def _block(nodes: Sequence[Node]) -> tuple[str | None, int]:
-    """The class of the outermost modules that alternate, and how many they are."""
+    """The class of the outermost modules of which there are several, and how many."""
     deepest = max(len(node.modules) for node in nodes)
     for level in range(deepest):
         paths: dict[str, set[str]] = defaultdict(set)
@@ -71,7 +71,7 @@ def _block(nodes: Sequence[Node]) -> tuple[str | None, int]:
 
 @functools.lru_cache(maxsize=4096)
 def _places(stack: str) -> tuple[Place, ...]:
-    """The frames of a stack in text, outermost first, torch's and Python's left out."""
+    """The user's and libraries' frames of a formatted stack, outermost first."""
     return tuple(
         (file, int(line), original_name(function))
         for file, line, function in _FRAME.findall(stack)

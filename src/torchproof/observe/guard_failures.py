@@ -1,7 +1,7 @@
-"""Reads the sentence torch gives for a failed guard: what changed, and from what.
+"""Parses torch's message for a failed guard: what changed, and from which value.
 
-In goes one reason of a `recompile_reasons` record; out comes a `Guard` that names the
-cause, the source expression in the user's words, and the values seen.
+Takes one reason of a `recompile_reasons` record. Returns a `Guard` with the cause, the
+source expression as the user wrote it, and the expected and actual values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _CELL = re.compile(r"\(HINT: guard on \"(?P<name>\w+)\"\)")
 _SIZE = re.compile(r"(?P<tensor>[A-Za-z_][\w.\[\]'\"]*?)\.size\(\)\[(?P<dim>\d+)\]")
 _STRIDE = re.compile(r"\.stride\(\)\[(?P<dim>\d+)\]")
 
-# What a resumed function finds on its stack: it has no name in the user's code.
+# The name for a resumed function's stack value, which the user's code does not name.
 BEFORE_THE_BREAK = "the value computed just before the break"
 
 
 @dataclass(frozen=True)
 class Guard:
-    """One failed guard: `source` is what it was about, `values` what it saw."""
+    """One failed guard: `source` is the checked expression, `values` its values."""
 
     cause: str
     source: str
@@ -33,11 +33,11 @@ class Guard:
     dim: int | None = None
     expected: str | None = None
     actual: str | None = None
-    code: str = ""  # the user's line the guard came from, as torch quotes it
-    file: str = ""  # the end of that line's path
+    code: str = ""  # the user's line that caused the guard, as torch quotes it
+    file: str = ""  # the end of the path of that line's file
     line: int | None = None
-    other: str = ""  # the second tensor of an equality, the class of an object
-    graph: str = ""  # whose guard it is, as torch numbers what it compiles: 0/1
+    other: str = ""  # the second tensor of an equality, or the class of an object
+    graph: str = ""  # the graph that has the guard, by torch's compile id: 0/1
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -45,15 +45,15 @@ class Guard:
 
 
 def parse(reason: str) -> Guard:
-    """A guard from one line such as "0/1: tensor 'x' size mismatch at index 0. ..."."""
-    told = reason.split("\nUser stack trace:")[0].strip()
-    number = _ID.match(told)
-    text = told[number.end() :] if number else told
+    """Parses a reason such as "0/1: tensor 'x' size mismatch at index 0. ..."."""
+    sentence = reason.split("\nUser stack trace:")[0].strip()
+    number = _ID.match(sentence)
+    text = sentence[number.end() :] if number else sentence
     comment = _COMMENT.search(text)
     condition = text[: comment.start()] if comment else text.split("  # ")[0]
     condition = condition.strip()
     guard = next(
-        found for read in _READERS if (found := read(condition, text)) is not None
+        parsed for read in _READERS if (parsed := read(condition, text)) is not None
     )
     guard = replace(guard, graph=number["id"] if number else "")
     if cell := _CELL.search(text):
@@ -69,7 +69,7 @@ def parse(reason: str) -> Guard:
 
 
 def _tensor(condition: str, text: str) -> Guard | None:
-    """`tensor 'x' size mismatch at index 0. expected 8, actual 5` and its siblings."""
+    """Parses `tensor 'x' size mismatch at index 0. expected 8, actual 5`."""
     match = re.match(
         r"tensor '(?P<name>.+?)' (?P<what>[\w ]+?) mismatch(?: at index"
         r" (?P<dim>\d+))?\. "
@@ -88,11 +88,18 @@ def _tensor(condition: str, text: str) -> Guard | None:
         actual = "False" if expected == "True" else "True"
     if cause == "dispatch_key_set":
         cause, expected, actual = _dispatch_keys(expected, actual or "")
-    return Guard(cause, _source(match["name"]), text, dim, expected, actual)
+    return Guard(
+        cause=cause,
+        source=readable_source(match["name"]),
+        text=text,
+        dim=dim,
+        expected=expected,
+        actual=actual,
+    )
 
 
 def _dispatch_keys(expected: str, actual: str) -> tuple[str, str, str]:
-    """A device shows as the backend key; other keys are subclasses or modes."""
+    """The backend key shows a changed device; other keys are subclasses or modes."""
     before, after = (re.findall(r"\w+", keys)[1:2] for keys in (expected, actual))
     if before != after and before and after:
         return "device", before[0], after[0]
@@ -107,24 +114,50 @@ def _type(condition: str, text: str) -> Guard | None:
     )
     if match:
         return Guard(
-            "type", _source(match["name"]), text, None, "Tensor", _class(match["type"])
+            cause="type",
+            source=readable_source(match["name"]),
+            text=text,
+            expected="Tensor",
+            actual=_class(match["type"]),
         )
     match = re.match(r"(?P<name>.+?) is (?P<not>not )?None$", condition)
     if match:
-        now = ("something", "None") if match["not"] else ("None", "something else")
-        return Guard("type", _source(match["name"]), text, None, *now)
+        expected, actual = "None", "something else"
+        if match["not"]:
+            expected, actual = "something", "None"
+        return Guard(
+            cause="type",
+            source=readable_source(match["name"]),
+            text=text,
+            expected=expected,
+            actual=actual,
+        )
     match = re.match(
         r"___check_type_id\((?P<name>.+?), \d+\)(?:, type=(?P<type>.+))?$", condition
     )
     if match:
-        kind, source = _class(match["type"] or ""), _source(match["name"])
-        if hasattr(builtins, kind):
-            return Guard("type", source, text, None, kind, "another type")
-        return Guard("identity", source, text, other=f"object, of a class {kind}")
+        source = readable_source(match["name"])
+        return _type_id(source, _class(match["type"] or ""), text)
     if condition == "'NoneType' object has no attribute 'size'":
-        # Evaluating the old shape guards met None where a tensor had been.
-        return Guard("type", "an input", text, None, "Tensor", "None")
+        # Torch evaluated old shape guards on None in place of a tensor.
+        return Guard(
+            cause="type", source="an input", text=text, expected="Tensor", actual="None"
+        )
     return None
+
+
+def _type_id(source: str, kind: str, text: str) -> Guard:
+    if hasattr(builtins, kind):
+        return Guard(
+            cause="type",
+            source=source,
+            text=text,
+            expected=kind,
+            actual="another type",
+        )
+    return Guard(
+        cause="identity", source=source, text=text, other=f"object of class {kind}"
+    )
 
 
 def _identity(condition: str, text: str) -> Guard | None:
@@ -137,54 +170,96 @@ def _identity(condition: str, text: str) -> Guard | None:
             "function" if source.endswith("__code__") else _class(match["type"] or "")
         )
         return Guard(
-            "identity", _source(source.removesuffix(".__code__")), text, other=kind
+            cause="identity",
+            source=readable_source(source.removesuffix(".__code__")),
+            text=text,
+            other=kind,
         )
     if "got deallocated" in condition or "invalidated" in condition.lower():
         named = re.search(r"\((?P<name>[^)]*)\)|because (?P<bare>\S+)", condition)
         name = (named["name"] or named["bare"]) if named else "an object"
-        return Guard("identity", _source(name), text, other="object that was freed")
+        return Guard(
+            cause="identity",
+            source=readable_source(name),
+            text=text,
+            other="object that was freed",
+        )
     return None
 
 
 def _alias(condition: str, text: str) -> Guard | None:
     if condition.startswith("Duplicate tensor"):
         names = re.findall(r"\"(.+?)\"", condition) or ["two inputs"]
-        return Guard("alias", _source(names[0]), text, other=_source(names[-1]))
+        return Guard(
+            cause="alias",
+            source=readable_source(names[0]),
+            text=text,
+            other=readable_source(names[-1]),
+        )
     match = re.match(r"(?P<one>\S+) is (?P<not>not )?(?P<two>\S+)$", condition)
     if match and match["two"] != "None":
-        return Guard("alias", _source(match["one"]), text, other=_source(match["two"]))
+        return Guard(
+            cause="alias",
+            source=readable_source(match["one"]),
+            text=text,
+            other=readable_source(match["two"]),
+        )
     return None
 
 
-def _ambient(condition: str, text: str) -> Guard | None:
+def _global_state(condition: str, text: str) -> Guard | None:
     if match := re.match(r"GLOBAL_STATE changed: (?P<what>.+)$", condition):
-        return Guard("global_state", match["what"].strip(), text)
+        return Guard(cause="global_state", source=match["what"].strip(), text=text)
     if "torch_function_mode_stack" in condition:
-        return Guard("global_state", "torch function modes (default device)", text)
+        return Guard(
+            cause="global_state",
+            source="torch function modes (default device)",
+            text=text,
+        )
     if "___check_global_state" in condition:
-        return Guard("global_state", "global torch state", text)
+        return Guard(cause="global_state", source="global torch state", text=text)
     if condition.startswith("BACKEND_MATCH"):
-        return Guard("backend", "backend", text)
+        return Guard(cause="backend", source="backend", text=text)
     return None
 
 
 def _container(condition: str, text: str) -> Guard | None:
     match = re.match(r"len\((?P<name>.+)\) (?:==|!=) (?P<length>\d+)$", condition)
     if match:
-        return Guard("length", _source(match["name"]), text, None, match["length"])
+        return Guard(
+            cause="length",
+            source=readable_source(match["name"]),
+            text=text,
+            expected=match["length"],
+        )
     if match := re.match(r"not (?P<name>[\w.\[\]'\"]+)$", condition):
-        return Guard("length", _source(match["name"]), text, None, "0")
+        return Guard(
+            cause="length",
+            source=readable_source(match["name"]),
+            text=text,
+            expected="0",
+        )
     match = re.match(
         r"list\((?:dict\.keys|[\w.]+)\((?P<name>.+?)\)\)(?:\[\d+\])? == (?P<keys>.+)$",
         condition,
     )
     if match:
-        return Guard("keys", _source(match["name"]), text, None, match["keys"])
+        return Guard(
+            cause="keys",
+            source=readable_source(match["name"]),
+            text=text,
+            expected=match["keys"],
+        )
     match = re.match(
         r"(?:not )?___dict_contains\((?P<key>.+?), (?P<name>.+)\)$", condition
     )
     if match:
-        return Guard("keys", _source(match["name"]), text, None, match["key"])
+        return Guard(
+            cause="keys",
+            source=readable_source(match["name"]),
+            text=text,
+            expected=match["key"],
+        )
     return None
 
 
@@ -192,25 +267,45 @@ def _shape(condition: str, text: str) -> Guard | None:
     sizes = list(_SIZE.finditer(condition))
     if not sizes:
         if stride := _STRIDE.search(condition):
-            source = _source(condition[: stride.start()].split()[-1])
-            return Guard("stride", source, text, int(stride["dim"]))
+            source = readable_source(condition[: stride.start()].split()[-1])
+            return Guard(
+                cause="stride", source=source, text=text, dim=int(stride["dim"])
+            )
         return None
-    source, dim = _source(sizes[0]["tensor"]), int(sizes[0]["dim"])
+    source, dim = readable_source(sizes[0]["tensor"]), int(sizes[0]["dim"])
     if "duck sizing" in text and len(sizes) > 1:
-        other = f"{_source(sizes[1]['tensor'])}.size({sizes[1]['dim']})"
+        other = f"{readable_source(sizes[1]['tensor'])}.size({sizes[1]['dim']})"
         size = re.search(r"same size (\d+)", text)
         return Guard(
-            "equal_sizes", source, text, dim, size[1] if size else None, other=other
+            cause="equal_sizes",
+            source=source,
+            text=text,
+            dim=dim,
+            expected=size[1] if size else None,
+            other=other,
         )
-    # A guard with an upper bound as well is one on the code's own condition.
+    # A guard that also has an upper bound comes from a condition in the code.
     bounded = condition.count("<=") > 1
     if not bounded and ("0/1 specialization" in text or condition.startswith("2 <= ")):
-        return Guard("size_one", source, text, dim, ">= 2", "0 or 1")
+        return Guard(
+            cause="size_one",
+            source=source,
+            text=text,
+            dim=dim,
+            expected=">= 2",
+            actual="0 or 1",
+        )
     exact = re.match(r"\S+\.size\(\)\[\d+\] == (\d+)$", condition)
     if exact:
         cause = "size_one" if exact[1] in {"0", "1"} else "size"
-        return Guard(cause, source, text, dim, exact[1])
-    return Guard("shape_condition", source, text, dim, other=_readable(condition))
+        return Guard(cause=cause, source=source, text=text, dim=dim, expected=exact[1])
+    return Guard(
+        cause="shape_condition",
+        source=source,
+        text=text,
+        dim=dim,
+        other=_readable(condition),
+    )
 
 
 def _value(condition: str, text: str) -> Guard | None:
@@ -218,15 +313,20 @@ def _value(condition: str, text: str) -> Guard | None:
     if match is None:
         return None
     name, value = match["name"], match["value"]
-    return Guard(_scalar_cause(name), _source(name), text, None, value)
+    return Guard(
+        cause=_scalar_cause(name),
+        source=readable_source(name),
+        text=text,
+        expected=value,
+    )
 
 
-def _anything(condition: str, text: str) -> Guard:
-    return Guard("other", _readable(condition), text)
+def _unrecognised(condition: str, text: str) -> Guard:
+    return Guard(cause="other", source=_readable(condition), text=text)
 
 
 def _scalar_cause(name: str) -> str:
-    """What kind of thing holds the value a guard compared."""
+    """The cause of a changed value, by the kind of variable that has it."""
     if "param_groups" in name and re.search(r"\['\w*lr'\]", name):
         return "learning_rate"
     if name.endswith(".training"):
@@ -242,8 +342,8 @@ def _scalar_cause(name: str) -> str:
     return "value"
 
 
-def _source(name: str) -> str:
-    """Torch's source expression in the user's words: `L['x']` is x, `G['N']` is N."""
+def readable_source(name: str) -> str:
+    """Torch's source expression as the user writes it: `L['x']` is `x`."""
     name = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", name.strip())
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\d+)'\]", r"[\1]", name)
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
@@ -252,17 +352,14 @@ def _source(name: str) -> str:
     return re.sub(r"^___stack\d+$", BEFORE_THE_BREAK, name)
 
 
-def in_words(name: str) -> str:
-    """Torch's source expression as `Guard.source` has it."""
-    return _source(name)
-
-
 def _readable(condition: str) -> str:
-    return _source(_SIZE.sub(lambda m: f"{m['tensor']}.size({m['dim']})", condition))
+    return readable_source(
+        _SIZE.sub(lambda m: f"{m['tensor']}.size({m['dim']})", condition)
+    )
 
 
 def _class(text: str) -> str:
-    """`<class 'torch.nn.parameter.Parameter'>` is Parameter."""
+    """The last name of `<class 'torch.nn.parameter.Parameter'>`: `Parameter`."""
     return re.sub(r"<class '(.+)'>", r"\1", text).rsplit(".", 1)[-1]
 
 
@@ -271,9 +368,9 @@ _READERS: tuple[Callable[[str, str], Guard | None], ...] = (
     _type,
     _identity,
     _alias,
-    _ambient,
+    _global_state,
     _container,
     _shape,
     _value,
-    _anything,
+    _unrecognised,
 )

@@ -1,4 +1,4 @@
-"""Observe what this process compiles, without a child process: used in tests."""
+"""Observes what this process compiles, without a child: for the pytest plugin."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ _TRACE = "torch.__trace"
 _EARLIER = "a function compiled before the test"
 
 
-class InProcess:
+class InProcessObserver:
     """Observes what this process compiles from `start` to `stop`.
 
-    Compiled code is forgotten before and after: what an earlier test compiled would be
-    used in silence, and what is compiled here is not what a later one asks for.
+    Resets the compiler before and after. Otherwise code that an earlier test compiled
+    would run unobserved, and a later test could use the code compiled here.
     """
 
     def __init__(self, *, generate_code: bool = False) -> None:
         self._entries = _Entries()
-        self._observer = _Guest(self._entries, calls_are_wrapper_calls=True)
+        self._observer = TransparentObserver(
+            self._entries, calls_are_wrapper_calls=True
+        )
         self._observer.generates_code = generate_code
         self._hooks = contextlib.ExitStack()
 
     def start(self) -> None:
         import torch
 
-        self._hooks.enter_context(_trace_untold())
+        self._hooks.enter_context(_trace_hidden_from_pytest())
         torch.compiler.reset()
         self._hooks.callback(torch.compiler.reset)
         self._hooks.callback(self._observer.detach)
@@ -49,7 +51,7 @@ class InProcess:
         self._hooks.close()
 
     def observation(self, name: str) -> Observation:
-        """What was seen until here."""
+        """The observation so far."""
         from torchproof.torch_private import environment
 
         self._observer.flush()
@@ -59,35 +61,35 @@ class InProcess:
         return capture.gather(self._entries.entries, "finished", 0, target)
 
     def cudagraph_skips(self) -> int | None:
-        """CUDA graphs that Inductor skipped; None where none can be recorded."""
+        """How many CUDA graphs Inductor skipped; None if it cannot record any."""
         if not self._observer.records_graphs:
             return None
         return self._observer.skips() - self._skips
 
 
 @contextlib.contextmanager
-def _trace_untold() -> Iterator[None]:
-    """pytest 9.1 and later takes torch's structured trace for a log to be shown."""
+def _trace_hidden_from_pytest() -> Iterator[None]:
+    """Hides torch's structured trace from pytest 9.1 and later, which would show it."""
 
-    def untold(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return record.name != _TRACE
 
-    shown = [
+    handlers = [
         handler
         for handler in logging.getLogger(_TRACE).handlers
         if type(handler).__module__.startswith("_pytest.")
     ]
-    for handler in shown:
-        handler.addFilter(untold)
+    for handler in handlers:
+        handler.addFilter(is_other)
     try:
         yield
     finally:
-        for handler in shown:
-            handler.removeFilter(untold)
+        for handler in handlers:
+            handler.removeFilter(is_other)
 
 
 class _Entries(Stream):
-    """A stream that stays in memory, as it would be read from a file."""
+    """A stream in memory, with the entries as they would be read from a file."""
 
     def __init__(self) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -99,18 +101,16 @@ class _Entries(Stream):
             self.entries.append(json.loads(line))
 
 
-class _Guest(Observer):
-    """The observer in somebody else's program: errors stay errors, nothing stays."""
+class TransparentObserver(Observer):
+    """An observer that lets errors pass and removes everything it added."""
 
     def attach(self) -> None:
         from torchproof.torch_private import compile_contexts
 
         super().attach()
-        self._attach_dynamo()  # also for those who imported torch.compile by name
-        self.skips, self._unhook = (
-            compile_contexts.cudagraph_skips,
-            compile_contexts.unhook,
-        )
+        self._attach_dynamo()  # also sees code that imported torch.compile by name
+        self.skips = compile_contexts.cudagraph_skips
+        self._unhook = compile_contexts.unhook
         self.hooks.enter_context(compile_contexts.earlier_contexts(self._unknown))
 
     @property
@@ -123,16 +123,16 @@ class _Guest(Observer):
         return enter
 
     def _unknown(self) -> Callable[[], Callable[[], None]]:
-        """The hook of something that torch.compile did not give through here."""
+        """The hook for a function that this observer did not see being compiled."""
         return functools.partial(self._enter_unknown, [])
 
-    def _enter_unknown(self, known: list[Wrapper]) -> Callable[[], None]:
-        if not known:
-            known.append(Wrapper(len(self.wrappers), _earlier))
-            self.wrappers.append(known[0])
+    def _enter_unknown(self, registered: list[Wrapper]) -> Callable[[], None]:
+        if not registered:
+            registered.append(Wrapper(len(self.wrappers), _earlier))
+            self.wrappers.append(registered[0])
             self.stream.write(
                 "wrapper",
-                number=known[0].number,
+                number=registered[0].number,
                 name=_EARLIER,
                 what="function",
                 site=[],
@@ -144,25 +144,25 @@ class _Guest(Observer):
                 in_place=False,
                 reaches=[],
             )
-        return self._enter(known[0])
+        return self._enter(registered[0])
 
-    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
-        """An error is the test's own, as it would be without anyone watching."""
-        return super()._convert(convert, asked._replace(fullgraph=True))
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
+        """Lets a compile error reach the test, as without an observer."""
+        return super()._convert(convert, request._replace(fullgraph=True))
 
     def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
         before = getattr(model, "_compiled_call_impl", None)
         super()._spy_on_original(wrapper, model)
         spy = getattr(model, "_compiled_call_impl", None)
         if spy is not None and before is None:
-            self.hooks.callback(_unspied, weakref.ref(model), spy)
+            self.hooks.callback(_remove_spy, weakref.ref(model), spy)
 
 
 def _earlier() -> None:
-    """Stands for a function of which nothing is known."""
+    """A placeholder for an unknown function."""
 
 
-def _unspied(model: weakref.ref[Any], spy: Any) -> None:
+def _remove_spy(model: weakref.ref[Any], spy: Any) -> None:
     alive = model()
     if alive is not None and alive._compiled_call_impl is spy:
         alive._compiled_call_impl = None

@@ -1,7 +1,7 @@
-"""Watches what torch.compile does in this process, and streams it as it happens.
+"""Hooks into torch.compile in this process and streams what it does.
 
-Dynamo's answers are left as they are, but for one thing: a frame that failed
-to compile runs eagerly instead of raising, so that the program goes on.
+The hooks do not change what Dynamo does, with one exception: a frame that fails to
+compile runs in eager mode instead of raising, so that the program continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STACKS_PER_PLACE = 3
 
 
 class Wrapper:
-    """One compiled function or module, and what became of it."""
+    """One compiled function or module, and the counts of its calls."""
 
     def __init__(self, number: int, model: Any) -> None:
         self.number = number
@@ -46,7 +46,7 @@ class Wrapper:
 
 
 class Runs:
-    """How often something ran, and in how many calls."""
+    """How often a graph or frame ran, and in how many calls."""
 
     def __init__(self) -> None:
         self.count = self.steps = 0
@@ -60,7 +60,7 @@ class Runs:
 
 
 class Observer:
-    """Installs the hooks, keeps the counts, and writes the stream."""
+    """Installs the hooks, counts, and writes the stream."""
 
     generates_code = False
 
@@ -73,10 +73,10 @@ class Observer:
         self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
-        self.strays: dict[tuple[str, int, str], int] = {}
+        self.bypasses: dict[tuple[str, int, str], int] = {}
         self.marks: set[tuple[str, int]] = set()
         self.traced: dict[str, dict[str, set[int]]] = {}  # since the last flush
-        self.paused = False  # while torchproof runs the target for its own ends
+        self.paused = False  # while torchproof runs the target for another purpose
         self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
         self.hooks = contextlib.ExitStack()
@@ -87,13 +87,14 @@ class Observer:
     # -- hooks ---------------------------------------------------------------------
 
     def attach(self) -> None:
-        """As soon as torch is imported; Dynamo's own hooks wait for torch.compile."""
+        """Installs the first hooks; those of Dynamo wait for torch.compile."""
         import torch
 
         from torchproof import torch_private
         from torchproof.torch_private import traced_lines as lines
 
-        self.private, self._traced_lines = torch_private, lines.traced_lines
+        self.private = torch_private
+        self._traced_lines = lines.traced_lines
         self._compile = torch.compile
         self.hooks.enter_context(torch_private.trace_records(self._receive))
         if not self.generates_code:
@@ -110,31 +111,33 @@ class Observer:
         if self._dynamo:
             return
         self._dynamo = True
-        private, enter = self.private, self.hooks.enter_context
+        private = self.private
+        enter = self.hooks.enter_context
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
         enter(private.inlined_code(self.inlined.add))
         enter(self._traced_lines(self._line))
         enter(private.module_methods(self._method))
-        private.leave_alone(_spied_call.__code__)
+        private.never_compile(_spied_call.__code__)
 
     def _receive(self, metadata: dict[str, Any], payload: str) -> None:
         if self.paused:
             return
         artifact = metadata.get("artifact")
         if isinstance(artifact, dict):
-            wanted = artifact.get("name") in ARTIFACTS
+            needed = artifact.get("name") in ARTIFACTS
         else:
-            wanted = not NAMES.isdisjoint(metadata)
-        if not wanted:
+            needed = not NAMES.isdisjoint(metadata)
+        if not needed:
             return
         if not PAYLOAD_NOT_NEEDED.isdisjoint(metadata):
-            metadata, payload = {k: v for k, v in metadata.items() if k != "stack"}, ""
+            metadata = {k: v for k, v in metadata.items() if k != "stack"}
+            payload = ""
         if start := metadata.get("dynamo_start"):
             stack = [*compiler_stack(), start["stack"][-1]]
-            whole = {"stack": stack, "complete": True}
-            metadata = {**metadata, "dynamo_start": whole}
+            complete = {"stack": stack, "complete": True}
+            metadata = {**metadata, "dynamo_start": complete}
             metadata["entry_call"] = getattr(self._local, "entry_call", {})
         if metadata.get("compilation_metrics", {}).get("fail_type"):
             self._local.failure = (
@@ -145,7 +148,7 @@ class Observer:
     # -- what the program compiles -------------------------------------------------
 
     def _register(self, model: Any = None, **kwargs: Any) -> Any:
-        """Stands in for torch.compile: same answer, and a note of what and where."""
+        """Replaces torch.compile: compiles, and writes what was compiled and where."""
         self._attach_dynamo()
         # Without a model it returns a decorator, which calls torch.compile again.
         if model is None or self.paused or called_by_torch():
@@ -167,7 +170,7 @@ class Observer:
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
             around=plain(frame_of(code) for code in codes_around(model)),
             arguments={k: str(v) for k, v in kwargs.items() if v is not None},
-            off=compiled is model or self.private.switched_off(),
+            off=compiled is model or self.private.is_dynamo_disabled(),
             by_torchproof=self.site is not None,
             in_place=getattr(model, "__name__", "") == "_call_impl",
             reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
@@ -197,7 +200,8 @@ class Observer:
         return leave
 
     def begin_call(self, index: int) -> None:
-        self.call, self.calls = index, self.calls + 1
+        self.call = index
+        self.calls = self.calls + 1
         self._runs_before = self.graph_runs
 
     def end_call(self) -> None:
@@ -207,16 +211,16 @@ class Observer:
 
     # -- what Dynamo does ----------------------------------------------------------
 
-    def _convert(self, convert: Callable[[], Any], asked: Any) -> Any:
-        """A frame that is skipped, or fails to compile, is asked about every time.
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
+        """Converts a frame; one that is skipped or fails is only skipped this time.
 
-        So its runs can be counted; and after an error the program goes on in eager,
-        unless it asked for the error with fullgraph=True.
+        Dynamo then calls this hook at each run of the frame, so that runs are counted.
+        After an error the program continues in eager mode, unless fullgraph=True.
         """
-        frame = asked.frame
-        known = self.skipped.get(id(frame.f_code))
-        if known is not None:
-            known[2].add(self.call)
+        frame = request.frame
+        skip = self.skipped.get(id(frame.f_code))
+        if skip is not None:
+            skip[2].add(self.call)
             return self.private.skip_once()
         self._local.failure = None
         self._note_marks(frame.f_locals)
@@ -226,14 +230,14 @@ class Observer:
         except Exception as error:
             self.last_error = error
             self.stream.write("raised", compile_id=self._local.failure, call=self.call)
-            if asked.fullgraph:
+            if request.fullgraph:
                 raise
             answer = None
         failure = self._local.failure
         if answer is not None:
             gave_up = failure and self.private.was_skipped(answer)
-            # Torch then no longer uses what it compiled before, so that must stand.
-            if asked.again or not gave_up:
+            # A skipped recompile also discards the earlier code: keep that effect.
+            if request.is_recompile or not gave_up:
                 return answer
         runs = Runs()
         runs.add(self.call)
@@ -245,7 +249,7 @@ class Observer:
         functions.setdefault(code.co_qualname, set()).add(line)
 
     def _note_marks(self, variables: dict[str, Any]) -> None:
-        """Notes the sizes that are marked dynamic, of packed arguments as well."""
+        """Notes the dimensions that are marked dynamic, also in packed arguments."""
         for name, value in variables.items():
             items = value.items() if isinstance(value, dict) else ()
             for source, item in [(name, value)] + [
@@ -268,18 +272,21 @@ class Observer:
 
         return counted
 
-    # -- calls that pass the compiled code by --------------------------------------
+    # -- calls that bypass the compiled code ---------------------------------------
 
     def _method(self, module: Any, name: str, value: Any) -> Any:
         import torch
 
-        own = isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
-        if not own or name.startswith("_") or hasattr(torch.nn.Module, name):
+        is_own = (
+            isinstance(value, types.MethodType) and value.__self__ is module._orig_mod
+        )
+        if not is_own or name.startswith("_") or hasattr(torch.nn.Module, name):
             return value
 
         @functools.wraps(value)
         def spied(*args: Any, **kwargs: Any) -> Any:
-            before, depth = self.graph_runs, getattr(self._local, "depth", 0)
+            before = self.graph_runs
+            depth = getattr(self._local, "depth", 0)
             self._local.in_method = True
             try:
                 result = value(*args, **kwargs)
@@ -290,13 +297,16 @@ class Observer:
                 and self.graph_runs == before
                 and has_tensor((args, kwargs, result))
             ):
-                self._stray("method_call", module._orig_mod, name)
+                self._note_bypass("method_call", module._orig_mod, name)
             return result
 
         return spied
 
     def _spy_on_original(self, wrapper: Wrapper, model: Any) -> None:
-        """Module.__call__ asks `_compiled_call_impl`, empty on the original."""
+        """Detects calls of the original module, through its `_compiled_call_impl`.
+
+        Module.__call__ uses that attribute, which is None on the original.
+        """
         import torch
 
         if (
@@ -312,12 +322,12 @@ class Observer:
         )
 
     def original_called(self, model: Any) -> None:
-        self._stray("original_call", model, "forward")
+        self._note_bypass("original_call", model, "forward")
 
-    def _stray(self, kind: str, model: Any, name: str) -> None:
+    def _note_bypass(self, kind: str, model: Any, name: str) -> None:
         key = (kind, id(model), name)
-        self.strays[key] = self.strays.get(key, 0) + 1
-        if self.strays[key] <= _STACKS_PER_PLACE and not self.paused:
+        self.bypasses[key] = self.bypasses.get(key, 0) + 1
+        if self.bypasses[key] <= _STACKS_PER_PLACE and not self.paused:
             self.stream.write(
                 kind,
                 model=type(model).__name__,
@@ -329,21 +339,21 @@ class Observer:
     # -- the end -------------------------------------------------------------------
 
     def detach(self) -> None:
-        """Writes the last counts and puts everything back."""
+        """Writes the last counts and removes the hooks."""
         self.flush()
         self.hooks.close()
 
     def flush(self) -> None:
-        """A snapshot of all counts; the last one in the stream holds."""
+        """Writes a snapshot of all counts; the last one in the stream counts."""
         self._flushed = time.monotonic()
         runs = {k: [r.count, r.steps] for k, r in self.graphs.items()}
         skips = [
             {
-                "compile_id": i,
-                "code": plain([frame_of(c)]),
-                "runs": [r.count, r.steps],
+                "compile_id": compile_id,
+                "code": plain([frame_of(code)]),
+                "runs": [skip_runs.count, skip_runs.steps],
             }
-            for c, i, r in self.skipped.values()
+            for code, compile_id, skip_runs in self.skipped.values()
         ]
         wrappers = [
             [
@@ -355,7 +365,9 @@ class Observer:
             ]
             for w in self.wrappers
         ]
-        strays = [[kind, name, count] for (kind, _, name), count in self.strays.items()]
+        bypasses = [
+            [kind, name, count] for (kind, _, name), count in self.bypasses.items()
+        ]
         self._flush_lines()
         self.stream.write(
             "counts",
@@ -364,13 +376,14 @@ class Observer:
             graphs=runs,
             skipped=skips,
             wrappers=wrappers,
-            strays=strays,
+            bypasses=bypasses,
             marks=sorted(self.marks),
         )
 
     def _flush_lines(self) -> None:
-        """Only what was not written before; all such entries hold together."""
-        traced, self.traced = self.traced, {}
+        """Writes the lines traced since the last flush; all entries count together."""
+        traced = self.traced
+        self.traced = {}
         if traced:
             files = {
                 file: {name: sorted(lines) for name, lines in functions.items()}
@@ -380,7 +393,7 @@ class Observer:
 
 
 def _spied_call(observer: Observer, model: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Stands where a module looks for its compiled self; transparent to Dynamo."""
+    """Replaces `_compiled_call_impl` of an original module; Dynamo traces through."""
     import torch
 
     if not torch.compiler.is_compiling() and not observer.in_compiled_call():

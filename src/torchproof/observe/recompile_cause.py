@@ -1,9 +1,9 @@
-"""Which of the guards that failed made torch compile a function once more.
+"""Finds which failed guard made torch compile a function again.
 
-Torch tells one failed guard for each graph the function has. Where two things vary, the
-first one told may be beside the point: a graph made for that very value refused too, on
-another guard. What a graph was made for shows whenever it refuses, so the whole run is
-looked at before any recompile is put down to a guard.
+Torch reports one failed guard for each graph of the function. If two values vary, the
+first guard reported may not be the cause: another graph was compiled for that very
+value and failed on another guard. A graph's failures show what it was compiled for, so
+the whole run is read before a recompile is attributed to a guard.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from dataclasses import dataclass, field, replace
 from torchproof.observe.guard_failures import Guard
 from torchproof.records import Event, Frame
 
-# Torch gives a symbol to a number of these kinds once it has changed.
-_GET_A_SYMBOL = frozenset({"size", "value"})
-_SAYS_LITTLE = frozenset({"something", "something else", "another type", "0 or 1"})
+# Torch makes a number of these kinds symbolic once it has changed.
+_BECOME_SYMBOLIC = frozenset({"size", "value"})
+_NOT_A_VALUE = frozenset({"something", "something else", "another type", "0 or 1"})
 
-Thing = tuple[str, str, int | None]
+Subject = tuple[str, str, int | None]  # cause, source, dimension
 
 
 @dataclass(frozen=True)
-class Refusal:
-    """One graph's failed guard, and the user's stack it came from."""
+class FailedGuard:
+    """One graph's failed guard, and the user's stack that the guard came from."""
 
     guard: Guard
     frames: tuple[Frame, ...] = ()
 
     @property
-    def thing(self) -> Thing:
-        """What was looked at, whatever its value."""
+    def subject(self) -> Subject:
+        """What the guard checks, whatever its value."""
         return (self.guard.cause, self.guard.source, self.guard.dim)
 
 
-def settle(events: Iterable[Event]) -> list[Event]:
-    """The events, each with the guard of its `refusals` that decided and its stack."""
-    every = list(events)
+def find_recompile_causes(events: Iterable[Event]) -> list[Event]:
+    """The events, each with the guard that caused it and that guard's stack."""
+    events = list(events)
     functions: dict[str, _Function] = {}
-    for event in every:
-        if "refusals" in event.data:
+    for event in events:
+        if "failed_guards" in event.data:
             functions.setdefault(_function_of(event), _Function()).note(event)
-    return [_settled(event, functions) for event in every]
+    return [_with_cause(event, functions) for event in events]
 
 
-def _settled(event: Event, functions: dict[str, _Function]) -> Event:
-    if not event.data.get("refusals"):
+def _with_cause(event: Event, functions: dict[str, _Function]) -> Event:
+    if not event.data.get("failed_guards"):
         return event
-    chosen = functions[_function_of(event)].choose(event)
+    cause = functions[_function_of(event)].choose(event)
     return replace(
-        event, frames=chosen.frames, data={**event.data, "guard": chosen.guard}
+        event, frames=cause.frames, data={**event.data, "guard": cause.guard}
     )
 
 
@@ -58,76 +58,87 @@ def _function_of(event: Event) -> str:
 
 
 def _graph_of(number: str | None) -> str:
-    """`0/2` and its second attempt `0/2_1` are graph 2 of their function."""
+    """The graph of a compile id: `0/2` and its second attempt `0/2_1` are graph 2."""
     return (number or "").split("/")[-1].split("_")[0]
 
 
 @dataclass
 class _Function:
-    """What the graphs of one function were made for, as far as the run shows it."""
+    """The values that the graphs of one function were compiled for, as far as known.
 
-    asked: dict[tuple[str, Thing], str] = field(default_factory=dict)
-    met: dict[tuple[str, Thing], str] = field(default_factory=dict)
-    made_over: set[tuple[str, Thing]] = field(default_factory=set)
-    values: dict[Thing, set[str]] = field(default_factory=dict)
+    `expected` is what a graph's guard expects, `compiled_for` the actual value at its
+    compilation, `after_failures_of` the subjects whose failed guards led to the graph,
+    and `values` all values of a subject. Graphs are numbered as strings.
+    """
+
+    expected: dict[tuple[str, Subject], str] = field(default_factory=dict)
+    compiled_for: dict[tuple[str, Subject], str] = field(default_factory=dict)
+    after_failures_of: set[tuple[str, Subject]] = field(default_factory=set)
+    values: dict[Subject, set[str]] = field(default_factory=dict)
 
     def note(self, event: Event) -> None:
-        """What each graph asks for, and what the graph made here was made for."""
-        made = _graph_of(event.compile_id)
-        for refusal in event.data["refusals"]:
-            guard, thing = refusal.guard, refusal.thing
-            asks = _asks(guard)
-            self.asked[_graph_of(guard.graph), thing] = asks
-            self.made_over.add((made, thing))
-            seen = self.values.setdefault(thing, set())
-            seen.add(asks)
-            if guard.actual and guard.actual not in _SAYS_LITTLE:
-                self.met[made, thing] = guard.actual
-                seen.add(guard.actual)
+        """Notes what each failed guard expects, and what the new graph is for."""
+        new_graph = _graph_of(event.compile_id)
+        for failed in event.data["failed_guards"]:
+            guard, subject = failed.guard, failed.subject
+            expected = _expected(guard)
+            self.expected[_graph_of(guard.graph), subject] = expected
+            self.after_failures_of.add((new_graph, subject))
+            values = self.values.setdefault(subject, set())
+            values.add(expected)
+            if guard.actual and guard.actual not in _NOT_A_VALUE:
+                self.compiled_for[new_graph, subject] = guard.actual
+                values.add(guard.actual)
 
-    def choose(self, event: Event) -> Refusal:
-        """The first told whose value no refusing graph was made for.
+    def choose(self, event: Event) -> FailedGuard:
+        """The first failed guard whose value is new to all graphs that failed.
 
-        Where there is none it is the combination that is new: then what had the most
-        values, for it will go on.
+        If there is none, only the combination is new. Then the cause is the subject
+        with the most values, because it will vary further.
         """
-        refusals: Sequence[Refusal] = event.data["refusals"]
-        first: dict[Thing, Refusal] = {}
-        for refusal in refusals:
-            first.setdefault(refusal.thing, refusal)
-        for thing, refusal in first.items():
-            if not self._was_there(thing, event):
-                return refusal
-        return first[max(first, key=lambda thing: len(self.values[thing]))]
+        failed_guards: Sequence[FailedGuard] = event.data["failed_guards"]
+        first: dict[Subject, FailedGuard] = {}
+        for failed in failed_guards:
+            first.setdefault(failed.subject, failed)
+        for subject, failed in first.items():
+            if not self._was_accepted(subject, event):
+                return failed
+        return first[max(first, key=lambda subject: len(self.values[subject]))]
 
-    def _was_there(self, thing: Thing, event: Event) -> bool:
-        """Whether a graph that takes this value refused because of something else."""
-        value = self._value_at(event, thing)
-        others = [r for r in event.data["refusals"] if r.thing != thing]
-        return any(self._takes(_graph_of(r.guard.graph), thing, value) for r in others)
+    def _was_accepted(self, subject: Subject, event: Event) -> bool:
+        """Whether a graph that accepts this value failed because of another guard."""
+        value = self._value_at(event, subject)
+        others = [f for f in event.data["failed_guards"] if f.subject != subject]
+        return any(
+            self._accepts(_graph_of(f.guard.graph), subject, value) for f in others
+        )
 
-    def _value_at(self, event: Event, thing: Thing) -> str | None:
-        """The call's own: what the graph made here asks for, else what is left."""
-        if told := self._made_for(_graph_of(event.compile_id), thing):
-            return told
-        same = [r.guard for r in event.data["refusals"] if r.thing == thing]
-        left = self.values[thing] - {_asks(guard) for guard in same}
-        return left.pop() if len(left) == 1 else None
+    def _value_at(self, event: Event, subject: Subject) -> str | None:
+        """The call's value: what the new graph is for, else the only one remaining."""
+        if made_for := self._made_for(_graph_of(event.compile_id), subject):
+            return made_for
+        same_subject = [
+            f.guard for f in event.data["failed_guards"] if f.subject == subject
+        ]
+        remaining = self.values[subject] - {_expected(guard) for guard in same_subject}
+        return remaining.pop() if len(remaining) == 1 else None
 
-    def _takes(self, graph: str, thing: Thing, value: str | None) -> bool:
-        made_for = self._made_for(graph, thing)
+    def _accepts(self, graph: str, subject: Subject, value: str | None) -> bool:
+        made_for = self._made_for(graph, subject)
         if value is not None and made_for == value:
             return True
-        number = all(_is_number(v) for v in self.values[thing])
-        symbol = thing[0] in _GET_A_SYMBOL and number
-        never_asked = (graph, thing) not in self.asked
-        return symbol and never_asked and (graph, thing) in self.made_over
+        number = all(_is_number(v) for v in self.values[subject])
+        symbol = subject[0] in _BECOME_SYMBOLIC and number
+        never_failed = (graph, subject) not in self.expected
+        return symbol and never_failed and (graph, subject) in self.after_failures_of
 
-    def _made_for(self, graph: str, thing: Thing) -> str | None:
-        return self.met.get((graph, thing)) or self.asked.get((graph, thing))
+    def _made_for(self, graph: str, subject: Subject) -> str | None:
+        return self.compiled_for.get((graph, subject)) or self.expected.get(
+            (graph, subject)
+        )
 
 
-def _asks(guard: Guard) -> str:
+def _expected(guard: Guard) -> str:
     return guard.expected or guard.text.split("  #")[0].strip()
 
 

@@ -1,9 +1,9 @@
-"""Where the steps of a running script begin, seen at calls of what it compiled.
+"""Detects where the steps of a running script begin, from calls of compiled functions.
 
-A step lasts from one call of the marker to the next: the marker is what the script
-compiled and called first. So backward, optimizer and data loading are part of a step.
-Where an optimizer steps after several calls of the marker, as when gradients are
-accumulated, all of them are one step.
+A step lasts from one call of the marker to the next. The marker is the compiled
+function that the script calls first. So backward, optimizer and data loading are part
+of a step. If an optimizer steps only after several calls of the marker, as with
+gradient accumulation, all these calls are one step.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from typing import Any
 
 from torchproof.targets import called_by_torch
 
-_LOST = 10  # calls of something else in one step, until that marks the steps
+_NEW_MARKER = 10  # calls in one step that make another function the marker
 
 
-class Steps:
-    """Tells when a step begins, in the call that begins it and before it runs."""
+class StepDetector:
+    """Calls `begins` at the start of each step, before its first call runs."""
 
     def __init__(self, begins: Callable[[], None], changed: Callable[[], None]) -> None:
         self._begins = begins
-        self._changed = changed  # what a step is, so that earlier ones do not compare
+        # Called when steps are counted anew: earlier steps are not comparable.
+        self._changed = changed
         self.eager = False  # set by the owner while steps run uncompiled
-        self.calls: int | None = None  # of the marker in a step; None: being found out
+        self.calls: int | None = None  # of the marker in a step; None: not known yet
         self._marker: int | None = None
         self._others: Counter[int] = Counter()
         self._so_far = 0  # calls of the marker in this step
@@ -42,7 +43,7 @@ class Steps:
     # -- hooks ---------------------------------------------------------------------
 
     def attach(self, prepare: Callable[[Mapping[str, Any]], None]) -> None:
-        """As soon as torch is imported; `prepare(arguments)` at each torch.compile."""
+        """Installs the hooks; calls `prepare(arguments)` at each torch.compile."""
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -70,7 +71,8 @@ class Steps:
     ) -> Any:
         from torchproof import torch_private
 
-        self._local.number, self._wrappers = self._wrappers, self._wrappers + 1
+        self._local.number = self._wrappers
+        self._wrappers += 1
         try:
             with torch_private.compiled_contexts(self._context):
                 return original(model, **kwargs)
@@ -93,34 +95,38 @@ class Steps:
     def _leave(self) -> None:
         self._local.depth -= 1
 
-    # -- what a step is ------------------------------------------------------------
+    # -- the length of a step ------------------------------------------------------
 
     def fix(self) -> None:
-        """As many calls of the marker are a step as were until here."""
+        """Fixes the calls of the marker in a step to the median so far."""
         self.calls = round(statistics.median(self._counts)) if self._counts else 1
 
-    def _forget(self) -> None:
-        self.calls, self._counts = None, []
+    def _start_over(self) -> None:
+        self.calls = None
+        self._counts = []
         self._changed()
 
     def _called(self, number: int) -> None:
         if self._marker is None:
-            self._marker, self._thread = number, threading.get_ident()
+            self._marker = number
+            self._thread = threading.get_ident()
         if threading.get_ident() != self._thread:
             return
         if number != self._marker:
             self._others[number] += 1
-            if self._others[number] < _LOST:
+            if self._others[number] < _NEW_MARKER:
                 return
-            self._marker, self._so_far = number, 0
-            self._forget()
+            self._marker = number
+            self._so_far = 0
+            self._start_over()
         self._others.clear()
         if self._so_far and not self._ended():
             self._so_far += 1
             return
         if self._so_far:
             self._counts.append(self._so_far)
-        self._so_far, self._stepped = 1, False
+        self._so_far = 1
+        self._stepped = False
         self._begins()
 
     def _ended(self) -> bool:
@@ -131,14 +137,14 @@ class Steps:
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        # A compiled optimizer traces this, and must find nothing in it. It would be
-        # seen in eager steps only, so those have no say.
+        # A compiled optimizer traces this hook, so the hook must do nothing then. As it
+        # would see only the eager steps of such an optimizer, it ignores those too.
         if torch.compiler.is_compiling() or self.eager:
             return
         if self._optimizer is None:
             self._optimizer = id(optimizer)
             if self._counts:
-                self._forget()
+                self._start_over()
         self._stepped |= id(optimizer) == self._optimizer
 
 

@@ -1,7 +1,7 @@
 """Turns torch's structured trace into events.
 
-In go trace records, live from a logging handler or read from a `TORCH_TRACE` folder:
-the same records either way, so the same events. Out come `Event`s.
+Takes trace records, either live from a logging handler or read from a `TORCH_TRACE`
+folder. The records are the same either way. Returns `Event`s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 from torchproof.observe.arguments import Call
 from torchproof.observe.guard_failures import Guard
 from torchproof.observe.guard_failures import parse as parse_guard
-from torchproof.observe.recompile_cause import Refusal, settle
+from torchproof.observe.recompile_cause import FailedGuard, find_recompile_causes
 from torchproof.records import (
     Event,
     Frame,
@@ -36,8 +36,15 @@ ARTIFACTS = frozenset(
     {"dynamo_graph_break_reason", "recompile_reasons", "dynamo_error"}
 )
 NAMES = frozenset(
-    {"str", "dynamo_start", "compilation_metrics", "symbolic_shape_specialization"}
-    | {"dynamo_output_graph", "guard_added", "guard_added_fast"}
+    {
+        "compilation_metrics",
+        "dynamo_output_graph",
+        "dynamo_start",
+        "guard_added",
+        "guard_added_fast",
+        "str",
+        "symbolic_shape_specialization",
+    }
 )
 PAYLOAD_NOT_NEEDED = frozenset({"dynamo_output_graph"})
 
@@ -54,7 +61,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the structured trace, with the call it was written in if known."""
+    """One record of the structured trace, and the call in which it was written."""
 
     metadata: Mapping[str, Any]
     payload: str = ""
@@ -70,20 +77,22 @@ class Record:
 
     @property
     def compile_id(self) -> str | None:
-        frame, attempt = (
-            self.metadata.get("frame_id"),
-            self.metadata.get("frame_compile_id"),
-        )
+        frame = self.metadata.get("frame_id")
+        attempt = self.metadata.get("frame_compile_id")
         return None if frame is None else f"{frame}/{attempt}"
 
 
 def read_folder(folder: Path) -> list[Record]:
-    """The records of every trace file in a folder; interned strings are per file."""
+    """The records of every trace file in a folder."""
     try:
         names = sorted(name for name in os.listdir(folder) if name[0] != ".")
         paths = [folder / name for name in names if os.path.isfile(folder / name)]
-        every = [r for number, p in enumerate(paths) for r in _read_file(p, number)]
-        records = [record for record in every if _is_sound(record)]
+        records = [
+            record
+            for number, path in enumerate(paths)
+            for record in _read_file(path, number)
+            if _is_valid(record)
+        ]
     except OSError as error:
         where = error.filename or folder
         raise UserError(f"cannot read {where}: {error.strerror}") from None
@@ -121,8 +130,8 @@ class _Metrics(TypedDict, total=False):
     fail_user_frame_lineno: int | None
 
 
-# What is read of a record, by its name in the metadata.
-_SHAPES: dict[str, Any] = {
+# The types of the fields that are read from a record's metadata.
+_FIELD_TYPES: dict[str, Any] = {
     "frame_id": str | int | None,
     "frame_compile_id": int | None,
     "dynamo_start": _Started,
@@ -134,22 +143,22 @@ _SHAPES: dict[str, Any] = {
 }
 
 
-def _is_sound(record: Record) -> bool:
-    """Whether a record is as torch writes it; one that is damaged is passed over."""
+def _is_valid(record: Record) -> bool:
+    """Whether a record is as torch writes it; damaged records are ignored."""
     if record.name is None:
         return True
     try:
-        for name, kind in _SHAPES.items():
+        for name, kind in _FIELD_TYPES.items():
             if name in record.metadata:
                 schema.check(kind, record.metadata[name])
     except schema.Mismatch:
         return False
     metrics = record.metadata.get("compilation_metrics", {})
-    named = [metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name")]
-    whole = not named[0] or None not in named
+    code = [metrics.get(key) for key in ("co_filename", "co_firstlineno", "co_name")]
+    complete = not code[0] or None not in code
     if not metrics.get("fail_user_frame_lineno"):
-        return whole and _is_interned(record.metadata.get("str", ["", 0]))
-    return whole and metrics.get("fail_user_frame_filename") is not None
+        return complete and _is_interned(record.metadata.get("str", ["", 0]))
+    return complete and metrics.get("fail_user_frame_filename") is not None
 
 
 def _is_interned(pair: list[Any]) -> bool:
@@ -157,7 +166,10 @@ def _is_interned(pair: list[Any]) -> bool:
 
 
 def _read_file(path: Path, number: int) -> Iterator[Record]:
-    """Frames are numbered per process, so those of a second file get its number too."""
+    """The records of one file. Each file is of one process and has its own frame ids.
+
+    Frame ids of all files but the first get the file's number as a prefix.
+    """
     metadata: dict[str, Any] | None = None
     payload: list[str] = []
     with path.open(errors="replace") as lines:
@@ -167,7 +179,8 @@ def _read_file(path: Path, number: int) -> Iterator[Record]:
                 continue
             if metadata is not None:
                 yield Record(metadata, "".join(payload).rstrip("\n"))
-            metadata, payload = _envelope(line), []
+            metadata = _envelope(line)
+            payload = []
             if metadata is not None:
                 metadata["file"] = path.name
                 if number and "frame_id" in metadata:
@@ -182,7 +195,10 @@ def _envelope(line: str) -> dict[str, Any] | None:
         return None
     try:
         loaded = schema.loads(match["json"])
-    except (ValueError, RecursionError):  # the last line of a process that was killed
+    except (
+        ValueError,
+        RecursionError,
+    ):  # the process was killed while writing the line
         return None
     return loaded if isinstance(loaded, dict) else None
 
@@ -191,27 +207,29 @@ def _envelope(line: str) -> dict[str, Any] | None:
 class _Start:
     """The stack at which Dynamo began to compile a frame, split at the region's entry.
 
-    Torch cuts the innermost frames off the stack it records. Where that takes the entry
-    of the region away, all that is left are callers, and one more may be missing.
+    Torch drops the innermost frames of the stack it records. If it drops the entry of
+    the region, only callers remain, and one more caller may be missing.
     """
 
     callers: tuple[Frame, ...] = ()
     inside: tuple[Frame, ...] = ()
     entry_known: bool = True
-    entry: Frame | None = None  # what was compiled first of the same call
+    entry: Frame | None = None  # the function compiled first in the same call
 
 
-def _of(known: Mapping[str, _T], compile_id: str | None) -> _T | None:
-    """What is known of a compilation, else of another one of the same function."""
-    if compile_id is None or compile_id in known:
-        return known.get(compile_id or "")
+def _of(by_compile_id: Mapping[str, _T], compile_id: str | None) -> _T | None:
+    """The value for a compilation, else for another one of the same function."""
+    if compile_id is None or compile_id in by_compile_id:
+        return by_compile_id.get(compile_id or "")
     family = compile_id.split("/")[0] + "/"
-    return next((value for key, value in known.items() if key.startswith(family)), None)
+    return next(
+        (value for key, value in by_compile_id.items() if key.startswith(family)), None
+    )
 
 
 @dataclass
-class _Frames:
-    """What is known of each compilation while the records go by."""
+class _TraceState:
+    """What the records read so far say about each compilation."""
 
     strings: dict[int, str] = field(default_factory=dict)
     functions: dict[str, Frame] = field(default_factory=dict)
@@ -237,40 +255,41 @@ class _Frames:
         )
 
     def function(self, compile_id: str | None) -> Frame | None:
-        """The code object of a compilation; a refused recompile names none itself."""
+        """The function of a compilation; a refused recompile has no record of it."""
         return _of(self.functions, compile_id)
 
     def start(self, compile_id: str | None) -> _Start:
         return _of(self.starts, compile_id) or _Start()
 
     def split(self, compile_id: str | None, frames: tuple[Frame, ...] = ()) -> Region:
-        """A stack that torch formatted, as callers and frames inside the region.
+        """Splits a stack that torch formatted into callers and frames in the region.
 
-        With a graph break torch formats the whole stack, elsewhere that of the code
-        it traces. Without any stack the function that is compiled stands for it.
+        For a graph break torch formats the whole stack, elsewhere only that of the
+        traced code. Without a stack the compiled function takes its place.
         """
-        start, function = self.start(compile_id), self.function(compile_id)
+        start = self.start(compile_id)
+        function = self.function(compile_id)
         callers = starts_with(frames, start.callers)
         if not callers:
-            own = frames or ((definition(function),) if function else ())
-            return Region(start.callers, (*start.inside, *own))
+            inside = frames or ((definition(function),) if function else ())
+            return Region(start.callers, (*start.inside, *inside))
         if not start.entry_known and self._is_caller(frames[callers : callers + 1]):
             callers += 1
         return Region(frames[:callers], frames[callers:])
 
     def first_of(self, region: Region, function: Frame) -> Frame | None:
-        """What Dynamo compiled first of a call, where it is another function.
+        """The function that Dynamo compiled first in a call; None if it is this one.
 
-        For want of the frames between the two, which torch does not record.
+        It stands in for the frames between the two, which torch does not record.
         """
         first = self.entries.setdefault(region.callers, function)
         same = (first.file, first.line) == (function.file, function.line)
         return None if same else first
 
     def _is_caller(self, missing: tuple[Frame, ...]) -> bool:
-        """Whether a frame that torch cut off its record calls the region.
+        """Whether a frame that torch dropped from its record calls the region.
 
-        Else it is inside: Dynamo has compiled it before, up to a graph break.
+        Otherwise it is inside: Dynamo compiled it before, up to a graph break.
         """
         compiled = {
             (f.file, original_name(f.function)) for f in self.functions.values()
@@ -279,41 +298,41 @@ class _Frames:
 
 
 def interpret(records: Iterable[Record]) -> list[Event]:
-    """Every graph, break, skip, recompile, specialisation and error, in order."""
+    """The events for graphs, breaks, skips, recompiles, specialisations and errors."""
     events: list[Event] = []
-    by_file: dict[str, _Frames] = {}
+    by_file: dict[str, _TraceState] = {}
     file = ""
     for record in _starts_first(records):
         file = str(record.metadata.get("file", file))
-        known = by_file.setdefault(file, _Frames())
+        state = by_file.setdefault(file, _TraceState())
         match record.name:
             case "str":
                 text, number = record.metadata["str"]
-                known.strings[number] = text
+                state.strings[number] = text
             case "dynamo_start":
-                _start(record, known)
+                _start(record, state)
             case "dynamo_output_graph":
-                events.append(_event("graph", record, known))
+                events.append(_event("graph", record, state))
             case "dynamo_graph_break_reason":
-                events.append(_break(record, known))
+                events.append(_break(record, state))
             case "recompile_reasons":
-                events.append(_recompile(record, known))
+                events.append(_recompile(record, state))
             case "symbolic_shape_specialization":
-                events.append(_specialization(record, known))
+                events.append(_specialization(record, state))
             case "guard_added" | "guard_added_fast":
                 added = record.metadata[record.name]
                 if added.get("user_stack"):
-                    stack = known.stack(added["user_stack"])
-                    known.guards.setdefault(record.compile_id or "", []).append(stack)
+                    stack = state.stack(added["user_stack"])
+                    state.guards.setdefault(record.compile_id or "", []).append(stack)
             case "dynamo_error":
-                known.errors[record.compile_id or ""] = record.payload
+                state.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
-                events = _metrics(record, known, events)
-    return settle(events)
+                events = _metrics(record, state, events)
+    return find_recompile_causes(events)
 
 
 def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
-    """Torch says why it compiles once more before it says what it compiles."""
+    """Moves each `recompile_reasons` record behind the `dynamo_start` that follows."""
     reasons: Record | None = None
     for record in records:
         if reasons is not None and record.name not in (None, "str"):
@@ -328,38 +347,38 @@ def _starts_first(records: Iterable[Record]) -> Iterator[Record]:
         yield reasons
 
 
-def _event(kind: str, record: Record, known: _Frames, **values: Any) -> Event:
+def _event(kind: str, record: Record, state: _TraceState, **values: Any) -> Event:
     compile_id = record.compile_id
-    region = values.pop("region", None) or known.split(compile_id)
+    region = values.pop("region", None) or state.split(compile_id)
     return Event(
         kind,
         compile_id,
         frames=region.inside,
-        function=known.function(compile_id),
+        function=state.function(compile_id),
         data={
             **values,
-            "entry_call": known.calls.get(compile_id or ""),
-            "entry": known.start(compile_id).entry,
+            "entry_call": state.calls.get(compile_id or ""),
+            "entry": state.start(compile_id).entry,
         },
         call=record.call,
         callers=region.callers,
     )
 
 
-def _start(record: Record, known: _Frames) -> None:
+def _start(record: Record, state: _TraceState) -> None:
     started = record.metadata["dynamo_start"]
-    frames = known.stack(started["stack"])
+    frames = state.stack(started["stack"])
     if frames and record.compile_id:
         *above, function = frames
-        known.functions[record.compile_id] = function
+        state.functions[record.compile_id] = function
         region = split_region(above)
-        first = None if region is None else known.first_of(region, function)
+        first = None if region is None else state.first_of(region, function)
         call = Call.read(record.metadata.get("entry_call") or {})
         if call is None and region is not None and first is None:
             call = _call_in_source(region, definition(function))
         if call is not None:
-            known.calls[record.compile_id] = call
-        known.starts[record.compile_id] = (
+            state.calls[record.compile_id] = call
+        state.starts[record.compile_id] = (
             _Start(tuple(above), (), bool(started.get("complete")))
             if region is None
             else _Start(*region, entry=first)
@@ -367,7 +386,7 @@ def _start(record: Record, known: _Frames) -> None:
 
 
 def _call_in_source(region: Region, function: Frame) -> Call | None:
-    """A trace has no record of the call; for a library's function the source has."""
+    """The call of a library's function, from the source: a trace does not record it."""
     inside = any(whose(frame.file) in {"user", "library"} for frame in region.inside)
     callers = [f for f in region.callers if whose(f.file) != "torch" and f.file]
     if inside or not callers or whose(function.file) != "library":
@@ -375,7 +394,7 @@ def _call_in_source(region: Region, function: Frame) -> Call | None:
     return Call.read_from_source(callers[-1], function)
 
 
-def _break(record: Record, known: _Frames) -> Event:
+def _break(record: Record, state: _TraceState) -> Event:
     text = record.payload
     above_python = re.split(
         r"\nTraceback \(most recent call last\):|\nNoneType: None", text
@@ -387,20 +406,20 @@ def _break(record: Record, known: _Frames) -> Event:
         reason = above_python.split("Graph Break Reason:", 1)[1].split(
             "User code traceback:"
         )[0]
-    else:  # written by the code that skips a frame: the exception ends the payload
+    else:  # the frame is skipped: the payload ends with the exception
         reason = text.rsplit("Unsupported: ", 1)[-1]
     return _event(
         "graph_break",
         record,
-        known,
-        region=known.split(record.compile_id, frames_in(stack[-1])),
+        state,
+        region=state.split(record.compile_id, frames_in(stack[-1])),
         skips=any(mark in text for mark in _SKIP_MARKS),
         **read_reason(reason),
     )
 
 
 def read_reason(text: str) -> dict[str, Any]:
-    """Type, explanation, hints, context and GB id of one of Dynamo's messages."""
+    """The type, explanation, hints, context and GB id of a graph break message."""
     first, _, nested = text.partition(_NESTED)
     intro = re.match(
         r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
@@ -440,82 +459,83 @@ def _squash(text: str) -> str:
     return " ".join(text.split())
 
 
-def _recompile(record: Record, known: _Frames) -> Event:
+def _recompile(record: Record, state: _TraceState) -> Event:
     try:
         loaded = json.loads(record.payload)
     except (ValueError, RecursionError):
         loaded = record.payload
-    several = loaded if isinstance(loaded, list) else [loaded]
-    reasons = [str(reason) for reason in several] or ["unknown"]
-    refusals = [_refusal(reason, record, known) for reason in reasons]
+    items = loaded if isinstance(loaded, list) else [loaded]
+    reasons = [str(item) for item in items] or ["unknown"]
+    failed_guards = [_failed_guard(reason, record, state) for reason in reasons]
     return _event(
         "recompile",
         record,
-        known,
-        region=Region(known.start(record.compile_id).callers, refusals[0].frames),
-        guard=refusals[0].guard,
-        refusals=refusals,
+        state,
+        region=Region(state.start(record.compile_id).callers, failed_guards[0].frames),
+        guard=failed_guards[0].guard,
+        failed_guards=failed_guards,
     )
 
 
-def _refusal(reason: str, record: Record, known: _Frames) -> Refusal:
-    """With the guard's own stack, else the line it quotes, if that is in this file."""
-    guard, function = parse_guard(reason), known.function(record.compile_id)
+def _failed_guard(reason: str, record: Record, state: _TraceState) -> FailedGuard:
+    """A guard with its stack, else with the line it quotes, if it is in this file."""
+    guard = parse_guard(reason)
+    function = state.function(record.compile_id)
     frames = frames_in(reason)
     if not frames and function and _is_in(guard, function):
-        here = Frame(function.file, guard.line or 0, function.function, guard.code)
-        frames = (here,)
-    return Refusal(guard, known.split(record.compile_id, frames).inside)
+        quoted = Frame(function.file, guard.line or 0, function.function, guard.code)
+        frames = (quoted,)
+    return FailedGuard(guard, state.split(record.compile_id, frames).inside)
 
 
 def _is_in(guard: Guard, function: Frame) -> bool:
     return bool(guard.line) and Path(guard.file).name == Path(function.file).name
 
 
-def _specialization(record: Record, known: _Frames) -> Event:
-    what = record.metadata["symbolic_shape_specialization"]
+def _specialization(record: Record, state: _TraceState) -> Event:
+    fields = record.metadata["symbolic_shape_specialization"]
     return _event(
         "specialization",
         record,
-        known,
-        region=known.split(
-            record.compile_id, known.stack(what.get("user_stack") or ())
+        state,
+        region=state.split(
+            record.compile_id, state.stack(fields.get("user_stack") or ())
         ),
-        sources=[str(s) for s in what.get("sources") or ()],
-        value=str(what.get("value")),
-        reason=str(what.get("reason")),
-        symbol=str(what.get("symbol")),
+        sources=[str(source) for source in fields.get("sources") or ()],
+        value=str(fields.get("value")),
+        reason=str(fields.get("reason")),
+        symbol=str(fields.get("symbol")),
     )
 
 
-def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]:
-    """How a compilation ended: fine, at the limit, skipped, or with an error."""
+def _metrics(record: Record, state: _TraceState, events: list[Event]) -> list[Event]:
+    """The events after the end of a compilation: success, limit, skip or error."""
     metrics = record.metadata["compilation_metrics"]
     if metrics.get("co_filename") and record.compile_id:
-        known.functions[record.compile_id] = Frame(
+        state.functions[record.compile_id] = Frame(
             metrics["co_filename"], int(metrics["co_firstlineno"]), metrics["co_name"]
         )
     reason = str(metrics.get("fail_reason") or "")
     if not metrics.get("fail_type"):
         return events
     if reason.startswith(_LIMIT) or "FailOnRecompileLimitHit" in metrics["fail_type"]:
-        return _limit(record, known, events, reason)
+        return _limit(record, state, events, reason)
     soft = metrics["fail_type"] in {"Unsupported", "UserError", "SkipFrame"}
-    own = [
+    breaks = [
         e
         for e in events
         if e.compile_id == record.compile_id and e.kind == "graph_break"
     ]
-    if soft and own:
+    if soft and breaks:
         return [
-            replace(e, data={**e.data, "skips": True}) if e is own[-1] else e
+            replace(e, data={**e.data, "skips": True}) if e is breaks[-1] else e
             for e in events
         ]
     event = _event(
         "compile_failure",
         record,
-        known,
-        region=known.split(record.compile_id, _failure_frames(record, known, reason)),
+        state,
+        region=state.split(record.compile_id, _failure_frames(record, state, reason)),
         error=metrics["fail_type"],
         message=reason,
         **read_reason(reason),
@@ -523,20 +543,22 @@ def _metrics(record: Record, known: _Frames, events: list[Event]) -> list[Event]
     return [*events, event]
 
 
-def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame, ...]:
-    """Torch adds the user's stack to the error after it has noted the reason."""
-    told = known.errors.get(record.compile_id or "", "")
-    if "BackendCompilerFailed" in told:
-        return frames_in(told)
-    user = told.rsplit("from user code:", 1)
+def _failure_frames(
+    record: Record, state: _TraceState, reason: str
+) -> tuple[Frame, ...]:
+    """The user's stack of a failure; torch adds it to the error, not to the reason."""
+    error = state.errors.get(record.compile_id or "", "")
+    if "BackendCompilerFailed" in error:
+        return frames_in(error)
+    user = error.rsplit("from user code:", 1)
     if len(user) == 2 and (frames := frames_in(user[1])):
         return frames
     if frames := frames_in(reason):
         return frames
     metrics = record.metadata["compilation_metrics"]
     if metrics["fail_type"] == "ConstraintViolationError":
-        # A range that does not hold: the first comparison is what narrowed it.
-        stacks = known.guards.get(record.compile_id or "", [])
+        # A dynamic range was narrowed: blame the first comparison.
+        stacks = state.guards.get(record.compile_id or "", [])
         narrowing = [s for s in stacks if re.search(r"[<>=%]", s[-1].code)]
         return (narrowing or stacks or [()])[0]
     if metrics.get("fail_user_frame_lineno"):
@@ -549,9 +571,9 @@ def _failure_frames(record: Record, known: _Frames, reason: str) -> tuple[Frame,
 
 
 def _limit(
-    record: Record, known: _Frames, events: list[Event], reason: str
+    record: Record, state: _TraceState, events: list[Event], reason: str
 ) -> list[Event]:
-    """The recompile that was refused is the limit's own event, not a recompile."""
+    """Replaces the refused recompile's event by an event for the limit."""
     refused = [
         e for e in events if e.kind == "recompile" and e.compile_id == record.compile_id
     ]
@@ -561,11 +583,11 @@ def _limit(
     event = _event(
         "recompile_limit",
         record,
-        known,
+        state,
         region=Region(refused[-1].callers, refused[-1].frames) if refused else None,
         setting=limit[1] if limit else "recompile_limit",
         limit=int(limit[2]) if limit else None,
         guard=refused[-1].data["guard"] if refused else None,
-        refusals=refused[-1].data["refusals"] if refused else [],
+        failed_guards=refused[-1].data["failed_guards"] if refused else [],
     )
     return [e for e in events if e not in refused] + [event]

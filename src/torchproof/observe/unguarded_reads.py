@@ -1,9 +1,9 @@
-"""What traced code reads of its surroundings, found in its source.
+"""Finds the external state that traced code reads, from its source.
 
-Comes in: functions as frames (file, first line, name). Goes out: reads, each with its
-line: environment variables, numpy's random stream, the clock, whether code is being
-compiled, results taken for constants, hooks it registers, global names. Only code
-counts: comments and strings are no reads.
+Takes functions as frames (file, first line, name). Returns reads with their lines:
+environment variables, numpy's random stream, the clock, whether code is being compiled,
+results assumed constant, registered hooks and global names. Comments and strings are
+ignored.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 _ENVIRONMENT = {"os.getenv", "os.environ.get", "os.environ.setdefault"}
 _COMPILING = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
-_CLOCK = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+_DATES = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 _TIMES = {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter"}
 _CONSTANT = "assume_constant_result"
 
 
 @dataclass(frozen=True)
 class Read:
-    """One read: of what, its name, and where. `values` are what it is compared with."""
+    """One read. `values` are strings that the function may compare it with."""
 
     what: What
     name: str
@@ -45,9 +45,9 @@ class Read:
 
 
 def reads_of(functions: Iterable[Frame]) -> list[Read]:
-    """All reads in some functions, in the order of their lines."""
-    found = {read: None for each in functions for read in _reads_of(each)}
-    return sorted(found, key=lambda read: (read.frame.file, read.frame.line))
+    """All reads of the functions, in the order of their lines."""
+    reads = {read: None for each in functions for read in _reads_of(each)}
+    return sorted(reads, key=lambda read: (read.frame.file, read.frame.line))
 
 
 def _reads_of(function: Frame) -> Iterator[Read]:
@@ -55,25 +55,25 @@ def _reads_of(function: Frame) -> Iterator[Read]:
     node = file.function(function) if file else None
     if file is None or node is None:
         return
-    own = list(_own_nodes(node))
-    for each in own:
+    nodes = list(_own_nodes(node))
+    for each in nodes:
         for what, name in file.kinds(each):
             line = getattr(each, "lineno", function.line)
             text = blame.source_line(function.file, line).strip()
             frame = Frame(function.file, line, original_name(function.function), text)
-            values = _strings(own) - {name} if what == "environment" else set()
-            yield Read(what, name, frame, tuple(sorted(values)))
+            values = _strings(nodes) - {name} if what == "environment" else set()
+            yield Read(what=what, name=name, frame=frame, values=tuple(sorted(values)))
 
 
 def _own_nodes(function: _Function) -> Iterator[ast.AST]:
-    """The nodes of a function's body; what it defines inside has code of its own."""
+    """The nodes of a function's body, without those of nested functions and classes."""
     body = function.body if isinstance(function.body, list) else [function.body]
-    waiting: list[ast.AST] = list(body)
-    while waiting:
-        node = waiting.pop(0)
+    queue: list[ast.AST] = list(body)
+    while queue:
+        node = queue.pop(0)
         yield node
         if not isinstance(node, _Function | ast.ClassDef):
-            waiting += ast.iter_child_nodes(node)
+            queue += ast.iter_child_nodes(node)
 
 
 def _strings(nodes: Iterable[ast.AST]) -> set[str]:
@@ -90,7 +90,7 @@ def _file(path: str) -> _File | None:
 
 
 class _File:
-    """A parsed file: its functions, and what its names stand for."""
+    """A parsed file: its functions, imports and global names."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -119,19 +119,19 @@ class _File:
             if isinstance(target, ast.Name)
         }
 
-    def function(self, wanted: Frame) -> _Function | None:
-        """The innermost function of that name around a line; its decorators count."""
-        name = original_name(wanted.function)
+    def function(self, frame: Frame) -> _Function | None:
+        """The innermost function with the frame's name around the frame's line."""
+        name = original_name(frame.function)
         around = [
             node
             for node in self._functions
-            if _first_line(node) <= wanted.line <= (node.end_lineno or node.lineno)
+            if _first_line(node) <= frame.line <= (node.end_lineno or node.lineno)
             and getattr(node, "name", "<lambda>") == name
         ]
         return max(around, key=_first_line, default=None)
 
     def kinds(self, node: ast.AST) -> Iterator[tuple[What, str]]:
-        """What a node reads, and its name."""
+        """The kinds and names of what a node reads."""
         if isinstance(node, ast.Call):
             yield from self._call(node)
         elif isinstance(node, ast.Subscript):
@@ -154,7 +154,7 @@ class _File:
             yield "numpy_random", called
         elif last in _COMPILING:
             yield "compiling", last
-        elif called.endswith(tuple(_CLOCK)) or (
+        elif called.endswith(tuple(_DATES)) or (
             called.startswith("time.") and last in _TIMES
         ):
             yield "clock", called
@@ -164,7 +164,7 @@ class _File:
             yield "constant_result", last
 
     def _dotted(self, node: ast.AST) -> str:
-        """`os.environ.get`, whatever names the file gave to the parts; else empty."""
+        """The dotted name, such as `os.environ.get`, with import aliases resolved."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)

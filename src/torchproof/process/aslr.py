@@ -28,10 +28,10 @@ _STRIDE = 7919  # prime: neighbouring numbers lie far apart
 
 def is_possible() -> bool:
     """Whether the system lets a process choose; containers may forbid it."""
-    found = _personality(_ASK)
-    allowed = _personality(found | _NOT_RANDOM) != -1
+    personality = _personality(_ASK)
+    allowed = _personality(personality | _NOT_RANDOM) != -1
     if allowed:
-        _personality(found)
+        _personality(personality)
     _, hard = resource.getrlimit(resource.RLIMIT_STACK)
     return allowed and (hard == resource.RLIM_INFINITY or hard >= _stack_bytes(-1))
 

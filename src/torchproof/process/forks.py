@@ -33,16 +33,16 @@ def register(item: Renewable) -> None:
 
 def lock() -> Any:
     """A `threading.Lock` that is free in a fork, whoever held it."""
-    made = threading.Lock()
-    _locks.add(made)
-    return made
+    new_lock = threading.Lock()
+    _locks.add(new_lock)
+    return new_lock
 
 
 def rlock() -> Any:
     """A `threading.RLock` that is free in a fork, whoever held it."""
-    made = threading.RLock()
-    _locks.add(made)
-    return made
+    new_lock = threading.RLock()
+    _locks.add(new_lock)
+    return new_lock
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ class Followed:
 
     def last(self, kind: str) -> Entry:
         """The last entry of a kind, without its kind; empty where there is none."""
-        found = self.of(kind)
-        return {k: v for k, v in found[-1].items() if k != "kind"} if found else {}
+        entries = self.of(kind)
+        return {k: v for k, v in entries[-1].items() if k != "kind"} if entries else {}
 
     @property
     def crashed(self) -> bool:
@@ -155,8 +155,8 @@ def _entry(line: str) -> Entry | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    known = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
-    return entry if known else None
+    is_entry = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
+    return entry if is_entry else None
 
 
 class _Lines:

@@ -191,13 +191,13 @@ def forget() -> None:
 @functools.lru_cache(maxsize=256)
 def _statements(file: str) -> tuple[tuple[int, int], ...]:
     """(first line, last line) of each statement, of one with a body its head."""
-    found = []
+    statements = []
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             end = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            found.append((node.lineno, max(node.lineno, end)))
-    return tuple(found)
+            statements.append((node.lineno, max(node.lineno, end)))
+    return tuple(statements)
 
 
 @functools.lru_cache(maxsize=256)
@@ -211,11 +211,11 @@ def tree_of(file: str) -> ast.Module:
 @functools.lru_cache(maxsize=256)
 def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
     """(first line, last line, name) of each class and function in a file."""
-    wanted = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return tuple(
         (node.lineno, node.end_lineno or node.lineno, node.name)
         for node in ast.walk(tree_of(file))
-        if isinstance(node, wanted)
+        if isinstance(node, kinds)
     )
 
 

@@ -54,8 +54,8 @@ def plain(cause: str) -> str:
 def _stable_path(file: str) -> str:
     path = file.replace("\\", "/")
     for mark in _SHARED:
-        _, found, rest = path.rpartition(mark)
-        if found:
+        _, marker, rest = path.rpartition(mark)
+        if marker:
             return rest
     absolute = path.startswith("/") or path[1:2] == ":"
     return path.rpartition("/")[2] if absolute else path

@@ -248,6 +248,10 @@ class CompileSite:
         return cls(**values, other=other)
 
 
+# Fields of a measurement that older saved runs call by another name.
+OLDER_NAMES = {"sittings": "repeats"}
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What one arm's measuring gave: a strategy, and in `variant` what else differs.
@@ -265,7 +269,7 @@ class Measurement:
     outliers: int | None = None
     p95_ms: float | None = None
     rounds_ms: tuple[tuple[float, ...], ...] = ()
-    sittings: tuple[int, ...] = ()  # rounds of each process it was sampled in
+    repeats: tuple[int, ...] = ()  # rounds of each process it was sampled in
     luck: float | None = None  # by which processes with the same code differ
     first_call_s: float | None = None
     start: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -297,15 +301,19 @@ class Measurement:
             if item.name != "other"
         }
         plain["rounds_ms"] = [list(samples) for samples in self.rounds_ms]
-        plain["sittings"], plain["notes"] = list(self.sittings), list(self.notes)
+        plain["repeats"], plain["notes"] = list(self.repeats), list(self.notes)
         return plain | dict(self.other)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
+        for older, name in OLDER_NAMES.items():
+            if older in plain:
+                renamed = {k: v for k, v in plain.items() if k != older}
+                plain = {name: plain[older], **renamed}
         values, other = _sorted_out(cls, plain)
         rounds = values.get("rounds_ms", ())
         values["rounds_ms"] = tuple(tuple(map(float, each)) for each in rounds)
-        for name in ("sittings", "notes"):
+        for name in ("repeats", "notes"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values, other=other)
 
@@ -381,8 +389,8 @@ def _sorted_out(
     cls: type, plain: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields a record has, and those that a newer torchproof added."""
-    known = {f.name for f in dataclasses.fields(cls)} - {"other"}
+    fields = {f.name for f in dataclasses.fields(cls)} - {"other"}
     return (
-        {key: value for key, value in plain.items() if key in known},
-        {key: value for key, value in plain.items() if key not in known},
+        {key: value for key, value in plain.items() if key in fields},
+        {key: value for key, value in plain.items() if key not in fields},
     )

@@ -17,7 +17,13 @@ from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
 from torchproof.records.printable import line
-from torchproof.records.run import CATEGORIES, Finding, Measurement, Run
+from torchproof.records.run import (
+    CATEGORIES,
+    OLDER_NAMES,
+    Finding,
+    Measurement,
+    Run,
+)
 
 DEEPEST = 64  # levels of lists and objects
 LARGEST = 1e30  # of any number that is measured or counted
@@ -211,7 +217,7 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
         needed = kind.__required_keys__ - optional
         return {name: (hint, name in needed) for name, hint in hints.items()}
     assert isinstance(kind, type)
-    return {
+    fields = {
         field.name: (
             SHAPES.get((kind, field.name), hints[field.name]),
             field.default is field.default_factory is dataclasses.MISSING,
@@ -219,6 +225,9 @@ def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
         for field in dataclasses.fields(kind)
         if field.name != "other"
     }
+    if kind is Measurement:
+        fields |= {older: fields[name] for older, name in OLDER_NAMES.items()}
+    return fields
 
 
 def _check(kind: Any, value: Any, path: str, *, signed: bool = False) -> None:

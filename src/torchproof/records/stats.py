@@ -10,7 +10,7 @@ Three things spoil a comparison of timings, each met by a way of sampling:
   out; medians within a round and over the rounds ignore what is spoiled otherwise.
 - Two processes that run the same code differ, by where their memory happens to lie:
   by more than sampling error, and however long they are sampled. So the arms of a
-  sitting share one layout (see `layout`), each arm is sampled in several sittings, each
+  repeat share one layout (see `layout`), each arm is sampled in several repeats, each
   of other processes and another layout, and every interval contains the luck of those.
 """
 
@@ -24,9 +24,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-SITTINGS = 2  # processes an arm is sampled in, one after the other
-ROUNDS = 20  # of a sitting, at most; even, so that each arm goes first equally often
-LEAST_ROUNDS = 8  # of a sitting, before it may end early
+REPEATS = 2  # processes an arm is sampled in, one after the other
+ROUNDS = 20  # of a repeat, at most; even, so that each arm goes first equally often
+LEAST_ROUNDS = 8  # of a repeat, before it may end early
 ROUND_MS = 60.0  # what a round lasts for one arm
 ROUND_SAMPLES = 20  # kept of a round
 _CLEAN_SAMPLES = 3  # a round is stretched up to so many times to have that many
@@ -38,7 +38,7 @@ _STRETCH = 4
 # processes each: a hash 0.015, torch modules 0.006 to 0.028, small operations 0.12.
 LUCK = 0.02
 LUCK_BY_LOT = 0.05
-PRECISION = 0.015  # of a sitting's ratio: more rounds would drown in the luck
+PRECISION = 0.015  # of a repeat's ratio: more rounds would drown in the luck
 
 SETTLE_S = 20.0  # times that have not settled by then are sampled as they are
 
@@ -161,33 +161,33 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
     """What makes the numbers unreliable, the most telling reason first."""
-    said = []
+    advice = []
     if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
-        said.append(f"only {spread.count} samples: raise --seconds")
+        advice.append(f"only {spread.count} samples: raise --seconds")
     drift, groups = _drift(medians), _two_groups(pooled)
     first, third = np.percentile(pooled, (25, 75))
     middle = (third - first) / spread.median
     if abs(drift) > 0.1:
         way = "rose" if drift > 0 else "fell"
-        said.append(
+        advice.append(
             f"times {way} by {abs(drift):.0%} while they were taken: let the machine"
             " cool down, pin its clocks, close other programs"
         )
     elif groups is not None:
-        said.append(
+        advice.append(
             f"two speeds, near {groups[0]:.3g} and {groups[1]:.3g} ms: close other"
             " programs, or time calls that differ apart"
         )
     elif middle > 0.1:
-        said.append(
+        advice.append(
             f"half of the samples spread over {middle:.0%}: close other programs"
         )
     elif spread.outliers > 0.05 * spread.count:
         share = spread.outliers / spread.count
-        said.append(f"{share:.0%} of the samples are outliers: close other programs")
-    if not said and spread.high - spread.low > 0.1 * spread.median:
-        said.append("the median is uncertain by more than 10%: raise --seconds")
-    return tuple(said)
+        advice.append(f"{share:.0%} of the samples are outliers: close other programs")
+    if not advice and spread.high - spread.low > 0.1 * spread.median:
+        advice.append("the median is uncertain by more than 10%: raise --seconds")
+    return tuple(advice)
 
 
 def _drift(medians: _Floats) -> float:
@@ -229,20 +229,20 @@ def compare(
     base: Rounds,
     other: Rounds,
     *,
-    sittings: Sequence[int] = (),
+    repeats: Sequence[int] = (),
     least: float = 0.0,
     luck: float = LUCK,
 ) -> Ratio:
     """The base's time over the other's, round by round.
 
-    `sittings` are the numbers of rounds of each sitting; by default all rounds are one.
+    `repeats` are the numbers of rounds of each repeat; by default all rounds are one.
     A verdict other than "not significant" needs the whole interval to lie beyond a
     difference of `least`.
     """
     pairs = list(zip(base, other, strict=True))
-    assert pairs and sum(sittings or [len(pairs)]) == len(pairs)
+    assert pairs and sum(repeats or [len(pairs)]) == len(pairs)
     logs = np.log(_medians(base)) - np.log(_medians(other))
-    parts = np.split(logs, np.cumsum(sittings)[:-1]) if sittings else [logs]
+    parts = np.split(logs, np.cumsum(repeats)[:-1]) if repeats else [logs]
     centres = np.array([np.median(part) for part in parts])
     value = math.exp(centres.mean())
     if len(pairs) < _FEWEST_ROUNDS:
@@ -272,13 +272,13 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
     apart = math.exp(float(np.ptp(centres))) - 1
     if apart < 0.1:
         return ()
-    return (f"the ratio differs by {apart:.0%} between sittings: raise --sittings",)
+    return (f"the ratio differs by {apart:.0%} between repeats: raise --repeats",)
 
 
 def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
-    """What the mean of the sittings might have been, other rounds, other processes."""
+    """What the mean of the repeats might have been, other rounds, other processes."""
     drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
-    # Two processes in each sitting; more luck where the sittings show more of it.
+    # Two processes in each repeat; more luck where the repeats show more of it.
     apart = math.sqrt(2) * luck
     if len(parts) > 1:
         apart = max(apart, float(centres.std(ddof=1)))
@@ -333,7 +333,7 @@ def steady(times_ms: Sequence[float]) -> bool:
 
 
 def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
-    """Whether a sitting may end before its time: every arm is known well enough.
+    """Whether a repeat may end before its time: every arm is known well enough.
 
     What counts is how well the ratios to the first arm are known, not what they are:
     stopping once a difference shows would find differences where there are none.

@@ -66,10 +66,10 @@ def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
 def load(name: str | None, root: Path = RUNS) -> Run:
     """A run by id, unique prefix, folder or JSON file; the latest for None."""
     if name is None:
-        found = listing(root)
-        if not found:
+        folders = listing(root)
+        if not folders:
             raise UserError(f"no runs in {root}: make one with torchproof check TARGET")
-        latest = max(found, key=lambda p: (p / "run.json").stat().st_mtime)
+        latest = max(folders, key=lambda p: (p / "run.json").stat().st_mtime)
         return read(latest / "run.json")
     path = Path(name)
     if os.path.lexists(path) and not os.path.isdir(path):

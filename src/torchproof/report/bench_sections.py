@@ -13,10 +13,10 @@ from typing import Any
 from torchproof.measure import (
     Decision,
     decision,
-    in_words,
+    exclusion_reason,
     name_of,
+    ratio_text,
     side_by_side,
-    trouble,
 )
 from torchproof.records import Measurement, Run
 from torchproof.report import numbers
@@ -54,14 +54,16 @@ class Table:
 
 def ranked(run: Run) -> list[Measurement]:
     """Plain rows whose time may be believed."""
-    return [row for row in run.measurements if not row.variant and not trouble(row)]
+    return [
+        row for row in run.measurements if not row.variant and not exclusion_reason(row)
+    ]
 
 
 def not_ranked(run: Run) -> list[str]:
     return [
         f"{name_of(row)} {why}"
         for row in run.measurements
-        if (why := trouble(row)) is not None
+        if (why := exclusion_reason(row)) is not None
     ]
 
 
@@ -215,7 +217,7 @@ def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Table:
             numbers.size(row.peak_bytes),
         )
         for row in rows
-        if not trouble(row)
+        if not exclusion_reason(row)
     ]
     lines = [*(_contributions(rows) if keys == ("dtype",) else ()), *_notes(rows)]
     title = TITLES.get(keys[0], f"By {keys[0]}") if len(keys) == 1 else ""
@@ -230,7 +232,7 @@ def _notes(rows: Sequence[Measurement]) -> Iterator[str]:
 
 def _contributions(rows: Sequence[Measurement]) -> Iterator[str]:
     """What precision gives, what compilation gives, what both give."""
-    sound = [row for row in rows if not trouble(row)]
+    sound = [row for row in rows if not exclusion_reason(row)]
     found = {(row.strategy, row.variant["dtype"]): row for row in sound}
     base = next((row for row in sound if row.strategy == "eager"), None)
     if base is None:
@@ -251,7 +253,7 @@ def _against(base: Measurement | None, row: Measurement | None) -> str:
         return numbers.UNKNOWN
     if ratio.verdict == "not significant":
         return ratio.verdict
-    return in_words(ratio.value)
+    return ratio_text(ratio.value)
 
 
 def _settings(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
@@ -268,7 +270,7 @@ def _settings(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Tabl
             numbers.size(row.peak_bytes),
         )
         for row in rows
-        if not trouble(row)
+        if not exclusion_reason(row)
     ]
     lines = tuple(_notes(rows))
     title = TITLES["config"]
@@ -281,11 +283,11 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
     The baseline is the same strategy with all its guards.
     """
     same = [row for row in plain if row.strategy == rows[0].strategy]
-    base = next((row for row in same if not trouble(row)), None)
+    base = next((row for row in same if not exclusion_reason(row)), None)
     before = (base.guards or {}).get("lookup_us") if base else None
     cells = [("baseline", numbers.plain(before), "baseline", "baseline", "nothing")]
     for row in rows:
-        if trouble(row):
+        if exclusion_reason(row):
             continue
         after = (row.guards or {}).get("lookup_us")
         saved = _saved(base, row) if before and after else "-"
@@ -302,7 +304,7 @@ def _saved(base: Measurement | None, row: Measurement) -> str:
     known, found = before.get("lookup_range_us"), after.get("lookup_range_us")
     if known and found and known[0] <= found[1] and found[0] <= known[1]:
         return "not significant"
-    return in_words(before["lookup_us"] / after["lookup_us"], "less", "more")
+    return ratio_text(before["lookup_us"] / after["lookup_us"], "less", "more")
 
 
 def _stops(not_checked: Any) -> str:
@@ -320,9 +322,13 @@ def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
         (
             str(row.variant["backend"]),
             row.strategy,
-            "works" if not trouble(row) else (trouble(row) or "").partition(":")[0],
+            "works"
+            if not exclusion_reason(row)
+            else (exclusion_reason(row) or "").partition(":")[0],
             numbers.milliseconds(row.median_ms),
-            numbers.UNKNOWN if trouble(row) else row.verdict or numbers.UNKNOWN,
+            numbers.UNKNOWN
+            if exclusion_reason(row)
+            else row.verdict or numbers.UNKNOWN,
             numbers.seconds(row.first_call_s),
             numerics(row),
         )
@@ -335,7 +341,7 @@ def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 
 def _first_broken(rows: Sequence[Measurement]) -> Iterator[str]:
     layers = ("eager", "aot_eager", "inductor")
-    found = {row.variant["backend"]: trouble(row) for row in rows}
+    found = {row.variant["backend"]: exclusion_reason(row) for row in rows}
     known = [layer for layer in layers if layer in found]
     broken = next((layer for layer in known if found[layer]), None)
     if broken:

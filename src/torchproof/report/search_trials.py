@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.measure import trouble
+from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run, line
 from torchproof.report import numbers
 
@@ -101,7 +101,7 @@ class Trial:
 
     def with_final(self, row: Measurement) -> Trial:
         """With what the finals measured; what they refuse is not ranked."""
-        why = trouble(row)
+        why = exclusion_reason(row)
         if why is not None:
             said = (row.numerics or {}).get("verdict") == "wrong"
             return replace(self, final=True, outcome="wrong" if said else why, why="")
@@ -213,7 +213,7 @@ def _or_last(value: float | None) -> float:
 
 def finals(run: Run) -> dict[str, Measurement]:
     """The rows of the finals whose numbers may be believed, by candidate."""
-    return {_label(row): row for row in run.measurements if not trouble(row)}
+    return {_label(row): row for row in run.measurements if not exclusion_reason(row)}
 
 
 def by_candidate(run: Run) -> Run:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.runtime.compiled_forward import Entry as Entry
+    from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
-    from torchproof.runtime.forward_state import saved as saved
+    from torchproof.runtime.forward_state import save_state as save_state
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import source_hash as source_hash
     from torchproof.runtime.loading import warm_up as warm_up
     from torchproof.runtime.loading.aoti_package import AOTI_FILE as AOTI_FILE
-    from torchproof.runtime.loading.deployed_model import Deployed as Deployed
-    from torchproof.runtime.loading.input_spec import Entrance as Entrance
+    from torchproof.runtime.loading.deployed_model import DeployedModel as DeployedModel
+    from torchproof.runtime.loading.input_spec import InputSpec as InputSpec
     from torchproof.runtime.loading.input_spec import Range as Range
-    from torchproof.runtime.loading.input_spec import Taken as Taken
+    from torchproof.runtime.loading.input_spec import TensorSpec as TensorSpec
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
     from torchproof.runtime.loading.packages import ARTIFACTS as ARTIFACTS
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
-    from torchproof.runtime.loading.pytree_json import Form as Form
+    from torchproof.runtime.loading.pytree_json import PytreeSpec as PytreeSpec
     from torchproof.runtime.loading.pytree_json import Unfit as Unfit
     from torchproof.runtime.loading.torchscript_package import (
         TORCHSCRIPT_FILE as TORCHSCRIPT_FILE,
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from torchproof.runtime.pack_format.refusal import Unverified as Unverified
     from torchproof.runtime.pack_format.trust import assert_trusted as assert_trusted
     from torchproof.runtime.production import compile as compile
-    from torchproof.runtime.production import entry_of as entry_of
+    from torchproof.runtime.production import compiled_forward_of as compiled_forward_of
     from torchproof.runtime.production import plan as plan
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
     from torchproof.runtime.steps import step as step
-    from torchproof.runtime.tensors.compare import Likeness as Likeness
+    from torchproof.runtime.tensors.compare import ValueComparison as ValueComparison
     from torchproof.runtime.tensors.compare import allowance as allowance
     from torchproof.runtime.tensors.compare import compare_parts as compare_parts
     from torchproof.runtime.tensors.compare import parts_of as parts_of
@@ -67,22 +67,22 @@ if TYPE_CHECKING:
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        ".compiled_forward": ["Entry"],
+        ".compiled_forward": ["CompiledForward"],
         ".cudagraph": ["graph"],
-        ".forward_state": ["saved"],
+        ".forward_state": ["save_state"],
         ".loading": ["PackRefused", "load"],
         ".loading.aoti_package": ["AOTI_FILE"],
-        ".loading.deployed_model": ["Deployed"],
+        ".loading.deployed_model": ["DeployedModel"],
         ".loading.input_spec": [
-            "Entrance",
+            "InputSpec",
             "Range",
-            "Taken",
+            "TensorSpec",
             "evaluate",
             "order_of",
         ],
         ".loading.packages": ["ARTIFACTS"],
         ".loading.precompiled_calls": ["Arguments"],
-        ".loading.pytree_json": ["Form", "Unfit"],
+        ".loading.pytree_json": ["PytreeSpec", "Unfit"],
         ".loading.torchscript_package": ["TORCHSCRIPT_FILE"],
         ".pack_format.contents": ["Contents", "is_pack", "open_pack"],
         ".pack_format.keys": ["read_key", "usable_key"],
@@ -91,14 +91,14 @@ __getattr__, __all__ = lazy_exports(
         ".pack_format.trust": ["assert_trusted"],
         ".production": [
             "compile",
-            "entry_of",
+            "compiled_forward_of",
             "plan",
             "retry",
             "status",
         ],
         ".steps": ["step"],
         ".tensors.compare": [
-            "Likeness",
+            "ValueComparison",
             "allowance",
             "compare_parts",
             "parts_of",

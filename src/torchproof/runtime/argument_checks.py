@@ -1,7 +1,7 @@
-"""Checks what `torchproof.compile` is given, where it is given.
+"""Checks the arguments of `torchproof.compile`.
 
-A bad value raises one `UserError` in `compile`, with the name of the argument, the
-value and what it has to be; not an error of somebody else's at the first call.
+A bad value raises a `UserError` in `compile` that names the argument, its value and
+what is expected, instead of an error of torch at the first call.
 """
 
 from __future__ import annotations
@@ -16,32 +16,38 @@ from typing import Any
 from torchproof.records import UserError
 from torchproof.runtime import compile_job
 from torchproof.runtime.production import ARGUMENTS, deadline_s
-from torchproof.strategies import compile_arguments, is_keywords, parse, wrong
+from torchproof.strategies import (
+    compile_arguments,
+    invalid_argument,
+    is_keywords,
+    parse,
+)
 
 
 def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Raises a `UserError` for the first argument that cannot be used."""
+    """Raises a `UserError` for the first invalid argument."""
     assert_known(arguments)
-    for name, (is_right, wanted) in _SETTINGS.items():
-        if not is_right(settings[name]):
-            raise wrong(name, settings[name], wanted)
+    for name, (is_valid, expected) in _SETTINGS.items():
+        if not is_valid(settings[name]):
+            raise invalid_argument(name, settings[name], expected)
     deadline_s(settings["deadline"])
     compile_job.memory_limit_bytes()
     if settings["strategy"] is not None:
         parse(settings["strategy"])
     if settings["min_gain"] is not None and settings["example"] is None:
-        raise UserError("min_gain needs example=: the arguments of one call to measure")
+        raise UserError("min_gain needs example=, the arguments of one call to measure")
     compile_arguments.check(arguments)
     if arguments.get("mode") and arguments.get("options"):
-        raise UserError("give a mode or options: a mode is a name for some options")
+        raise UserError("give a mode or options, not both: a mode sets options")
 
 
 def assert_known(arguments: Mapping[str, Any]) -> None:
     for name in arguments:
         if name == "fullgraph":
             raise UserError(
-                "fullgraph=True makes a graph break an error, and nothing here is one:"
-                " `torchproof check` finds the breaks"
+                "torchproof.compile takes no argument 'fullgraph', which makes a graph"
+                " break an error: it falls back to eager instead; `torchproof check`"
+                " finds graph breaks"
             )
         if name not in ARGUMENTS:
             near = difflib.get_close_matches(name, [*ARGUMENTS, *_SETTINGS, "deadline"])
@@ -50,17 +56,17 @@ def assert_known(arguments: Mapping[str, Any]) -> None:
 
 
 def check_limits(limits: Mapping[str, Any]) -> None:
-    """The numbers of parameters by which `torchproof.plan` decides."""
+    """Checks the numbers of parameters by which `torchproof.plan` decides."""
     for name, value in limits.items():
         if name not in ("full_below", "regional_below"):
             raise UserError(f"torchproof.plan takes no argument {name!r}")
-        is_right, wanted = _SETTINGS[name]
-        if not is_right(value):
-            raise wrong(name, value, wanted)
+        is_valid, expected = _SETTINGS[name]
+        if not is_valid(value):
+            raise invalid_argument(name, value, expected)
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number above 0; True is none."""
+    """Whether it is a whole number above 0; a bool is not."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     return is_whole and value > 0
 
@@ -89,12 +95,12 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "recipe": (_is_recipe, "the path of a recipe file, or a Recipe"),
     "strategy": (
         lambda value: value is None or isinstance(value, str),
-        "the name of a strategy, as 'full' or 'regional'",
+        "the name of a strategy, such as 'full' or 'regional'",
     ),
     "verify": (_is_verify, "'first', a number of calls, or False"),
     "min_gain": (
         lambda value: value is None or (_is_amount(value) and math.isfinite(value)),
-        "a share of eager's time, as 0.05 for 5 percent",
+        "a share of eager's time, such as 0.05 for 5 percent",
     ),
     "example": (
         lambda value: not isinstance(value, Mapping) or is_keywords(value),
@@ -105,7 +111,7 @@ _SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "monitor": (_is_bool, "True or False"),
     "on_event": (
         lambda value: value is None or callable(value),
-        "a function of a kind and a record",
+        "a function that takes a kind and a record",
     ),
     "full_below": (_is_amount, "a number of parameters"),
     "regional_below": (_is_amount, "a number of parameters"),

@@ -1,8 +1,8 @@
-"""The backend: compiles graphs, and runs those that fail as the graphs they are.
+"""The backend for `torch.compile`: compiles graphs, and runs failed ones uncompiled.
 
-A graph that torch has traced can be run without compiling it, with eager's answers and
-gradients. So what fails in AOTAutograd, in Inductor or in its first run costs this one
-graph its speed, and nothing else.
+Takes an FX graph and its example inputs, returns a callable. A graph that fails in
+AOTAutograd, in Inductor or in its first run runs as uncompiled FX, with eager's answers
+and gradients. Only this graph loses its speed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchproof.torch_private import backends, subgraphs
 
 
 class Owner(Protocol):
-    """Whom the backend tells what it compiled, and what it had to run eager."""
+    """Receives what the backend compiled, and what it runs eager."""
 
     @property
     def deadline_s(self) -> float: ...
@@ -39,11 +39,11 @@ class Owner(Protocol):
 
 
 class NotPrepared(Exception):
-    """The graph of a call is another than was compiled behind the calls before."""
+    """The graph of a call differs from the one compiled in the background."""
 
 
 class Backend:
-    """What torch.compile is given; one for all regions of a model.
+    """The backend of all regions of one model.
 
     Blocks share compiled code only if their backends are equal.
     """
@@ -51,24 +51,24 @@ class Backend:
     def __init__(self, owner: Owner, arguments: Mapping[str, Any]) -> None:
         self._owner = owner
         self._compile = backends.compiler(arguments)
-        self.shelf = graph_cache.Shelf()
+        self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
-        if job is None or not job.is_shelving:
+        if job is None or not job.uses_graph_cache:
             return self._graph(gm, inputs, job)
         key = graph_cache.key_of(gm)
-        found = self.shelf.get(key)
-        if found is None:
-            # Sizes that vary: torch's own caches know the graph.
+        cached = self.graph_cache.get(key)
+        if cached is None:
+            # A graph with dynamic sizes has no key: torch's own caches have its code.
             if job.prepared and (key is not None or not job.prepared.varies):
                 raise NotPrepared
             return self._graph(gm, inputs, job, key)
-        job.compiled.append(found.name)
+        job.compiled.append(cached.name)
         eager = self._eager(gm)
         return first_runs.guarded_forward(
-            found.name, found.compiled, eager, self, changed=found.changed
+            cached.name, cached.compiled, eager, self, changed=cached.changed
         )
 
     def _graph(
@@ -82,17 +82,19 @@ class Backend:
         backward = functools.partial(self._backward, f"backward of {name}")
         eager = self._eager(gm)
         try:
-            with backends.noting_changes(len(inputs)) as changed:
+            with backends.record_mutated_inputs(len(inputs)) as changed:
                 compiled = subgraphs.forward_of(self._compile(gm, inputs, backward))
         except Exception as error:
-            if backends.asks_to_trace_again(error):
+            if backends.is_tracing_restart(error):
                 raise
             self._failed(failure(name, error, job), job)
             return eager
         if job is not None:
             job.compiled.append(name)
             job.varies = key is None
-            self.shelf.put(key, graph_cache.Shelved(name, compiled, changed(), gm))
+            self.graph_cache.put(
+                key, graph_cache.CachedGraph(name, compiled, changed(), gm)
+            )
         return first_runs.guarded_forward(
             name, compiled, eager, self, changed=changed()
         )
@@ -101,11 +103,11 @@ class Backend:
         if job is not None:
             job.failed += 1
             job.failure = item
-            job.missed = job.missed or item.kind == "deadline"
+            job.missed_deadline = job.missed_deadline or item.kind == "deadline"
         self._owner.graph_failed(item)
 
     def _eager(self, gm: Any) -> Callable[..., Any]:
-        """The graph as it is, run by torch operation by operation."""
+        """Runs the graph uncompiled, operation by operation."""
         ran_eager = self._owner.ran_eager
 
         @functools.cache
@@ -141,13 +143,13 @@ class Backend:
     def _backward(
         self, name: str, compile_it: Callable[[], Any], eager: Callable[..., Any]
     ) -> Any:
-        """Compiles a backward graph, ahead with its forward or when it first runs."""
+        """Compiles a backward graph, with its forward or when it first runs."""
         job = compile_job.current()
         try:
             compiled = compile_it() if job else self._compile_late(name, compile_it)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if isinstance(error, interruptible_thread.GivenUp) and job is not None:
-                raise  # not this one alone is given up
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if isinstance(error, interruptible_thread.Interrupted) and job is not None:
+                raise  # the whole compilation is over, not only this graph
             self._failed(failure(name, error, job), job)
             return eager
         backends.before_first_run(
@@ -158,14 +160,14 @@ class Backend:
 
     def _compile_late(self, name: str, compile_it: Callable[[], Any]) -> Any:
         job = compile_job.Job(until=time.monotonic() + self._owner.deadline_s)
-        late = functools.partial(end_compilers, job)
+        on_deadline = functools.partial(end_compilers, job)
         try:
             with (
-                interruptible_thread.interrupted(job.until, late),
-                compile_job.under_way(job),
+                interruptible_thread.interrupt_after(job.until, on_deadline),
+                compile_job.running(job),
             ):
                 compiled = compile_it()
-        except interruptible_thread.GivenUp as error:
+        except interruptible_thread.Interrupted as error:
             error.phase = job.phase
             raise
         self._owner.graph_compiled(job.compilation(name))
@@ -173,7 +175,7 @@ class Backend:
 
 
 def end_compilers(job: compile_job.Job, thread_id: int) -> bool:
-    """The time is over: notes what the thread is at, and ends what it waits for."""
+    """After the deadline: records the thread's phase and kills the job's compilers."""
     stack = interruptible_thread.stack_of(thread_id)
     job.phase = compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
     job.end_compilers(thread_id)
@@ -185,7 +187,7 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
     root = root_cause(error)
     is_late = job is not None and time.monotonic() >= job.until
     if (
-        isinstance(root, codegen_worker.ChildHung | interruptible_thread.GivenUp)
+        isinstance(root, codegen_worker.ChildHung | interruptible_thread.Interrupted)
         or is_late
     ):
         phase = getattr(root, "phase", None) or (job.phase if job else None)
@@ -196,12 +198,14 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """What the compiler's own wrappers are around."""
+    """The error inside the wrappers that the compiler puts around it."""
     chain = [error]
     while (link := _inside(chain[-1])) is not None and link not in chain:
         chain.append(link)
     for link in chain:
-        if isinstance(link, codegen_worker.ChildError | interruptible_thread.GivenUp):
+        if isinstance(
+            link, codegen_worker.ChildError | interruptible_thread.Interrupted
+        ):
             return link
     return next((e for e in chain if type(e).__name__ not in _WRAPPERS), error)
 
@@ -215,10 +219,10 @@ def _inside(error: BaseException) -> BaseException | None:
 
 
 def one_line(error: BaseException) -> str:
-    """The error's type and the first line of what it says."""
+    """The error's type and the first line of its message."""
     text = str(error).strip()
-    # A kernel that failed on fake tensors is named in the explanation only.
-    if told := re.search(r"got (\w+)\(['\"](.*?)['\"]\)$", text, re.MULTILINE):
-        return f"{told[1]}: {told[2][:200]}"
+    # torch names the error of a kernel on fake tensors in its explanation only.
+    if inner := re.search(r"got (\w+)\(['\"](.*?)['\"]\)$", text, re.MULTILINE):
+        return f"{inner[1]}: {inner[2][:200]}"
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

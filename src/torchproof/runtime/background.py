@@ -1,4 +1,8 @@
-"""Compiles while calls run eager, and tells when compiled code is at hand for one."""
+"""Compiles in a background thread while calls run eager (`wait=False`).
+
+`Background.begin` starts a compilation for a frame; `Background.prepared` returns the
+finished compilation that fits a later call.
+"""
 
 from __future__ import annotations
 
@@ -14,41 +18,41 @@ from torchproof.runtime import interruptible_thread
 from torchproof.runtime.compile_job import Job
 from torchproof.torch_private import frames, thread_state
 
-_KEPT = 4  # of a function: a model that goes on changing needs the latest only
+_KEPT = 4  # per function: a model that keeps changing needs only the latest
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is compiled; the guards of `answer` tell for which calls, if not surely."""
+    """A finished compilation; the guards of `answer` decide which calls it may fit."""
 
     answer: Any
     job: Job
 
-    def suits(self, conversion: frames.Conversion) -> bool:
-        # Code that could not be compiled suits every call.
+    def fits(self, conversion: frames.Conversion) -> bool:
+        # Without compiled code there are no guards, and it fits every call.
         is_code = frames.is_compiled_code(self.answer)
         return not is_code or frames.fits(self.answer, conversion)
 
 
-# Given the frame, the state of its thread and the number of its call.
+# Takes the frame, the state of its thread and the number of its call.
 Prepare = Callable[
     [frames.Conversion, thread_state.ThreadState, int | None], Prepared | None
 ]
 
 
 class Background:
-    """One compilation of a function at a time, beside the calls of its model."""
+    """Runs at most one background compilation per function."""
 
     def __init__(self, prepare: Prepare, deliver: Callable[[], None]) -> None:
         self._prepare = prepare
         self._deliver = deliver
         self._lock = forks.lock()
-        self._running: dict[CodeType, interruptible_thread.Attempt] = {}
-        self._done: dict[CodeType, deque[Prepared]] = {}
+        self._running: dict[CodeType, interruptible_thread.InterruptibleThread] = {}
+        self._prepared: dict[CodeType, deque[Prepared]] = {}
         forks.register(self)
 
     def after_fork(self) -> None:
-        """What the parent's threads compile is the parent's."""
+        """The compile threads exist in the parent only."""
         self._running.clear()
 
     @property
@@ -56,15 +60,15 @@ class Background:
         return tuple(self._running)
 
     def prepared(self, conversion: frames.Conversion) -> Prepared | None:
-        """What an earlier call had compiled and suits this one."""
+        """A finished compilation that fits this call, or None."""
         with self._lock:
-            done = self._done.get(conversion.code, ())
-            return next((item for item in done if item.suits(conversion)), None)
+            items = self._prepared.get(conversion.code, ())
+            return next((item for item in items if item.fits(conversion)), None)
 
     def forget(self, code: CodeType, item: Prepared) -> None:
         with self._lock:
-            if item in self._done.get(code, ()):
-                self._done[code].remove(item)
+            if item in self._prepared.get(code, ()):
+                self._prepared[code].remove(item)
 
     def begin(
         self,
@@ -72,13 +76,15 @@ class Background:
         state: thread_state.ThreadState,
         call: int | None,
     ) -> None:
-        """Compiles for this call, unless the function is being compiled."""
+        """Starts to compile for this call, unless the function is being compiled."""
         code = conversion.code
         with self._lock:
             if code in self._running:
                 return
-            work = functools.partial(self._work, conversion.kept(), state, call)
-            self._running[code] = interruptible_thread.Attempt(
+            work = functools.partial(
+                self._work, conversion.with_frame_copy(), state, call
+            )
+            self._running[code] = interruptible_thread.InterruptibleThread(
                 work, "torchproof-background"
             )
 
@@ -88,13 +94,14 @@ class Background:
         state: thread_state.ThreadState,
         call: int | None,
     ) -> None:
-        code, item = conversion.code, None
+        code = conversion.code
+        item = None
         try:
-            with interruptible_thread.short_turns():
+            with interruptible_thread.short_switch_interval():
                 item = self._prepare(conversion, state, call)
         finally:
             with self._lock:
                 if item is not None:
-                    self._done.setdefault(code, deque(maxlen=_KEPT)).append(item)
+                    self._prepared.setdefault(code, deque(maxlen=_KEPT)).append(item)
                 del self._running[code]
             self._deliver()

@@ -1,4 +1,7 @@
-"""Makes the entry of a model: which strategy, tried and measured where asked for."""
+"""Builds the `CompiledForward` of a model: chooses the strategy, and runs the trials.
+
+Takes the checked arguments of `torchproof.compile`, returns the compiled model.
+"""
 
 from __future__ import annotations
 
@@ -10,47 +13,50 @@ from torch import nn
 from torchproof.records import UserError
 from torchproof.runtime import recipe_following
 from torchproof.runtime.argument_checks import assert_known
-from torchproof.runtime.compiled_forward import Entry, FunctionEntry
+from torchproof.runtime.compiled_forward import CompiledForward, CompiledFunction
 from torchproof.runtime.method_replacement import Options, method_of, why_eager
 from torchproof.runtime.production import arguments_of, deadline_s, plan
-from torchproof.strategies import BLOCKS, Strategy, given, parse
+from torchproof.strategies import BLOCKS, Strategy, parse, recipe_source
 
 
 def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
-    """The model as `torchproof.compile` returns it; what is given has been checked."""
+    """The model as `torchproof.compile` returns it; the arguments have been checked."""
     arguments = {k: v for k, v in arguments.items() if v is not None}
     if isinstance(model, nn.Module):
         inner = _unwrapped(model)
-        entry = Entry.put(inner, "forward", _options(inner, settings, arguments))
+        forward = CompiledForward.install(
+            inner, "forward", _options(inner, settings, arguments)
+        )
     elif callable(model):
-        plain = model.plain if isinstance(model, Entry) else model
+        plain = model.plain if isinstance(model, CompiledForward) else model
         options = _options(None, settings, arguments)
-        entry = model = FunctionEntry(None, "__call__", plain, options)
+        forward = model = CompiledFunction(None, "__call__", plain, options)
     else:
         raise UserError(
             f"cannot compile {type(model).__name__}: give a module or a function"
         )
-    assert isinstance(entry, Entry)
-    entry.adopt(may_be_moved=True)
-    if entry.strategy != "eager" and entry.owner is not None:
-        # Decorated functions, which may never be called, do so when they are.
-        entry.prepare()
-    if settings["example"] is not None and entry.strategy != "eager":
-        from torchproof.runtime.warmup_trial import rehearse
+    assert isinstance(forward, CompiledForward)
+    forward.adopt(may_be_moved=True)
+    if forward.strategy != "eager" and forward.owner is not None:
+        # Decorated functions may never be called; they prepare at their first call.
+        forward.prepare()
+    if settings["example"] is not None and forward.strategy != "eager":
+        from torchproof.runtime import warmup_trial
 
-        rehearse(entry, *arguments_of(settings["example"]), settings["min_gain"])
-    entry.telemetry.deliver()
+        args, kwargs = arguments_of(settings["example"])
+        warmup_trial.run(forward, args, kwargs, settings["min_gain"])
+    forward.telemetry.deliver()
     return model
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """What DistributedDataParallel wraps: it has to be compiled inside of it."""
+    """The module inside DistributedDataParallel, which must be compiled inside it."""
     while isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
     if isinstance(model, nn.DataParallel):
         raise UserError(
-            "nn.DataParallel calls copies of the model that share its compiled code:"
-            " use DistributedDataParallel"
+            "cannot compile nn.DataParallel: it calls copies of the model that share"
+            " compiled code; use DistributedDataParallel"
         )
     return model
 
@@ -58,10 +64,11 @@ def _unwrapped(model: nn.Module) -> nn.Module:
 def _options(
     model: nn.Module | None, settings: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Options:
-    source, by_recipe = None, None
+    source = None
+    by_recipe = None
     if settings["recipe"] is not None:
         recipe_following.assert_alone(settings, arguments)
-        source = given(settings["recipe"])
+        source = recipe_source(settings["recipe"])
         by_recipe, why = recipe_following.strategy_of(
             source, model, wait=settings["wait"]
         )
@@ -92,18 +99,18 @@ def _strategy(
         limits = {name: settings[name] for name in ("full_below", "regional_below")}
         chosen = plan(model, **limits)
         if chosen.strategy == "eager" and settings["min_gain"] is not None:
-            return parse("regional"), f"{chosen.why}; here it is measured"
+            return parse("regional"), f"{chosen.why}; min_gain measures it here"
         return parse(chosen.strategy), chosen.why
     strategy = parse(settings["strategy"])
     if strategy.graph:
         raise UserError(
-            f"strategy {strategy.name!r}: a whole step is recorded by"
+            f"strategy {strategy.name!r}: to record a whole step as a CUDA graph, use"
             f" torchproof.graph(model, example, strategy={strategy.in_graph.name!r})"
         )
     if strategy.marks:
         raise UserError(
-            f"strategy {strategy.name!r}: marks are learned from many calls; sizes that"
-            " vary are generalised here by themselves"
+            f"strategy {strategy.name!r}: torchproof.compile takes no marks; it makes"
+            " sizes that vary dynamic by itself"
         )
     if strategy.arguments.get("fullgraph"):
         assert_known({"fullgraph": True})
@@ -114,4 +121,4 @@ def _strategy(
     if strategy.form == "core":
         assert model is not None and strategy.method is not None
         method_of(model, strategy.method)
-    return strategy, "as asked for"
+    return strategy, "requested"

@@ -1,6 +1,7 @@
-"""Messages between a process and its child, over a socket that is waited on in slices.
+"""Messages between a process and its child over a socket.
 
-`tick` is called before each wait, and ends it by raising.
+`read` and `write` wait in short slices. They call `tick` before each slice; it ends the
+wait by raising.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SLICE_S = 0.1
-IDLE_EXIT = 83  # the exit code of a child that had nothing to do
+IDLE_EXIT = 83  # the exit code of a child that got no request for a while
 _LENGTH = struct.Struct("!Q")
 _CHUNK_BYTES = 1 << 20
 
@@ -20,23 +21,23 @@ Tick = Callable[[], None]
 
 @dataclass(frozen=True)
 class Request:
-    """Code to generate."""
+    """A request to generate code."""
 
     payload: bytes
-    environment: dict[str, str]  # of the variables that name caches, those that are set
+    environment: dict[str, str]  # the variables that name torch's cache folders
     seconds_left: float
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated, or what was raised."""
+    """The generated code, or the error."""
 
     output: bytes | None
     error: str = ""
 
 
 def write(channel: socket.socket, message: bytes, tick: Tick) -> None:
-    """Raises OSError where the other side is gone."""
+    """Sends a message; raises OSError if the other side has ended."""
     rest = memoryview(_LENGTH.pack(len(message)) + message)
     channel.settimeout(SLICE_S)
     while rest:
@@ -48,7 +49,7 @@ def write(channel: socket.socket, message: bytes, tick: Tick) -> None:
 
 
 def read(channel: socket.socket, tick: Tick) -> bytes:
-    """Raises EOFError or OSError where the other side is gone."""
+    """Receives a message; raises EOFError or OSError if the other side has ended."""
     channel.settimeout(SLICE_S)
     (length,) = _LENGTH.unpack(_read_exactly(channel, _LENGTH.size, tick))
     return _read_exactly(channel, length, tick)

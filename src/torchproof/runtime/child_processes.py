@@ -1,7 +1,7 @@
-"""Processes that have to go: what belongs to a child, what it holds, where it hangs.
+"""Kills a child and its descendants, measures its memory, and finds where it hangs.
 
-A child carries a mark in its environment, which all it starts inherits: so what has
-left its session, or has lost its parent, is found as well.
+A child has a mark in its environment, and its descendants inherit it. So a descendant
+is found even if it has left the session or lost its parent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Frames = list[tuple[str, str]]  # (filename, function), innermost last
 
 
 def kill_tree(pid: int | None, mark: str, *, patience_s: float = 2.0) -> bool:
-    """Kills a process, its descendants, and all that carry the mark, but not itself.
+    """Kills a process, its descendants and all with the mark, except this process.
 
-    Whether all are gone. `pid` is None where the process has been reaped, as its number
-    may be another's by then.
+    Returns whether all have ended. Pass None as `pid` after the process was reaped: its
+    number may belong to another process.
     """
     until = time.monotonic() + patience_s
     while victims := _family(pid, mark):
@@ -42,12 +42,12 @@ def kill_tree(pid: int | None, mark: str, *, patience_s: float = 2.0) -> bool:
 
 
 def _family(pid: int | None, mark: str) -> set[int]:
-    found = {member.pid for member in living(pid)} if pid is not None else set()
-    return (found | set(_marked(mark))) - {os.getpid()}
+    descendants = {member.pid for member in living(pid)} if pid is not None else set()
+    return (descendants | set(_marked(mark))) - {os.getpid()}
 
 
 def living(pid: int) -> list[Any]:
-    """The process and its descendants, as psutil knows them, without zombies."""
+    """The psutil processes of a process and its descendants, without zombies."""
     import psutil
 
     try:
@@ -70,22 +70,22 @@ def _is_alive(process: Any) -> bool:
 def _marked(mark: str) -> Iterator[int]:
     sought = f"{MARK_VARIABLE}={mark}".encode()
     for folder in Path("/proc").iterdir():
-        # A zombie's environment is empty, that of other users is closed.
+        # A zombie's environment is empty; that of other users is not readable.
         with contextlib.suppress(OSError):
             if folder.name.isdigit() and sought in (folder / "environ").read_bytes():
                 yield int(folder.name)
 
 
 def memory_bytes(pid: int, *, limit: int) -> int:
-    """What a process and its descendants hold.
+    """The memory of a process and its descendants.
 
-    Pages they share are counted once for each, as that is quick; only where this is
-    beyond the limit are they shared out.
+    The resident set is quick to read but counts shared pages once per process. Only if
+    it exceeds the limit is the proportional set read.
     """
     members = living(pid)
-    held = sum(_read(member, "memory_info", "rss") for member in members)
-    if held <= limit:
-        return held
+    resident = sum(_read(member, "memory_info", "rss") for member in members)
+    if resident <= limit:
+        return resident
     return sum(_read(member, "memory_full_info", "pss") for member in members)
 
 
@@ -99,7 +99,10 @@ def _read(process: Any, method: str, field: str) -> int:
 
 
 def phase_of(pid: int, stacks: int) -> str:
-    """Where a child hangs. It dumps its stacks into the file `stacks` on SIGUSR1."""
+    """The phase in which a child hangs, from the stacks it dumps on SIGUSR1.
+
+    `stacks` is the file descriptor that the child dumps into.
+    """
     threads = _dumped_stacks(pid, stacks)
     if helper := _helper_program(pid):
         waiting = next((frames for frames in threads if _awaits_process(frames)), [])
@@ -111,7 +114,7 @@ def phase_of(pid: int, stacks: int) -> str:
 
 
 def _helper_program(pid: int) -> str | None:
-    """A descendant that is no Python, such as a compiler."""
+    """The name of a descendant that is not Python, such as a compiler."""
     import psutil
 
     for member in living(pid)[1:]:
@@ -132,20 +135,20 @@ def _dumped_stacks(pid: int, stacks: int) -> list[Frames]:
         last, size = size, os.fstat(stacks).st_size
         if size == last > before:
             break
-    # The child writes at the offset of this file, which is the parent's too.
+    # Child and parent share the file's offset: read without moving it.
     return parse_stacks(
         os.pread(stacks, size - before, before).decode(errors="replace")
     )
 
 
 def parse_stacks(text: str) -> list[Frames]:
-    """The threads of a dump by faulthandler."""
+    """The stacks of the threads in a dump of faulthandler."""
     threads: list[Frames] = []
     for line in text.splitlines():
         if line.endswith("(most recent call first):"):
             threads.append([])
-        elif threads and (found := re.match(r'  File "(.*)", line \d+ in (.*)', line)):
-            threads[-1].insert(0, (found[1], found[2]))
+        elif threads and (frame := re.match(r'  File "(.*)", line \d+ in (.*)', line)):
+            threads[-1].insert(0, (frame[1], frame[2]))
     return threads
 
 

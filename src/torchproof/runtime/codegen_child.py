@@ -1,7 +1,7 @@
 """The child process that generates code; `codegen_worker` starts it.
 
-Requests and answers go over one socket. It ends when nothing was asked for a while,
-and at once, with all it has started, when its parent does.
+It reads requests from a socket and writes answers to it. It ends after some time
+without a request. When its parent ends, it ends at once, with all its descendants.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torchproof.runtime.channel import IDLE_EXIT, Answer, Request
 
 _IDLE_S = 60.0
 _PARENT_CHECK_MS = 500
-# A child whose interpreter is blocked cannot watch its parent: it ends by a timer.
+# A child whose GIL is held cannot watch its parent: a timer ends it.
 _GRACE_S = 30.0
-_LONGEST_S = 1e9  # that the timer takes
+_LONGEST_S = 1e9  # the longest time that the timer takes
 
 
 def main() -> None:
@@ -71,10 +71,10 @@ class _Idleness:
 
 
 def _end_with(parent: int, socket_: int) -> None:
-    """Waits for the parent to end: its side closes, or another process adopts us.
+    """Ends this process when the parent ends.
 
-    The first fails where a fork of the parent keeps the socket, the second where there
-    is no other process to ask.
+    Its socket closes, unless a fork of the parent keeps it open. Then the parent's
+    process id changes.
     """
     hangup = select.poll()
     hangup.register(socket_, select.POLLRDHUP)
@@ -84,7 +84,7 @@ def _end_with(parent: int, socket_: int) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Not by sys.exit: torch would wait there for its worker pool."""
+    """Ends without sys.exit, where torch would wait for its worker pool."""
     child_processes.kill_tree(os.getpid(), os.environ[child_processes.MARK_VARIABLE])
     os._exit(code)
 

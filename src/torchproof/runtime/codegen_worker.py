@@ -1,8 +1,9 @@
-"""The parent's side of code generation in a child that can be killed.
+"""The parent's side of code generation in a child process that can be killed.
 
-`Worker.send` gives a payload to the child and returns its answer, or says why there is
-none. Each child has a keeper: a thread that starts it, watches its memory, and kills
-it with all its descendants. Its callers may be interrupted anywhere; the keeper is not.
+`Worker.send` sends a payload to the child and returns its answer, or raises a
+`ChildError`. Each child has a keeper thread that starts it, watches its memory, and
+kills it with all its descendants. Callers may be interrupted anywhere; the keeper is
+not.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _KEEPER = "torchproof-child"
 
 
 class ChildError(Exception):
-    """No answer came back. The next payload gets a child of its own."""
+    """The child gave no answer. The next payload gets a new child."""
 
 
 class ChildHung(ChildError):
-    """Not done in time; killed."""
+    """The child missed the deadline and was killed."""
 
     def __init__(self, phase: str) -> None:
         super().__init__(f"not done in time: {phase}")
@@ -45,39 +46,39 @@ class ChildHung(ChildError):
 
 
 class ChildStopped(ChildError):
-    """Killed because its caller asked for it."""
+    """The child was killed because its caller stopped it."""
 
 
 class ChildDied(ChildError):
-    """It ended by itself, or by a signal of someone else's."""
+    """The child ended by itself, or by a signal from elsewhere."""
 
 
 class ChildFailed(ChildError):
-    """Code generation raised in the child, which lives on."""
+    """Code generation raised an error in the child, which goes on."""
 
 
 class _EndedIdle(ChildError):
-    """It had nothing to do for a while, and ended before it saw the payload."""
+    """The child ended after idle time, before it read the payload."""
 
 
 class ChildTooBig(ChildError):
-    """Its memory passed the limit; killed."""
+    """The child exceeded its memory limit and was killed."""
 
-    def __init__(self, held_bytes: int, limit_bytes: int) -> None:
-        held, limit = held_bytes >> 20, limit_bytes >> 20
-        super().__init__(f"it took {held} MiB of memory, more than {limit} MiB")
-        self.held_bytes = held_bytes
+    def __init__(self, used_bytes: int, limit_bytes: int) -> None:
+        used, limit = used_bytes >> 20, limit_bytes >> 20
+        super().__init__(f"it took {used} MiB of memory, more than {limit} MiB")
+        self.used_bytes = used_bytes
 
 
 class _Child:
-    """One child process, from its start until nothing of it is left."""
+    """One child process, from its start until all its descendants have ended."""
 
     def __init__(self, memory_limit_bytes: int | None) -> None:
         self.mark = uuid.uuid4().hex
-        self.gone = threading.Event()  # it and its descendants
+        self.gone = threading.Event()  # with all its descendants
         self.is_ready = False
         self.is_busy = False
-        self.fate: ChildError | None = None  # known when it is gone
+        self.fate: ChildError | None = None  # set before `gone`
         self._doomed = threading.Event()
         self._limit_bytes = memory_limit_bytes
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,7 +111,7 @@ class _Child:
     def _start(self) -> subprocess.Popen[bytes]:
         far, stacks = self._far_end.fileno(), self._stacks.fileno()
         module = "torchproof.runtime.codegen_child"
-        # -P: the parent's sys.path is all there is, without the current folder first.
+        # -P: use the parent's sys.path alone, without the current folder first.
         command = [sys.executable, "-P", "-m", module, str(far), str(stacks)]
         process = subprocess.Popen(
             [*command, str(os.getpid())],
@@ -125,17 +126,18 @@ class _Child:
         return process
 
     def _watch(self, process: subprocess.Popen[bytes]) -> ChildError | None:
-        """Returns when the child has ended or shall, with the reason if it is ours."""
-        limit, checked = self._limit_bytes, time.monotonic()
+        """Waits until the child has ended or must end; the reason if we decide it."""
+        checked = time.monotonic()
+        limit = self._limit_bytes
         if limit is None:
             limit = available_bytes() // 2
         while process.poll() is None and not self._doomed.wait(SLICE_S):
-            # Looking takes milliseconds on a machine with many processes.
+            # A check takes milliseconds on a machine with many processes.
             if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:
                 continue
-            held = child_processes.memory_bytes(process.pid, limit=limit)
-            if held > limit:
-                return ChildTooBig(held, limit)
+            used = child_processes.memory_bytes(process.pid, limit=limit)
+            if used > limit:
+                return ChildTooBig(used, limit)
             checked = time.monotonic()
         return None
 
@@ -151,12 +153,12 @@ class _Child:
         return ChildDied(f"exit code {code}{last}")
 
     def kill(self) -> None:
-        """Returns at once; `gone` is set when nothing is left."""
+        """Returns at once; `gone` is set when all processes have ended."""
         self._doomed.set()
 
     @property
     def is_usable(self) -> bool:
-        # A busy one was left by a caller that was interrupted: its answer is stale.
+        # Its caller was interrupted if it is busy: its answer would be stale.
         return not (self.is_busy or self._doomed.is_set() or self.gone.is_set())
 
     def phase(self) -> str:
@@ -179,10 +181,10 @@ def _environment(mark: str) -> dict[str, str]:
 
 
 class Worker:
-    """Has one child at a time, which is started when it is needed, or by `warm`."""
+    """Has one child at a time; starts it when needed, or in `warm`."""
 
     def __init__(self, *, memory_limit_bytes: int | None = None) -> None:
-        """Half of the memory that is available when a child starts, by default."""
+        """The limit is by default half of the memory available at a child's start."""
         self._memory_limit_bytes = memory_limit_bytes
         self._lock = threading.Lock()
         self._turn: threading.Thread | None = None
@@ -190,26 +192,28 @@ class Worker:
         _workers.add(self)
 
     def forget(self) -> None:
-        """In a fork: the parent's child, lock and threads are the parent's."""
+        """In a fork: drops the child, lock and turn, which belong to the parent."""
         if self._child is not None:
             self._child.close_files()
-        self._lock, self._turn, self._child = threading.Lock(), None, None
+        self._lock = threading.Lock()
+        self._turn = None
+        self._child = None
 
     def warm(self) -> None:
-        """Starts the child in the background, if there is none."""
+        """Starts the child in the background, if none runs."""
         with self._lock:
             if self._child is None or self._child.gone.is_set():
                 self._child = _Child(self._memory_limit_bytes)
 
     def close(self) -> None:
-        """Kills the child and waits until it is gone."""
+        """Kills the child and waits until it has ended."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
             child.gone.wait(_END_PATIENCE_S)
 
     def phase(self) -> str | None:
-        """Where the child is, if it is at work."""
+        """The phase that the child is in, if it is busy."""
         child = self._child
         return child.phase() if child is not None and child.is_busy else None
 
@@ -223,14 +227,14 @@ class Worker:
     ) -> bytes:
         """The child's answer, by `until` of `time.monotonic`; raises a ChildError.
 
-        Whatever ends it early, also an exception set from another thread, ends the
-        child. Several threads may call it: one waits for the other.
+        Anything that ends the wait early kills the child, including an exception set
+        from another thread. Several threads may call it: one waits for the other.
         """
-        told = dict(environment or {})
+        variables = dict(environment or {})
         with self._own_turn(until, stop):
             while True:
                 child = self._usable_child()
-                request = Request(payload, told, until - time.monotonic())
+                request = Request(payload, variables, until - time.monotonic())
                 with contextlib.suppress(_EndedIdle):
                     answer = _exchange(child, request, until=until, stop=stop)
                     break
@@ -253,7 +257,7 @@ class Worker:
 
     def _take_turn(self, me: threading.Thread) -> bool:
         with self._lock:
-            # An interrupted thread may have ended without giving its turn back.
+            # An interrupted thread may have ended without returning its turn.
             if self._turn is None or not self._turn.is_alive():
                 self._turn = me
             return self._turn is me

@@ -1,4 +1,9 @@
-"""One compilation under way: how long it may take, and where its code came from."""
+"""One running compilation: its deadline, and where its code was generated.
+
+A `Job` holds the state of one compilation. `running(job)` sends code generation to the
+shared child process. `Job.end_compilers` kills the compilers that this process started
+for graphs that the child cannot take.
+"""
 
 from __future__ import annotations
 
@@ -7,62 +12,62 @@ import contextvars
 import functools
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from torchproof.records import UserError
-from torchproof.runtime import (
-    codegen_worker,
-    compile_phases,
-    interruptible_thread,
-    local_compilers,
-)
+from torchproof.runtime import codegen_worker, compile_phases, interruptible_thread
 from torchproof.runtime.status_report import Compilation, Fallback
-from torchproof.torch_private import remote_codegen
+from torchproof.torch_private import backends, remote_codegen
 
 
 @dataclass
 class Job:
-    """`until` is a time of `time.monotonic`; `sending` while a child is at work.
+    """The state of one compilation; `until` is its deadline in `time.monotonic`.
 
-    `compiled` names the graphs that were, `failed` counts the others; `missed` says
-    that one took too long. What is compiled behind the calls is shelved, and then
-    `prepared` for the call that uses it.
+    `compiled` names the graphs that compiled, `failed` counts those that did not. A
+    background compilation puts its graphs into the graph cache. It then becomes the
+    `prepared` job of the call that uses them.
     """
 
     until: float
-    ships: bool = True
+    codegen_in_child: bool = True
     started: float = field(default_factory=time.monotonic)
-    began_at: float = field(default_factory=time.time)
-    shipped: int = 0
-    kept: list[str] = field(default_factory=list)
-    sending: bool = False
+    started_at: float = field(default_factory=time.time)
+    graphs_in_child: int = 0
+    local_reasons: list[str] = field(default_factory=list)  # no child took the graph
+    is_sending: bool = False  # a child is generating code
     generalise: bool = False
     compiled: list[str] = field(default_factory=list)
     failed: int = 0
-    failure: Fallback | None = None  # the latest of them
-    missed: bool = False
-    is_left: bool = False  # its caller was called away, by a signal
-    is_shelving: bool = False
-    behind: bool = False  # a caller that runs eager meanwhile
-    ahead: bool = False  # backward graphs are compiled with their forward
-    abandoned: bool = False  # to a thread that cannot be ended
+    failure: Fallback | None = None  # the latest
+    missed_deadline: bool = False  # by one of its graphs
+    caller_left: bool = False  # a signal handler of the caller raised
+    uses_graph_cache: bool = False
+    in_background: bool = False  # the caller runs eager meanwhile
+    backward_early: bool = False  # backward graphs are compiled with their forward
+    abandoned: bool = False  # its thread cannot be interrupted
     prepared: Job | None = None
-    varies: bool = False  # a graph of it has sizes that vary
-    earlier_s: float = 0.0  # that preparing it took
-    phase: str | None = None  # where it was when its time was over
+    varies: bool = False  # one of its graphs has dynamic sizes
+    preparation_s: float = 0.0
+    phase: str | None = None  # at the deadline
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
 
     def use(self, prepared: Job) -> None:
-        """What was compiled before is part of this one."""
-        self.prepared, self.earlier_s = prepared, prepared.earlier_s
-        self.shipped, self.kept = prepared.shipped, prepared.kept
+        """Counts a background compilation as part of this one."""
+        self.prepared = prepared
+        self.preparation_s = prepared.preparation_s
+        self.graphs_in_child = prepared.graphs_in_child
+        self.local_reasons = prepared.local_reasons
 
     def compilation(
         self,
@@ -71,19 +76,19 @@ class Job:
         *,
         cause: str | None = None,
     ) -> Compilation:
-        """The record of it, once it has ended well."""
+        """The record for `status`, once the compilation has succeeded."""
         return Compilation(
             function,
             shapes or {},
-            seconds=self.earlier_s + self.seconds,
+            seconds=self.preparation_s + self.seconds,
             cause=cause,
-            in_child=self.shipped,
-            kept=tuple(self.kept),
+            in_child=self.graphs_in_child,
+            kept=tuple(self.local_reasons),
         )
 
     def send(self, payload: bytes) -> bytes:
-        self.shipped += 1
-        self.sending = True
+        self.graphs_in_child += 1
+        self.is_sending = True
         try:
             return shared_worker().send(
                 payload,
@@ -91,28 +96,30 @@ class Job:
                 environment=remote_codegen.cache_environment(),
             )
         finally:
-            self.sending = False
+            self.is_sending = False
 
     def check(self) -> None:
-        """Ends it from inside, at a place that is safe, once its time is over."""
+        """Raises `Interrupted` after the deadline; torch calls it at safe places."""
         if time.monotonic() >= self.until:
             stack = interruptible_thread.stack_of(threading.get_ident())
             frames = [(f.filename, f.name) for f in stack]
-            raise interruptible_thread.GivenUp(compile_phases.phase_of_frames(frames))
+            raise interruptible_thread.Interrupted(
+                compile_phases.phase_of_frames(frames)
+            )
 
     def end_compilers(self, thread_id: int) -> bool:
-        """Ends the compilers that this process itself has started for it, if any."""
-        return local_compilers.end_all(self.began_at, thread_id)
+        """Kills the compilers this process started for the job; whether any ran."""
+        return _kill_compilers(self.started_at, thread_id)
 
 
 @functools.cache
 def shared_worker() -> codegen_worker.Worker:
-    """One child for all models: they compile one after the other anyway."""
+    """One child for all models: they compile one after the other."""
     return codegen_worker.Worker(memory_limit_bytes=memory_limit_bytes())
 
 
 def memory_limit_bytes() -> int | None:
-    """What a child may hold, with all it starts, where the environment says so."""
+    """The memory limit of a child and its descendants, if the environment sets one."""
     value = os.environ.get("TORCHPROOF_CHILD_MEMORY_MB")
     if not value:
         return None
@@ -131,14 +138,60 @@ def current() -> Job | None:
 
 
 @contextlib.contextmanager
-def under_way(job: Job) -> Iterator[None]:
-    """Code that is generated inside is generated for this job, in the child."""
+def running(job: Job) -> Iterator[None]:
+    """Makes this the current job and sends its code generation to the child."""
     token = _current.set(job)
-    elsewhere: AbstractContextManager[None] = contextlib.nullcontext()
-    if job.ships:
-        elsewhere = remote_codegen.codegen_elsewhere(job.send, job.kept.append)
+    codegen: AbstractContextManager[None] = contextlib.nullcontext()
+    if job.codegen_in_child:
+        codegen = remote_codegen.codegen_in_child(job.send, job.local_reasons.append)
     try:
-        with elsewhere:
+        with codegen:
             yield
     finally:
         _current.reset(token)
+
+
+# -- compilers that this process started -----------------------------------------------
+
+
+def _kill_compilers(since: float, thread_id: int) -> bool:
+    """Kills compilers started after `since` (of `time.time`); whether there was one.
+
+    A child process is a compiler if the compiling thread or one of Inductor's own
+    threads started it, or if it works on a file in Inductor's cache. Other children,
+    such as data loaders, are left alone.
+    """
+    if "torch._inductor" not in sys.modules:
+        return False  # Inductor has started nothing; do not load it here
+    import psutil
+
+    cache = backends.cache_folder()
+    killed = False
+    compiling = {thread_id, *backends.pool_threads()}
+    started_there = set().union(*map(_children_of_thread, compiling))
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            # Creation times of processes are rounded to hundredths of a second.
+            if child.create_time() < since - 0.1:
+                continue
+            if child.pid in started_there or _works_in(child, cache):
+                killed = True
+                for process in [child, *child.children(recursive=True)]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+    return killed
+
+
+def _children_of_thread(thread_id: int) -> set[int]:
+    """The children that one thread started; empty if the kernel does not list them."""
+    native = {thread.ident: thread.native_id for thread in threading.enumerate()}
+    path = Path(f"/proc/self/task/{native.get(thread_id)}/children")
+    try:
+        return set(map(int, path.read_text().split()))
+    except OSError:
+        return set()
+
+
+def _works_in(process: Any, folder: str) -> bool:
+    prefix = os.path.join(folder, "")
+    return any(prefix in argument for argument in process.cmdline())

@@ -1,22 +1,22 @@
-"""Where in a compilation a Python stack is, in the words `status` uses."""
+"""Maps a Python stack to the compile phase that `status` reports."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# A part of the file's path, the functions that count (all, where none is named), and
-# the phase. The first that fits a frame is the frame's.
-_TELLING: tuple[tuple[str, frozenset[str], str], ...] = tuple(
+# Part of a file's path, function names (empty: all functions), and the phase. The first
+# row that matches a frame gives its phase.
+_PHASES: tuple[tuple[str, frozenset[str], str], ...] = tuple(
     (path, frozenset(functions.split()), phase)
     for path, functions, phase in (
         ("/filelock/", "", "lock"),
-        ("/torchproof/torch_private/frames.py", "compiler_switches", "lock"),
+        ("/torchproof/torch_private/dynamo/frames.py", "compiler_switches", "lock"),
         ("/torch/utils/_filelock.py", "", "lock"),
         ("/torch/utils/file_baton.py", "", "lock"),
         ("/concurrent/futures/", "result", "worker pool"),
         ("/sympy/", "", "symbolic shapes"),
         ("/torch/utils/_sympy/", "", "symbolic shapes"),
-        # It only passes the nodes of a graph on.
+        # `run_node` only iterates over the nodes of a graph.
         ("/torch/fx/experimental/symbolic_shapes.py", "run_node", ""),
         ("/torch/fx/experimental/symbolic_shapes.py", "", "symbolic shapes"),
         ("/torch/fx/experimental/sym_node.py", "", "symbolic shapes"),
@@ -40,7 +40,7 @@ _TELLING: tuple[tuple[str, frozenset[str], str], ...] = tuple(
         ("/torch/_inductor/cudagraph_trees.py", "", "graph recording"),
         ("/torch/_inductor/", "", "code generation"),
         ("/torch/_functorch/", "", "AOTAutograd"),
-        # Wrappers that are also around what is no tracing.
+        # Wrappers that also surround code other than tracing.
         ("/torch/_dynamo/eval_frame.py", "", ""),
         ("/torch/_dynamo/utils.py", "", ""),
         ("/torch/_dynamo/", "", "tracing"),
@@ -49,9 +49,9 @@ _TELLING: tuple[tuple[str, frozenset[str], str], ...] = tuple(
 
 
 def phase_of_frames(frames: Sequence[tuple[str, str]]) -> str | None:
-    """The phase of a stack of (filename, function), innermost last; None if it is none.
+    """The phase of the innermost frame that has one; None if no frame does.
 
-    The innermost frame that tells wins.
+    `frames` are pairs (filename, function), innermost last.
     """
     for filename, function in reversed(frames):
         if phase := _phase_of_frame(filename, function):
@@ -62,7 +62,7 @@ def phase_of_frames(frames: Sequence[tuple[str, str]]) -> str | None:
 def _phase_of_frame(filename: str, function: str) -> str | None:
     if function in ("flock", "lockf"):
         return "lock"
-    for path, functions, phase in _TELLING:
+    for path, functions, phase in _PHASES:
         if path in filename and (not functions or function in functions):
             return phase
     return None

@@ -1,8 +1,8 @@
-"""The callables that stand where `forward` stood: one for the model, one per region.
+"""`CompiledForward`: the callable that replaces a model's `forward`.
 
-They sit in the module's own `__dict__`, so the module stays what it is: its class, its
-state, its hooks and its other methods are untouched. Copies and pickles of the module
-carry them along and compile anew when they are first called.
+It lies in the module's own `__dict__`, so the module's class, state, hooks and other
+methods do not change. Copies and pickles of the module contain it too, and compile at
+their own first call. Regions of the model get a `MethodReplacement` each.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from torchproof.process import forks
 from torchproof.runtime import compile_job, recipe_following
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine, Settings
-from torchproof.runtime.graph_replay import Replaying, graphed
-from torchproof.runtime.method_replacement import Options, Part, method_of
+from torchproof.runtime.graph_replay import GraphReplayer, graphed
+from torchproof.runtime.method_replacement import MethodReplacement, Options, method_of
 from torchproof.runtime.monitor import Monitor
 from torchproof.runtime.status_report import Fallback, Status
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.runtime.verified_calls import Verifying
 from torchproof.strategies import (
-    AGAIN,
     BLOCKS,
+    TUNE_HINT,
     Adoption,
-    Given,
+    RecipeSource,
     Site,
     Strategy,
     Varying,
@@ -43,8 +42,8 @@ from torchproof.strategies import (
 from torchproof.torch_private import backends, frames
 
 
-class Entry(Part):
-    """The model's own `forward`: counts calls, and puts the strategy in force."""
+class CompiledForward(MethodReplacement):
+    """Replaces the model's `forward`: counts calls and applies the strategy."""
 
     def __init__(
         self,
@@ -58,32 +57,32 @@ class Entry(Part):
         self.options = options
         title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
-        self._counting = self.telemetry.counting
+        self._per_call_counters = self.telemetry.per_call
         self.strategy = options.strategy
         self.why = options.why
-        self.worth: Mapping[str, Any] | None = None
-        self.pack: Mapping[str, Any] | None = None  # what `torchproof.load` found
+        self.worth: Mapping[str, Any] | None = None  # the speed trial
+        self.pack: Mapping[str, Any] | None = None  # set by `torchproof.load`
         self.adoption = Adoption()
         self._plan = recipe_following.plan_of(options.recipe)
-        self._replaying: Replaying | None = None
+        self._replayer: GraphReplayer | None = None
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
-        self._parts: list[Part] = []
-        self._switching = forks.rlock()  # one thread at a time turns parts eager
-        self._beginning = forks.rlock()
+        self._parts: list[MethodReplacement] = []
+        self._switch_lock = forks.rlock()  # one thread at a time switches parts
+        self._first_call_lock = forks.rlock()
         self.compiled: Callable[..., Any] | None = None
-        self.run = self._begin
-        self.rebuild = self._begin_again
-        self._is_made = True
+        self.run = self._first_call
+        self.rebuild = self._rebuild_all
+        self._initialised = True
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
-            # Part of something larger that is compiled: it would guard on counters.
+            # An outer compilation traces this call. It would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, _, seen, numbers, here, undelivered = self._of_each_call
-        if type(owner).forward is not seen:
-            run = self.look_again()
-        here.call = next(numbers)
+        run, owner, _, method, numbers, holder, undelivered = self._per_call
+        if type(owner).forward is not method:
+            run = self.refresh_method()
+        holder.call = next(numbers)
         try:
             return run(*args, **kwargs)
         except BaseException as error:
@@ -107,13 +106,16 @@ class Entry(Part):
         return type(self), (self.owner, self.name, self.plain, self.options)
 
     def load_compiler(self) -> Engine:
-        """Not in the first call, whose deadline it would use up."""
+        """Loads torch's compiler; before the first call, to leave that its deadline."""
         options = self.options
         arguments = options.compile_with
-        ships = arguments.get("backend", "inductor") == "inductor"
-        backends.prepare_for_threads(inductor=ships)
+        inductor = arguments.get("backend", "inductor") == "inductor"
+        backends.prepare_for_threads(inductor=inductor)
         settings = Settings(
-            options.deadline_s, options.recompile_limit, options.wait, ships
+            deadline_s=options.deadline_s,
+            recompile_limit=options.recompile_limit,
+            wait=options.wait,
+            codegen_in_child=inductor,
         )
         self._engine = Engine(settings, self.telemetry, arguments)
         weakref.finalize(self, self._engine.close)
@@ -126,213 +128,225 @@ class Entry(Part):
     # -- strategies --------------------------------------------------------------------
 
     def adopt(self, *, may_be_moved: bool = False) -> bool:
-        """Whether its recipe, if it has one, is followed; the model runs eager else.
+        """Checks the recipe, if there is one; the model runs eager if it does not fit.
 
-        One that is only on another device may still be moved, before its first call.
+        With `may_be_moved`, a model that is only on another device passes: it may be
+        moved before its first call.
         """
         source = self.options.recipe
         if source is None:
             return True
         subject = self.eager if self.owner is None else self.owner
-        found = source.adopted(subject)
-        movable = found.movable and may_be_moved
-        self.adoption = replace(found, movable=movable)
-        if found.why_not is None or movable:
+        adoption = source.adopted(subject)
+        movable = adoption.movable and may_be_moved
+        self.adoption = replace(adoption, movable=movable)
+        if adoption.why_not is None or movable:
             if note := recipe_following.graph_left_out(source, wait=self.options.wait):
                 self.telemetry.note(note)
             return True
-        self._not_followed(source, found.why_not)
+        self._reject_recipe(source, adoption.why_not)
         return False
 
-    def _not_followed(self, source: Given, why: str) -> None:
+    def _reject_recipe(self, source: RecipeSource, why: str) -> None:
         self.adoption = replace(self.adoption, why_not=why)
-        told = f"{source.name} is not followed: {why}; {AGAIN}"
-        self.go_eager(Fallback("recipe", "the model", told))
+        message = f"{source.name} is not followed: {why}; {TUNE_HINT}"
+        self.go_eager(Fallback("recipe", "the model", message))
 
     def prepare(self) -> None:
-        """Loads the compiler, so that the first call need not."""
+        """Loads the compiler before the first call."""
         try:
             self.load_compiler()
         except OSError:
-            pass  # it fails again in the first call, which then runs eager
+            pass  # the first call fails in the same way, and runs eager
         except Exception as error:
             if self.options.recipe is None:
                 raise
-            self._not_followed(self.options.recipe, one_line(error))
+            self._reject_recipe(self.options.recipe, one_line(error))
 
-    def _begin(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The first call: puts the strategy in force, then goes on with it."""
+    def _first_call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """The first call: applies the strategy, then runs it."""
         if frames.is_traced_elsewhere():
             self.telemetry.ran_eager()
-            return self.eager(*args, **kwargs)  # not a call to learn from
-        strategy, searches = self.options.asked, False
-        with self._beginning:
-            first = self.run == self._begin  # and no other thread was
+            return self.eager(*args, **kwargs)
+        strategy = self.options.requested
+        records = False
+        with self._first_call_lock:
+            first = self.run == self._first_call  # no other thread was faster
             if first and self.adopt():
-                searches = self._searches(strategy)
-                if searches:
+                records = self._records_blocks(strategy)
+                if records:
                     self._run_eager_only()  # for other threads, meanwhile
                 else:
-                    self.put_in_force(strategy)
+                    self.apply_strategy(strategy)
         if not first:
             return self.run(*args, **kwargs)
-        self.telemetry.this_call_too()
-        ships = self._engine is not None and self._engine.settings.ships
+        self.telemetry.mark_current_call_eager()
+        in_child = self._engine is not None and self._engine.settings.codegen_in_child
         packed = self.pack is not None and self.pack["used"]
-        if ships and self.strategy != "eager" and not packed:
-            # It loads torch, for seconds, while this process traces.
+        if in_child and self.strategy != "eager" and not packed:
+            # The child takes seconds to load torch, while this process traces.
             compile_job.shared_worker().warm()
-        if searches:
+        if records:
             return self._find_regions(*args, **kwargs)
         return self.run(*args, **kwargs)
 
-    def _searches(self, strategy: Strategy) -> bool:
-        """Whether its blocks are found by watching a call: no recipe names them."""
-        known = self._plan.regions or strategy.graph
-        return strategy.form in BLOCKS and not known
+    def _records_blocks(self, strategy: Strategy) -> bool:
+        """Whether the first call must be recorded to find the repeated blocks."""
+        named = self._plan.regions or strategy.graph
+        return strategy.form in BLOCKS and not named
 
-    def put_in_force(self, strategy: Strategy) -> None:
+    def apply_strategy(self, strategy: Strategy) -> None:
         try:
             self._apply(strategy)
         except OSError as error:
-            # torch.compile needs its folders before there is anything to compile.
+            # torch.compile creates its cache folders before it compiles anything.
             self.go_eager(Fallback("compile error", "the model", one_line(error)))
         except Exception as error:
             if self.options.recipe is None:
                 raise
-            self._not_followed(self.options.recipe, one_line(error))
+            self._reject_recipe(self.options.recipe, one_line(error))
 
     def _apply(self, strategy: Strategy) -> None:
         if strategy.as_is or os.environ.get("TORCHPROOF_DISABLE") == "1":
             self.go_eager(None)
         elif strategy.graph:
-            self._watched(self._replayed(strategy))
+            self._install(self._graph_replayer(strategy))
         else:
-            self._watched(self._in_force(strategy))
+            self._install(self._runner(strategy))
 
-    def _in_force(self, strategy: Strategy) -> Callable[..., Any]:
-        """What runs a strategy: the model with compiled parts, or compiled whole."""
+    def _runner(self, strategy: Strategy) -> Callable[..., Any]:
+        """The callable for a strategy: the model with compiled parts, or compiled."""
         varying = recipe_following.whole_varying(self._plan)
         if strategy.form == "core":
             assert self.owner is not None and strategy.method is not None
             place = method_of(self.owner, strategy.method)
             if place != (self.owner, self.name):
-                return self._with_parts([(Part.put(*place), varying)])
+                return self._compile_parts(
+                    [(MethodReplacement.install(*place), varying)]
+                )
         if strategy.form == "regional":
-            return self._with_parts(self._blocks())
+            return self._compile_parts(self._block_parts())
         if strategy.form == "eager":
             return self._counted_eager()
         if strategy.form == "nested":
-            self._parts = [part for part, _ in self._blocks()]
+            self._parts = [part for part, _ in self._block_parts()]
             trained = recipe_following.measured_training(self.options.recipe)
             recipe_following.mark_regions(self._parts, train=trained)
         return recipe_following.marked(self._compiled(self), varying)
 
-    def _blocks(self) -> Iterator[tuple[Part, Varying]]:
-        """Stands in for the forward of each block, with the sizes to mark there."""
+    def _block_parts(self) -> Iterator[tuple[MethodReplacement, Varying]]:
+        """A replacement of each block's forward, with the sizes to mark there."""
         for region in self._plan.regions:
             for path in region.paths:
                 assert self.owner is not None
                 block = self.owner.get_submodule(path)
-                yield Part.put(block, "forward"), region.varying
+                yield MethodReplacement.install(block, "forward"), region.varying
 
     def _find_regions(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs the first call eager and watches which blocks feed one another."""
+        """Runs the first call eager and records which blocks feed one another."""
         try:
-            with forks.undone_in_fork(self._begin_anew):
-                answer, found = self._watch_blocks(args, kwargs)
+            with forks.undone_in_fork(self._start_over):
+                answer, strategy = self._record_first_call(args, kwargs)
         except BaseException:
-            self._begin_anew()  # nothing was learned
+            self._start_over()  # the recording is incomplete
             raise
-        self.put_in_force(found)
+        self.apply_strategy(strategy)
         return answer
 
-    def _begin_anew(self) -> None:
-        """The next call is the first."""
+    def _start_over(self) -> None:
+        """Makes the next call the first one."""
         self._all_eager(False)
-        self.run = self._begin
+        self.run = self._first_call
 
-    def _watch_blocks(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
-        """The answer of a call in eager, and the strategy that fits what it showed."""
-        from torchproof.strategies import Watch, regions
+    def _record_first_call(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
+        """The answer of an eager call, and the strategy for the blocks it used."""
+        from torchproof.strategies import CallRecorder, regions
 
         assert self.owner is not None
-        with Watch(self.owner) as watch:
+        with CallRecorder(self.owner) as recorder:
             answer = self.eager(*args, **kwargs)
         self.telemetry.ran_eager()
-        sites = (Site("", paths=each) for each in regions.find(self.owner, watch))
+        sites = (Site("", paths=each) for each in regions.find(self.owner, recorder))
         self._plan = replace(self._plan, sites=tuple(sites))
         if self._plan.regions:
-            return answer, self.options.asked.in_graph
+            return answer, self.options.requested.in_graph
         self.strategy = "full"
-        self.why = f"{self.why}; no repeated blocks were seen"
+        self.why = f"{self.why}; the model has no repeated blocks"
         return answer, parse("full")
 
-    def _replayed(self, strategy: Strategy) -> Callable[..., Any]:
-        """Whole calls from CUDA graphs, with the strategy itself where they cannot."""
+    def _graph_replayer(self, strategy: Strategy) -> Callable[..., Any]:
+        """Replays whole calls from CUDA graphs; the strategy alone runs the others."""
         inner = strategy.in_graph
-        run: Callable[..., Any] = self._begin_inner
-        if inner.form == "core":  # its method is compiled before all is recorded
-            run, inner = self._in_force(inner), parse("eager")
+        run: Callable[..., Any] = self._first_inner_call
+        if inner.form == "core":  # its method is compiled before the recording
+            run = self._runner(inner)
+            inner = parse("eager")
         make = functools.partial(graphed, self.eager, inner, self.options.deadline_s)
-        self._replaying = Replaying(self.owner, make, run, self.telemetry.note)
-        return self._replaying
+        self._replayer = GraphReplayer(self.owner, make, run, self.telemetry.note)
+        return self._replayer
 
-    def _begin_inner(self, /, *args: Any, **kwargs: Any) -> Any:
-        """The first call that is not to be replayed."""
-        strategy, replaying = self.options.asked.in_graph, self._replaying
-        assert replaying is not None
-        if strategy.form == "nested":  # regions would be in the way of those recorded
+    def _first_inner_call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """The first call that runs without the CUDA graph."""
+        strategy = self.options.requested.in_graph
+        replayer = self._replayer
+        assert replayer is not None
+        if strategy.form == "nested":  # its regions would conflict with the recorded
             strategy = replace(strategy, form="full")
-        with self._beginning:
-            if replaying.inner == self._begin_inner:
-                answer, searched = None, self._searches(strategy)
-                if searched:
-                    answer, strategy = self._watch_blocks(args, kwargs)
-                replaying.inner = self._in_force(strategy)
-                if searched:
+        with self._first_call_lock:
+            if replayer.inner == self._first_inner_call:
+                answer = None
+                records = self._records_blocks(strategy)
+                if records:
+                    answer, strategy = self._record_first_call(args, kwargs)
+                replayer.inner = self._runner(strategy)
+                if records:
                     return answer
-        return replaying.inner(*args, **kwargs)
+        return replayer.inner(*args, **kwargs)
 
-    def _with_parts(self, parts: Iterable[tuple[Part, Varying]]) -> Callable[..., Any]:
-        found = list(parts)
-        for part, varying in found:
+    def _compile_parts(
+        self, parts: Iterable[tuple[MethodReplacement, Varying]]
+    ) -> Callable[..., Any]:
+        pairs = list(parts)
+        for part, varying in pairs:
             part.rebuild = functools.partial(self._compile_part, part, varying)
             part.rebuild()
-        self._parts = [part for part, _ in found]
+        self._parts = [part for part, _ in pairs]
         return self.eager
 
-    def _compile_part(self, part: Part, varying: Varying) -> None:
+    def _compile_part(self, part: MethodReplacement, varying: Varying) -> None:
         part.run = recipe_following.marked(self._compiled(part), varying)
 
-    def _compiled(self, part: Part) -> Callable[..., Any]:
+    def _compiled(self, part: MethodReplacement) -> Callable[..., Any]:
         dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
-        name = frames.place(fn.__code__)
+        name = frames.describe_code(fn.__code__)
         if part.owner is not None and fn.__code__.co_name != part.name:
-            name = f"{type(part.owner).__name__}.{part.name}"  # not the decorator's
-        self.engine.call_it(fn.__code__, name)
-        with frames.converting(self.engine.convert):
+            # The code is a decorator's: name the method instead.
+            name = f"{type(part.owner).__name__}.{part.name}"
+        self.engine.set_name(fn.__code__, name)
+        with frames.intercept_conversions(self.engine.convert):
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=self.engine.backend, dynamic=dynamic
             )
         return compiled
 
-    def _watched(self, compiled: Callable[..., Any]) -> None:
-        """What each call runs: compiled code, verified and timed as was asked for."""
+    def _install(self, compiled: Callable[..., Any]) -> None:
+        """Makes calls run compiled code, verified and timed as the options say."""
         self.compiled = compiled
         run = compiled if self.monitor is None else self.monitor.timing(compiled)
         if self.options.verify is not False:
-            run = Verifying(self, run)
+            from torchproof.runtime.verification import CallVerifier
+
+            run = CallVerifier(self, run)
         self._all_eager(False)
-        if why := frames.why_nothing_is_compiled():
+        if why := frames.why_compile_is_disabled():
             self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
 
     def go_eager(self, item: Fallback | None) -> None:
-        """From here on, everything runs as it is."""
+        """Runs all following calls eager."""
         self.strategy = "eager"
-        with self._switching:
+        with self._switch_lock:
             for part in self._parts:
                 part.rebuild = part.rebuild_eager
                 part.rebuild()
@@ -348,23 +362,24 @@ class Entry(Part):
 
     def _all_eager(self, value: bool) -> None:
         self.telemetry.all_eager(value)
-        self._counting = self.telemetry.counting
+        self._per_call_counters = self.telemetry.per_call
 
-    def _begin_again(self) -> None:
-        """The class has another forward by now: compiled as the first one was."""
+    def _rebuild_all(self) -> None:
+        """Compiles again after the class has got another forward."""
         if self.strategy == "eager" and self.options.strategy != "eager":
-            self._run_eager_only()  # it fell back, and stays there
-        elif self.run != self._begin:
+            self._run_eager_only()  # the model fell back, and stays eager
+        elif self.run != self._first_call:
             self.telemetry.note(
                 f"{self.name} of {type(self.owner).__name__} was replaced: the model"
-                " is compiled again"
+                " compiles again at the next call"
             )
             self.remove_parts()
-            self._parts, self._plan = [], recipe_following.plan_of(self.options.recipe)
-            self.run = self._begin
+            self._parts = []
+            self._plan = recipe_following.plan_of(self.options.recipe)
+            self.run = self._first_call
 
     def _counted_eager(self) -> Callable[..., Any]:
-        """For calls of which only some are eager."""
+        """The eager forward that counts its calls, for when only some calls are."""
         eager, note = self.eager, self.telemetry.ran_eager
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -374,12 +389,12 @@ class Entry(Part):
         return run
 
     def run_eager(self, /, *args: Any, **kwargs: Any) -> Any:
-        """One call as it would be had nothing been compiled, regions included."""
+        """Runs one call eager, compiled regions included."""
         if not self._parts:
             return self.eager(*args, **kwargs)
-        with self._switching:
+        with self._switch_lock:
             for part in self._parts:
-                part.look_again()
+                part.refresh_method()
             compiled = [(part, part.run) for part in self._parts]
             for part, _ in compiled:
                 part.run = part.eager
@@ -395,85 +410,90 @@ class Entry(Part):
                 switch_back()
 
     def remove_parts(self) -> None:
-        """Another entry takes over: blocks are what they were."""
+        """Gives the blocks their own methods back."""
         for part in self._parts:
-            held = part.owner.__dict__
-            if held.get(part.name) is part:
-                del held[part.name]
-                held |= {part.name: part.plain} if part.plain is not None else {}
+            attributes = part.owner.__dict__
+            if attributes.get(part.name) is part:
+                del attributes[part.name]
+                if part.plain is not None:
+                    attributes[part.name] = part.plain
 
-    def for_timing(self, module: nn.Module | None) -> Entry:
-        """One of its own for the module, or for a copy of it, with this one's engine.
+    def for_timing(self, module: nn.Module | None) -> CompiledForward:
+        """Another one for the module, or for a copy of it, that shares this engine.
 
-        Its calls are no traffic: they are not counted, verified or listened to.
+        Its calls belong to a speed trial: they are not counted, verified or reported.
         """
         plain = replace(
             self.options, verify=False, wait=True, monitor=False, on_event=None
         )
-        entry = type(self)(module, self.name, self.plain, plain)
-        entry._engine = self.engine
-        return entry
+        forward = type(self)(module, self.name, self.plain, plain)
+        forward._engine = self.engine
+        return forward
 
-    # -- for people --------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------
 
     def status(self) -> Status:
-        told, recipe = self.telemetry, self.options.recipe
-        graph = self._replaying.status() if self._replaying else None
+        telemetry = self.telemetry
+        recipe = self.options.recipe
+        graph = self._replayer.status() if self._replayer else None
         untraced = self.pack is not None and self.pack.get("untraced")
-        compiles = told.compilations or graph or untraced
-        compiled_calls = told.compiled_calls if compiles else 0
+        # Dynamo skips functions without operations, and reports nothing.
+        compiles = telemetry.compilations or graph or untraced
+        compiled_calls = telemetry.compiled_calls if compiles else 0
         return Status(
-            told.name,
-            self.strategy,
-            self.why,
-            self.options.deadline_s,
-            calls=told.calls,
-            # Dynamo leaves functions without operations alone, and says nothing.
+            model=telemetry.name,
+            strategy=self.strategy,
+            why=self.why,
+            deadline_s=self.options.deadline_s,
+            calls=telemetry.calls,
             compiled_calls=compiled_calls - (graph["plain_calls"] if graph else 0),
             pending=self._engine.pending if self._engine else (),
-            compilations=tuple(told.compilations),
-            recompiles=told.recompiles,
-            compile_s=told.compile_s,
-            fallbacks=tuple(told.fallbacks),
-            stuck=tuple(told.stuck),
-            verifications=tuple(told.verifications),
+            compilations=tuple(telemetry.compilations),
+            recompiles=telemetry.recompiles,
+            compile_s=telemetry.compile_s,
+            fallbacks=tuple(telemetry.fallbacks),
+            stuck=tuple(telemetry.stuck),
+            verifications=tuple(telemetry.verifications),
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
-            notes=(*told.notes, *self._why_not_compiled(compiled_calls)),
+            notes=(*telemetry.notes, *self._why_not_compiled(compiled_calls)),
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
             pack=self.pack,
         )
 
     def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
-        """What torch was told meanwhile, if no call ran compiled code."""
+        """The setting that stops torch from compiling, if no call ran compiled code."""
         if self.strategy == "eager" or compiled_calls or self._engine is None:
             return ()
-        why = frames.why_nothing_is_compiled()
+        why = frames.why_compile_is_disabled()
         note = f"nothing is compiled: {why}"
         return (note,) if why and note not in self.telemetry.notes else ()
 
     def retry(self) -> None:
-        """As if it had just been compiled, with the options it was compiled with."""
+        """Starts over with the same options, as if just compiled."""
         if self._engine is not None:
             self._engine.retry()
         self.telemetry.fallbacks.clear()
-        self.strategy, self.why = self.options.strategy, self.options.why
+        self.strategy = self.options.strategy
+        self.why = self.options.why
         self._plan = recipe_following.plan_of(self.options.recipe)
         self._all_eager(False)
-        self.run = self._begin
+        self.run = self._first_call
 
 
-class FunctionEntry(Entry):
-    """The entry of a function, which is a method in the body of a class.
+class CompiledFunction(CompiledForward):
+    """A compiled function, which binds as a method in the body of a class.
 
-    Only of functions: Dynamo of torch 2.11 asks attributes of an instance for it, too.
+    `CompiledForward` itself has no `__get__`: Dynamo of torch 2.11 would call it for
+    attributes of an instance too.
     """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        name, home = getattr(self, "__qualname__", ""), sys.modules.get(self.__module__)
-        # A decorated function goes by its name, as others do.
+        name = getattr(self, "__qualname__", "")
+        home = sys.modules.get(self.__module__)
+        # A decorated function is pickled by its name, as functions are.
         return name if getattr(home, name, None) is self else super().__reduce__()

@@ -1,9 +1,9 @@
 """Compiles the frames of one model, each within the deadline, or lets them run eager.
 
-Dynamo asks `Engine.convert` whenever it would compile a frame: at the first call of a
-function and whenever none of its compiled code fits. Tracing runs in a helper thread,
-code is generated in a child process; the caller waits for both until the deadline and
-no longer.
+Dynamo calls `Engine.convert` whenever it would compile a frame: at the first call of a
+function, and whenever none of its compiled code fits. Tracing runs in a helper thread
+and code generation in a child process. The caller waits for both, at most until the
+deadline.
 """
 
 from __future__ import annotations
@@ -26,51 +26,48 @@ from torchproof.runtime import (
     method_replacement,
 )
 from torchproof.runtime.background import Background, Prepared
-from torchproof.runtime.frame_conversion import carried_out
+from torchproof.runtime.frame_conversion import convert_within_deadline
 from torchproof.runtime.recompile_storms import Storms, kind_of
 from torchproof.runtime.status_report import Compilation, Fallback
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import class_guards, frames, thread_state
 
-# How much of what was compiled behind the calls may be of no use to them: a model that
-# changes all the time would be compiled all the time.
+# How many background compilations of a function may stay unused. Without this limit, a
+# model that changes all the time would compile all the time.
 _TRIES = 4
-# Flags of code whose calls end before it has run.
+# Flags of functions whose call returns before their body has run.
 _SUSPENDS = (
     inspect.CO_GENERATOR
     | inspect.CO_COROUTINE
     | inspect.CO_ITERABLE_COROUTINE
     | inspect.CO_ASYNC_GENERATOR
 )
-# Kinds of failures of a function that say nothing about those it calls.
+# Kinds of failures that do not concern the functions that the failed one calls.
 _LEAVES_INNER = ("compile error", "unsupported")
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A function that is not compiled again; `inner` ones may still be."""
+    """A function that is not compiled again; with `inner`, its callees may be."""
 
     inner: bool
     item: Fallback
-    call: int | None = None  # in which it was decided, if in one
+    call: int | None = None  # the number of the call in which it was decided
 
 
 @dataclass(frozen=True)
-class Made:
-    """Compiled code: of which function, and whether that had been compiled before.
-
-    `names` are the function's globals.
-    """
+class CompiledCode:
+    """Code compiled for a function; `again` if the function had code before."""
 
     code: CodeType
     answer: Any
     again: bool
-    names: dict[str, Any]
+    names: dict[str, Any]  # the function's globals
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A function that a thread has compiled; `done` is set when that has ended."""
+    """Marks a function that a thread is compiling; `done` is set when that ends."""
 
     done: threading.Event = field(default_factory=threading.Event)
     thread: int = field(default_factory=threading.get_ident)
@@ -82,16 +79,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Settings:
-    """`ships` says that code is generated in a child."""
+    """How the engine compiles; see `torchproof.compile`."""
 
     deadline_s: float
     recompile_limit: int
     wait: bool
-    ships: bool
+    codegen_in_child: bool
 
 
 class Engine:
-    """Everything that is compiled for one model, in whatever thread that calls it."""
+    """Compiles the functions of one model, from any thread that calls it."""
 
     def __init__(
         self, settings: Settings, telemetry: Telemetry, arguments: Mapping[str, Any]
@@ -101,59 +98,59 @@ class Engine:
         self.backend = backend.Backend(self, arguments)
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
-        self.saving_ms: float | None = None  # of a call, where that was measured
+        self.saving_ms: float | None = None  # per call, if a speed trial measured it
         self._storms = Storms(settings.recompile_limit)
         self._names: dict[CodeType, str] = {}
-        self._unproven: dict[str, Made] = {}  # graphs that have not run yet
-        self._answers: list[Any] = []  # all code
-        self._eager_answers: list[Any] = []  # code in which graphs run eager
-        self._here = threading.local()
+        self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
+        self._answers: list[Any] = []  # all compiled code
+        self._eager_answers: list[Any] = []  # compiled code with graphs that run eager
+        self._thread_call = threading.local()
         self._lock = forks.lock()
-        self._under_way: dict[CodeType, Claim] = {}
-        self._unused = Counter[CodeType]()  # of what was compiled behind the calls
-        self._raised = deque[int | None](maxlen=1000)  # the latest calls that did
+        self._claims: dict[CodeType, Claim] = {}
+        self._unused = Counter[CodeType]()  # background compilations not yet used
+        self._raised = deque[int | None](maxlen=1000)  # numbers of calls that raised
         forks.register(self)
 
     def after_fork(self) -> None:
-        """Only the thread that forked goes on with what it was compiling."""
-        kept = {c: claim for c, claim in self._under_way.items() if claim.is_mine}
-        self._under_way = kept
+        """Only the thread that forked goes on compiling in the child."""
+        own = {code: claim for code, claim in self._claims.items() if claim.is_mine}
+        self._claims = own
 
     def __str__(self) -> str:
         return self.telemetry.name
 
-    def call_it(self, code: CodeType, name: str) -> None:
-        """Names a function that was asked to be compiled."""
+    def set_name(self, code: CodeType, name: str) -> None:
+        """Sets the name of a function that the strategy compiles."""
         self._names[code] = name
 
     def name_of(self, code: CodeType) -> str:
-        return self._names.get(code) or frames.place(code)
+        return self._names.get(code) or frames.describe_code(code)
 
     @property
     def deadline_s(self) -> float:
         return self.settings.deadline_s
 
-    # -- what the backend tells --------------------------------------------------------
+    # -- events from the backend -------------------------------------------------------
 
     def graph_compiled(self, item: Compilation) -> None:
-        self.telemetry.spent(item.seconds)
+        self.telemetry.add_compile_time(item.seconds)
         self.telemetry.compiled(item)
 
     def graph_failed(self, item: Fallback) -> None:
         self.telemetry.fell_back(item)
 
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
-        """A graph's first run: what was compiled again and fails stands aside."""
-        made = self._unproven.pop(name, None)
-        if made is None:
+        """After a graph's first run: withdraws recompiled code that failed."""
+        code = self._unproven.pop(name, None)
+        if code is None:
             return
         if failure is None:
-            frames.call_directly(made.answer, made.names)
-        elif made.again:
-            frames.withdraw(made.answer, f"{name} failed in its first run")
-            self.refused[made.code] = Refusal(inner=False, item=failure)
+            frames.call_directly(code.answer, code.names)
+        elif code.again:
+            frames.invalidate(code.answer, f"{name} failed in its first run")
+            self.refused[code.code] = Refusal(inner=False, item=failure)
         else:
-            self._eager_answers.append(made.answer)
+            self._eager_answers.append(code.answer)
 
     def ran_eager(self) -> None:
         self.telemetry.ran_eager()
@@ -161,49 +158,51 @@ class Engine:
     # -- calls -------------------------------------------------------------------------
 
     def call_raised(self) -> None:
-        """The call ended in an error: what failed in it may have been the model."""
-        call, withdrawn = self.telemetry.call, []
+        """The call raised: withdraws refusals the model's own error may have caused."""
+        call = self.telemetry.call
+        withdrawn = []
         with self._lock:
             self._raised.append(call)
             for code, refusal in list(self.refused.items()):
-                # A deadline or a storm is nobody's error.
+                # The model does not cause a missed deadline or a recompile storm.
                 if refusal.call == call is not None and refusal.inner:
                     withdrawn.append(self.refused.pop(code).item)
         self.telemetry.withdraw(withdrawn)
-        self.telemetry.ran_eager()  # whatever ran, it gave no compiled answer
+        self.telemetry.ran_eager()  # the call returned no answer of compiled code
 
     def _until(self) -> tuple[float, bool]:
-        """When the call under way has to be done with compiling; whether it is over.
+        """The current call's compile deadline, and whether it has passed.
 
-        Never before its first attempt, so that a deadline too short for anything is
-        recorded as one that was missed.
+        It never passes before the call's first compilation, so that a very short
+        deadline is recorded as a missed one.
         """
         call, now = self.telemetry.call, time.monotonic()
-        if call is None or getattr(self._here, "call", None) != call:
-            self._here.call = call
-            self._here.until = now + self.deadline_s
-            return self._here.until, False
-        return self._here.until, now >= self._here.until
+        current = self._thread_call
+        if call is None or getattr(current, "call", None) != call:
+            current.call = call
+            current.until = now + self.deadline_s
+            return current.until, False
+        return current.until, now >= current.until
 
     # -- frames ------------------------------------------------------------------------
 
     def convert(self, conversion: frames.Conversion) -> Any:
-        """What a frame shall run: compiled code, or what it is, eager."""
+        """Dynamo's answer for a frame: compiled code, or eager."""
         if conversion.is_trivial():
-            return conversion.carry_out()
+            return conversion.run()
         if compile_job.current() is not None:
-            # A backend, a log handler or the like calls a model while it compiles one:
-            # a second compilation would wait for the first, which waits for it.
+            # A backend or a log handler calls a model while another one compiles. A
+            # second compilation here would deadlock with the first.
             self.ran_eager()
             return frames.eager_once(inner=False)
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
-        runs_eager = refusal is not None or class_guards.differentiates_forward()
+        runs_eager = refusal is not None or class_guards.is_forward_ad_on()
         if runs_eager or is_over:
             self.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
-        method_replacement.look_again()
+        method_replacement.refresh_all()
         state = thread_state.ThreadState()
         if self.settings.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)
@@ -215,11 +214,11 @@ class Engine:
         return answer
 
     def _refusal(self, code: CodeType) -> Refusal | None:
-        """Why a function is not compiled, decided before or here."""
+        """Why a function is not compiled, from an earlier call or decided here."""
         refusal = self.refused.get(code)
         if refusal is None and code.co_flags & _SUSPENDS:
             # Dynamo of torch 2.13 compiles coroutines, and the process crashes later.
-            why = "torch compiles no coroutines and generators"
+            why = "torch does not compile coroutines and generators"
             item = Fallback("unsupported", self.name_of(code), why)
             refusal = self._refuse(code, item, self.telemetry.call)
         return refusal or self._storm(code)
@@ -237,29 +236,36 @@ class Engine:
         state: thread_state.ThreadState,
         call: int | None,
     ) -> Prepared | None:
-        """Compiles behind a call, for later ones.
+        """Compiles in the background, for later calls.
 
-        Guards have the values of the moment that they are made in, and the caller may
-        change the model at any time: so the one that is to use this is traced again.
+        Guards contain values of the moment of tracing, and the caller may change the
+        model at any time. So the call that uses this compilation is traced again.
         """
         code = conversion.code
         until = time.monotonic() + self.deadline_s
-        job = compile_job.Job(until, ships=self.settings.ships, is_shelving=True)
-        job.behind = job.ahead = True
+        job = compile_job.Job(
+            until,
+            codegen_in_child=self.settings.codegen_in_child,
+            uses_graph_cache=True,
+            in_background=True,
+            backward_early=True,
+        )
         job.generalise = self._generalises(code, self._cause(conversion))
         try:
-            answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if interruptible_thread.process_ends.is_set():
-                raise  # nobody is left to be told
+            answer = convert_within_deadline(conversion, state, job, self.telemetry)
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if interruptible_thread.process_is_exiting.is_set():
+                raise  # nobody is left to report to
             self._refuse(code, backend.failure(self.name_of(code), error, job), call)
             return None
         finally:
-            self.telemetry.spent(job.seconds)
+            self.telemetry.add_compile_time(job.seconds)
         if job.failure is not None:
-            self.refused[code] = Refusal(inner=not job.missed, item=job.failure)
+            self.refused[code] = Refusal(
+                inner=not job.missed_deadline, item=job.failure
+            )
             return None
-        job.earlier_s = job.seconds
+        job.preparation_s = job.seconds
         self._unused[code] += 1
         return Prepared(answer, job)
 
@@ -270,16 +276,17 @@ class Engine:
         until: float,
         prepared: compile_job.Job | None = None,
     ) -> Any:
-        """Threads that come meanwhile wait, and run eager once.
+        """Compiles a function in one thread; others wait meanwhile and run eager once.
 
-        Each would compile the same again; and what runs while a model is traced may
-        change what it is traced for. A signal handler that calls the model, in the
-        thread that has it compiled, does not wait for itself.
+        They would compile the same code again, and a call that runs while the model is
+        traced may change what is traced. A signal handler that calls the model in the
+        compiling thread does not wait for itself.
         """
-        code, mine = conversion.code, Claim()
+        code = conversion.code
+        own_claim = Claim()
         with self._lock:
-            claim = self._under_way.setdefault(code, mine)
-        if claim is not mine:
+            claim = self._claims.setdefault(code, own_claim)
+        if claim is not own_claim:
             if not claim.is_mine:
                 claim.done.wait(interruptible_thread.seconds_until(until))
             self.ran_eager()
@@ -288,8 +295,8 @@ class Engine:
             return self._compile(conversion, state, until, prepared)
         finally:
             with self._lock:
-                del self._under_way[code]
-            mine.done.set()
+                del self._claims[code]
+            own_claim.done.set()
 
     def _compile(
         self,
@@ -298,51 +305,61 @@ class Engine:
         until: float,
         prepared: compile_job.Job | None,
     ) -> Any:
-        code, job = conversion.code, compile_job.Job(until, ships=self.settings.ships)
-        job.ahead = not self.settings.wait
+        code = conversion.code
+        job = compile_job.Job(
+            until,
+            codegen_in_child=self.settings.codegen_in_child,
+            backward_early=not self.settings.wait,
+        )
         if prepared is not None:
-            job.is_shelving = True
+            job.uses_graph_cache = True
             job.use(prepared)
         name = self.name_of(code)
         try:
             cause, shapes = self._cause(conversion), conversion.shapes()
             job.generalise = self._generalises(code, cause)
-            answer = carried_out(conversion, state, job, self.telemetry)
-        except (Exception, interruptible_thread.GivenUp) as error:
-            if interruptible_thread.process_ends.is_set() or job.is_left:
-                raise  # nobody is left to be told
+            answer = convert_within_deadline(conversion, state, job, self.telemetry)
+        except (Exception, interruptible_thread.Interrupted) as error:
+            if interruptible_thread.process_is_exiting.is_set() or job.caller_left:
+                raise  # nobody is left to report to
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)
             failed = backend.failure(name, error, job)
             refusal = self._refuse(code, failed, self.telemetry.call)
             return frames.eager_once(inner=refusal.inner)
         finally:
-            self.telemetry.spent(job.seconds)
+            self.telemetry.add_compile_time(job.seconds)
         self._unused[code] -= prepared is not None
         if frames.is_compiled_code(answer):
             self._answers.append(answer)
-            self._storms.note(code, cause, job.earlier_s + job.seconds)
+            self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
-            made = Made(code, answer, cause is not None, conversion.frame.f_globals)
-            self._unproven |= dict.fromkeys(job.compiled, made)
+            compiled = CompiledCode(
+                code=code,
+                answer=answer,
+                again=cause is not None,
+                names=conversion.frame.f_globals,
+            )
+            self._unproven |= dict.fromkeys(job.compiled, compiled)
         elif code in self._names and not job.failed:
-            self.telemetry.note(f"nothing of {name} itself is compiled")
-        return self._kept(code, answer, job, cause=cause)
+            self.telemetry.note(f"no graph of {name} itself was compiled")
+        return self._accept(code, answer, job, cause=cause)
 
-    def _kept(
+    def _accept(
         self, code: CodeType, answer: Any, job: compile_job.Job, *, cause: str | None
     ) -> Any:
-        """The answer, unless nothing in it is compiled and there is code that is.
+        """The answer; eager if no graph compiled and earlier code of the function did.
 
-        New code stands before that, and would take calls from it that it can run.
+        Dynamo tries the newest code first, and it would take calls from the earlier
+        code that does have compiled graphs.
         """
-        worthless = bool(job.failed and not job.compiled)
-        fails_again = job.missed or (worthless and cause is not None)
+        all_failed = bool(job.failed and not job.compiled)
+        fails_again = job.missed_deadline or (all_failed and cause is not None)
         if job.failure is not None and fails_again:
-            # Another guard, another attempt: it would fail, or take as long, again.
+            # Another compilation would fail, or take as long, again.
             self.refused[code] = Refusal(inner=False, item=job.failure)
-        if worthless and cause is not None:
+        if all_failed and cause is not None:
             self.ran_eager()
             return frames.eager_once(inner=False)
         if job.failed:
@@ -350,9 +367,9 @@ class Engine:
         return answer
 
     def _refuse(self, code: CodeType, item: Fallback, call: int | None) -> Refusal:
-        """Not again in this process; what is compiled already goes on to be used.
+        """Stops compiling a function in this process; its existing code stays in use.
 
-        Unless the call that it was for has raised: then the model may have failed.
+        If the call has raised, the model itself may have failed, and nothing is stored.
         """
         refusal = Refusal(inner=item.kind in _LEAVES_INNER, item=item, call=call)
         with self._lock:
@@ -365,13 +382,13 @@ class Engine:
 
     @property
     def pending(self) -> tuple[str, ...]:
-        """What is being compiled behind the calls."""
+        """The functions that are being compiled in the background."""
         return tuple(map(self.name_of, self.background.pending))
 
     # -- recompiling -------------------------------------------------------------------
 
     def _storm(self, code: CodeType) -> Refusal | None:
-        """Ends the compiling of a function that does not settle."""
+        """Stops compiling a function that keeps recompiling."""
         saved_s = None
         if self.saving_ms is not None:
             saved_s = self.saving_ms / 1e3 * self.telemetry.compiled_calls
@@ -385,31 +402,31 @@ class Engine:
         if cause is None or not self._storms.generalises(code, cause):
             return False
         self.telemetry.note(
-            f"{self.name_of(code)} was compiled again and again because of"
-            f" {kind_of(cause)}: compiled as something that varies from here on"
+            f"{self.name_of(code)} recompiled repeatedly because of {kind_of(cause)}:"
+            " from now on this value is dynamic"
         )
         return True
 
     def _cause(self, conversion: frames.Conversion) -> str | None:
-        """Why compiled code that is there does not fit; None where none is there."""
+        """Why no existing compiled code fits; None if there is none."""
         if conversion.entry is None or not self._storms.has_compiled(conversion.code):
             return None
         reason = conversion.reason() or "no compiled code fitted"
-        # "0/0: the guard      # where it comes from", and hints on further lines.
+        # The reason reads "0/0: the guard      # its origin", then lines with hints.
         guard = re.sub(r"^\d+/\d+: ", "", reason.splitlines()[0])
         return re.split(r"\s{2,}#", guard)[0].strip()
 
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
         while self._eager_answers:
-            frames.withdraw(self._eager_answers.pop(), "it is to be compiled again")
+            frames.invalidate(self._eager_answers.pop(), "it is to be compiled again")
         self.refused.clear()
         self._storms.forget()
 
     def close(self) -> None:
-        """Its model is gone: code that only it can use is not kept for ever."""
+        """Frees the compiled code of a model that has been deleted."""
         while self._answers:
-            frames.withdraw(self._answers.pop(), "its model is gone")
+            frames.invalidate(self._answers.pop(), "its model is gone")
         self._eager_answers.clear()
         self._unproven.clear()
-        self.backend.shelf.clear()
+        self.backend.graph_cache.clear()

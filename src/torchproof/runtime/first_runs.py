@@ -1,8 +1,7 @@
-"""The first run of a compiled graph, which may fail without harm.
+"""Guards the first run of a compiled graph, so that a failure does no harm.
 
-What a run can change is saved before: the inputs it writes to and the state of the
-random numbers. If the run fails, both are put back and the graph runs as it is, now and
-from then on.
+The inputs that the run writes to and the RNG state are saved before. If the run fails,
+both are restored, and this run and all later ones use the uncompiled graph.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torchproof.runtime import compile_phases, interruptible_thread
 from torchproof.runtime.tensors.storages import free_bytes
 
-# What a first run does besides running: only in these is it interrupted.
+# The phases of a first run that still compile: only in these is it interrupted.
 _COMPILING = frozenset(
     {
         "autotuning",
@@ -35,7 +34,7 @@ Run = Callable[..., Any]
 
 
 class Recorder(Protocol):
-    """Who is told that a graph runs eager from here on."""
+    """Receives the result of a graph's first run."""
 
     def first_run_passed(self, name: str) -> None: ...
     def first_run_failed(self, name: str, error: BaseException) -> None: ...
@@ -50,20 +49,20 @@ def guarded_forward(
     *,
     changed: list[int] | None,
 ) -> Run:
-    """A compiled forward graph; `changed` are the inputs it writes to, if known.
+    """Guards a compiled forward graph; `changed` are the inputs it writes to, if known.
 
-    Where there is no room for a copy of them, a failure is raised.
+    If there is no memory for a copy of them, a failure propagates.
     """
 
     def first(*args: Any) -> Any:
-        before = Before.saved(
+        before = SavedInputs.of(
             value
             for number, value in enumerate(args)
             if changed is None or number in changed
         )
         try:
             answer = _within_deadline(lambda: compiled(*args), recorder)
-        except (Exception, interruptible_thread.GivenUp) as error:
+        except (Exception, interruptible_thread.Interrupted) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
@@ -80,45 +79,46 @@ def guarded_forward(
 
 
 def _redirect(call: functools.partial[Any], run: Run) -> None:
-    """Calls go elsewhere from here on; through a function each would cost a frame."""
+    """Changes what later calls run; a Python function between would cost a frame."""
     call.__setstate__((run, (), {}, {}))  # type: ignore[attr-defined]
 
 
 def guarded_backward(
     name: str, run: Run, eager: Run, recorder: Recorder
 ) -> tuple[Run, Callable[[], Run]]:
-    """A compiled backward graph for its first run, and what to run afterwards.
+    """Guards a compiled backward graph; also returns what to run afterwards.
 
-    It may write to what its forward saved, to save memory: so that is copied, if there
-    is room. Where there is none, a failure is raised.
+    A backward graph may write to tensors that its forward saved. They are copied if
+    there is memory; if not, a failure propagates.
     """
     chosen = run
 
     def first(args: list[Any]) -> Any:
         nonlocal chosen
-        before = Before.saved(v for v in args if not isinstance(v, nn.Parameter))
-        given = list(args) if before is not None else []
+        before = SavedInputs.of(v for v in args if not isinstance(v, nn.Parameter))
+        # The compiled graph empties the list `args`.
+        inputs = list(args) if before is not None else []
         try:
             return _within_deadline(lambda: run(args), recorder)
-        except (Exception, interruptible_thread.GivenUp) as error:
+        except (Exception, interruptible_thread.Interrupted) as error:
             if before is None:
                 raise
             before.restore_after(name, error)
             recorder.first_run_failed(name, error)
             chosen = eager
-            return eager(given)
+            return eager(inputs)
 
     return first, lambda: chosen
 
 
 def _within_deadline(run: Callable[[], Any], recorder: Recorder) -> Any:
     until = recorder.first_run_until()
-    with interruptible_thread.interrupted(until, _is_compiling):
+    with interruptible_thread.interrupt_after(until, _is_compiling):
         return run()
 
 
 def _is_compiling(thread_id: int) -> bool:
-    """Whether a run is still busy with kernels that are not there yet."""
+    """Whether the thread is compiling kernels, and not running them."""
     stack = interruptible_thread.stack_of(thread_id)
     return (
         compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
@@ -134,12 +134,12 @@ def _fits(tensors: Sequence[Tensor]) -> bool:
     return all(size < _SHARE * free_bytes(device) for device, size in sizes.items())
 
 
-class Before:
-    """Tensors and random numbers as they were before a run."""
+class SavedInputs:
+    """Copies of a run's tensors and of the RNG state before it."""
 
     @classmethod
-    def saved(cls, values: Iterable[Any]) -> Before | None:
-        """None if copies of the values would take too much of the free memory."""
+    def of(cls, values: Iterable[Any]) -> SavedInputs | None:
+        """None if copies of the tensors would take too much of the free memory."""
         tensors = [value for value in values if isinstance(value, Tensor)]
         return cls(tensors) if _fits(tensors) else None
 
@@ -155,11 +155,11 @@ class Before:
     def restore_after(self, name: str, error: BaseException) -> None:
         if device_is_lost():
             raise RuntimeError(
-                f"{name} has left the device in a state that only a new process cures;"
-                " `example=` tries a model in a child first"
+                f"{name} has broken the CUDA context, and only a new process can use"
+                " the device; with `example=` a child process tries the model first"
             ) from error
         if any(value.grad_fn is not history for value, _, history in self._tensors):
-            raise error  # what autograd has recorded cannot be taken back
+            raise error  # the autograd graph cannot be restored
         with torch.no_grad():
             for value, saved, _ in self._tensors:
                 if not torch.equal(value.detach(), saved):
@@ -167,11 +167,11 @@ class Before:
         torch.set_rng_state(self._cpu)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
-            torch.cuda.empty_cache()  # what the failed run had reserved
+            torch.cuda.empty_cache()  # memory that the failed run had reserved
 
 
 def device_is_lost() -> bool:
-    """Whether the CUDA context is beyond use, as after an illegal address."""
+    """Whether the CUDA context is unusable, as after an illegal address."""
     if not torch.cuda.is_initialized():
         return False
     try:

@@ -1,21 +1,21 @@
-"""Everything one forward pass can change, saved so that it can be put back in place.
+"""Saves everything that one forward pass can change, and restores it in place.
 
-In come the module (or None, for a function) and the arguments of a call. Out goes a
-`Saved`, whose `restore()` undoes what was done since:
-- the numbers in buffers, in tensors among the arguments (nested, and inside objects
-  such as caches), in tensors the module keeps as attributes, in parameters and in
-  `.grad`. Memory is copied by storage, once, so that views and tied weights stay
-  views and tied, and is written back only where it differs;
+`save_state` takes the module (or None, for a function) and the arguments of a call, and
+returns a `SavedState`. Its `restore()` undoes all changes since to:
+- the values of buffers, of tensors among the arguments (nested, and inside objects such
+  as caches), of tensors that are attributes of modules, of parameters and of `.grad`.
+  Memory is copied once per storage, so that views and tied weights stay views and tied.
+  It is written back only where it differs;
 - tensors replaced by assignment, `.grad` set or dropped, `requires_grad`, lists, dicts
-  and sets that were changed, plain attributes of modules (numbers, strings, ...);
+  and sets, and plain attributes of modules (numbers, strings, ...);
 - random number generators;
-- version counters, so that backward passes pending since before the call still work.
+- version counters, so that a backward pass pending since before the call still works.
 
-Parameters and their gradients are copied where memory allows: on their device, if they
-fill at most a quarter of what is free there, else in host memory by the same rule. If
-they fit nowhere, `unprotected` says so, and a change is noticed but not undone. Neither
-protected are sparse tensors, attributes of other objects the module holds, what a
-function closes over, and the world outside of the process.
+Parameters and their gradients are copied if memory allows: on their device if they fill
+at most a quarter of its free memory, else in host memory by the same rule. If neither
+has room, `unprotected` says so, and `restore()` reports a change without undoing it.
+Sparse tensors, attributes of other objects that the module references, closures of a
+function, and everything outside the process are not saved.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Key, copy_all, key_of, regions_of
 from torchproof.runtime.tensors.tree import attributes, plain_tensors, walk
 
-# Attributes of a module whose change is undone; others belong to whoever set them.
+# Types of module attributes that are restored.
 _DATA = (bool, int, float, complex, str, bytes, Tensor, list, dict, tuple, set)
 _OF_EVERY_MODULE = frozenset(nn.Module().__dict__) - {"training"}
 
 
-def saved(
+def save_state(
     owner: nn.Module | None, args: Any, kwargs: Any, *, parameters: bool = True
-) -> Saved:
+) -> SavedState:
     """Saves what a call of the owner with these arguments can change.
 
-    Without `parameters`, those and their gradients are not copied.
+    Without `parameters`, parameters and their gradients are not copied.
     """
-    return Saved(owner, args, kwargs, parameters)
+    return SavedState(owner, args, kwargs, parameters)
 
 
-class Saved:
-    """What was saved. `unprotected` has a phrase for each thing that was not."""
+class SavedState:
+    """The state before a call; `unprotected` names what could not be saved, and why."""
 
     def __init__(
         self, owner: nn.Module | None, args: Any, kwargs: Any, parameters: bool
@@ -57,43 +57,47 @@ class Saved:
         refused: dict[str, None] = {}
         with _plain_mode():
             self._containers = list(_containers(owner, args, kwargs))
-            self._held = [
-                _Held.taken(label, tensor, refused)
+            self._tensors = [
+                _SavedTensor.of(label, tensor, refused)
                 for label, tensor in tensors_of(owner, args, kwargs)
             ]
             self._regions = regions_of(
-                (tensor, held.bulk) for held in self._held for tensor in held.plain
+                (tensor, each.bulk) for each in self._tensors for tensor in each.plain
             )
             copy_all(self._regions.values(), parameters, refused)
         self.unprotected: tuple[str, ...] = tuple(refused)
         devices = {device for device, _ in self._regions}
-        self.chance = Chance.taken(devices, _generators(owner, args, kwargs))
+        self.rng = RngState.capture(devices, _generators(owner, args, kwargs))
 
     def restore(self) -> tuple[str, ...]:
-        """Puts everything back. Returns the labels of tensors it could not."""
-        lost = self._changed_without_copy()
+        """Restores everything; returns the labels of tensors it could not restore."""
+        not_restored = self._changed_without_copy()
         with _plain_mode():
             for container in self._containers:
                 container.restore()
-            for held in self._held:
-                held.restore()
+            for each in self._tensors:
+                each.restore()
             for region in self._regions.values():
                 region.restore()
-            self._restore_versions(lost)
-        self.chance.restore()
-        return lost
+            self._restore_versions(not_restored)
+        self.rng.restore()
+        return not_restored
 
     def changed(self) -> dict[str, Tensor]:
-        """Copies of the tensors that differ from what they were, by label."""
-        then = {held.label: held for held in self._held}
+        """Copies of the tensors that differ from the saved state, by label."""
+        by_label = {each.label: each for each in self._tensors}
+        copies = {}
         with _plain_mode():
             differing = {k for k, region in self._regions.items() if region.differs()}
-            found = {}
             for label, tensor in tensors_of(*self._subject):
-                held = then.get(label)
-                if held is None or held.replaced_by(tensor) or held.keys & differing:
-                    found[label] = tensor.detach().clone()
-        return found
+                before = by_label.get(label)
+                if (
+                    before is None
+                    or before.replaced_by(tensor)
+                    or before.keys & differing
+                ):
+                    copies[label] = tensor.detach().clone()
+        return copies
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `restore()` may write into this tensor's memory."""
@@ -101,20 +105,20 @@ class Saved:
 
     def _changed_without_copy(self) -> tuple[str, ...]:
         return tuple(
-            held.label
-            for held in self._held
-            if any(self._regions[key].copy is None for key in held.keys)
-            and held.versions != _versions(held.plain)
+            each.label
+            for each in self._tensors
+            if any(self._regions[key].copy is None for key in each.keys)
+            and each.versions != _versions(each.plain)
         )
 
-    def _restore_versions(self, lost: tuple[str, ...]) -> None:
+    def _restore_versions(self, not_restored: tuple[str, ...]) -> None:
         from torchproof.torch_private import set_versions
 
         pairs = [
             (tensor, version)
-            for held in self._held
-            if held.label not in lost
-            for tensor, version in zip(held.plain, held.versions, strict=True)
+            for each in self._tensors
+            if each.label not in not_restored
+            for tensor, version in zip(each.plain, each.versions, strict=True)
             if version is not None and tensor._version != version
         ]
         if pairs:
@@ -127,7 +131,7 @@ class Saved:
 def tensors_of(
     owner: nn.Module | None, args: Any, kwargs: Any
 ) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in reach of a call with its label, e.g. "buffer bn.running_mean"."""
+    """Every tensor that a call can reach, with a label as "buffer bn.running_mean"."""
     for label, value in _inputs(args, kwargs):
         if isinstance(value, Tensor):
             yield label, value
@@ -136,9 +140,9 @@ def tensors_of(
     for name, buffer in owner.named_buffers(remove_duplicate=False):
         yield f"buffer {name}", buffer
     for path, module in owner.named_modules():
-        for name, kept in _attributes(module).items():
+        for name, attribute in _attributes(module).items():
             dotted = f"attribute {path}.{name}" if path else f"attribute {name}"
-            for label, value in walk(kept, dotted, objects=False):
+            for label, value in walk(attribute, dotted, objects=False):
                 if isinstance(value, Tensor):
                     yield label, value
     for name, parameter in owner.named_parameters(remove_duplicate=False):
@@ -148,20 +152,20 @@ def tensors_of(
 
 
 @dataclass(frozen=True)
-class _Held:
-    """A tensor as it was: which memory it showed, and what autograd knew of it."""
+class _SavedTensor:
+    """A tensor before the call: the memory it showed, and its autograd state."""
 
     label: str
     tensor: Tensor
     alias: Tensor
-    plain: tuple[Tensor, ...]  # without wrappers, those whose memory can be copied
+    plain: tuple[Tensor, ...]  # the inner tensors whose memory can be copied
     keys: frozenset[Key]
     versions: tuple[int | None, ...]
     requires_grad: bool
     gradient: Tensor | None  # of a leaf
 
     @classmethod
-    def taken(cls, label: str, tensor: Tensor, refused: dict[str, None]) -> _Held:
+    def of(cls, label: str, tensor: Tensor, refused: dict[str, None]) -> _SavedTensor:
         plain = []
         for each in plain_tensors(tensor):
             if nn.parameter.is_lazy(each):
@@ -172,14 +176,14 @@ class _Held:
                 plain.append(each)
         lazy = nn.parameter.is_lazy(tensor)
         return cls(
-            label,
-            tensor,
-            tensor if lazy else tensor.detach(),
-            tuple(plain),
-            frozenset(key_of(each) for each in plain if each.numel()),
-            _versions(plain),
-            tensor.requires_grad,
-            tensor.grad if tensor.is_leaf else None,
+            label=label,
+            tensor=tensor,
+            alias=tensor if lazy else tensor.detach(),
+            plain=tuple(plain),
+            keys=frozenset(key_of(each) for each in plain if each.numel()),
+            versions=_versions(plain),
+            requires_grad=tensor.requires_grad,
+            gradient=tensor.grad if tensor.is_leaf else None,
         )
 
     @property
@@ -190,7 +194,7 @@ class _Held:
         return tensor is not self.tensor or not self._shows_the_same()
 
     def _shows_the_same(self) -> bool:
-        """Whether it is still a view of the memory it was a view of."""
+        """Whether it still views the same memory."""
         return not self.plain or _views(self.tensor) == _views(self.alias)
 
     def restore(self) -> None:
@@ -218,24 +222,24 @@ def _versions(plain: Iterable[Tensor]) -> tuple[int | None, ...]:
 
 @contextlib.contextmanager
 def _plain_mode() -> Iterator[None]:
-    """What is made here can be written to in any mode, and nothing is recorded."""
+    """Tensors made here can be written to in any mode; autograd records nothing."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
-# -- Python ----------------------------------------------------------------------------
+# -- containers and attributes ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Container:
-    """A list, set or dict and what was in it; of `own` attributes only data counts."""
+    """A list, set or dict and its copy; in a module's `__dict__` only data counts."""
 
     live: Any
     copy: Any
-    own: bool = False
+    of_module: bool = False
 
     def restore(self) -> None:
-        if self.own:
+        if self.of_module:
             self._restore_attributes()
         elif isinstance(self.live, set):
             if self.live != self.copy:
@@ -273,16 +277,16 @@ def _containers(
 ) -> Iterator[_Container]:
     values = [value for _, value in _inputs(args, kwargs)]
     for module in owner.modules() if owner is not None else ():
-        own = _attributes(module)
-        yield _Container(module.__dict__, dict(own), own=True)
+        data = _attributes(module)
+        yield _Container(module.__dict__, dict(data), of_module=True)
         values += [module._buffers, module._parameters]
         values.append(module._non_persistent_buffers_set)
-        for kept in own.values():
-            values += [part for _, part in walk(kept, "", objects=False)]
+        for attribute in data.values():
+            values += [part for _, part in walk(attribute, "", objects=False)]
     for value in values:
-        held = attributes(value)
-        if held is not None and not isinstance(value, list | dict | set):
-            yield _Container(held, dict(held))
+        own = attributes(value)
+        if own is not None and not isinstance(value, list | dict | set):
+            yield _Container(own, dict(own))
         elif isinstance(value, list | dict | set):
             kind = next(k for k in (list, dict, set) if isinstance(value, k))
             yield _Container(value, kind(value))
@@ -296,14 +300,14 @@ def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """What the module keeps as plain attributes, of the kinds that are put back."""
+    """The plain attributes of a module whose types are restored."""
     return _data(module.__dict__)
 
 
-def _data(held: dict[str, Any]) -> dict[str, Any]:
+def _data(attributes: dict[str, Any]) -> dict[str, Any]:
     return {
         name: value
-        for name, value in held.items()
+        for name, value in attributes.items()
         if name not in _OF_EVERY_MODULE and (value is None or isinstance(value, _DATA))
     }
 
@@ -314,5 +318,5 @@ def _generators(
     values = [value for _, value in _inputs(args, kwargs)]
     for module in owner.modules() if owner is not None else ():
         values += module.__dict__.values()
-    found = {id(each): each for each in values if isinstance(each, torch.Generator)}
-    return list(found.values())
+    by_id = {id(each): each for each in values if isinstance(each, torch.Generator)}
+    return list(by_id.values())

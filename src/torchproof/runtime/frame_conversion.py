@@ -1,8 +1,8 @@
-"""Carries a conversion out in a helper thread, and waits for it until the deadline.
+"""Runs Dynamo's conversion of one frame in a helper thread, until the deadline.
 
-In comes a frame that Dynamo would convert, out goes Dynamo's answer; whatever kept it
-from one is raised, and nothing that was started for it is left, but for a thread that
-cannot be ended.
+Takes the frame that Dynamo would convert, returns Dynamo's answer, or raises the error
+that prevented it. Afterwards nothing that was started for it runs, except a thread that
+cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -24,53 +24,58 @@ from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.tensors import rng_state
 from torchproof.torch_private import backends, frames, thread_state
 
-# How long work that was interrupted may take to unwind.
+# How long an interrupted thread may take to unwind.
 _PATIENCE_S = 0.8
-# How long a compilation whose child hangs may take to end it and to do without its
-# code; together with the patience well below the 2 s that are promised.
+# How long a compilation may take to kill a child that hangs and to go on without its
+# code. With the patience above, a call returns well within 2 s after its deadline.
 _GRACE_S = 0.9
 _LOOK_EVERY_S = 0.1
-# A thread that holds the interpreter cannot be left; its place is printed then.
+# If a thread holds the GIL beyond the deadline, all stacks are printed after this time.
 _DUMP_AFTER_S = 3.0
 
 
-def carried_out(
+def convert_within_deadline(
     conversion: frames.Conversion,
     state: thread_state.ThreadState,
     job: compile_job.Job,
     telemetry: Telemetry,
 ) -> Any:
-    """Dynamo's answer, by way of a helper thread where that can stand for this one."""
+    """Dynamo's answer, from a helper thread if that can take over this thread's state.
+
+    Otherwise the calling thread converts the frame itself.
+    """
     why_not = state.why_not
     if why_not is None:
-        answer = _in_helper(conversion, state, job, telemetry)
-        if job.behind or not frames.is_compiled_code(answer):
+        answer = _in_helper_thread(conversion, state, job, telemetry)
+        if job.in_background or not frames.is_compiled_code(answer):
             return answer
-        # Dynamo runs what it has just compiled without a look at its guards.
+        # Dynamo runs code it has just compiled without checking its guards.
         if frames.fits(answer, conversion):
             return answer
-        why_not = "what it depends on is another thing in each thread"
+        why_not = "its guards depend on thread-local state"
     telemetry.note(f"compiled in the calling thread: {why_not}")
-    late = functools.partial(backend.end_compilers, job)
-    with interruptible_thread.interrupted(job.until, late):
-        return _carry_out(conversion.kept(), job)
+    on_deadline = functools.partial(backend.end_compilers, job)
+    with interruptible_thread.interrupt_after(job.until, on_deadline):
+        return _carry_out(conversion.with_frame_copy(), job)
 
 
-def _in_helper(
+def _in_helper_thread(
     conversion: frames.Conversion,
     state: thread_state.ThreadState,
     job: compile_job.Job,
     telemetry: Telemetry,
 ) -> Any:
-    work = functools.partial(_carry_out, conversion.kept(), job)
+    work = functools.partial(_carry_out, conversion.with_frame_copy(), job)
     name = f"torchproof-{conversion.code.co_name}"
-    attempt = interruptible_thread.Attempt(functools.partial(state.run, work), name)
-    with gil_watchdog.named(job.until - time.monotonic() + _DUMP_AFTER_S):
-        _wait(attempt, job, telemetry)
-    if attempt.error is None:
-        return attempt.value
-    # An error holds the frames it came through, and they hold tensors of the call.
-    error, attempt.error = attempt.error, None
+    thread = interruptible_thread.InterruptibleThread(
+        functools.partial(state.run, work), name
+    )
+    with gil_watchdog.dump_stacks_after(job.until - time.monotonic() + _DUMP_AFTER_S):
+        _wait(thread, job, telemetry)
+    if thread.error is None:
+        return thread.value
+    # An error references its frames, and they reference tensors of the call.
+    error, thread.error = thread.error, None
     try:
         raise error
     finally:
@@ -80,50 +85,54 @@ def _in_helper(
 def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
     with contextlib.ExitStack() as stack:
         stack.enter_context(frames.compiler_switches(generalise=job.generalise))
-        if job.ahead:
+        if job.backward_early:
             stack.enter_context(backends.backward_ahead())
-        # Callers draw random numbers meanwhile, which must not be drawn again.
-        stack.enter_context(rng_state.left_alone(lambda: job.behind or job.abandoned))
-        stack.enter_context(compile_job.under_way(job))
+        # Callers draw random numbers meanwhile: the RNG must not be set back.
+        stack.enter_context(
+            rng_state.restores_suppressed(lambda: job.in_background or job.abandoned)
+        )
+        stack.enter_context(compile_job.running(job))
         stack.enter_context(frames.checkpoints(job.check))
-        return conversion.carry_out()
+        return conversion.run()
 
 
 def _wait(
-    attempt: interruptible_thread.Attempt, job: compile_job.Job, telemetry: Telemetry
+    thread: interruptible_thread.InterruptibleThread,
+    job: compile_job.Job,
+    telemetry: Telemetry,
 ) -> None:
-    """Until it has ended, or the deadline has passed and nothing of it is left."""
+    """Waits until the thread ends; raises `Interrupted` after the deadline."""
     try:
-        if attempt.wait(job.until):
+        if thread.wait(job.until):
             return
-        # A child that hangs is ended by who waits for it, who then goes on.
-        if job.sending and attempt.wait(job.until + _GRACE_S):
+        # The thread kills a child that hangs, and then goes on without its code.
+        if job.is_sending and thread.wait(job.until + _GRACE_S):
             return
-    except BaseException:  # Ctrl-C, or what a signal handler of the caller's raises
-        job.is_left, job.until = True, 0.0
-        job.end_compilers(attempt.thread_id)
-        attempt.stop(_PATIENCE_S)
+    except BaseException:  # Ctrl-C, or an exception of the caller's signal handler
+        job.caller_left = True
+        job.until = 0.0
+        job.end_compilers(thread.thread_id)
+        thread.stop(_PATIENCE_S)
         raise
-    stack = attempt.stack()
+    stack = thread.stack()
     phase = compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
     job.phase = phase
-    # Without its compilers, of which one comes after the other, a graph fails, and the
-    # rest may well go on without it.
-    while job.end_compilers(attempt.thread_id):
+    # A graph whose compilers are killed, one after the other, fails; the rest of the
+    # compilation may still succeed.
+    while job.end_compilers(thread.thread_id):
         if phase in (None, "code generation", "worker pool"):
             job.phase = phase = "C++ compiler"
-        if attempt.wait(time.monotonic() + _LOOK_EVERY_S):
+        if thread.wait(time.monotonic() + _LOOK_EVERY_S):
             return
         if time.monotonic() > job.until + _GRACE_S:
             break
-    if not attempt.stop(_PATIENCE_S):
+    if not thread.stop(_PATIENCE_S):
         job.abandoned = True
-        thread_state.free_compile_lock(attempt.thread_id)
-        telemetry.is_stuck(Stuck(attempt.name, _innermost(stack), phase))
-    attempt.error = None  # which holds frames, and they hold tensors of the call
-    raise interruptible_thread.GivenUp(
-        phase
-    )  # by no name, with which this frame would hold it
+        thread_state.free_compile_lock(thread.thread_id)
+        telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase))
+    thread.error = None  # it references frames, and they reference tensors of the call
+    # Not bound to a name: this frame would keep the error alive.
+    raise interruptible_thread.Interrupted(phase)
 
 
 def _innermost(stack: list[Any]) -> str:

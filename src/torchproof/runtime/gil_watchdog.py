@@ -1,9 +1,8 @@
-"""Names the place of a C call that holds the interpreter and never comes back.
+"""Prints all stacks if a C call holds the GIL and does not return.
 
-No thread of this process runs then, so none can say so. A timer of the system sends a
-signal, on which faulthandler prints the stacks of all threads without the interpreter.
-The timer that faulthandler has itself is left alone: there is one in a process, and it
-may be the user's own watchdog.
+No Python thread can run then. A POSIX timer sends a signal, and faulthandler's signal
+handler prints the stacks of all threads without the GIL. faulthandler's own timer is
+not used: there is one per process, and it may be the user's own watchdog.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import sys
 from collections.abc import Iterator
 
 _CLOCK_MONOTONIC = 1
-_LONGEST_S = 1e9  # what is to take longer has no end to watch
+_LONGEST_S = 1e9  # longer deadlines are not watched
 
 
 class _Event(ctypes.Structure):
-    """struct sigevent: who is told when the timer ends, by a signal to the process."""
+    """struct sigevent: the timer sends a signal to the process."""
 
     _fields_ = (
         ("value", ctypes.c_void_p),
@@ -32,7 +31,7 @@ class _Event(ctypes.Structure):
 
 
 class _Times(ctypes.Structure):
-    """struct itimerspec: once, after so many seconds and nanoseconds."""
+    """struct itimerspec: fire once, after some seconds and nanoseconds."""
 
     _fields_ = (
         ("every_s", ctypes.c_long),
@@ -43,9 +42,9 @@ class _Times(ctypes.Structure):
 
 
 @contextlib.contextmanager
-def named(after_s: float) -> Iterator[None]:
-    """Prints where every thread is if the body takes longer than this."""
-    number = _registered()
+def dump_stacks_after(after_s: float) -> Iterator[None]:
+    """Prints the stacks of all threads if the body takes longer than this."""
+    number = _dump_signal()
     timer = None
     if number is not None and after_s < _LONGEST_S:
         timer = _start(number, after_s)
@@ -57,15 +56,15 @@ def named(after_s: float) -> Iterator[None]:
 
 
 @functools.cache
-def _registered() -> int | None:
-    """A signal that nobody uses, which prints the stacks from here on."""
+def _dump_signal() -> int | None:
+    """Registers faulthandler for an unused real-time signal; returns its number."""
     if not sys.platform.startswith("linux"):
         return None
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if signal.getsignal(number) == signal.SIG_DFL:
             try:
                 faulthandler.register(number, all_threads=True)
-            except (ValueError, RuntimeError, OSError):  # no stderr to print to
+            except (ValueError, RuntimeError, OSError):  # there is no stderr
                 return None
             return number
     return None
@@ -73,7 +72,7 @@ def _registered() -> int | None:
 
 @functools.cache
 def _timers() -> ctypes.CDLL:
-    """The library that has them: before glibc 2.34 one of their own."""
+    """The library with the timer functions: librt before glibc 2.34."""
     library = ctypes.CDLL(None)
     return library if hasattr(library, "timer_create") else ctypes.CDLL("librt.so.1")
 
@@ -83,7 +82,8 @@ def _start(number: int, after_s: float) -> ctypes.c_void_p | None:
         library = _timers()
     except OSError:
         return None  # another C library
-    event, timer = _Event(signal=number), ctypes.c_void_p()
+    event = _Event(signal=number)
+    timer = ctypes.c_void_p()
     if library.timer_create(_CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)):
         return None
     seconds = int(after_s)

@@ -1,8 +1,8 @@
-"""Compiled graphs at hand: the same graph need not be compiled a second time.
+"""A cache of graphs that were compiled in the background.
 
-What is compiled behind the calls of a model is of use only for the graph that a call
-would have now, whatever was changed in the model meanwhile: so that is traced again,
-and its compiled code is looked up here by all that the code depends on.
+The model may change between a background compilation and the call that uses it. So that
+call is traced again, and its graph is looked up here by a key of everything the
+compiled code depends on.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-_KEPT = 64  # graphs
+_MOST_GRAPHS = 64
 
 
 @dataclass(frozen=True)
-class Shelved:
-    """`graph` keeps alive what its key names by identity."""
+class CachedGraph:
+    """A compiled graph; `graph` keeps alive the objects that its key names by id."""
 
     name: str
     compiled: Callable[..., Any]
@@ -27,19 +27,19 @@ class Shelved:
     graph: fx.GraphModule
 
 
-class Shelf:
-    """The graphs that were compiled last; None as a key is never found."""
+class GraphCache:
+    """The latest compiled graphs by key; the key None is never stored."""
 
     def __init__(self) -> None:
-        self._items: dict[Hashable, Shelved] = {}
+        self._items: dict[Hashable, CachedGraph] = {}
 
-    def put(self, key: Hashable, item: Shelved) -> None:
+    def put(self, key: Hashable, item: CachedGraph) -> None:
         if key is not None:
             self._items[key] = item
-            for oldest in list(self._items)[:-_KEPT]:
+            for oldest in list(self._items)[:-_MOST_GRAPHS]:
                 self._items.pop(oldest, None)
 
-    def get(self, key: Hashable) -> Shelved | None:
+    def get(self, key: Hashable) -> CachedGraph | None:
         return None if key is None else self._items.get(key)
 
     def clear(self) -> None:
@@ -47,10 +47,10 @@ class Shelf:
 
 
 def key_of(gm: fx.GraphModule) -> Hashable:
-    """All that compiled code depends on; None for a graph of sizes that vary.
+    """Everything that compiled code depends on; None for a graph with dynamic sizes.
 
-    Compiling such a graph can limit the sizes that it is for, which only the guards of
-    that very conversion know of.
+    Compiling such a graph can restrict its sizes, and only the guards of that
+    conversion contain the restriction.
     """
     inputs = [n.meta.get("example_value") for n in gm.graph.nodes if _is_input(n)]
     if any(value is None or _varies(value) for value in inputs):
@@ -58,7 +58,7 @@ def key_of(gm: fx.GraphModule) -> Hashable:
     parts: list[Hashable] = [_modes(), *_layouts(inputs)]
     for name, module in gm.named_modules():
         if not isinstance(module, fx.GraphModule):
-            return None  # whose code the graph does not show
+            return None  # the graph does not show this module's code
         parts += [name, str(module.graph), *_targets(module)]
     return tuple(parts)
 
@@ -74,7 +74,7 @@ def _varies(value: Any) -> bool:
 
 
 def _layouts(inputs: list[Any]) -> Iterator[Hashable]:
-    """Of each input; of those that share memory, with which it does."""
+    """The layout of each input, and which inputs share memory."""
     storages: dict[int, int] = {}
     for value in inputs:
         if not isinstance(value, Tensor):
@@ -83,14 +83,19 @@ def _layouts(inputs: list[Any]) -> Iterator[Hashable]:
         storage = value.untyped_storage()._cdata
         yield (
             type(value),
-            *(value.dtype, value.device, tuple(value.shape), value.stride()),
-            *(value.requires_grad, value.is_leaf, value.storage_offset()),
+            value.dtype,
+            value.device,
+            tuple(value.shape),
+            value.stride(),
+            value.requires_grad,
+            value.is_leaf,
+            value.storage_offset(),
             storages.setdefault(storage, len(storages)),
         )
 
 
 def _targets(module: fx.GraphModule) -> Iterator[int]:
-    """What a graph refers to by a name that others may have too."""
+    """The ids of functions and attributes: another graph may use the same names."""
     for node in module.graph.nodes:
         if node.op == "call_function":
             yield id(node.target)

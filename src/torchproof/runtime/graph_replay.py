@@ -1,8 +1,9 @@
-"""Whole calls of a model replayed from CUDA graphs, where its recipe says so.
+"""Replays whole calls of a model from CUDA graphs, if its recipe asks for that.
 
-Stands where compiled code would: a call without gradients, of a model in eval mode, is
-replayed. Any other runs as the same strategy runs without a graph. Recordings are made
-within the deadline, and what cannot be recorded runs as it is, with the reason told.
+A `GraphReplayer` takes the place of compiled code. It replays a call without gradients
+of a model in eval mode; any other call runs the same strategy without a graph.
+Recording has the same deadline as compiling. A call that cannot be recorded runs
+without a graph, and `status` has the reason.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 Call = Callable[..., Any]
 _NOT_REPLAYED = (
-    "calls that record gradients, or of a model in training, run without its graph:"
-    " call it after model.eval() and under torch.no_grad()"
+    "calls with gradients enabled, or of a model in training mode, run without the CUDA"
+    " graph: call the model after model.eval() and under torch.no_grad()"
 )
 
 
-class Replaying:
-    """`inner` runs one call by the strategy without a graph, from its first call on."""
+class GraphReplayer:
+    """Replays calls; `inner` runs a call by the same strategy without a graph."""
 
     def __init__(
         self,
@@ -40,9 +41,11 @@ class Replaying:
         inner: Call,
         note: Callable[[str], None],
     ) -> None:
-        self._owner, self._make, self._note = owner, make, note
+        self._owner = owner
+        self._make = make
+        self._note = note
         self.inner = inner
-        self._making = forks.lock()
+        self._lock = forks.lock()
         self.graphed: Graphed | None = None
         self._failed = False
 
@@ -51,53 +54,53 @@ class Replaying:
         if torch.is_grad_enabled() or (owner is not None and owner.training):
             self._note(_NOT_REPLAYED)
             return self.inner(*args, **kwargs)
-        replay = self.graphed or self._made()
+        replay = self.graphed or self._make_graphed()
         return replay(*args, **kwargs)
 
-    def _made(self) -> Call:
-        """The graphed step, or what runs without one where none can be made."""
-        with self._making:
+    def _make_graphed(self) -> Call:
+        """The graphed step, or `inner` if it cannot be made."""
+        with self._lock:
             if self.graphed is None and not self._failed:
                 try:
                     self.graphed = self._make()
                 except Exception as error:
                     self._failed = True
-                    self._note(f"nothing is replayed: {backend.one_line(error)}")
+                    self._note(f"no CUDA graph is used: {backend.one_line(error)}")
             return self.graphed or self.inner
 
     def status(self) -> dict[str, Any] | None:
         if self.graphed is None:
             return None
-        found = self.graphed.status()
-        return found.to_json() | {"summary": str(found).splitlines()}
+        status = self.graphed.status()
+        return status.to_json() | {"summary": str(status).splitlines()}
 
 
 def graphed(step: Call, strategy: Strategy, deadline_s: float) -> Graphed:
-    """The model's own forward, compiled as the strategy says and recorded."""
+    """The model's forward, compiled by the strategy and recorded as a CUDA graph."""
     from torchproof.runtime.cudagraph import build_graph
 
-    return build_graph.graphed(
+    return build_graph.build_graphed(
         step,
         train=False,
         strategy=strategy,
         pool=None,
         buffers=False,
         padder=None,
-        within=functools.partial(_in_time, deadline_s),
+        within=functools.partial(_within_deadline, deadline_s),
     )
 
 
 @contextlib.contextmanager
-def _in_time(deadline_s: float) -> Iterator[None]:
-    """A recording that takes too long, compiling included, is refused."""
+def _within_deadline(deadline_s: float) -> Iterator[None]:
+    """Refuses a recording that takes longer than the deadline, compiling included."""
     from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 
     job = compile_job.Job(until=time.monotonic() + deadline_s)
-    late = functools.partial(backend.end_compilers, job)
+    on_deadline = functools.partial(backend.end_compilers, job)
     try:
-        with interruptible_thread.interrupted(job.until, late):
+        with interruptible_thread.interrupt_after(job.until, on_deadline):
             yield
-    except interruptible_thread.GivenUp:
+    except interruptible_thread.Interrupted:
         phase = f", in {job.phase}" if job.phase else ""
-        told = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
-        raise Stopped(Stop("capture", told, "compiling")) from None
+        why = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
+        raise Stopped(Stop("capture", why, "compiling")) from None

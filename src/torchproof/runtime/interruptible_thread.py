@@ -1,7 +1,8 @@
-"""Work that can be given up: it runs in a thread of its own, and its caller goes on.
+"""Threads that can be interrupted, so that their caller can go on.
 
-A loop in Python ends where it is interrupted. A call into C that does not come back
-cannot be ended from inside a process: its thread stays, and is said to be stuck.
+An interrupt raises `Interrupted` in a Python loop of the thread. A call into C that
+does not return cannot be ended from inside the process: its thread remains, and
+`InterruptibleThread.stop` reports it as stuck.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from torchproof.process import forks
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
 _WAITS = frozenset({"sleep", "poll", "select", "waitpid", "flock"})
-_PACKAGE = os.path.dirname(os.path.dirname(__file__))
-# What C++ calls back, what cleans up behind others, and this package.
-_LEFT_ALONE = (
+
+# Code that is never interrupted: functions that C++ calls back, functions that clean
+# up for others, and this package.
+_NEVER_INTERRUPTED = (
     "/torch/_library/",
     "/torch/_ops.py",
     "/torch/utils/_python_dispatch.py",
@@ -38,22 +40,22 @@ _LEFT_ALONE = (
     "/weakref.py",
     "/threading.py",
     "/logging/__init__.py",
-    *(os.path.join(_PACKAGE, room, "") for room in ("runtime", "replay", "tensors")),
+    os.path.join(os.path.dirname(__file__), ""),
 )
-_IMPORT_S = 5.0  # that a fork waits for them
-_AT_EXIT_S = 2.0  # for all threads that are at work when the process ends
+_IMPORT_S = 5.0  # how long a fork waits for imports
+_AT_EXIT_S = 2.0  # how long the process waits at exit for all running threads
 
 
 def seconds_until(until: float) -> float:
-    """How long to wait for a time of `time.monotonic`, as `threading` takes it."""
+    """The seconds until a time of `time.monotonic`, in the range `threading` takes."""
     return min(max(0.0, until - time.monotonic()), threading.TIMEOUT_MAX)
 
 
-class GivenUp(BaseException):
-    """Raised inside work whose caller no longer waits for it.
+class Interrupted(BaseException):
+    """Raised in a thread whose caller no longer waits for it.
 
-    Not an `Exception`: the compiler catches those, and would go on. `phase` says what
-    the work was doing.
+    Not an `Exception`: the compiler catches those and would go on. `phase` says what
+    the thread was doing.
     """
 
     def __init__(self, phase: str | None = None) -> None:
@@ -61,17 +63,17 @@ class GivenUp(BaseException):
         self.phase = phase
 
 
-class Attempt:
-    """Work in a thread, from when it is made; `value` or `error` once it has ended."""
+class InterruptibleThread:
+    """A thread that starts at once; it sets `value` or `error` when it ends."""
 
     def __init__(self, work: Callable[[], Any], name: str) -> None:
         self._work = work
         self._ended = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
-        # A daemon, so that a stuck one does not keep the process from ending.
+        # A daemon: a stuck thread must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        _under_way.add(self)
+        _threads.add(self)
         self._thread.start()
 
     def _run(self) -> None:
@@ -80,7 +82,7 @@ class Attempt:
         except BaseException as error:
             self.error = error
         finally:
-            del self._work  # and with it the tensors of the call
+            del self._work  # it references the tensors of the call
             self._ended.set()
 
     @property
@@ -92,82 +94,82 @@ class Attempt:
         return self._thread.ident or 0
 
     def wait(self, until: float) -> bool:
-        """Whether it has ended by then, a time of `time.monotonic`."""
+        """Waits until then, a time of `time.monotonic`; whether it has ended."""
         return self._ended.wait(seconds_until(until))
 
     def stop(self, patience_s: float) -> bool:
-        """Interrupts it until it has ended; False if it is stuck."""
+        """Interrupts the thread until it ends; False if it is stuck."""
         until, interrupted = time.monotonic() + patience_s, False
         while not self._ended.is_set() and time.monotonic() < until:
             if _interrupt(self.thread_id):
                 interrupted = True
-                # Code that catches everything and goes on is interrupted again.
+                # Code may catch the interrupt and go on: interrupt it again.
                 self._ended.wait(_INTERRUPT_EVERY_S)
             else:
                 self._ended.wait(_LOOK_EVERY_S)
         if interrupted:
-            _settle()
+            _clear_pending()
         return self._ended.is_set()
 
     def stack(self) -> list[traceback.FrameSummary]:
-        """Where it is, innermost last."""
+        """The thread's stack, innermost frame last."""
         return stack_of(self.thread_id)
 
 
-process_ends = threading.Event()
-_under_way: weakref.WeakSet[Attempt] = weakref.WeakSet()
+process_is_exiting = threading.Event()
+_threads: weakref.WeakSet[InterruptibleThread] = weakref.WeakSet()
 
 
 def _wait_for_imports() -> None:
-    """Before a fork: a module that is half loaded there could never be loaded."""
+    """Before a fork: the child could never finish loading a half-loaded module."""
     until = time.monotonic() + _IMPORT_S
     while _is_importing() and time.monotonic() < until:
         time.sleep(_LOOK_EVERY_S)
 
 
 def _is_importing() -> bool:
-    frames, here = sys._current_frames(), threading.get_ident()
-    threads = {attempt.thread_id for attempt in list(_under_way)} - {here}
-    return any(_imports(frames[thread]) for thread in threads & frames.keys())
+    frames = sys._current_frames()
+    others = {thread.thread_id for thread in list(_threads)} - {threading.get_ident()}
+    return any(_imports(frames[thread_id]) for thread_id in others & frames.keys())
 
 
 os.register_at_fork(
     before=_wait_for_imports,
-    after_in_child=_under_way.clear,  # threads stay with the parent
+    after_in_child=_threads.clear,  # the child has none of the parent's threads
 )
 
 
 @atexit.register
 def _stop_all() -> None:
-    """A thread that comes back from C into an interpreter that is gone would crash."""
-    process_ends.set()
+    """A thread that returns from C after the interpreter has ended would crash."""
+    process_is_exiting.set()
     until = time.monotonic() + _AT_EXIT_S
-    for attempt in list(_under_way):
-        attempt.stop(until - time.monotonic())
+    for thread in list(_threads):
+        thread.stop(until - time.monotonic())
 
 
 def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
+    """The stack of a thread, innermost frame last; empty if the thread has ended."""
     frame = sys._current_frames().get(thread_id)
-    # Source lines are not read: a hung file system must not hang this one too.
-    return (
-        list(
-            traceback.StackSummary.extract(
-                traceback.walk_stack(frame), lookup_lines=False
-            )
-        )[::-1]
-        if frame
-        else []
+    if frame is None:
+        return []
+    # Source lines are not read: a hung file system must not hang this thread too.
+    stack = traceback.StackSummary.extract(
+        traceback.walk_stack(frame), lookup_lines=False
     )
+    return list(stack)[::-1]
 
 
 @contextlib.contextmanager
-def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
-    """Raises `GivenUp` in this thread if the body has not ended by then.
+def interrupt_after(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
+    """Raises `Interrupted` in this thread if the body has not ended by then.
 
-    For work that only this thread can do. `is_late` gets the thread's id and has the
-    last word.
+    For work that only this thread can do. `is_late` takes the thread's id; only if it
+    returns True is the thread interrupted.
     """
-    lock, over, sent = threading.Lock(), threading.Event(), threading.Event()
+    lock = threading.Lock()
+    over = threading.Event()
+    sent = threading.Event()
     me = threading.get_ident()
 
     def watch() -> None:
@@ -189,65 +191,65 @@ def interrupted(until: float, is_late: Callable[[int], bool]) -> Iterator[None]:
         with lock:
             over.set()
         if sent.is_set():
-            # What was sent and has not arrived must not arrive in the caller's code.
-            _settle()
+            # An interrupt that is still pending must not arrive in the caller's code.
+            _clear_pending()
 
 
-def _settle() -> None:
-    """Takes in what was sent to this thread, and leaves nothing pending.
+def _clear_pending() -> None:
+    """Receives an interrupt in this thread, so that no exception stays pending.
 
-    CPython before 3.13 notes in one place for all threads that an exception is pending,
-    and clears that when one arrives. One that was sent to a thread which ended first
-    would be looked for at every jump from then on, and a profiler would never end.
+    CPython before 3.13 has one flag for all threads that an exception is pending, and
+    clears it when one arrives. If the thread ended first, the interpreter would look
+    for the exception at every jump from then on, and a profiler would never end.
     """
     try:
         _raise_in(threading.get_ident())
         while True:
             pass
-    except GivenUp:
+    except Interrupted:
         pass
 
 
-_turns_lock = forks.lock()
-_turns = 0
-_usual_turn_s = 0.0
+_interval_lock = forks.lock()
+_interval_users = 0  # of `short_switch_interval`
+_usual_interval_s = 0.0
 
 
 @contextlib.contextmanager
-def short_turns() -> Iterator[None]:
-    """Threads take turns more often, so that work behind a caller delays it little.
+def short_switch_interval() -> Iterator[None]:
+    """Shortens the interpreter's switch interval while background work runs.
 
-    An operation gives up the interpreter while it computes, and by default waits 5 ms
+    A torch operation releases the GIL while it computes. By default it then waits 5 ms
     to get it back from a thread that is busy in Python.
     """
-    global _turns, _usual_turn_s
-    with _turns_lock:
-        if not _turns:
-            _usual_turn_s = sys.getswitchinterval()
-            sys.setswitchinterval(min(_usual_turn_s, 2e-4))
-        _turns += 1
+    global _interval_users, _usual_interval_s
+    with _interval_lock:
+        if not _interval_users:
+            _usual_interval_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_usual_interval_s, 2e-4))
+        _interval_users += 1
     try:
-        with forks.undone_in_fork(_end_short_turns):
+        with forks.undone_in_fork(_restore_interval):
             yield
     finally:
-        _end_short_turns()
+        _restore_interval()
 
 
-def _end_short_turns() -> None:
-    global _turns
-    with _turns_lock:
-        _turns -= 1
-        if not _turns:
-            sys.setswitchinterval(_usual_turn_s)
+def _restore_interval() -> None:
+    global _interval_users
+    with _interval_lock:
+        _interval_users -= 1
+        if not _interval_users:
+            sys.setswitchinterval(_usual_interval_s)
 
 
 def _interrupt(thread_id: int) -> bool:
-    """Raises `GivenUp` in a thread that is in a loop in Python; False in all else.
+    """Raises `Interrupted` in a thread that is in a Python loop; else returns False.
 
-    An exception set from outside is raised at the next instruction of Python that the
-    thread runs. If it is in C++, that can be a function which C++ calls back where
-    nothing may be thrown, and the process would abort. A thread that gave way at the
-    jump back of a loop raises it there.
+    The thread raises an exception set from outside at its next Python instruction. If
+    the thread is in C++, that may be in a callback where C++ does not allow exceptions,
+    and the process would abort. A thread that released the GIL at the backward jump of
+    a loop raises it there.
     """
     frame = sys._current_frames().get(thread_id)
     if frame is None or not _is_interruptible(frame):
@@ -261,9 +263,9 @@ def _is_interruptible(frame: FrameType) -> bool:
     at_jump = "JUMP_BACKWARD" in instruction
     if not at_jump and frame.f_lasti not in _plain_waits(frame.f_code):
         return False
-    if any(part in frame.f_code.co_filename for part in _LEFT_ALONE):
+    if any(part in frame.f_code.co_filename for part in _NEVER_INTERRUPTED):
         return False
-    return not _imports(frame.f_back)  # modules would stay half loaded
+    return not _imports(frame.f_back)  # an interrupted import leaves a broken module
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -276,17 +278,18 @@ def _imports(frame: FrameType | None) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _plain_waits(code: CodeType) -> frozenset[int]:
-    """Where code calls what waits in C, and calls nothing back."""
-    found, name = set(), None
+    """The offsets at which code calls a C function that only waits."""
+    offsets = set()
+    name = None
     for instruction in dis.get_instructions(code):
         if instruction.opname.startswith("LOAD_"):
             name = instruction.argval if isinstance(instruction.argval, str) else name
         elif "CALL" in instruction.opname and name in _WAITS:
-            found.add(instruction.offset)
-    return frozenset(found)
+            offsets.add(instruction.offset)
+    return frozenset(offsets)
 
 
 def _raise_in(thread_id: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread_id), ctypes.py_object(GivenUp)
+        ctypes.c_ulong(thread_id), ctypes.py_object(Interrupted)
     )

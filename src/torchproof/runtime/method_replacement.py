@@ -1,4 +1,7 @@
-"""What stands in for a method of one module, and what was asked for it."""
+"""`MethodReplacement`: replaces a method of one module by a callable that may compile.
+
+Also the `Options` of `torchproof.compile`, which are pickled with the model.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
-from torchproof.strategies import Given, Strategy, parse
+from torchproof.strategies import RecipeSource, Strategy, parse
 from torchproof.torch_private import frames, scripting
 
 Verify = Literal["first", False] | int
@@ -22,7 +25,7 @@ Verify = Literal["first", False] | int
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for; pickled with the model, but for `on_event`."""
+    """The options of `torchproof.compile`; pickled with the model except `on_event`."""
 
     strategy: str
     why: str
@@ -33,65 +36,65 @@ class Options:
     monitor: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict)
     on_event: Listener | None = None
-    recipe: Given | None = None
-    by_recipe: Strategy | None = None  # what its recipe says, as it can be followed
+    recipe: RecipeSource | None = None
+    by_recipe: Strategy | None = None  # the recipe's strategy, as a forward can run it
 
     @property
-    def asked(self) -> Strategy:
+    def requested(self) -> Strategy:
         return self.by_recipe or parse(self.strategy)
 
     @property
     def compile_with(self) -> dict[str, Any]:
-        """What torch.compile is told, by the strategy and beside it."""
-        return {**self.asked.arguments, **self.arguments}
+        """The arguments for `torch.compile`, from the strategy and from the user."""
+        return {**self.requested.arguments, **self.arguments}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"on_event": None}
 
 
 class _Documentation:
-    """The text of what a part stands for; of the class itself, its own."""
+    """The docstring of the replaced method; on the class, the class's own."""
 
     def __init__(self, text: str | None) -> None:
         self._text = text
 
-    def __get__(self, part: Part | None, kind: type) -> str | None:
+    def __get__(self, part: MethodReplacement | None, kind: type) -> str | None:
         return self._text if part is None else part.eager.__doc__
 
 
-class _Nobody:
-    """Stands for the owner of a function: its class never has another forward."""
+class _NoOwner:
+    """The owner of a function: its class never gets another forward."""
 
     forward = None
 
 
-_NOBODY = _Nobody()
+_NO_OWNER = _NoOwner()
 
 
-class Part:
-    """A method of a module, or a function, that can run compiled or as it is.
+class MethodReplacement:
+    """Replaces a method of a module, or a function, and runs it compiled or eager.
 
-    Attributes that it does not have itself are those of what it stands for: they are
-    read, set and deleted there.
+    Attributes that it does not have itself are read, set and deleted on the replaced
+    method or function.
     """
 
-    _counting: tuple[Any, ...] = ()  # where calls are counted, if they are
+    _per_call_counters: tuple[Any, ...] = ()  # set by a class that counts calls
 
     def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
         self.owner = owner
         self.name = name
-        # A method of the class is looked up anew, so that a copy calls its own.
+        # None for a method of the class: a copy of the module then looks up its own.
         self.plain = plain
         self._remember_class()
         self.rebuild: Callable[[], None] = self.rebuild_eager
-        self._is_made = type(self) is Part
-        scripting.read_source_of(Part, _eager_of)
+        self._initialised = type(self) is MethodReplacement
+        scripting.read_source_of(MethodReplacement, _eager_of)
         if owner is not None:
             _live.add(self)
 
     @property
     def eager(self) -> Callable[..., Any]:
-        """What a call runs that is not compiled, bound as Python binds it."""
+        """The original method, bound as Python binds it."""
         if self.plain is not None:
             plain: Callable[..., Any] = self.plain
             return plain
@@ -99,34 +102,40 @@ class Part:
         method = _in_class(kind, self.name)
         if method is None:
             dynamic: Any = getattr(kind, "__getattr__")  # noqa: B009
-            found: Callable[..., Any] = dynamic(self.owner, self.name)
-            return found
-        if isinstance(method, Part):  # compiled in the body of the class
+            bound: Callable[..., Any] = dynamic(self.owner, self.name)
+            return bound
+        if isinstance(method, MethodReplacement):  # compiled in the body of the class
             method = method.plain
         bind = getattr(type(method), "__get__", None)
         return method if bind is None else bind(method, self.owner, kind)
 
     @property
     def run(self) -> Callable[..., Any]:
-        """What a call runs from here on."""
-        run: Callable[..., Any] = self._of_each_call[0]
+        """The callable that each call runs."""
+        run: Callable[..., Any] = self._per_call[0]
         return run
 
     @run.setter
     def run(self, run: Callable[..., Any]) -> None:
-        self._run = run  # for Dynamo, which would look at all that is in a tuple
-        # In one attribute, as each that a call reads takes time. A class that has no
-        # such attribute, like that of a scripted module, has none to compare either.
+        self._run = run  # for Dynamo, which would trace everything in a tuple
+        # One tuple, because every attribute that a call reads takes time. The class of
+        # a scripted module lacks the method, so there is nothing to compare.
         is_method = self.owner is not None and hasattr(type(self.owner), self.name)
-        owner = self.owner if is_method else _NOBODY
-        self._of_each_call = run, owner, self.name, self._seen, *self._counting
+        owner = self.owner if is_method else _NO_OWNER
+        self._per_call = (
+            run,
+            owner,
+            self.name,
+            self._class_method,
+            *self._per_call_counters,
+        )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return self._run(*args, **kwargs)
-        run, owner, name, seen = self._of_each_call
-        if getattr(type(owner), name, None) is not seen:
-            run = self.look_again()
+        run, owner, name, method = self._per_call
+        if getattr(type(owner), name, None) is not method:
+            run = self.refresh_method()
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
@@ -137,24 +146,25 @@ class Part:
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain)
 
-    # -- the class, which may change ---------------------------------------------------
+    # -- changes of the class ----------------------------------------------------------
 
     def _remember_class(self) -> None:
         kind = type(self.owner)
-        self._class, self._method = kind, _in_class(kind, self.name)
-        # What a call compares: for most methods, the function itself.
+        self._class = kind
+        self._method = _in_class(kind, self.name)
+        # Each call compares this: for most methods, the function itself.
         is_method = self.owner is not None
-        self._seen = getattr(kind, self.name, None) if is_method else None
-        # Dynamo follows an attribute where it cannot follow a property.
+        self._class_method = getattr(kind, self.name, None) if is_method else None
+        # Dynamo can trace an attribute where it cannot trace a property.
         self.__wrapped__ = self.run = eager = self.eager
         self.__module__ = getattr(eager, "__module__", None) or type(self).__module__
 
-    def look_again(self) -> Callable[..., Any]:
-        """Runs another method from here on, if the class has another one by now."""
-        with _looking:
+    def refresh_method(self) -> Callable[..., Any]:
+        """Rebuilds the callable if the class has another method now; returns it."""
+        with _refreshing:
             kind = type(self.owner)
             method = _in_class(kind, self.name)
-            # Of a class method, say, each look makes another object.
+            # `getattr` makes a new object each time for a class method, for example.
             if kind is not self._class or method is not self._method:
                 before = self.run
                 self._remember_class()
@@ -165,10 +175,10 @@ class Part:
     def rebuild_eager(self) -> None:
         self.run = self.eager
 
-    # -- attributes of what it stands for ----------------------------------------------
+    # -- attributes of the replaced method ---------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        if "plain" not in self.__dict__:  # not made yet
+        if "plain" not in self.__dict__:  # not initialised yet
             raise AttributeError(name)
         return getattr(self.eager, name)
 
@@ -185,7 +195,7 @@ class Part:
             delattr(self.eager, name)
 
     def _owns(self, name: str) -> bool:
-        if not self.__dict__.get("_is_made") or name in self.__dict__:
+        if not self.__dict__.get("_initialised") or name in self.__dict__:
             return True
         return name != "__doc__" and _in_class(type(self), name) is not None
 
@@ -193,40 +203,40 @@ class Part:
         cls.__doc__ = _Documentation(cls.__doc__)  # type: ignore[assignment]
 
     def remove_parts(self) -> None:
-        """Takes back what it had others put in place of their own."""
+        """Removes the replacements that it installed in other modules."""
 
     @classmethod
-    def put(cls, owner: nn.Module, name: str, *rest: Any) -> Part:
-        """Stands in for a method of this one module from here on."""
-        known = owner.__dict__.get(name)
-        plain = known.plain if isinstance(known, Part) else known
-        if isinstance(known, Part):
-            known.remove_parts()
+    def install(cls, owner: nn.Module, name: str, *rest: Any) -> MethodReplacement:
+        """Replaces a method of this one module."""
+        current = owner.__dict__.get(name)
+        plain = current.plain if isinstance(current, MethodReplacement) else current
+        if isinstance(current, MethodReplacement):
+            current.remove_parts()
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
 
 
-def _eager_of(part: Part) -> Callable[..., Any]:
+def _eager_of(part: MethodReplacement) -> Callable[..., Any]:
     return part.eager
 
 
-_live: weakref.WeakSet[Part] = weakref.WeakSet()
-_looking = threading.RLock()
+_live: weakref.WeakSet[MethodReplacement] = weakref.WeakSet()
+_refreshing = threading.RLock()
 
 
-def look_again() -> None:
-    """Every part takes up the method that its class has by now.
+def refresh_all() -> None:
+    """Rebuilds every replacement whose class has another method now.
 
-    For what is about to be traced: Dynamo follows `run`, and compares nothing.
+    Needed before tracing: Dynamo traces `run` without comparing the method.
     """
     for part in list(_live):
-        if getattr(type(part.owner), part.name, None) is not part._seen:
-            part.look_again()
+        if getattr(type(part.owner), part.name, None) is not part._class_method:
+            part.refresh_method()
 
 
 def _in_class(kind: type, name: str) -> Any:
-    """What a class has under a name, as it lies there; None if nothing does."""
+    """The attribute of a class, unbound; None if the class has none."""
     for base in kind.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
@@ -234,7 +244,7 @@ def _in_class(kind: type, name: str) -> Any:
 
 
 def why_eager(owner: nn.Module | None) -> str | None:
-    """Why nothing can stand in for the forward of a module."""
+    """Why the forward of a module cannot be replaced, or None."""
     if isinstance(owner, torch.jit.ScriptModule):
         return "TorchScript modules cannot be compiled"
     method = _in_class(type(owner), "forward")
@@ -247,17 +257,17 @@ def why_eager(owner: nn.Module | None) -> str | None:
 
 
 def method_of(owner: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """The module that has a method, and its name; of a module, its forward."""
+    """The module that has a method, and the method's name; of a module, `forward`."""
     holder, _, name = path.rpartition(".")
     if path == "forward":
         raise UserError("core:forward is the whole model: strategy='full'")
     try:
-        found = owner.get_submodule(holder)
+        module = owner.get_submodule(holder)
     except AttributeError as error:
         raise UserError(f"core:{path}: {error}") from None
-    method = getattr(found, name, None)
+    method = getattr(module, name, None)
     if isinstance(method, nn.Module):
         return method, "forward"
     if not callable(method):
-        raise UserError(f"core:{path}: {type(found).__name__} has no method {name}")
-    return found, name
+        raise UserError(f"core:{path}: {type(module).__name__} has no method {name}")
+    return module, name

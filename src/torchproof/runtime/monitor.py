@@ -1,7 +1,7 @@
-"""How long calls take in production, and whether compiled code has become slow.
+"""Measures latency in production, and reports when compiled calls become slow.
 
-Times are those of the host: on CUDA a call that only launches work ends before the work
-does, as it did when eager was timed.
+Times are host times: on CUDA a call may return before its kernels end. That holds for
+compiled and for eager calls alike.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from torchproof.runtime.status_report import Latency
 from torchproof.runtime.telemetry import Telemetry
 
-_KEPT = 1000
-_FEWEST = 50  # times of each before the two are compared
-_SLOWER = 1.05
-_LOOK_EVERY = 100
+_KEPT = 1000  # times of each kind
+_FEWEST = 50  # times of each kind that a comparison needs
+_SLOWER = 1.05  # ratio to eager's median
+_LOOK_EVERY = 100  # calls
 
 
 class Monitor:
-    """Keeps the latest times of calls, apart for compiled and for eager ones."""
+    """Keeps the latest times of compiled and of eager calls."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
@@ -31,7 +31,7 @@ class Monitor:
             "eager": deque(maxlen=_KEPT),
             "compiled": deque(maxlen=_KEPT),
         }
-        self.eager_ms: float | None = None  # where it was measured before
+        self.eager_ms: float | None = None  # from a speed trial, if there was one
         self._calls = 0
         self.drifted = False
 
@@ -56,9 +56,9 @@ class Monitor:
             self._look_for_drift()
 
     def _look_for_drift(self) -> None:
-        """Says once, until it is over, that compiled calls are slower than eager was.
+        """Reports once per drift that the latest compiled calls are slower than eager.
 
-        The latest of them: what a thousand calls had been is of no use to anybody.
+        Older calls would hide a recent change.
         """
         eager, compiled = (list(self._times_ms[key]) for key in ("eager", "compiled"))
         was = percentile(eager, 50) if len(eager) >= _FEWEST else self.eager_ms
@@ -71,7 +71,7 @@ class Monitor:
                 logging.WARNING,
                 f"compiled calls take {now:.3g} ms, eager took {was:.3g} ms",
             )
-            self._telemetry.tell("drift", {"compiled_ms": now, "eager_ms": was})
+            self._telemetry.emit("drift", {"compiled_ms": now, "eager_ms": was})
         self.drifted = slower
 
     def latency(self) -> dict[str, Latency]:
@@ -83,6 +83,6 @@ class Monitor:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """By nearest rank."""
+    """The nearest-rank percentile."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

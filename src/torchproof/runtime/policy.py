@@ -1,6 +1,6 @@
-"""How to compile a model of which nothing has been measured: by its size.
+"""Chooses a strategy by the size of a model, if nothing has been measured.
 
-In comes a model, on any device or none; out goes a `Plan`. Nothing is run or changed.
+Takes a model, also on the meta device; returns a `Plan`. It runs and changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REGIONAL_BELOW = 40e9
 
 @dataclass(frozen=True)
 class Plan:
-    """The strategy and why; counts are None where there is no module to count."""
+    """A strategy and the reason; the counts are None for a function."""
 
     strategy: Strategy
     why: str
@@ -43,36 +43,36 @@ def plan(
     full_below: float = FULL_BELOW,
     regional_below: float = REGIONAL_BELOW,
 ) -> Plan:
-    """What to compile: the whole model, its repeated blocks, or nothing.
+    """Whether to compile the whole model, its repeated blocks, or nothing.
 
-    The limits are numbers of parameters; at a limit the larger model's rule holds.
+    The limits are numbers of parameters. A model at a limit belongs to the larger ones.
     """
     if not isinstance(model, nn.Module):
-        return Plan("full", "a function, without parameters to go by")
+        return Plan("full", "a function: it has no parameters to count")
     count = sum(_numel(each) for each in model.parameters())
     size = _bytes(model.parameters()) + _bytes(model.buffers())
-    told = f"{_amount(count)} parameters"
+    amount = f"{_amount(count)} parameters"
     if count < full_below:
-        why = f"{told}, below {_amount(full_below)}: compiled as a whole"
+        why = f"{amount}, below {_amount(full_below)}: compiled as a whole"
         return Plan("full", why, count, size)
     if count < regional_below:
         why = (
-            f"{told}, from {_amount(full_below)} and below {_amount(regional_below)}:"
-            " compiled block by block, as compile time grows with the graph"
+            f"{amount}, from {_amount(full_below)} and below {_amount(regional_below)}:"
+            " compiled block by block, because compile time grows with the graph"
         )
         return Plan("regional", why, count, size)
     why = (
-        f"{told}, not below {_amount(regional_below)}: not compiled unmeasured;"
-        " give an example and min_gain to have it measured, or a strategy"
+        f"{amount}, not below {_amount(regional_below)}: not compiled without a"
+        " measurement; pass example= and min_gain= to measure it, or strategy="
     )
     return Plan("eager", why, count, size)
 
 
 def _numel(parameter: torch.Tensor) -> int:
-    """Of all shards together."""
+    """The number of elements of all shards together."""
     if nn.parameter.is_lazy(parameter):
         return 0  # a lazy module has not created it yet
-    # FSDP's flat parameters are views of one shard; a DTensor counts all of them.
+    # FSDP's flat parameters are views of one shard; `numel` of a DTensor counts all.
     whole = getattr(parameter, "_unpadded_unsharded_size", None)
     return int(whole.numel() if whole is not None else parameter.numel())
 
@@ -87,7 +87,7 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def _is_packed(tensor: torch.Tensor) -> bool:
-    """Holds its numbers in tensors of another type, as quantised weights do."""
+    """Whether its data lies in tensors of another type, as of quantised weights."""
     return any(part.dtype != tensor.dtype for part in plain_tensors(tensor))
 
 

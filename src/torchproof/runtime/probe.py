@@ -1,10 +1,10 @@
-"""One compiled call in a child process: what kills that one, kills nothing here.
+"""Tries one compiled call in a child process, so that a crash does no harm here.
 
-In come the model and the arguments of a call. Out goes None if the child ran it, with
-its backward pass where outputs require gradients, else one line that says why not: a
-crash, a device error, a hang, an exception. A model that does not reach the child (it
-cannot be pickled, its class lives in the main program, memory lacks for a second one)
-raises `NotProbed`.
+`probe` takes the model and the arguments of a call. It returns None if the child ran
+the call, and its backward pass if outputs require gradients. Otherwise it returns one
+line with the reason: a crash, a device error, a hang, an exception. It raises
+`NotProbed` if the child cannot get the model: the model cannot be pickled, its class is
+defined in the main program, or there is no memory for a second copy.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torchproof.runtime import child_processes, probe_child
 from torchproof.runtime.compile_phases import phase_of_frames
 from torchproof.runtime.speed_trial import lack_of_memory
 
-_LEAST_LOADING_S = 120.0  # importing torch takes seconds, on a busy machine many
+_LEAST_LOADING_S = 120.0  # importing torch may take many seconds on a busy machine
 _POLL_S = 0.05
 _STACK_S = 0.3
 _OUTPUT = "output.txt"
 
 
 class NotProbed(Exception):
-    """The model could not be tried in a child; nothing is known about it."""
+    """The model could not be tried in a child process."""
 
     def __str__(self) -> str:
         return one_line(f"could not be probed: {self.args[0]}", 300)
@@ -52,34 +52,41 @@ def probe(
 ) -> str | None:
     """Why the compiled model does not run on this example, or None.
 
-    `seconds` are for compiling and running it; starting the child is not counted in.
-    Without arguments for torch.compile, the model is one that compiles itself.
+    `seconds` limit compiling and running, without the start of the child. Without
+    `compile_arguments`, the model compiles itself.
     """
     if isinstance(model, nn.Module) and (lack := lack_of_memory(model)):
         raise NotProbed(lack)
     arguments = None if compile_arguments is None else dict(compile_arguments)
-    surroundings = torch.is_grad_enabled(), torch.get_default_dtype()
-    call = probe_child.Call(model, args, dict(kwargs), arguments, *surroundings)
+    call = probe_child.Call(
+        model=model,
+        args=args,
+        kwargs=dict(kwargs),
+        arguments=arguments,
+        grad=torch.is_grad_enabled(),
+        default_dtype=torch.get_default_dtype(),
+    )
     with tempfile.TemporaryDirectory(prefix="torchproof-probe-") as name:
         folder = Path(name)
         try:
             torch.save(call, folder / probe_child.CALL)
         except Exception as error:
             raise NotProbed(f"{type(error).__name__}: {error}") from None
-        return _tried(folder, seconds)
+        return _run_child(folder, seconds)
 
 
-def _tried(folder: Path, seconds: float) -> str | None:
-    mark, hung_in = uuid.uuid4().hex, None
+def _run_child(folder: Path, seconds: float) -> str | None:
+    mark = uuid.uuid4().hex
+    hung_in = None
     process = _start(folder, seconds, mark)
     try:
         if not _ends(process, folder, seconds):
-            hung_in = _place_asked_for(process, folder)
+            hung_in = _request_place(process, folder)
     finally:
         child_processes.kill_tree(process.pid, mark)
         code = process.wait()
         child_processes.kill_tree(None, mark)
-    stage, error = _told(folder)
+    stage, error = _read_stage(folder)
     if stage == probe_child.DONE:
         return None
     if hung_in is not None:
@@ -97,7 +104,7 @@ def _tried(folder: Path, seconds: float) -> str | None:
 
 
 def _start(folder: Path, seconds: float, mark: str) -> subprocess.Popen[bytes]:
-    # -P: the parent's sys.path is all there is, without the current folder first.
+    # -P: use the parent's sys.path alone, without the current folder first.
     command = [sys.executable, "-P", "-m", probe_child.__name__, str(folder)]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     with (folder / _OUTPUT).open("wb") as output:
@@ -116,31 +123,32 @@ def _ends(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> boo
     until = time.monotonic() + max(seconds, _LEAST_LOADING_S)
     loading = True
     while process.poll() is None:
-        if loading and _told(folder)[0] != probe_child.LOADING:
-            loading, until = False, time.monotonic() + seconds
+        if loading and _read_stage(folder)[0] != probe_child.LOADING:
+            loading = False
+            until = time.monotonic() + seconds
         if time.monotonic() > until:
             return False
         time.sleep(_POLL_S)
     return True
 
 
-def _told(folder: Path) -> tuple[str, str | None]:
+def _read_stage(folder: Path) -> tuple[str, str | None]:
     """The stage the child has reached, and its error."""
     try:
-        told = json.loads((folder / probe_child.STAGE).read_text())
+        record = json.loads((folder / probe_child.STAGE).read_text())
     except FileNotFoundError:
         return probe_child.LOADING, None
-    return told["stage"], told["error"]
+    return record["stage"], record["error"]
 
 
-def _place_asked_for(process: subprocess.Popen[bytes], folder: Path) -> str:
+def _request_place(process: subprocess.Popen[bytes], folder: Path) -> str:
     process.send_signal(signal.SIGUSR1)
     time.sleep(_STACK_S)
     return _place(folder)
 
 
 def _place(folder: Path) -> str:
-    """Where the child was: a phase of compiling, or the innermost function."""
+    """Where the child was: a compile phase, or the innermost function."""
     try:
         threads = child_processes.parse_stacks((folder / probe_child.STACK).read_text())
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """The child process that tries compiled code; `probe` starts it.
 
-In come a folder with a pickled call and the number of the parent process. Out go, in
-the same folder, the stage it has reached, the error it ended with if any, and where it
-was when it crashed or was asked.
+Takes a folder with a pickled call, the parent's process id and a time limit. Writes
+into the same folder the stage it has reached, its error if there is one, and its stack
+on a crash or on SIGUSR1.
 """
 
 from __future__ import annotations
@@ -19,20 +19,28 @@ from typing import Any, NamedTuple, NoReturn
 
 from torchproof.runtime import child_processes
 
-CALL, STAGE, STACK = "call.pt", "stage.json", "stack.txt"
-LOADING, RUNNING, DONE = "loading", "running", "done"
+# Files in the folder.
+CALL = "call.pt"
+STAGE = "stage.json"
+STACK = "stack.txt"
+# Stages.
+LOADING = "loading"
+RUNNING = "running"
+DONE = "done"
 _PARENT_CHECK_S = 0.5
-_GRACE_S = 60.0  # beyond which a child ends whose interpreter is blocked
-_LONGEST_S = 1e9  # that the timer takes
+_GRACE_S = 60.0  # after which a timer ends a child whose GIL is held
+_LONGEST_S = 1e9  # the longest time that the timer takes
 
 
 class Call(NamedTuple):
-    """What the parent pickles."""
+    """The call that the parent pickles."""
 
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    arguments: dict[str, Any] | None  # of torch.compile; None: it compiles itself
+    arguments: (
+        dict[str, Any] | None
+    )  # of torch.compile; None: the model compiles itself
     grad: bool
     default_dtype: Any
 
@@ -46,21 +54,21 @@ def main() -> None:
     faulthandler.dump_traceback_later(patience_s, exit=True, file=stack)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     stage = LOADING
-    tell(folder, stage)
+    write_stage(folder, stage)
     try:
         call = _load(folder / CALL)
         stage = RUNNING
-        tell(folder, stage)
+        write_stage(folder, stage)
         _run(call)
     except Exception as error:
-        tell(folder, stage, f"{type(error).__name__}: {error}")
+        write_stage(folder, stage, f"{type(error).__name__}: {error}")
         _leave(1)
-    tell(folder, DONE)
+    write_stage(folder, DONE)
     _leave(0)
 
 
-def tell(folder: Path, stage: str, error: str | None = None) -> None:
-    """Replaces what was told before, in one step."""
+def write_stage(folder: Path, stage: str, error: str | None = None) -> None:
+    """Replaces the stage file atomically."""
     fresh = folder / f"{STAGE}.part"
     fresh.write_text(json.dumps({"stage": stage, "error": error}))
     fresh.replace(folder / STAGE)
@@ -69,7 +77,7 @@ def tell(folder: Path, stage: str, error: str | None = None) -> None:
 def _load(path: Path) -> Call:
     import torch
 
-    # Written by the parent a moment ago, into a folder that only this user can enter.
+    # The parent wrote it a moment ago, into a folder that only this user can enter.
     call: Call = torch.load(path, weights_only=False)
     return call
 
@@ -100,7 +108,7 @@ def _end_with(parent: int) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """Not by sys.exit: torch would wait there for its worker pool."""
+    """Ends without sys.exit, where torch would wait for its worker pool."""
     child_processes.kill_tree(os.getpid(), os.environ[child_processes.MARK_VARIABLE])
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""What a recipe asks of an entry: the strategy, its blocks, and sizes to mark."""
+"""Applies a recipe to a compiled forward: its strategy, blocks and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -12,48 +12,51 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import UserError
-from torchproof.runtime.method_replacement import Part, why_eager
-from torchproof.strategies import Given, Plan, Strategy, Varying, parse
+from torchproof.runtime.method_replacement import MethodReplacement, why_eager
+from torchproof.strategies import Plan, RecipeSource, Strategy, Varying, parse
 from torchproof.torch_private import mark_weakly_dynamic
 
 _NOT_WAITING = (
-    "wait=False: nothing is replayed, since recording takes the caller's time"
+    "wait=False: no CUDA graph is used, because recording would make the caller wait"
 )
 _WHOLE_STEP = (
-    "the recipe records loss and backward with the model, which a forward alone cannot"
-    " be: torchproof.graph(model, recipe={name}) gives the whole step"
+    "the recipe records forward, loss and backward in one CUDA graph, and"
+    " torchproof.compile compiles the forward only: use"
+    " torchproof.graph(model, recipe={name}) for the whole step"
 )
 
 
 def assert_alone(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    beside = [*(["strategy"] * (settings["strategy"] is not None)), *arguments]
-    if beside:
+    others = list(arguments)
+    if settings["strategy"] is not None:
+        others.insert(0, "strategy")
+    if others:
         raise UserError(
-            f"recipe and {', '.join(beside)}: the recipe says how to compile; give one"
-            " or the other"
+            f"recipe and {', '.join(others)}: the recipe already says how to compile;"
+            " give one or the other"
         )
 
 
 def strategy_of(
-    source: Given, model: nn.Module | None, *, wait: bool
+    source: RecipeSource, model: nn.Module | None, *, wait: bool
 ) -> tuple[Strategy, str]:
-    """The recipe's strategy as a forward can follow it, and why it is in force."""
+    """The recipe's strategy as a forward can run it, and where it comes from."""
     if why := why_eager(model):
         return parse("eager"), why
     recipe = source.recipe
     if recipe is None:
-        return parse("eager"), f"{source.name} is damaged"
+        return parse("eager"), f"{source.name} is not a valid recipe"
     strategy = recipe.strategy
     if graph_left_out(source, wait=wait):
         strategy = strategy.in_graph
-    # Nothing here makes a graph break an error.
+    # In production a graph break is not an error.
     arguments = {k: v for k, v in strategy.arguments.items() if k != "fullgraph"}
     name = "the recipe" if source.path is None else f"recipe {source.path}"
     return dataclasses.replace(strategy, arguments=arguments), name
 
 
-def graph_left_out(source: Given, *, wait: bool) -> str | None:
-    """Why a recipe that has a graph is followed without it."""
+def graph_left_out(source: RecipeSource, *, wait: bool) -> str | None:
+    """Why the CUDA graph of a recipe is not used, or None."""
     recipe = source.recipe
     if recipe is None or not recipe.strategy.graph:
         return None
@@ -63,29 +66,29 @@ def graph_left_out(source: Given, *, wait: bool) -> str | None:
     return None if wait else _NOT_WAITING
 
 
-def plan_of(source: Given | None) -> Plan:
+def plan_of(source: RecipeSource | None) -> Plan:
     return Plan() if source is None or source.recipe is None else source.recipe.plan
 
 
-def measured_training(source: Given | None) -> bool:
+def measured_training(source: RecipeSource | None) -> bool:
     return source is not None and source.recipe is not None and source.recipe.train
 
 
 def whole_varying(plan: Plan) -> Varying:
-    """The sizes to mark where one thing is compiled: the model, or one method."""
+    """The sizes to mark if the model, or one method, is compiled as a whole."""
     return next((site.varying for site in plan.sites if not site.paths), {})
 
 
 def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]:
-    """Marks the sizes that vary, right before each entry into compiled code."""
+    """Marks the sizes that vary as dynamic before each call of compiled code."""
     if not varying:
         return compiled
-    ways = [(first, rest, sizes) for (first, *rest), sizes in varying.items()]
+    paths = [(first, rest, sizes) for (first, *rest), sizes in varying.items()]
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
-        for first, rest, sizes in ways:
-            value = _at(given.get(first), rest)
+        arguments: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        for first, rest, sizes in paths:
+            value = _at(arguments.get(first), rest)
             if isinstance(value, Tensor):
                 for size in sizes:
                     if size < value.dim():
@@ -95,12 +98,13 @@ def marked(compiled: Callable[..., Any], varying: Varying) -> Callable[..., Any]
     return call
 
 
-def mark_regions(parts: list[Part], *, train: bool) -> None:
-    """Each is a region of the graph around it, whose code serves all that are alike.
+def mark_regions(parts: list[MethodReplacement], *, train: bool) -> None:
+    """Makes each block a region of the surrounding graph; equal blocks share code.
 
-    The block is an argument of the region: of methods torch 2.13 takes the weights of
-    the first block for all. With gradients, Inductor of torch 2.13 can lose those of
-    the first block: regions are used there only if they were measured, with `train`.
+    The block is an argument of the region: with bound methods, torch 2.13 uses the
+    weights of the first block for all. With gradients, Inductor of torch 2.13 can lose
+    those of the first block. So calls with gradients use regions only with `train`, if
+    the recipe was measured in training.
     """
     as_region = functools.cache(torch.compiler.nested_compile_region)
     for part in parts:
@@ -108,9 +112,11 @@ def mark_regions(parts: list[Part], *, train: bool) -> None:
         part.rebuild()
 
 
-def _mark_region(part: Part, as_region: Callable[..., Any], *, train: bool) -> None:
+def _mark_region(
+    part: MethodReplacement, as_region: Callable[..., Any], *, train: bool
+) -> None:
     part.run = part.eager
-    # Not a forward of somebody else's, for this one block, nor one without a block.
+    # Only for a forward of the block's own class, bound to the block itself.
     if isinstance(part.run, MethodType) and part.run.__self__ is part.owner:
         region = functools.partial(as_region(part.run.__func__), part.owner)
         part.run = region if train else _without_gradients(region, part.eager)
@@ -127,7 +133,7 @@ def _without_gradients(
 
 
 def _at(value: Any, steps: list[Any]) -> Any:
-    """What is there, or None: a call may be of another kind than those measured."""
+    """The value at a path, or None: a call may differ from those measured."""
     try:
         for step in steps:
             value = value[step]

@@ -1,13 +1,14 @@
-"""Whether compiled code is worth it: eager and compiled steps timed in turns.
+"""Times eager and compiled steps in turns, to decide whether compiled code is faster.
 
-In comes a function that makes both callables for a module, and an example call. Out
-goes a `Worth`. A step is a call, and where gradients are enabled and outputs require
-them, also the backward pass of the mean of the floating outputs, with `.grad`
-untouched. Steps run on a copy of the module; in place where a copy cannot be made or
-would fill more than half of the free memory, with all that they change put back.
+Takes a function that makes both callables for a module, and the arguments of an example
+call; returns a `SpeedTrial`. A step is one call. If gradients are enabled and outputs
+require them, a step also runs the backward pass of the mean of each such output, and
+leaves `.grad` unchanged. Steps run on a copy of the module. If the copy fails, or would
+fill more than half of the free memory, they run on the module itself, and the trial
+restores everything they change.
 
-The arms take turns in going first, so that a machine that gets slower meanwhile slows
-down both; `samples` compares them round by round.
+Eager and compiled code take turns in going first, so that a machine that slows down
+slows both; `records.stats` compares them round by round.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import saved, tensors_of
+from torchproof.runtime.forward_state import save_state, tensors_of
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.runtime.tensors.tree import walk
 
@@ -31,20 +32,21 @@ Call = Callable[..., Any]
 Make = Callable[[nn.Module | None], tuple[Call, Call]]
 
 _SHARE = 0.5  # of free memory that a copy of the module may fill
-_WARM_UP = 3  # steps of each arm
-_ROUND_S = 0.06  # what a round lasts for one arm, at least one step
+_WARM_UP = 3  # steps of each callable
+_ROUND_S = 0.06  # duration of a round of one callable, which has at least one step
 _FEWEST_ROUNDS = 4  # fewer give no interval
-# Standard deviation of an arm's speed by where its memory happens to lie. It is the
-# process measured in that goes on with either arm, so that its own luck does not count.
+# Standard deviation of a callable's speed that comes from where its memory happens to
+# lie. The process that measures also serves the calls, so its own layout cancels out.
 _LUCK = 0.008
 
 
 @dataclass(frozen=True)
-class Worth:
-    """What compiling gains: 0.25 when eager takes 1.25 times as long.
+class SpeedTrial:
+    """The gain of compiled code: 0.25 if eager takes 1.25 times as long.
 
-    `low` and `high` are the 95 percent interval of the gain; None where a step takes so
-    long that there were too few rounds. `samples`: steps timed of each arm.
+    `low` and `high` are the 95 percent interval of the gain. They are None if steps
+    took so long that there were too few rounds. `samples` counts the timed steps of
+    each callable.
     """
 
     eager_ms: float
@@ -57,10 +59,10 @@ class Worth:
     notes: tuple[str, ...] = ()
 
     def pays(self, min_gain: float) -> bool:
-        """Whether to run compiled code: it gains the minimum, and surely gains.
+        """Whether to run compiled code.
 
-        The measured gain has to reach the threshold, and the whole interval has to be
-        above 0. Without an interval nothing is sure, and eager is kept.
+        The measured gain must reach the threshold, and the whole interval must be above
+        0. Without an interval the model stays eager.
         """
         return self.gain >= min_gain and self.low is not None and self.low > 0
 
@@ -82,29 +84,29 @@ def measured(
     *,
     owner: nn.Module | None = None,
     seconds: float = 10.0,
-) -> Worth:
-    """Times both callables that `make` gives for the owner, or for a copy of it.
+) -> SpeedTrial:
+    """Times both callables that `make` returns for the owner, or for a copy of it.
 
-    Sampling ends after `seconds`, or up to twice that where a round takes long; the
-    first calls, which compile, are not counted in. What either callable raises is
-    raised, with everything put back.
+    Sampling ends after `seconds`, or after up to twice that if a round takes long. The
+    first calls, which compile, do not count. If a callable raises, the state is
+    restored and the error propagates.
     """
     subject, notes = _copied(owner)
     on_copy = subject is not None and subject is not owner
-    state = saved(None if on_copy else owner, args, kwargs)
+    state = save_state(None if on_copy else owner, args, kwargs)
     if not on_copy:
         notes += [f"not protected: {each}" for each in state.unprotected]
     try:
-        held = [tensor for _, tensor in tensors_of(subject, args, kwargs)]
-        arms = _Arms.of(make(subject), held, args, kwargs)
-        rounds = arms.rounds(seconds, state.restore)
+        tensors = [tensor for _, tensor in tensors_of(subject, args, kwargs)]
+        timer = _Timer.of(make(subject), tensors, args=args, kwargs=kwargs)
+        rounds = timer.rounds(seconds, state.restore)
     finally:
         state.restore()
-    return _worth(*rounds, where="copy" if on_copy else "in place", notes=notes)
+    return _summary(*rounds, where="copy" if on_copy else "in place", notes=notes)
 
 
 def lack_of_memory(owner: nn.Module) -> str | None:
-    """Why a second one would not fit beside a module, in words."""
+    """Why a second copy of a module would not fit into memory, or None."""
     sizes: dict[torch.device, int] = {}
     for tensor in {id(t): t for _, t in tensors_of(owner, (), {})}.values():
         lazy = nn.parameter.is_lazy(tensor)
@@ -112,13 +114,13 @@ def lack_of_memory(owner: nn.Module) -> str | None:
         sizes[tensor.device] = sizes.get(tensor.device, 0) + size
     for device, size in sizes.items():
         if device.type != "meta" and size > _SHARE * free_bytes(device):
-            taken = f"{size / 1e9:.3g} GB on {device}"
-            return f"it takes {taken}, more than half of what is free"
+            needed = f"{size / 1e9:.3g} GB on {device}"
+            return f"a copy needs {needed}, more than half of the free memory"
     return None
 
 
 def _copied(owner: nn.Module | None) -> tuple[nn.Module | None, list[str]]:
-    """A copy of the module, or itself with the reason."""
+    """A copy of the module, or the module itself and the reason."""
     if owner is None:
         return None, []
     if lack := lack_of_memory(owner):
@@ -126,13 +128,13 @@ def _copied(owner: nn.Module | None) -> tuple[nn.Module | None, list[str]]:
     try:
         return copy.deepcopy(owner), []
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 200)
-        return owner, [f"no copy: {told}"]
+        why = one_line(f"{type(error).__name__}: {error}", 200)
+        return owner, [f"no copy: {why}"]
 
 
 @dataclass(frozen=True)
-class _Arms:
-    """The two callables in the order eager, compiled, and how a step of them runs."""
+class _Timer:
+    """Runs and times steps of two callables, in the order eager, compiled."""
 
     calls: tuple[Call, Call]
     args: tuple[Any, ...]
@@ -141,37 +143,49 @@ class _Arms:
     devices: set[torch.device]
 
     @classmethod
-    def of(cls, calls: tuple[Call, Call], held: list[Tensor], *call: Any) -> _Arms:
-        """`held`: every tensor in reach of the call, which is (args, kwargs)."""
-        args, kwargs = call
-        wanted = {id(t): t for t in held if t.requires_grad}
-        devices = {tensor.device for tensor in held if tensor.is_cuda}
-        return cls(calls, args, dict(kwargs), [*wanted.values()], devices)
+    def of(
+        cls,
+        calls: tuple[Call, Call],
+        tensors: list[Tensor],
+        *,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> _Timer:
+        """`tensors` are all tensors that the call can reach."""
+        differentiable = {id(t): t for t in tensors if t.requires_grad}
+        return cls(
+            calls=calls,
+            args=args,
+            kwargs=dict(kwargs),
+            differentiable=[*differentiable.values()],
+            devices={tensor.device for tensor in tensors if tensor.is_cuda},
+        )
 
     def rounds(
         self, seconds: float, reset: Callable[[], object]
     ) -> tuple[list[list[float]], list[list[float]]]:
-        """Milliseconds of each step, by round, of eager and of compiled code."""
+        """The milliseconds of each step, by round, of eager and of compiled code."""
         for call in self.calls:
             for _ in range(_WARM_UP):
                 self._step_ms(call)
             reset()
-        taken: tuple[list[list[float]], list[list[float]]] = ([], [])
-        begin, number = time.monotonic(), 0
+        rounds_ms: tuple[list[list[float]], list[list[float]]] = ([], [])
+        begin = time.monotonic()
+        number = 0
         while not _over(time.monotonic() - begin, seconds, number):
-            for arm in (0, 1) if number % 2 == 0 else (1, 0):
-                taken[arm].append(self._round(self.calls[arm]))
+            for which in (0, 1) if number % 2 == 0 else (1, 0):
+                rounds_ms[which].append(self._round(self.calls[which]))
                 reset()
             number += 1
-        return taken
+        return rounds_ms
 
     def _round(self, call: Call) -> list[float]:
-        found: list[float] = []
+        steps_ms: list[float] = []
         begin = time.monotonic()
-        self._step_ms(call)  # what the other arm has put out of the caches
-        while not found or time.monotonic() - begin < _ROUND_S:
-            found.append(self._step_ms(call))
-        return found
+        self._step_ms(call)  # refills the caches that the other callable evicted
+        while not steps_ms or time.monotonic() - begin < _ROUND_S:
+            steps_ms.append(self._step_ms(call))
+        return steps_ms
 
     def _step_ms(self, call: Call) -> float:
         self._synchronise()
@@ -188,7 +202,7 @@ class _Arms:
             if isinstance(part, Tensor) and part.requires_grad
         ]
         if means and self.differentiable:
-            # With regard to inputs and weights, which leaves `.grad` as it is.
+            # `grad` returns gradients of inputs and weights and leaves `.grad` alone.
             ones = [torch.ones_like(mean) for mean in means]
             torch.autograd.grad(means, self.differentiable, ones, allow_unused=True)
 
@@ -203,24 +217,24 @@ def _over(elapsed_s: float, seconds: float, rounds: int) -> bool:
     return elapsed_s > seconds
 
 
-def _worth(
+def _summary(
     eager: list[list[float]],
     compiled: list[list[float]],
     *,
     where: Literal["copy", "in place"],
     notes: list[str],
-) -> Worth:
-    from torchproof.records import stats as samples
+) -> SpeedTrial:
+    from torchproof.records import stats
 
-    spreads = [samples.summarise(rounds) for rounds in (eager, compiled)]
-    ratio = samples.compare(eager, compiled, luck=_LUCK)
-    return Worth(
-        spreads[0].median,
-        spreads[1].median,
-        ratio.value - 1,
-        None if ratio.low is None else ratio.low - 1,
-        None if ratio.high is None else ratio.high - 1,
-        min(spread.count for spread in spreads),
-        where,
-        tuple(notes),
+    eager_times, compiled_times = stats.summarise(eager), stats.summarise(compiled)
+    ratio = stats.compare(eager, compiled, luck=_LUCK)
+    return SpeedTrial(
+        eager_ms=eager_times.median,
+        compiled_ms=compiled_times.median,
+        gain=ratio.value - 1,
+        low=None if ratio.low is None else ratio.low - 1,
+        high=None if ratio.high is None else ratio.high - 1,
+        samples=min(eager_times.count, compiled_times.count),
+        where=where,
+        notes=tuple(notes),
     )

@@ -1,6 +1,6 @@
-"""What `torchproof.status` answers: what is in force for a model, and why.
+"""The records that `torchproof.status` returns, and their text.
 
-Records only; they hold no tensors and no models, and turn into JSON.
+They reference no tensors and no models, and `to_json` turns them into JSON.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Compilation:
-    """A function that was compiled: for which sizes, how long, and why again.
+    """One compilation of a function: the input sizes, the time, and why it recompiled.
 
-    `in_child` counts the graphs whose code a child generated. `kept` says of each graph
-    that no child could take why this process had to generate it. The code of all others
-    came from a cache, or from a backend that generates none.
+    `in_child` counts the graphs whose code a child process generated. `kept` has, for
+    each graph that no child could take, why this process generated its code. The code
+    of other graphs came from a cache, or from a backend that generates none.
     """
 
     function: str
@@ -31,7 +31,7 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Fallback:
-    """What runs eager instead of compiled, and why.
+    """Something that runs eager instead of compiled, and why.
 
     `kind` is "deadline", "compile error", "first run", "backward", "storm",
     "verification", "gain", "policy", "probe", "recipe" or "unsupported".
@@ -46,7 +46,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Stuck:
-    """A thread that could not be stopped: it waits in a call that Python cannot end."""
+    """A thread that could not be interrupted: it is in a call that does not return."""
 
     thread: str
     where: str
@@ -55,7 +55,7 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Latency:
-    """Percentiles of the time one call took on the host, by what ran."""
+    """Percentiles of the host time of compiled, or of eager, calls."""
 
     calls: int
     p50_ms: float
@@ -65,12 +65,12 @@ class Latency:
 
 @dataclass(frozen=True)
 class Status:
-    """`strategy` is what is in force; `why` says how that came about."""
+    """The state of one compiled model; `why` gives the reason for its `strategy`."""
 
     model: str
     strategy: str
     why: str
-    deadline_s: float  # infinite where there is none
+    deadline_s: float  # infinite if there is none
     calls: int = 0
     compiled_calls: int = 0
     pending: tuple[str, ...] = ()
@@ -83,9 +83,9 @@ class Status:
     worth: Mapping[str, Any] | None = None
     latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    recipe: Mapping[str, Any] | None = None  # which, and whether it is followed
-    graph: Mapping[str, Any] | None = None  # of whole calls that are replayed
-    pack: Mapping[str, Any] | None = None  # which, and what came out of it
+    recipe: Mapping[str, Any] | None = None  # its path, and whether it is followed
+    graph: Mapping[str, Any] | None = None  # the CUDA graph that replays whole calls
+    pack: Mapping[str, Any] | None = None  # its path, and which graphs it provided
 
     @property
     def compiled_share(self) -> float | None:
@@ -119,10 +119,10 @@ def _lines(status: Status) -> list[str]:
     lines += [
         f"  eager: {_fallback(item)}"
         for item in status.fallbacks
-        if item.why not in status.why  # said above
+        if item.why not in status.why  # the first line has it
     ]
     lines += [
-        f"  stuck: thread {item.thread} cannot be stopped in {item.where}"
+        f"  stuck: thread {item.thread} cannot be interrupted in {item.where}"
         + (f" ({item.phase})" if item.phase else "")
         for item in status.stuck
     ]
@@ -147,20 +147,20 @@ def _calls(status: Status) -> str:
 
 
 def _recipe(item: Mapping[str, Any]) -> str:
-    name = item["path"] or "given as a record"
+    name = item["path"] or "(a Recipe object)"
     run = f" of run {item['run']}" if item["run"] else ""
-    words = {True: "followed", False: "not followed", None: "to be decided"}
-    told = [words[item["followed"]]]
-    if item["followed"] is None:  # else it is said above
-        told.append(f"{item['why_not']}, unless it is moved before its first call")
-    return f"{name}{run}: {'; '.join([*told, *item['differs']])}"
+    words = {True: "followed", False: "not followed", None: "undecided"}
+    parts = [words[item["followed"]]]
+    if item["followed"] is None:  # else the first line has the reason
+        parts.append(f"{item['why_not']}, unless it is moved before its first call")
+    return f"{name}{run}: {'; '.join([*parts, *item['differs']])}"
 
 
 def _pack(item: Mapping[str, Any]) -> list[str]:
     if not item["used"]:
         return [f"pack not used: {item['why_not']}"]
     if item["graphs"] is None:
-        return [f"pack {item['path']}: {item['of']} graphs in it, not warmed"]
+        return [f"pack {item['path']}: {item['of']} graphs, not warmed up"]
     lines = [
         f"pack {item['path']}: {item['graphs']} of {item['of']} graphs from its caches"
         f" in {item['seconds']:.1f} s"
@@ -177,10 +177,10 @@ def _compilation(item: Compilation) -> str:
         f"{name} {'x'.join(map(str, shape)) or 'scalar'}"
         for name, shape in item.shapes.items()
     )
-    text = f"{item.function}" + (f" for {sizes}" if sizes else "")
+    text = item.function + (f" for {sizes}" if sizes else "")
     text += f" in {item.seconds:.1f} s"
     if item.kept:
-        text += f", without a child ({'; '.join(item.kept)})"
+        text += f", in this process ({'; '.join(item.kept)})"
     return text + (f"; again because {item.cause}" if item.cause else "")
 
 

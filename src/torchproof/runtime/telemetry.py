@@ -1,8 +1,8 @@
-"""What happened to one compiled model: counted, logged, and told to whoever asks.
+"""Counts, records and logs what happens to one compiled model.
 
-Log handlers and listeners are code of others, which may call the model. So they run by
-`deliver`, where nothing is being compiled and no lock is held: after a call has its
-answer, in the thread that made it.
+Log handlers and listeners are the user's code and may call the model. So `deliver` runs
+them when nothing is being compiled and no lock is held: in the thread that called the
+model, after the call has its answer.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torchproof.runtime.status_report import Compilation, Fallback, Stuck
 
 log = logging.getLogger("torchproof")
 
-# Called with the kind of a thing ("compilation", "fallback", "stuck", "verification",
+# Takes the kind of an event ("compilation", "fallback", "stuck", "verification",
 # "strategy", "drift") and its record as JSON.
 Listener = Callable[[str, Mapping[str, Any]], None]
 
-_KEPT = 1000  # of each kind: a service that runs for months must not grow
+_KEPT = 1000  # records of each kind: a service that runs for months must not grow
 
 
 class Telemetry:
@@ -39,11 +39,11 @@ class Telemetry:
         self._lock = forks.lock()
         self._delivering = forks.lock()
         self.undelivered: deque[Callable[[], None]] = deque(maxlen=_KEPT)
-        # A call takes a number and keeps it here: right with threads, and fast.
+        # Each call takes a number and stores it per thread: thread-safe, and fast.
         self.numbers = itertools.count()
-        self.here = threading.local()
+        self.current = threading.local()
         self._eager_calls = 0
-        self._eager_since: int | None = None  # the first call of which all are eager
+        self._eager_since: int | None = None  # from this call on all calls are eager
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
         self.stuck: list[Stuck] = []
@@ -54,25 +54,25 @@ class Telemetry:
         forks.register(self)
 
     def after_fork(self) -> None:
-        self.undelivered.clear()  # the parent delivers it
+        self.undelivered.clear()  # the parent delivers its events
 
     # -- calls -------------------------------------------------------------------------
 
     @property
     def call(self) -> int | None:
-        """The call that this thread is in."""
-        return getattr(self.here, "call", None)
+        """The number of the call that this thread is in."""
+        return getattr(self.current, "call", None)
 
     def ran_eager(self) -> None:
-        """Some of the call under way, if one is, ran eager; counted once a call."""
+        """Counts the current call as eager, once, if part of it ran eager."""
         number = self.call
         if number is not None and not self.was_eager:
-            self.here.eager = number
+            self.current.eager = number
             with self._lock:
                 self._eager_calls += 1
 
     def all_eager(self, value: bool) -> None:
-        """Whether all calls that follow run eager, and need not say so."""
+        """Sets whether all following calls run eager, and need not be counted."""
         with self._lock:
             since, self._eager_since = self._eager_since, None
             if since is not None:
@@ -80,8 +80,8 @@ class Telemetry:
             if value:
                 self._eager_since = self.calls
 
-    def this_call_too(self) -> None:
-        """If all calls that follow are eager, so is the one under way."""
+    def mark_current_call_eager(self) -> None:
+        """Counts the current call as eager if all following calls are."""
         with self._lock:
             if self._eager_since is not None and self.call is not None:
                 self._eager_since = min(self._eager_since, self.call)
@@ -91,24 +91,25 @@ class Telemetry:
         return self._eager_since is not None
 
     @property
-    def counting(self) -> tuple[Iterator[int], Any, deque[Callable[[], None]]]:
-        """Where a call takes its number, keeps it as `call`, and what it delivers.
+    def per_call(self) -> tuple[Iterator[int], Any, deque[Callable[[], None]]]:
+        """What each call uses: the counter, the holder of its number, and the events.
 
-        Where all are eager, nobody asks which one it is, and any object will do.
+        If all calls are eager, nobody reads the number, and a plain object holds it.
         """
-        here = SimpleNamespace() if self.is_all_eager else self.here
-        return self.numbers, here, self.undelivered
+        holder = SimpleNamespace() if self.is_all_eager else self.current
+        return self.numbers, holder, self.undelivered
 
     @property
     def was_eager(self) -> bool:
-        """Whether some of the call under way ran eager."""
+        """Whether part of the current call ran eager."""
         if self.is_all_eager:
             return True
-        return self.call is not None and getattr(self.here, "eager", None) == self.call
+        call = self.call
+        return call is not None and getattr(self.current, "eager", None) == call
 
     @property
     def calls(self) -> int:
-        # "count(3)": all that it tells of where it is, without taking a number.
+        # Its repr, "count(3)", has the next number; `next` would take it.
         return int(repr(self.numbers).removeprefix("count(").removesuffix(")"))
 
     @property
@@ -123,25 +124,25 @@ class Telemetry:
         self._add(self.compilations, item)
         with self._lock:
             self.recompiles += item.cause is not None
-        self.tell("compilation", dataclasses.asdict(item))
+        self.emit("compilation", dataclasses.asdict(item))
 
-    def spent(self, seconds: float) -> None:
-        """Time that compiling took, whatever came of it."""
+    def add_compile_time(self, seconds: float) -> None:
+        """Adds the duration of a compilation, successful or not."""
         with self._lock:
             self.compile_s += seconds
 
     def fell_back(self, item: Fallback) -> None:
-        """One line in the log for each thing that runs eager."""
+        """Records a fallback and logs one line."""
         self._add(self.fallbacks, item)
         phase = f" in {item.phase}" if item.phase else ""
         self.log(
             logging.WARNING,
             f"{item.what} runs eager ({item.kind}{phase}): {item.why}",
         )
-        self.tell("fallback", dataclasses.asdict(item))
+        self.emit("fallback", dataclasses.asdict(item))
 
     def withdraw(self, items: list[Fallback]) -> None:
-        """These were the model's own errors, which eager raises as well."""
+        """Removes fallbacks that the model's own error caused."""
         with self._lock:
             for item in items:
                 if item in self.fallbacks:
@@ -150,32 +151,34 @@ class Telemetry:
     def is_stuck(self, item: Stuck) -> None:
         self._add(self.stuck, item)
         self.log(logging.ERROR, f"thread {item.thread} is stuck in {item.where}")
-        self.tell("stuck", dataclasses.asdict(item))
+        self.emit("stuck", dataclasses.asdict(item))
 
     def verified(self, record: Mapping[str, Any]) -> None:
         self._add(self.verifications, record)
-        self.tell("verification", record)
+        self.emit("verification", record)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self._add(self.notes, text)
             self.log(logging.INFO, text)
 
-    # -- to others ---------------------------------------------------------------------
+    # -- log and listener --------------------------------------------------------------
 
     def log(self, level: int, text: str) -> None:
         line = functools.partial(log.log, level, "%s: %s", self.name, text)
         self.undelivered.append(line)
 
-    def tell(self, kind: str, record: Mapping[str, Any]) -> None:
+    def emit(self, kind: str, record: Mapping[str, Any]) -> None:
         if self._listener is not None:
-            self.undelivered.append(functools.partial(self._tell, kind, record))
+            self.undelivered.append(
+                functools.partial(self._call_listener, kind, record)
+            )
 
     def deliver(self) -> None:
         """Writes log lines and calls the listener, in order, one thread at a time.
 
-        What comes meanwhile, from other threads or because the listener calls the
-        model, is delivered by the thread that is at it.
+        The delivering thread also delivers events that arrive meanwhile, from other
+        threads or because the listener calls the model.
         """
         while self.undelivered and self._delivering.acquire(blocking=False):
             try:
@@ -184,7 +187,7 @@ class Telemetry:
             finally:
                 self._delivering.release()
 
-    def _tell(self, kind: str, record: Mapping[str, Any]) -> None:
+    def _call_listener(self, kind: str, record: Mapping[str, Any]) -> None:
         assert self._listener is not None
         try:
             self._listener(kind, record)
@@ -198,9 +201,9 @@ class Telemetry:
 
 
 def _shielded(act: Callable[[], None]) -> None:
-    """Somebody's metrics or log handler must not take the model down with it."""
+    """Runs a listener or a log handler; its error must not fail the model's call."""
     try:
         act()
     except Exception:
-        if logging.raiseExceptions:  # as `logging` itself decides it
+        if logging.raiseExceptions:  # the switch that `logging` itself uses
             traceback.print_exc()

@@ -1,8 +1,8 @@
-"""Gradients of one call, without touching `.grad`: a vector-Jacobian product.
+"""The gradients of one call as a vector-Jacobian product, without touching `.grad`.
 
-In come the module and the arguments before the call, and its output after. Out go the
-gradients with regard to parameters and arguments, by label. The vector is random, but
-the same for each output of the same number, shape and type.
+Takes the module and the arguments before the call, and the output after it; returns the
+gradients of parameters and arguments by label. The vector is random, but the same for
+each output of the same position, shape and type.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Edges = Mapping[str, GradientEdge]
 
 @dataclass(frozen=True)
 class Differentiated:
-    """Gradients by label, None where there is none; or why they were not computed.
+    """Gradients by label, None for unused tensors; or why they were not computed.
 
-    `failed` tells that computing them raised an error, other than for memory.
+    `failed` means that computing them raised an error other than out of memory.
     """
 
-    found: Mapping[str, Tensor | None] = field(default_factory=dict)
+    by_label: Mapping[str, Tensor | None] = field(default_factory=dict)
     refused: str | None = None
     failed: bool = False
 
 
 def are_sharded(owner: nn.Module | None) -> bool:
-    """Whether parameters are gathered and reduced by hooks that run in `backward`."""
+    """Whether hooks that run in `backward` gather and reduce the parameters."""
     parameters = owner.parameters() if owner is not None else ()
     return any(hasattr(parameter, "__tensor_flatten__") for parameter in parameters)
 
@@ -42,11 +42,11 @@ def are_sharded(owner: nn.Module | None) -> bool:
 def edges_of(
     owner: nn.Module | None, args: Any, kwargs: Any, *, apart: bool = False
 ) -> tuple[Edges, Any, Any]:
-    """Where gradients arrive, taken before the call can change a tensor in place.
+    """The gradient edges, taken before the call can change a tensor in place.
 
-    With `apart`, arguments that are results of earlier operations are replaced by
-    tensors over the same memory, as a change in place would become part of their
-    history for good. The arguments to call with are returned, too.
+    With `apart`, arguments that have an autograd history are replaced by tensors over
+    the same memory: an in-place change would become part of their history. Also returns
+    the arguments to call with.
     """
     if not torch.is_grad_enabled():
         return {}, args, kwargs
@@ -70,7 +70,7 @@ def edges_of(
 def pull_back(
     output: Any, edges: Edges, *, retain: bool = False
 ) -> Differentiated | None:
-    """The gradients, or None where no output requires any."""
+    """The gradients, or None if no output requires any."""
     outputs = [
         part
         for _, part in walk(output, "")
@@ -82,15 +82,15 @@ def pull_back(
         return Differentiated(refused="an output is a tensor subclass")
     vectors = [_vector(part, number) for number, part in enumerate(outputs)]
     try:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             outputs, [*edges.values()], vectors, retain_graph=retain, allow_unused=True
         )
     except torch.OutOfMemoryError:
-        return Differentiated(refused="memory does not suffice")
+        return Differentiated(refused="there is not enough memory")
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
-        return Differentiated(refused=told, failed=True)
-    return Differentiated(dict(zip(edges, found, strict=True)))
+        why = one_line(f"{type(error).__name__}: {error}", 300)
+        return Differentiated(refused=why, failed=True)
+    return Differentiated(dict(zip(edges, gradients, strict=True)))
 
 
 def _vector(output: Tensor, number: int) -> Tensor:
@@ -108,25 +108,26 @@ def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
 
 
 def apart_from_history(value: Any) -> Any:
-    """The same structure, tensors that have a history replaced."""
+    """The same structure, with tensors that have an autograd history replaced."""
     parts = [part for _, part in walk(value, "", objects=False)]
     replaced: dict[int, Any] = {
         id(part): _replaced(part) for part in parts if _has_history(part)
     }
     if not replaced:
         return value
-    # Parts come after what holds them. What holds itself is found in a second round.
+    # `walk` yields containers before their parts. Containers that contain themselves
+    # need a second round.
     parts.reverse()
     holders: dict[int, Any] = {}
-    known = -1
-    while known < len(holders):
-        known = len(holders)
+    before = -1
+    while before < len(holders):
+        before = len(holders)
         for part in parts:
-            if any(id(v) in replaced or id(v) in holders for v in _held(part)):
+            if any(id(v) in replaced or id(v) in holders for v in _items(part)):
                 holders[id(part)] = part
     for key, part in holders.items():
         if type(part) is not tuple:
-            replaced[key] = type(part)()  # filled below: it may hold itself
+            replaced[key] = type(part)()  # filled below: it may contain itself
     for part in parts:
         if id(part) in holders and type(part) is tuple:
             replaced[id(part)] = tuple(replaced.get(id(v), v) for v in part)
@@ -138,7 +139,7 @@ def apart_from_history(value: Any) -> Any:
     return replaced[id(value)]
 
 
-def _held(value: Any) -> Iterable[Any]:
+def _items(value: Any) -> Iterable[Any]:
     if type(value) is dict:
         return value.values()
     return value if type(value) in (list, tuple) else ()
@@ -149,13 +150,13 @@ def _has_history(value: Any) -> bool:
 
 
 def _replaced(tensor: Tensor) -> Tensor:
-    made = _OverSameMemory.apply(tensor)
-    made.__dict__.update(tensor.__dict__)  # marks of sizes that vary
-    return made
+    alias = _OverSameMemory.apply(tensor)
+    alias.__dict__.update(tensor.__dict__)  # marks of dynamic sizes
+    return alias
 
 
 class _OverSameMemory(torch.autograd.Function):
-    """A tensor over the same memory, which autograd does not take for a view."""
+    """A tensor over the same memory that autograd does not treat as a view."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

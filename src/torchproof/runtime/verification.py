@@ -1,14 +1,15 @@
-"""Compiled code checked against eager on one call, which gets eager's answer.
+"""Compares compiled code with eager on one call, and returns eager's answer.
 
-In come the two callables and the arguments of a call. The compiled one runs first, then
-all it changed is put back, then eager runs: the caller gets eager's answer, with its
-autograd graph, and finds buffers, arguments, `.grad` and random generators as eager
-left them. So each runs once, Python side effects happen twice, and a mismatch has not
-cost anything. Out go the answer and a `Verification`.
+`verified` takes the two callables and the arguments of a call. It runs the compiled
+one, restores everything that this changed, then runs eager. The caller gets eager's
+answer with its autograd graph, and buffers, arguments, `.grad` and random generators
+are as eager left them. So each callable runs once, Python side effects happen twice,
+and a mismatch does no harm. `verified` returns the answer and a `Verification`.
+`CallVerifier` verifies the first call of a model, or every n-th.
 
-Compared are outputs, tensors that either run changed (buffers, arguments), and, where
-outputs require gradients, a vector-Jacobian product with a fixed random vector, with
-regard to parameters and arguments. `likeness` has the tolerances.
+The comparison covers outputs, tensors that either run changed (buffers, arguments),
+and, if outputs require gradients, a vector-Jacobian product with a fixed random vector
+for parameters and arguments. `tensors.compare` has the tolerances.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import Saved, saved, tensors_of
+from torchproof.runtime.forward_state import SavedState, save_state, tensors_of
+from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import Likeness, parts_of
+from torchproof.runtime.tensors.compare import ValueComparison, parts_of
 from torchproof.runtime.tensors.tree import walk
 from torchproof.runtime.vector_jacobian import (
     Differentiated,
@@ -34,13 +36,16 @@ from torchproof.runtime.vector_jacobian import (
     pull_back,
 )
 
+if TYPE_CHECKING:
+    from torchproof.runtime.compiled_forward import CompiledForward
+
 Verdict = Literal["same", "rounding", "not compared", "wrong", "failed"]
 Call = Callable[..., Any]
 
 
 @dataclass(frozen=True)
 class ReproInput:
-    """A tensor among the inputs, so that one like it can be made; else its value."""
+    """An input: the layout of a tensor, so that a repro can make one, or a value."""
 
     label: str
     shape: tuple[int, ...] | None = None
@@ -53,7 +58,7 @@ class ReproInput:
 
 @dataclass(frozen=True)
 class Repro:
-    """What a repro of a wrong answer needs to know of the call."""
+    """What a repro of a wrong answer needs from the call."""
 
     inputs: tuple[ReproInput, ...]
     random: Mapping[str, str]  # the seed, and fingerprints of the generators' states
@@ -64,8 +69,8 @@ class Repro:
 class Verification:
     """The verdict on one call; "failed" means that compiled code raised an error.
 
-    `error` is the largest relative to the largest element of what `where` names.
-    `notes` say what else was not compared, or not protected.
+    `error` is the largest difference, relative to the largest element of the value that
+    `where` names. `notes` name what was not compared, or could not be restored.
     """
 
     verdict: Verdict
@@ -85,8 +90,8 @@ class Verification:
 
     def __str__(self) -> str:
         place = f" at {self.where}" if self.where else ""
-        told = f": {self.why}" if self.why else ""
-        return f"{self.verdict}{place}{told}"
+        why = f": {self.why}" if self.why else ""
+        return f"{self.verdict}{place}{why}"
 
 
 def verified(
@@ -100,44 +105,86 @@ def verified(
 ) -> tuple[Any, Verification]:
     """Eager's answer, and whether the compiled callable gives the same.
 
-    With `train`, gradients are compared if outputs require them. What eager raises is
-    raised; what the compiled callable raises is in the verdict.
+    With `train`, gradients are compared if outputs require them. Errors of eager
+    propagate; an error of the compiled callable becomes the verdict "failed".
     """
     notes: list[str] = []
     if train and are_sharded(owner):
         train = False
         notes.append("gradients not compared: parameters are sharded")
     try:
-        state = saved(owner, args, kwargs)
+        state = save_state(owner, args, kwargs)
     except Exception as error:
         why = f"the state before the call could not be saved: {_named(error)}"
         return eager(*args, **kwargs), Verification("not compared", why=why)
     notes += state.unprotected
     run = _Run(owner, args, dict(kwargs), train)
     try:
-        given = run.of_compiled(compiled, state)
+        actual = run.of_compiled(compiled, state)
     finally:
-        lost = state.restore()
+        not_restored = state.restore()
     try:
         answer, expected, drawn = run.of_eager(eager, state)
     except torch.OutOfMemoryError:
-        given = _Outcome()
+        actual = _Outcome()  # frees the outputs of the compiled callable
     else:
-        found = run.judged(given, expected, drawn, notes)
-        if lost:
-            why = f"the call changed what could not be copied: {', '.join(lost[:3])}"
-            found = Verification("not compared", why=why)
-        repro = None if found.passed else _repro(args, kwargs, state)
-        return answer, replace(found, notes=tuple(notes), repro=repro)
-    # Alone it may fit into memory, as it does without verification.
+        result = run.judged(actual, expected, drawn, notes)
+        if not_restored:
+            names = ", ".join(not_restored[:3])
+            why = f"the call changed tensors that could not be copied before: {names}"
+            result = Verification("not compared", why=why)
+        repro = None if result.passed else _repro(args, kwargs, state)
+        return answer, replace(result, notes=tuple(notes), repro=repro)
+    # Eager alone may fit into memory, as it does without verification.
     state.restore()
-    why = "memory does not suffice for a comparison"
+    why = "there is not enough memory for a comparison"
     return eager(*args, **kwargs), Verification("not compared", why=why)
+
+
+class CallVerifier:
+    """Wraps what each call runs; verifies the first call, or every n-th."""
+
+    def __init__(self, forward: CompiledForward, run: Callable[..., Any]) -> None:
+        self._forward = forward
+        self._run = run
+        self._unverified_calls = 0  # until the next verification
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._unverified_calls > 0 or not self._has_compiled():
+            self._unverified_calls -= 1
+            return self._run(*args, **kwargs)
+        every = self._forward.options.verify
+        if every == "first":
+            self._forward.run = self._run
+        else:
+            self._unverified_calls = int(every) - 1
+        return self._verify(args, kwargs)
+
+    def _has_compiled(self) -> bool:
+        """Whether a call would run compiled code; it may compile it first."""
+        forward = self._forward
+        if forward.options.wait:
+            return True
+        return bool(forward.telemetry.compilations) and not forward.engine.pending
+
+    def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        forward, telemetry = self._forward, self._forward.telemetry
+        answer, verification = verified(
+            forward.run_eager, self._run, args, kwargs, owner=forward.owner
+        )
+        if telemetry.was_eager and verification.verdict == "same":
+            why = "part of the call ran eager, which is the same by definition"
+            verification = replace(verification, why=why)
+        telemetry.verified(verification.to_json())
+        telemetry.ran_eager()  # the caller gets eager's answer
+        if not verification.passed:
+            forward.go_eager(Fallback("verification", "the model", str(verification)))
+        return answer
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What one run gave, with nothing of its autograd graph; or the error it raised."""
+    """The results of one run without its autograd graph, or the error it raised."""
 
     output: Mapping[str, Any] = field(default_factory=dict)
     differentiable: frozenset[str] = frozenset()  # outputs that require gradients
@@ -154,14 +201,14 @@ class _Run:
     kwargs: dict[str, Any]
     train: bool
 
-    def of_compiled(self, compiled: Call, state: Saved) -> _Outcome:
+    def of_compiled(self, compiled: Call, state: SavedState) -> _Outcome:
         edges, args, kwargs = edges_of(self.owner, self.args, self.kwargs, apart=True)
         try:
             output = compiled(*args, **kwargs)
             changed = state.changed()
             gradients = pull_back(output, edges) if self.train else None
         except Exception as error:
-            # Its frames would keep everything the failed run has allocated.
+            # The traceback's frames would keep the failed run's tensors alive.
             return _Outcome(error=error.with_traceback(None))
         parts = {
             label: part.clone()
@@ -171,17 +218,20 @@ class _Run:
         }
         return _Outcome(parts, _differentiable(output), changed, gradients)
 
-    def of_eager(self, eager: Call, state: Saved) -> tuple[Any, _Outcome, set[str]]:
-        """Its answer as it is, the same to compare, and what randomness it drew."""
-        from torchproof.torch_private import types_on_the_way
+    def of_eager(
+        self, eager: Call, state: SavedState
+    ) -> tuple[Any, _Outcome, set[str]]:
+        """Eager's answer, its outcome to compare, and the random sources it used."""
+        from torchproof.torch_private import autograd_dtypes
 
         edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
         output = eager(*self.args, **self.kwargs)
-        drawn = state.chance.moved(state.chance.again())
-        changed, gradients = state.changed(), None
+        drawn = state.rng.drawn_since(state.rng.current())
+        changed = state.changed()
+        gradients = None
         if self.train:
-            # Recomputing what was checkpointed updates buffers once more.
-            before = saved(self.owner, self.args, self.kwargs, parameters=False)
+            # Recomputing checkpointed parts in backward updates buffers once more.
+            before = save_state(self.owner, self.args, self.kwargs, parameters=False)
             try:
                 gradients = pull_back(output, edges, retain=True)
             finally:
@@ -195,29 +245,29 @@ class _Run:
                 _differentiable(output),
                 changed,
                 gradients,
-                frozenset(types_on_the_way(ends)),
+                frozenset(autograd_dtypes(ends)),
             ),
             drawn,
         )
 
     def judged(
-        self, given: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
+        self, actual: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
     ) -> Verification:
-        if given.error is not None:
-            return Verification("failed", why=_named(given.error))
+        if actual.error is not None:
+            return Verification("failed", why=_named(actual.error))
         try:
-            return self._compared(given, expected, drawn, notes)
-        except Exception as error:  # for memory, or on a tensor of an unknown kind
+            return self._compared(actual, expected, drawn, notes)
+        except Exception as error:  # out of memory, or an unknown kind of tensor
             return Verification("not compared", why=_named(error))
 
     def _compared(
-        self, given: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
+        self, actual: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
     ) -> Verification:
-        form = compare.compare_parts(given.output, expected.output, None)
+        form = compare.compare_parts(actual.output, expected.output, None)
         if form.verdict == "wrong":
             return _verification(form)
-        for label in sorted(expected.differentiable - given.differentiable):
-            why = "it does not require a gradient, as eager's does"
+        for label in sorted(expected.differentiable - actual.differentiable):
+            why = "it does not require a gradient, and eager's does"
             return Verification("wrong", where=label, why=why)
         if random := _not_alike(drawn):
             why = f"the call draws random numbers from {random}"
@@ -225,34 +275,35 @@ class _Run:
         values = _tensors(expected.output)
         types = expected.types | self._types(values)
         allowed = compare.allowance(types, values)
-        found = [
-            compare.compare_parts(given.output, expected.output, allowed),
-            compare.compare_parts(given.changed, expected.changed, allowed),
+        comparisons = [
+            compare.compare_parts(actual.output, expected.output, allowed),
+            compare.compare_parts(actual.changed, expected.changed, allowed),
+            *self._compared_gradients(actual, expected, types, notes),
         ]
-        found += self._judged_gradients(given, expected, types, notes)
-        worst = max(found, key=lambda one: (_ORDER[one.verdict], one.error or 0.0))
-        told = f"{allowed.element:g} an element, {allowed.whole:g} as a whole"
-        return _verification(worst, f"{told} ({_short(allowed.type)})")
+        worst = max(comparisons, key=lambda c: (_ORDER[c.verdict], c.error or 0.0))
+        limits = f"{allowed.element:g} an element, {allowed.whole:g} as a whole"
+        return _verification(worst, f"{limits} ({_short(allowed.type)})")
 
-    def _judged_gradients(
+    def _compared_gradients(
         self,
-        given: _Outcome,
+        actual: _Outcome,
         expected: _Outcome,
         types: AbstractSet[torch.dtype],
         notes: list[str],
-    ) -> list[Likeness]:
-        mine, others = given.gradients, expected.gradients
-        if mine is None or others is None:
+    ) -> list[ValueComparison]:
+        compiled, eager = actual.gradients, expected.gradients
+        if compiled is None or eager is None:
             return []
-        if refused := others.refused or (mine.refused if not mine.failed else None):
+        refused = eager.refused or (None if compiled.failed else compiled.refused)
+        if refused:
             notes.append(f"gradients not compared: {refused}")
             return []
-        if mine.failed:
-            why = f"backward of compiled code: {mine.refused}"
-            return [Likeness("wrong", None, "gradients", why)]
-        values = [each for each in others.found.values() if each is not None]
+        if compiled.failed:
+            why = f"backward of compiled code: {compiled.refused}"
+            return [ValueComparison("wrong", None, "gradients", why)]
+        values = [each for each in eager.by_label.values() if each is not None]
         allowed = compare.allowance(types, values, gradients=True)
-        return [compare.compare_parts(mine.found, others.found, allowed)]
+        return [compare.compare_parts(compiled.by_label, eager.by_label, allowed)]
 
     def _types(self, outputs: list[Tensor]) -> set[torch.dtype]:
         every = [each for _, each in tensors_of(self.owner, self.args, self.kwargs)]
@@ -263,19 +314,25 @@ class _Run:
 _ORDER = {"same": 0, "rounding": 1, "wrong": 2}
 
 
-def _verification(found: Likeness, tolerance: str | None = None) -> Verification:
+def _verification(
+    comparison: ValueComparison, tolerance: str | None = None
+) -> Verification:
     return Verification(
-        found.verdict, found.error, found.where, found.why, tolerance=tolerance
+        verdict=comparison.verdict,
+        error=comparison.error,
+        where=comparison.where,
+        why=comparison.why,
+        tolerance=tolerance,
     )
 
 
 def _not_alike(drawn: set[str]) -> str | None:
-    """The source of random numbers that compiled code draws otherwise than eager."""
-    from torchproof.torch_private import draws_as_eager
+    """A source of random numbers that compiled code and eager use differently."""
+    from torchproof.torch_private import uses_eager_random
 
     if "numpy" in drawn:
         return "numpy"
-    if "torch" in drawn and not draws_as_eager():
+    if "torch" in drawn and not uses_eager_random():
         return "torch, and fallback_random is off"
     return None
 
@@ -292,7 +349,7 @@ def _differentiable(output: Any) -> frozenset[str]:
     )
 
 
-def _repro(args: Any, kwargs: Mapping[str, Any], state: Saved) -> Repro:
+def _repro(args: Any, kwargs: Mapping[str, Any], state: SavedState) -> Repro:
     parts = [part for i, value in enumerate(args) for part in walk(value, f"input {i}")]
     for name, value in kwargs.items():
         parts += walk(value, f"input {name}")
@@ -308,7 +365,7 @@ def _repro(args: Any, kwargs: Mapping[str, Any], state: Saved) -> Repro:
         for label, value in parts
         if isinstance(value, (Tensor, *simple))
     ]
-    return Repro(tuple(inputs), state.chance.summary(), modes)
+    return Repro(tuple(inputs), state.rng.summary(), modes)
 
 
 def _repro_input(label: str, value: Any) -> ReproInput:
@@ -317,11 +374,11 @@ def _repro_input(label: str, value: Any) -> ReproInput:
     strided = value.layout is torch.strided
     return ReproInput(
         label,
-        tuple(value.shape),
-        tuple(value.stride()) if strided else None,
-        _short(value.dtype),
-        str(value.device),
-        value.requires_grad,
+        shape=tuple(value.shape),
+        stride=tuple(value.stride()) if strided else None,
+        dtype=_short(value.dtype),
+        device=str(value.device),
+        requires_grad=value.requires_grad,
     )
 
 

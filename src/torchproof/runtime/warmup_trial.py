@@ -1,4 +1,4 @@
-"""Before traffic comes: an example call, tried in a child and timed against eager."""
+"""Tries an example call before traffic: in a child process, and timed against eager."""
 
 from __future__ import annotations
 
@@ -9,62 +9,65 @@ from typing import Any
 from torch import nn
 
 from torchproof.runtime import probe, speed_trial
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.status_report import Fallback
 
 
-def rehearse(
-    entry: Entry,
+def run(
+    forward: CompiledForward,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     min_gain: float | None,
 ) -> None:
-    """Keeps the entry eager if its example crashes, or gains less than the minimum."""
-    why_not = _tried(entry, args, kwargs)
+    """Keeps the model eager if the example crashes, or gains less than the minimum."""
+    why_not = _probe(forward, args, kwargs)
     if why_not is not None:
-        entry.go_eager(Fallback("probe", "the model", why_not))
+        forward.go_eager(Fallback("probe", "the model", why_not))
     elif min_gain is not None:
-        _decide(entry, args, kwargs, min_gain)
+        _decide(forward, args, kwargs, min_gain)
 
 
-def _tried(
-    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+def _probe(
+    forward: CompiledForward, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> str | None:
-    # An entry compiles itself wherever it is loaded: what is tried is what will run.
-    subject = entry if entry.owner is None else entry.owner
+    # A compiled forward compiles itself in the child too, as it will here.
+    subject = forward if forward.owner is None else forward.owner
     try:
         return probe.probe(
             subject,
             args,
             kwargs,
             compile_arguments=None,
-            seconds=entry.options.deadline_s,
+            seconds=forward.options.deadline_s,
         )
-    except probe.NotProbed as unknown:
-        entry.telemetry.note(str(unknown))
+    except probe.NotProbed as error:
+        forward.telemetry.note(str(error))
         return None
 
 
 def _decide(
-    entry: Entry, args: tuple[Any, ...], kwargs: Mapping[str, Any], min_gain: float
+    forward: CompiledForward,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    min_gain: float,
 ) -> None:
     def make(
         module: nn.Module | None,
     ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        # The engine is the entry's own: what is compiled here need not be again.
-        timed = entry.for_timing(module)
+        # It shares the engine, so that traffic uses the code compiled here.
+        timed = forward.for_timing(module)
         return timed.run_eager, timed
 
-    found = speed_trial.measured(make, args, kwargs, owner=entry.owner)
-    entry.worth = dataclasses.asdict(found) | {"summary": str(found)}
-    entry.engine.saving_ms = found.eager_ms - found.compiled_ms
-    if entry.monitor is not None:
-        entry.monitor.eager_ms = found.eager_ms
-    if not found.pays(min_gain):
-        entry.go_eager(Fallback("gain", "the model", _too_little(found, min_gain)))
+    trial = speed_trial.measured(make, args, kwargs, owner=forward.owner)
+    forward.worth = dataclasses.asdict(trial) | {"summary": str(trial)}
+    forward.engine.saving_ms = trial.eager_ms - trial.compiled_ms
+    if forward.monitor is not None:
+        forward.monitor.eager_ms = trial.eager_ms
+    if not trial.pays(min_gain):
+        forward.go_eager(Fallback("gain", "the model", _too_little(trial, min_gain)))
 
 
-def _too_little(found: speed_trial.Worth, min_gain: float) -> str:
-    if found.gain < min_gain:
-        return f"{found}: less than the minimum of {min_gain:.0%}"
-    return f"{found}: not certain enough to count"
+def _too_little(trial: speed_trial.SpeedTrial, min_gain: float) -> str:
+    if trial.gain < min_gain:
+        return f"{trial}: less than the minimum of {min_gain:.0%}"
+    return f"{trial}: not certain enough to count"

@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from torchproof.strategies import source_lines as source_lines
     from torchproof.strategies.applied import Applied as Applied
     from torchproof.strategies.applied import Compilation as Compilation
+    from torchproof.strategies.call_recorder import CallRecorder as CallRecorder
     from torchproof.strategies.call_recorder import Sizes as Sizes
-    from torchproof.strategies.call_recorder import Watch as Watch
     from torchproof.strategies.call_recorder import tensors_in as tensors_in
+    from torchproof.strategies.compile_arguments import (
+        invalid_argument as invalid_argument,
+    )
     from torchproof.strategies.compile_arguments import is_keywords as is_keywords
-    from torchproof.strategies.compile_arguments import wrong as wrong
     from torchproof.strategies.plan import Plan as Plan
     from torchproof.strategies.plan import Site as Site
     from torchproof.strategies.plan import Varying as Varying
     from torchproof.strategies.recipe import FILE as FILE
-    from torchproof.strategies.recipe import Damaged as Damaged
+    from torchproof.strategies.recipe import InvalidRecipe as InvalidRecipe
     from torchproof.strategies.recipe import Recipe as Recipe
     from torchproof.strategies.recipe import loads as loads
     from torchproof.strategies.recipe import matching as matching
-    from torchproof.strategies.recipe.adoption import AGAIN as AGAIN
+    from torchproof.strategies.recipe.adoption import TUNE_HINT as TUNE_HINT
     from torchproof.strategies.recipe.adoption import Adoption as Adoption
-    from torchproof.strategies.recipe.adoption import Given as Given
-    from torchproof.strategies.recipe.adoption import given as given
+    from torchproof.strategies.recipe.adoption import RecipeSource as RecipeSource
+    from torchproof.strategies.recipe.adoption import recipe_source as recipe_source
     from torchproof.strategies.recipe.fingerprint import code_hash as code_hash
     from torchproof.strategies.recipe.fingerprint import fingerprint as fingerprint
     from torchproof.strategies.recipe.matching import (
@@ -55,11 +57,11 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     {
         ".applied": ["Applied", "Compilation"],
-        ".call_recorder": ["Sizes", "Watch", "tensors_in"],
-        ".compile_arguments": ["is_keywords", "wrong"],
+        ".call_recorder": ["Sizes", "CallRecorder", "tensors_in"],
+        ".compile_arguments": ["invalid_argument", "is_keywords"],
         ".plan": ["Plan", "Site", "Varying"],
-        ".recipe": ["Damaged", "FILE", "Recipe", "loads"],
-        ".recipe.adoption": ["AGAIN", "Adoption", "Given", "given"],
+        ".recipe": ["InvalidRecipe", "FILE", "Recipe", "loads"],
+        ".recipe.adoption": ["TUNE_HINT", "Adoption", "RecipeSource", "recipe_source"],
         ".recipe.fingerprint": ["code_hash", "fingerprint"],
         ".recipe.matching": ["environment_here"],
         ".strategy": [

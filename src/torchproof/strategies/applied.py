@@ -1,7 +1,7 @@
-"""A strategy carried out on a target, and the proof of what its blocks share.
+"""Applies a strategy to a target, and counts the compilations of its regions.
 
-Comes in: a strategy, a target, a plan. Goes out: the target compiled by the strategy's
-own lines, and counts of how often each region's code was compiled.
+Takes a strategy, a target and a plan. Returns an `Applied`: the target compiled by the
+strategy's own source lines, and a record of each compilation of a region.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchproof.strategies.strategy import NotApplicable, Strategy
 from torchproof.torch_private import recompiles, subgraphs
 
 NAME = "model"
-# Backends that torch lists whether or not the package that does their work is there.
+# Backends that torch lists even if the package they need is not installed.
 _NEEDS = {"openxla": "torch_xla", "openxla_eval": "torch_xla", "tvm": "tvm"}
 
 
@@ -34,21 +34,23 @@ _NEEDS = {"openxla": "torch_xla", "openxla_eval": "torch_xla", "tvm": "tvm"}
 class Compilation:
     """One compilation of a block's code.
 
-    `circumstances` are that code, the shapes and types that came in, whether the block
-    trains and gradients were recorded; `reasons` say why no earlier code would do.
+    `circumstances` are the code object, the shapes and types of the inputs, and whether
+    the block trains and gradients are enabled. `reasons` say why no earlier compiled
+    code fitted.
     """
 
     path: str
     circumstances: tuple[Any, ...]
     reasons: tuple[str, ...]
-    refused: bool  # there was code already, torch made no more
+    refused: bool  # there was code already, and torch compiled no more
 
 
 @dataclass(frozen=True)
 class Applied:
-    """`fn` is what to call; `source` the lines that made it, for a target `model`.
+    """A compiled target: `fn` to call, and the `source` lines that made it.
 
-    `plan` is what they were made from. A `whole_step` runs its own loss and backward.
+    The lines are written from `plan` and call the target `model`. A `whole_step` runs
+    its own loss and backward.
     """
 
     fn: Callable[..., Any]
@@ -57,7 +59,7 @@ class Applied:
     root: nn.Module | None = None
     compilations: list[Compilation] = field(default_factory=list)
     whole_step: bool = False
-    nested: bool = False  # its regions are parts of one graph
+    nested: bool = False  # the regions are parts of one graph
 
     @property
     def regions(self) -> tuple[Site, ...]:
@@ -69,12 +71,12 @@ class Applied:
 
     @property
     def falls_back(self) -> tuple[str, ...]:
-        """Why calls of a strategy with a graph were not replayed from one so far."""
+        """Why calls were not replayed from the strategy's CUDA graph so far."""
         return tuple(map(str, getattr(self.fn, "falls_back", ())))
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """The blocks' compilations are noted; between compilations this is free."""
+    def recording_compilations(self) -> Iterator[None]:
+        """Records compilations of the blocks; other calls pay nothing."""
         paths = {
             self.root.get_submodule(path): path
             for region in self.regions
@@ -82,20 +84,22 @@ class Applied:
             if self.root is not None
         }
         if self.nested:
-            with subgraphs.each_graph(lambda found: self._note(found, paths)):
+            with subgraphs.each_graph(lambda graphs: self._note(graphs, paths)):
                 yield
             return
         reasons: list[str] = []
 
-        def convert(go_on: Callable[[], Any], asked: torch_private.Conversion) -> Any:
-            block = _owner(asked.frame)
+        def convert(
+            go_on: Callable[[], Any], conversion: torch_private.FrameRequest
+        ) -> Any:
+            block = _owner(conversion.frame)
             if not isinstance(block, nn.Module) or block not in paths:
                 return go_on()
-            circumstances = _circumstances(block, asked.frame)
+            circumstances = _circumstances(block, conversion.frame)
             reasons.clear()
             answer = go_on()
             refused = answer.guarded_code is None
-            if asked.again or not refused:
+            if conversion.is_recompile or not refused:
                 self.compilations.append(
                     Compilation(paths[block], circumstances, tuple(reasons), refused)
                 )
@@ -108,13 +112,13 @@ class Applied:
             yield
 
     def _note(
-        self, found: list[subgraphs.Subgraph], paths: dict[nn.Module, str]
+        self, graphs: list[subgraphs.Subgraph], paths: dict[nn.Module, str]
     ) -> None:
-        """The regions of one graph: each is one compilation of a block's code."""
-        known = {id(block): path for block, path in paths.items()}
+        """Records each region of one graph as a compilation of a block's code."""
+        by_id = {id(block): path for block, path in paths.items()}
         graph = len(self.compilations)  # regions of two graphs are not compared
-        for each in found:
-            for path in {known[number] for number in each.modules & known.keys()}:
+        for each in graphs:
+            for path in {by_id[number] for number in each.modules & by_id.keys()}:
                 circumstances = (graph, *each.inputs)
                 self.compilations.append(Compilation(path, circumstances, (), False))
 
@@ -137,15 +141,15 @@ def apply(
         exec(compile(source, f"<strategy {strategy.name}>", "exec"), names)
     except Exception as error:
         if strategy.graph or isinstance(error, UserError):
-            raise  # to record a graph the target was run: it may be its own fault
-        told = f"{type(error).__name__}: {error}"
-        raise UserError(f"{strategy.name}: torch rejects it: {told}") from error
+            raise  # recording a graph runs the target, which may have raised
+        why = f"{type(error).__name__}: {error}"
+        raise UserError(f"{strategy.name}: torch rejects it: {why}") from error
     root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     return Applied(
-        names[NAME],
-        source,
-        plan,
-        root if isinstance(root, nn.Module) else None,
+        fn=names[NAME],
+        source=source,
+        plan=plan,
+        root=root if isinstance(root, nn.Module) else None,
         whole_step=strategy.graph and train,
         nested=strategy.form == "nested",
     )
@@ -158,18 +162,18 @@ def on_cuda(fn: Callable[..., Any], calls: Sequence[Any]) -> bool:
 
 
 def assert_backend(name: str) -> None:
-    """A `UserError` that lists what is installed if this backend is not."""
-    there = [
-        known
-        for known in torch.compiler.list_backends(exclude_tags=())
-        if known not in _NEEDS or importlib.util.find_spec(_NEEDS[known])
+    """Raises a `UserError` that lists the installed backends if this one is not."""
+    installed = [
+        backend
+        for backend in torch.compiler.list_backends(exclude_tags=())
+        if backend not in _NEEDS or importlib.util.find_spec(_NEEDS[backend])
     ]
-    if name in there:
+    if name in installed:
         return
-    near = difflib.get_close_matches(name, there, n=1)
+    near = difflib.get_close_matches(name, installed, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
-    shown = ", ".join(known for known in there if "TESTING_ONLY" not in known)
-    raise UserError(f"no backend {name!r} is installed: {hint}there are {shown}")
+    listed = ", ".join(each for each in installed if "TESTING_ONLY" not in each)
+    raise UserError(f"no backend {name!r} is installed: {hint}installed are {listed}")
 
 
 def _owner(frame: Any) -> Any:
@@ -184,6 +188,6 @@ def _owner(frame: Any) -> Any:
 
 
 def _circumstances(block: nn.Module, frame: Any) -> tuple[Any, ...]:
-    given = [value for value in frame.f_locals.values() if value is not block]
-    shapes = ((tensor.shape, tensor.dtype) for tensor in every_tensor(given))
+    arguments = [value for value in frame.f_locals.values() if value is not block]
+    shapes = ((tensor.shape, tensor.dtype) for tensor in every_tensor(arguments))
     return (frame.f_code, *shapes, block.training, torch.is_grad_enabled())

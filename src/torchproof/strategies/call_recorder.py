@@ -1,9 +1,9 @@
-"""Runs a target's calls in eager and notes which module was called, and fed by whom.
+"""Runs a target's calls in eager and records which modules feed which others.
 
-What comes out of a module carries that module's bit, and every torch function hands
-the bits of its inputs on to its outputs. So a block whose input has the bit of another
-is called in sequence with it, whatever is computed in between, and an expert whose
-input has not is its neighbour's equal.
+Each module has a bit. The outputs of a module get its bit, and every torch function
+passes the bits of its inputs on to its outputs. So a block whose input has the bit of
+another one runs after it in sequence, whatever is computed between them. Experts of one
+layer do not have each other's bits.
 """
 
 from __future__ import annotations
@@ -25,35 +25,36 @@ from torch.utils.weak import WeakIdKeyDictionary
 from torchproof.process import forks
 from torchproof.strategies.plan import Varying
 
-Where = tuple[int | str, ...]
+Path = tuple[int | str, ...]  # of a tensor in nested containers
 
 
-def tensors_in(value: Any, where: Where = ()) -> Iterator[tuple[Where, Tensor]]:
-    """The tensors in nested tuples, lists and dicts, and the way to each."""
-    return _found(value, where, _items)
+def tensors_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
+    """The tensors in nested tuples, lists and dicts, each with its path."""
+    return _walk(value, path, _items)
 
 
 def every_tensor(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested containers, the fields of dataclasses among them."""
-    return (tensor for _, tensor in _found(value, None, _items_and_fields))
+    """The tensors in nested containers, including fields of dataclasses."""
+    return (tensor for _, tensor in _walk(value, None, _items_and_fields))
 
 
-def _found(value: Any, where: Any, items: _Items) -> Iterator[tuple[Any, Tensor]]:
-    """Without recursion, and each container once: it may hold itself.
+def _walk(value: Any, path: Any, items: _Items) -> Iterator[tuple[Any, Tensor]]:
+    """Walks without recursion, and enters each container once: it may contain itself.
 
-    The way to a tensor is added to `where`, unless that is None.
+    The path of each tensor is appended to `path`, unless that is None.
     """
-    waiting, seen = [(where, value)], set()
+    waiting = [(path, value)]
+    entered = set()
     while waiting:
-        where, value = waiting.pop()
+        path, value = waiting.pop()
         if isinstance(value, Tensor):
-            yield where, value
+            yield path, value
             continue
         parts = list(items(value))
-        if parts and id(value) not in seen:
-            seen.add(id(value))
+        if parts and id(value) not in entered:
+            entered.add(id(value))
             waiting += [
-                (None if where is None else (*where, key), item)
+                (None if path is None else (*path, key), item)
                 for key, item in reversed(parts)
             ]
 
@@ -75,70 +76,67 @@ def _items(value: Any) -> Iterable[tuple[int | str, Any]]:
 
 
 class Sizes:
-    """The sizes each tensor of a callable's arguments had."""
+    """The shapes of each tensor among a callable's arguments."""
 
     def __init__(self) -> None:
-        self._seen: defaultdict[Where, set[torch.Size]] = defaultdict(set)
+        self._shapes: defaultdict[Path, set[torch.Size]] = defaultdict(set)
 
     def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        for where, tensor in tensors_in({**dict(enumerate(args)), **kwargs}):
-            self._seen[where].add(tensor.shape)
+        for path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}):
+            self._shapes[path].add(tensor.shape)
 
     def add(self, other: Sizes) -> None:
-        for where, shapes in other._seen.items():
-            self._seen[where] |= shapes
+        for path, shapes in other._shapes.items():
+            self._shapes[path] |= shapes
 
     @property
     def varying(self) -> Varying:
-        """The dimensions that took more than one size, of tensors of one rank."""
-        found = {}
-        for where, shapes in self._seen.items():
+        """The dimensions that had more than one size, of tensors with a fixed rank."""
+        varying = {}
+        for path, shapes in self._shapes.items():
             if len({len(shape) for shape in shapes}) == 1:
-                columns = zip(*shapes, strict=True)
-                sizes = tuple(d for d, seen in enumerate(columns) if len(set(seen)) > 1)
-                if sizes:
-                    found[where] = sizes
-        return found
+                columns = enumerate(zip(*shapes, strict=True))
+                dimensions = tuple(d for d, sizes in columns if len(set(sizes)) > 1)
+                if dimensions:
+                    varying[path] = dimensions
+        return varying
 
 
 @dataclass(frozen=True)
-class Sight:
-    """The first call of a module: which call of its parent it was made in, fed by whom.
+class FirstCall:
+    """The first call of a module: the number of its parent's call, and who feeds it.
 
-    `fed_by` has the bit of every module that its input depends on.
+    `fed_by` has the bit of every module that the input depends on.
     """
 
     parent: int
     fed_by: int
 
 
-class Watch(TorchFunctionMode):
-    """What the calls of a target showed; enter it, then run them.
-
-    Calls of other threads meanwhile are none of its business.
-    """
+class CallRecorder(TorchFunctionMode):
+    """Records the calls that run inside its `with` block, in this thread only."""
 
     def __init__(self, root: nn.Module) -> None:
         super().__init__()
         modules = {path: module for path, module in root.named_modules() if path}
         self.bits = {path: 1 << number for number, path in enumerate(modules)}
-        self.sights: dict[str, Sight] = {}  # in the order of the first calls
-        self.looped: set[str] = set()  # fed by their own output, in one parent's call
+        self.first_calls: dict[str, FirstCall] = {}  # in the order of the first calls
+        self.looped: set[str] = set()  # fed by their own output in one parent's call
         self.sizes: defaultdict[str, Sizes] = defaultdict(Sizes)
         self._origins = WeakIdKeyDictionary()
         self._numbers = itertools.count(1)
-        self._open = [0]  # the numbers of the calls under way
-        self._inside = 0  # the bits of the modules they are calls of
+        self._open = [0]  # the numbers of the running calls
+        self._inside = 0  # the bits of the modules with a running call
         self._last_parent: dict[str, int] = {}
         self._hooks = contextlib.ExitStack()
         self._modules = modules
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> CallRecorder:
         self._thread = threading.get_ident()
         self._hooks.enter_context(forks.undone_in_fork(self._hooks.close))
         for path, module in self._modules.items():
             if isinstance(module, torch.jit.ScriptModule):
-                continue  # its hooks would have to be scripted
+                continue  # hooks of a scripted module would have to be scripted
             begin = module.register_forward_pre_hook(
                 self._begin(path), prepend=True, with_kwargs=True
             )
@@ -158,7 +156,7 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if bits := self._inside | self._bits_of((args, kwargs)):
-            # What returns nothing, as an assignment to a part, changes its first input.
+            # A function that returns nothing, such as setitem, changes its first input.
             self._carry(args[:1] if result is None else result, bits)
         return result
 
@@ -167,7 +165,7 @@ class Watch(TorchFunctionMode):
             if threading.get_ident() != self._thread:
                 return
             fed_by, parent = self._bits_of((args, kwargs)), self._open[-1]
-            self.sights.setdefault(path, Sight(parent, fed_by))
+            self.first_calls.setdefault(path, FirstCall(parent, fed_by))
             if fed_by & self.bits[path] and self._last_parent[path] == parent:
                 self.looped.add(path)
             self._last_parent[path] = parent
@@ -199,10 +197,10 @@ class Watch(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def noting(owner: Any, name: str, sizes: Sizes) -> Iterator[None]:
-    """Every call of a method, with the sizes that went in."""
+def recording_sizes(owner: Any, name: str, sizes: Sizes) -> Iterator[None]:
+    """Records the input sizes of every call of a method."""
     method = getattr(owner, name)
-    own = vars(owner).get(name)
+    own_attribute = vars(owner).get(name)
 
     def note(*args: Any, **kwargs: Any) -> Any:
         sizes.note(args, kwargs)
@@ -212,10 +210,10 @@ def noting(owner: Any, name: str, sizes: Sizes) -> Iterator[None]:
     try:
         yield
     finally:
-        if own is None:
+        if own_attribute is None:
             delattr(owner, name)
         else:
-            setattr(owner, name, own)
+            setattr(owner, name, own_attribute)
 
 
 def run(
@@ -223,7 +221,7 @@ def run(
     calls: Sequence[Any],
     before: Callable[[int], None] | None,
 ) -> None:
-    """The calls in order, in eager, whatever in them is compiled already."""
+    """Runs the calls in order and in eager, also if the target is compiled already."""
     with torch.compiler.set_stance("force_eager"):
         for index, call in enumerate(calls):
             if before is not None:

@@ -1,4 +1,4 @@
-"""Checks arguments that users give for torch.compile, before anything is compiled."""
+"""Checks the user's arguments for torch.compile before anything is compiled."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ _BACKENDS = frozenset({"inductor", "eager", "aot_eager", "cudagraphs"})
 
 
 def check(arguments: Mapping[str, Any]) -> None:
-    """Raises a `UserError` for what torch.compile would not take, or ignore."""
-    mode, options = arguments.get("mode"), arguments.get("options")
-    backend, dynamic = arguments.get("backend"), arguments.get("dynamic")
+    """Raises a `UserError` for arguments that torch.compile would reject or ignore."""
+    mode = arguments.get("mode")
+    options = arguments.get("options")
+    backend = arguments.get("backend")
+    dynamic = arguments.get("dynamic")
     if dynamic is not None and not isinstance(dynamic, bool):
-        raise wrong("dynamic", dynamic, "True, False or None")
+        raise invalid_argument("dynamic", dynamic, "True, False or None")
     if mode is not None and not isinstance(mode, str):
-        raise wrong("mode", mode, f"one of {', '.join(MODES)}")
+        raise invalid_argument("mode", mode, f"one of {', '.join(MODES)}")
     if options is not None and not is_keywords(options):
-        raise wrong("options", options, "a dict with the names of options as keys")
+        raise invalid_argument(
+            "options", options, "a dict with the names of options as keys"
+        )
     if backend is not None and not isinstance(backend, str) and not callable(backend):
-        raise wrong("backend", backend, "the name of a backend or a function")
+        raise invalid_argument(
+            "backend", backend, "the name of a backend or a function"
+        )
     if backend and mode:
-        raise UserError("give a backend or a mode: modes are Inductor's")
+        raise UserError("give a backend or a mode, not both: only Inductor has modes")
     is_known = mode in (None, "", *MODES) and not options
     if is_known and (backend is None or callable(backend) or backend in _BACKENDS):
-        return  # and torch's compiler is not loaded for it
+        return  # without loading torch's compiler
     from torchproof.torch_private import switches
 
     try:
         switches.graph_compiler(arguments)
-    except Exception as error:  # of torch, or of a backend that is not installed
+    except Exception as error:  # from torch, or a backend that is not installed
         names = ", ".join(name for name, value in arguments.items() if value)
-        told = one_line(f"{type(error).__name__}: {error}", 200)
-        raise UserError(f"torch.compile does not take this {names}: {told}") from None
+        why = one_line(f"{type(error).__name__}: {error}", 200)
+        raise UserError(f"torch.compile rejects this {names}: {why}") from None
 
 
-def wrong(name: str, value: Any, wanted: str) -> UserError:
-    """An error that names an argument, its value and what it has to be."""
-    return UserError(f"{name}={one_line(repr(value), 80)}: give {wanted}")
+def invalid_argument(name: str, value: Any, expected: str) -> UserError:
+    """An error that names an argument, its value and what is expected."""
+    return UserError(f"{name}={one_line(repr(value), 80)}: give {expected}")
 
 
 def is_keywords(value: Any) -> bool:

@@ -1,6 +1,7 @@
-"""Blocks as regions of a larger graph: compiled once for all of their kind.
+"""Makes blocks regions of a larger graph, compiled once for all equal blocks.
 
-In comes a block; out goes what stands for its forward while the whole is compiled.
+Takes a block, returns the callable that replaces its forward while the whole model is
+compiled.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from torchproof.strategies.strategy import NotApplicable
 
 
 def region(block: nn.Module, path: str = "") -> Callable[..., Any]:
-    """The block's forward as a region, by the lines that a strategy prints.
+    """The block's forward as a region, as in the source lines of a strategy.
 
-    The block is an argument of it: methods that are wrapped run with the weights of the
-    first block under torch 2.13 to 2.15.
+    The block is an argument of the region: torch 2.13 to 2.15 runs wrapped methods with
+    the weights of the first block.
     """
     assert_plain(block, path)
     whole = torch.compiler.nested_compile_region(type(block).forward)
@@ -28,17 +29,17 @@ def region(block: nn.Module, path: str = "") -> Callable[..., Any]:
 
 
 def assert_plain(block: nn.Module, path: str = "") -> None:
-    """A forward that was put on the block itself would be lost."""
+    """Refuses a block whose own `forward` attribute a region would replace."""
     if "forward" in vars(block):
         raise NotApplicable(
             f"{path or type(block).__name__} has a forward of its own in place of its"
-            " class's: it cannot be compiled for all blocks"
+            " class's: it cannot share compiled code with other blocks"
         )
 
 
 @contextlib.contextmanager
 def in_place(regions: dict[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """The blocks are regions meanwhile, and afterwards as they were."""
+    """Makes the blocks regions inside the `with` block."""
     for block, forward in regions.items():
         vars(block)["forward"] = forward
     try:

@@ -1,4 +1,4 @@
-"""What a strategy compiles in one target: plain data, found where the target is."""
+"""A `Plan`: what a strategy compiles in one target, as plain data."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-# Where in the arguments a tensor is, as (0,), ("mask",) or ("states", 1), and which of
-# its sizes vary from call to call.
+# The path of a tensor in the arguments, such as (0,), ("mask",) or ("states", 1), and
+# its dimensions that vary from call to call.
 Varying = Mapping[tuple[int | str, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Site:
-    """One thing that is compiled, or one loop over blocks of the same structure.
+    """A callable that is compiled, or a loop over blocks of the same structure.
 
-    `place` is an expression in which MODEL stands for the target's name: a callable, or
-    with `paths` what the loop goes over.
+    `place` is a Python expression in which MODEL stands for the target's name: the
+    callable or, with `paths`, the iterable of the loop.
     """
 
     place: str
@@ -26,21 +26,21 @@ class Site:
     varying: Varying = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        # JSON has no tuples for keys: pairs of a way and its sizes instead.
-        varying = [[[*way], [*sizes]] for way, sizes in self.varying.items()]
+        # JSON has no tuples as keys: write pairs of a path and its sizes instead.
+        varying = [[[*path], [*sizes]] for path, sizes in self.varying.items()]
         plain = dataclasses.asdict(self)
         return {**plain, "paths": [*self.paths], "varying": varying}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Site:
-        varying = {tuple(way): tuple(sizes) for way, sizes in plain["varying"]}
-        told = {**plain, "paths": tuple(plain["paths"]), "varying": varying}
-        return cls(**told)
+        varying = {tuple(path): tuple(sizes) for path, sizes in plain["varying"]}
+        paths = tuple(plain["paths"])
+        return cls(**{**plain, "paths": paths, "varying": varying})
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The sites of a target; `note` says for people what of it stays eager."""
+    """The sites of a target; `note` says in words what stays eager."""
 
     sites: tuple[Site, ...] = ()
     note: str | None = None
@@ -49,23 +49,23 @@ class Plan:
     def regions(self) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.paths)
 
-    def wrong_path(self) -> str | None:
-        """What is wrong with the paths of its blocks, whatever the model is."""
-        seen: list[str] = []
+    def path_problem(self) -> str | None:
+        """Why the paths of the blocks are invalid for any model, or None."""
+        paths: list[str] = []
         for path in (path for region in self.regions for path in region.paths):
             if not isinstance(path, str):
-                return f"the path {path!r} of a region is no text"
+                return f"the path {path!r} of a region is not a string"
             if path == "":
-                return "the path '' of a region is the whole model: that is full"
+                return "the path '' of a region is the whole model: use strategy full"
             if not all(path.split(".")):
-                return f"the path {path!r} of a region has an empty step"
-            if path in seen:
+                return f"the path {path!r} of a region has an empty part"
+            if path in paths:
                 return f"the path {path!r} is a region twice"
-            seen.append(path)
-        for outer in seen:
-            for inner in seen:
+            paths.append(path)
+        for outer in paths:
+            for inner in paths:
                 if inner.startswith(f"{outer}."):
-                    return f"the region {inner!r} lies within the region {outer!r}"
+                    return f"the region {inner!r} is inside the region {outer!r}"
         return None
 
     def to_json(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Where a strategy compiles a target; sizes and regions are seen by running its calls.
+"""Plans what a strategy compiles in a target.
 
-Comes in: a strategy, the target and its calls. Goes out: a plan, plain data.
+Takes a strategy, the target and its calls; returns a `Plan`. It runs the calls if it
+needs to know the repeated blocks, or the sizes that vary.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.strategies import nesting, regions
-from torchproof.strategies.call_recorder import Sizes, Watch, noting, run
+from torchproof.strategies.call_recorder import (
+    CallRecorder,
+    Sizes,
+    recording_sizes,
+    run,
+)
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.source_lines import (
     MODEL,
@@ -25,7 +31,7 @@ from torchproof.strategies.source_lines import (
 )
 from torchproof.strategies.strategy import BLOCKS, NotApplicable, Strategy
 
-_NAMED = 4  # as many names as a sentence can take
+_NAMED = 4  # how many names a note lists
 NOTHING_VARIES = "no size varies over the calls, so there is nothing to mark"
 
 Before = Callable[[int], None] | None
@@ -40,14 +46,15 @@ def plan(
         if not compiled_by_graph(strategy):
             others = ", ".join({*strategy.beside_name} - {*RECORDED_ARGUMENTS})
             raise NotApplicable(f"{strategy.name} takes no {others} for torch.compile")
-        return Plan()  # what is recorded finds its blocks itself
+        return Plan()  # `torchproof.graph` finds the blocks itself
     if strategy.form == "regional":
         return _regional(strategy, fn, calls, before=before)
     if strategy.form == "nested":
         return _nested(strategy, fn, calls, before=before)
     if strategy.form == "full":
         whole = Plan((Site(MODEL),))
-        owner, method = fn, "forward" if isinstance(fn, nn.Module) else None
+        owner = fn
+        method = "forward" if isinstance(fn, nn.Module) else None
     else:
         owner, path = _core(strategy, fn)
         whole = Plan((Site(place_of(path)),))
@@ -58,11 +65,11 @@ def plan(
     if method is None:
         sizes = _sizes_of(calls)
     else:
-        with noting(owner, method, sizes):
+        with recording_sizes(owner, method, sizes):
             run(fn, calls, before)
     if not sizes.varying:
         return Plan(whole.sites, NOTHING_VARIES)
-    # A module is entered through its forward, the one place a wrapper can stand at.
+    # For a module the wrapper replaces `forward`: a call of the module runs that.
     place = f"{MODEL}.forward" if owner is fn and method == "forward" else None
     return Plan((Site(place or whole.sites[0].place, varying=sizes.varying),))
 
@@ -71,7 +78,7 @@ def plan(
 
 
 def _core(strategy: Strategy, fn: Any) -> tuple[Any, str]:
-    """The object that has the method, and the way to the method."""
+    """The object that has the method, and the path of the method."""
     if strategy.method is None:
         raise UserError(f"{strategy.name}: name a method, core:METHOD; {_offer(fn)}")
     owner, path = fn, strategy.method
@@ -102,23 +109,23 @@ def _offer(owner: Any) -> str:
 
 
 def _methods(owner: Any) -> list[str]:
-    """Its own public methods, and the parts that are modules with a forward."""
-    theirs = [set(vars(base)) for base in (nn.Module, object, type(_methods))]
+    """The object's own public methods, and `forward` of its submodules."""
+    inherited = [set(vars(base)) for base in (nn.Module, object, type(_methods))]
     names = {
         name: None
         for kind in type(owner).__mro__
         for name, value in vars(kind).items()
         if callable(value) and not name.startswith("_")
     }
-    own = [name for name in names if not any(name in other for other in theirs)]
+    methods = [name for name in names if not any(name in each for each in inherited)]
     if isinstance(owner, nn.Module):
-        own = ["forward", *(name for name in own if name != "forward")]
-        own += [
+        methods = ["forward", *(name for name in methods if name != "forward")]
+        methods += [
             f"{name}.forward"
             for name, part in owner.named_children()
             if not isinstance(part, nn.ModuleList | nn.ModuleDict)
         ]
-    return own
+    return methods
 
 
 # -- regional and nested ---------------------------------------------------------------
@@ -127,14 +134,14 @@ def _methods(owner: Any) -> list[str]:
 def _regional(
     strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
 ) -> Plan:
-    root, watch, blocks = _blocks(fn, calls, before=before)
+    root, recorder, blocks = _blocks(fn, calls, before=before)
     sites = []
     for site in blocks:
         sizes = Sizes()
         for path in site.paths if strategy.marks else ():
-            sizes.add(watch.sizes[path])
+            sizes.add(recorder.sizes[path])
         sites.append(dataclasses.replace(site, varying=sizes.varying))
-    note = _what_stays_eager(root, watch, sites)
+    note = _what_stays_eager(root, recorder, sites)
     if strategy.marks and not any(site.varying for site in sites):
         note = f"{note}; {NOTHING_VARIES}"
     return Plan(tuple(sites), note)
@@ -143,11 +150,11 @@ def _regional(
 def _nested(
     strategy: Strategy, fn: Any, calls: Sequence[Any], *, before: Before
 ) -> Plan:
-    """The blocks, then the whole: sizes are marked where that is entered."""
+    """Plans the blocks, then the whole model; sizes are marked on the whole model."""
     root, _, sites = _blocks(fn, calls, before=before)
     for path in (path for site in sites for path in site.paths):
         nesting.assert_plain(root.get_submodule(path), path)
-    note = f"compiled once for all of its kind: {_counts(sites)}"
+    note = f"compiled once per kind of block: {_counts(sites)}"
     varying = _sizes_of(calls).varying if strategy.marks else {}
     if strategy.marks and not varying:
         note = f"{note}; {NOTHING_VARIES}"
@@ -158,21 +165,24 @@ def _nested(
 def _sizes_of(calls: Sequence[Any]) -> Sizes:
     sizes = Sizes()
     for call in calls:
-        sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
+        if isinstance(call, dict):
+            sizes.note((), call)
+        else:
+            sizes.note(call, {})
     return sizes
 
 
 def _blocks(
     fn: Any, calls: Sequence[Any], *, before: Before
-) -> tuple[nn.Module, Watch, list[Site]]:
-    """The module whose blocks they are, what its calls showed, one site a region."""
+) -> tuple[nn.Module, CallRecorder, list[Site]]:
+    """The module that has the blocks, the recorded calls, and one site per region."""
     root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     if not isinstance(root, nn.Module):
         raise NotApplicable("no repeated blocks: the target is not a module")
-    with Watch(root) as watch:
+    with CallRecorder(root) as recorder:
         run(fn, calls, before)
-    found = regions.find(root, watch)
-    if not found:
+    blocks = regions.find(root, recorder)
+    if not blocks:
         raise NotApplicable(
             f"no repeated blocks: {type(root).__name__} calls no modules of the same"
             " structure in sequence"
@@ -180,29 +190,31 @@ def _blocks(
     owner = MODEL if root is fn else f"{MODEL}.__self__"
     sites = [
         Site(regions.iteration(root, paths).replace(MODEL, owner), name, paths)
-        for paths, name in zip(found, _names(root, found), strict=True)
+        for paths, name in zip(blocks, _names(root, blocks), strict=True)
     ]
-    return root, watch, sites
+    return root, recorder, sites
 
 
-def _names(root: nn.Module, found: list[tuple[str, ...]]) -> list[str]:
-    """The class of each region's blocks, with a place where two share a name."""
-    names = [type(root.get_submodule(paths[0])).__name__ for paths in found]
+def _names(root: nn.Module, blocks: list[tuple[str, ...]]) -> list[str]:
+    """The class of each region's blocks, and its path if two have the same name."""
+    names = [type(root.get_submodule(paths[0])).__name__ for paths in blocks]
     times = Counter(names)
     return [
         name if times[name] == 1 else f"{name} at {paths[0]}"
-        for name, paths in zip(names, found, strict=True)
+        for name, paths in zip(names, blocks, strict=True)
     ]
 
 
-def _what_stays_eager(root: nn.Module, watch: Watch, sites: list[Site]) -> str:
-    """Sentences that name what is compiled, and the rest that runs as it is."""
+def _what_stays_eager(
+    root: nn.Module, recorder: CallRecorder, sites: list[Site]
+) -> str:
+    """A note that names what is compiled, and what stays eager."""
     blocks = {path for site in sites for path in site.paths}
     compiled = regions.parameters_in(map(root.get_submodule, blocks))
     share = 1 - compiled / regions.parameters_in([root])
     rest: list[str] = []
     named = blocks | {holder for path in blocks for holder in regions.above(path)}
-    for path in sorted(watch.sights, key=lambda path: path.count(".")):
+    for path in sorted(recorder.first_calls, key=lambda path: path.count(".")):
         if path not in named and blocks.union(rest).isdisjoint(regions.above(path)):
             rest.append(path)
     many = len(rest) - _NAMED

@@ -1,9 +1,9 @@
-"""The repeated blocks of a model, found by structure and by how they were called.
+"""Finds the repeated blocks of a model, by structure and by how they are called.
 
-Blocks of one region have the same class, the same parts and the same parameters and
-buffers but for their values, and one is fed by another of the same call of their
-parent. The outermost such level counts. One block that is fed by itself, as in models
-that share the weights of all layers, is a region where there is no other.
+Blocks of one region have the same class, the same submodules, and parameters and
+buffers of the same shapes and types. One block feeds another in the same call of their
+parent. The outermost such level counts. A single block that feeds itself, as in models
+that share weights between all layers, is a region if there is no other.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Any
 
 from torch import nn
 
-from torchproof.strategies.call_recorder import Watch
+from torchproof.strategies.call_recorder import CallRecorder
 from torchproof.strategies.source_lines import MODEL, listed
 
-# A module without parts is a block only if it and its like hold such a share of the
-# model's parameters: hand-written layers do, hand-written norms and activations do not.
+# A module without submodules is a block only if it and its equals have this share of
+# the model's parameters: hand-written layers do, norms and activations do not.
 LEAF_SHARE = 0.1
 
 
-def find(root: nn.Module, watch: Watch) -> list[tuple[str, ...]]:
+def find(root: nn.Module, recorder: CallRecorder) -> list[tuple[str, ...]]:
     """The paths of the blocks of each region, in the order of their first calls."""
     alike = defaultdict(list)
-    for path in watch.sights:
+    for path in recorder.first_calls:
         alike[structure(root.get_submodule(path))].append(path)
-    chains = [_in_sequence(paths, watch) for paths in alike.values()]
+    chains = [_in_sequence(paths, recorder) for paths in alike.values()]
     regions = _outermost(c for c in chains if _is_worthwhile(root, c))
-    taken = {path for region in regions for path in region}
-    holders = {holder for path in taken for holder in above(path)}
-    for path in watch.sights:
-        if path not in watch.looped or path in taken | holders:
+    used = {path for region in regions for path in region}
+    holders = {holder for path in used for holder in above(path)}
+    for path in recorder.first_calls:
+        if path not in recorder.looped or path in used | holders:
             continue
-        if taken.isdisjoint(above(path)) and _is_worthwhile(root, [path]):
+        if used.isdisjoint(above(path)) and _is_worthwhile(root, [path]):
             regions.append((path,))
-            taken.add(path)
+            used.add(path)
     return regions
 
 
 def structure(module: nn.Module) -> tuple[Any, ...]:
-    """What two modules must have in common to run the same compiled code."""
+    """What two modules must have in common to share compiled code."""
     parts = tuple((name, type(part)) for name, part in module.named_modules())
     tensors = itertools.chain(
         module.named_parameters(remove_duplicate=False),
@@ -57,23 +57,25 @@ def structure(module: nn.Module) -> tuple[Any, ...]:
     return parts, kinds
 
 
-def _in_sequence(paths: list[str], watch: Watch) -> list[str]:
-    """Those that feed, or are fed by, another one in the same call of their parent."""
+def _in_sequence(paths: list[str], recorder: CallRecorder) -> list[str]:
+    """The blocks that feed each other in the same call of their parent."""
     siblings = defaultdict(list)
     for path in paths:
-        siblings[watch.sights[path].parent].append(path)
+        siblings[recorder.first_calls[path].parent].append(path)
     linked = set()
     for together in siblings.values():
-        bits = functools.reduce(operator.or_, map(watch.bits.__getitem__, together))
-        fed = functools.reduce(operator.or_, (watch.sights[p].fed_by for p in together))
+        bits = functools.reduce(operator.or_, map(recorder.bits.__getitem__, together))
+        fed = functools.reduce(
+            operator.or_, (recorder.first_calls[p].fed_by for p in together)
+        )
         for path in together:
-            if watch.sights[path].fed_by & bits or watch.bits[path] & fed:
+            if recorder.first_calls[path].fed_by & bits or recorder.bits[path] & fed:
                 linked.add(path)
     return [path for path in paths if path in linked]
 
 
 def _is_worthwhile(root: nn.Module, paths: list[str]) -> bool:
-    """A single operation has nothing to fuse, a norm of one's own little."""
+    """Whether compiling can pay off: a single operation has little to fuse."""
     if not paths:
         return False
     module = root.get_submodule(paths[0])
@@ -86,32 +88,35 @@ def _is_worthwhile(root: nn.Module, paths: list[str]) -> bool:
 
 
 def parameters_in(modules: Iterable[nn.Module]) -> int:
-    """How many numbers the parameters hold, each counted once; at least 1."""
-    own = {id(p): p.numel() for module in modules for p in module.parameters()}
-    return max(1, sum(own.values()))
+    """The number of elements of all parameters, each counted once; at least 1."""
+    sizes = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return max(1, sum(sizes.values()))
 
 
 def _outermost(chains: Iterable[list[str]]) -> list[tuple[str, ...]]:
-    kept = list(chains)
-    every = {path for chain in kept for path in chain}
-    outer = [tuple(p for p in chain if every.isdisjoint(above(p))) for chain in kept]
+    every_chain = list(chains)
+    every = {path for chain in every_chain for path in chain}
+    outer = [
+        tuple(path for path in chain if every.isdisjoint(above(path)))
+        for chain in every_chain
+    ]
     return [paths for paths in outer if paths]
 
 
 def above(path: str) -> Iterator[str]:
-    """The paths of the modules that hold this one, from the inside out."""
+    """The paths of the modules that contain this one, from the inside out."""
     while path := path.rpartition(".")[0]:
         yield path
 
 
-# -- as Python -------------------------------------------------------------------------
+# -- Python expressions ----------------------------------------------------------------
 
 
 def iteration(root: nn.Module, paths: tuple[str, ...]) -> str:
-    """What a loop over these blocks goes over: a list's name, part of one, or all."""
+    """The iterable of a loop over these blocks: a list, a slice of one, or a tuple."""
     parts = [
-        _slice(root, owner, [path.rpartition(".")[2] for path in held])
-        for owner, held in itertools.groupby(paths, lambda p: p.rpartition(".")[0])
+        _slice(root, owner, [path.rpartition(".")[2] for path in members])
+        for owner, members in itertools.groupby(paths, lambda p: p.rpartition(".")[0])
     ]
     names = list(itertools.chain.from_iterable(parts))
     if len(names) == 1 and names[0].startswith("*"):
@@ -120,8 +125,9 @@ def iteration(root: nn.Module, paths: tuple[str, ...]) -> str:
 
 
 def _slice(root: nn.Module, owner: str, names: list[str]) -> list[str]:
-    """Blocks of one holder: `*` and the holder if it is a list, else one by one."""
-    holder, place = root.get_submodule(owner), expression(root, owner)
+    """Blocks of one container: `*` and a slice if it is a list, else one by one."""
+    holder = root.get_submodule(owner)
+    place = expression(root, owner)
     dot = owner and f"{owner}."
     if len(names) > 1 and isinstance(holder, nn.ModuleList | nn.Sequential):
         begin, end = int(names[0]), int(names[0]) + len(names)
@@ -133,7 +139,7 @@ def _slice(root: nn.Module, owner: str, names: list[str]) -> list[str]:
 
 
 def expression(root: nn.Module, path: str) -> str:
-    """A module by its path, as one writes it: MODEL.blocks[0], if that leads there."""
+    """The Python expression for a module: MODEL.blocks[0], or `get_submodule`."""
     if not path:
         return MODEL
     steps = list(_steps(root, path))

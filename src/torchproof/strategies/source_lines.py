@@ -1,4 +1,4 @@
-"""A strategy and its plan, written as the lines of Python that carry it out."""
+"""Writes a strategy and its plan as the Python lines that apply them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 
 MODEL = "MODEL"
 EXAMPLE = "example"  # one call: a tuple of arguments or a dict of keywords
-# What `torchproof.graph` hands on to torch.compile.
+# The arguments that `torchproof.graph` passes to torch.compile.
 RECORDED_ARGUMENTS = ("options", "mode", "dynamic", "fullgraph")
 _WIDTH = 88
 
-# The block is an argument of the region: of methods, torch 2.13 to 2.15 takes the
-# weights of the first block for all (tests/limitations/nested_methods.py).
+# The block is an argument of the region: with bound methods, torch 2.13 to 2.15 uses
+# the weights of the first block for all (tests/limitations/nested_methods.py).
 _REGION = """\
     region = torch.compiler.nested_compile_region(type(block).forward)
     block.forward = functools.partial(region, block)"""
 
 _MARKED = '''\
 def marked(compiled, varying):
-    """Marks the sizes that vary, right before each entry into compiled code."""
+    """Marks the sizes that vary as dynamic before each call of compiled code."""
 
     @functools.wraps(compiled)
     def call(*args, **kwargs):
-        given = {**dict(enumerate(args)), **kwargs}
+        arguments = {**dict(enumerate(args)), **kwargs}
         for (name, *path), sizes in varying.items():
-            value = given.get(name)
+            value = arguments.get(name)
             for step in path:
                 value = None if value is None else value[step]
             if isinstance(value, torch.Tensor):
@@ -44,7 +44,7 @@ def marked(compiled, varying):
 
 
 def written(strategy: Strategy, name: str, plan: Plan) -> str:
-    """The lines for a target of this name; they need nothing but what they import."""
+    """The lines for a target of this name, imports included."""
     sites = plan.sites or (Site(place_of(strategy.method)),)
     marks = any(site.varying for site in sites)
     body = "\n".join(_site_lines(strategy, site, name) for site in sites)
@@ -57,35 +57,39 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
 
 
 def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
-    """The lines that record the whole step, compiled or not, in CUDA graphs.
+    """The lines that record the whole step, compiled or not, as a CUDA graph.
 
-    `torchproof.graph` compiles itself; a method, and what another backend compiles, is
-    compiled before.
+    `torchproof.graph` compiles the step itself. The lines before it compile a single
+    method, or use another backend.
     """
-    given, before = [name, EXAMPLE], ""
+    arguments = [name, EXAMPLE]
+    before = ""
     inner = strategy.in_graph
     if compiled_by_graph(strategy):
-        given += [f"strategy={_literal(inner.name)}"] * strategy.compiles
-        given += [_keywords(strategy.beside_name)] * bool(strategy.beside_name)
+        if strategy.compiles:
+            arguments.append(f"strategy={_literal(inner.name)}")
+        if strategy.beside_name:
+            arguments.append(_keywords(strategy.beside_name))
     else:
         before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
     if train:
-        given.append("train=True")
-    call = f"{name} = torchproof.graph({', '.join(given)})"
-    torch_too = before or re.search(r"\btorch\.", call)
-    imports = "import torch\n" * bool(torch_too) + "import torchproof\n\n"
-    return imports + before + "\n" * bool(before) + call
+        arguments.append("train=True")
+    call = f"{name} = torchproof.graph({', '.join(arguments)})"
+    imports = "import torchproof\n\n"
+    if before or re.search(r"\btorch\.", call):
+        imports = f"import torch\n{imports}"
+    return imports + (f"{before}\n" if before else "") + call
 
 
 def compiled_by_graph(strategy: Strategy) -> bool:
-    """Whether `torchproof.graph` can be told how to compile what it records."""
+    """Whether `torchproof.graph` has arguments to compile the step in this way."""
     return strategy.form != "core" and strategy.beside_name.keys() <= {
         *RECORDED_ARGUMENTS
     }
 
 
 def place_of(path: str | None) -> str:
-    """A method of the target, or the target itself, as an expression."""
+    """The Python expression for a method of the target, or for the target itself."""
     steps = path.split(".") if path else ()
     return MODEL + "".join(f"[{s}]" if s.isdecimal() else f".{s}" for s in steps)
 
@@ -122,7 +126,7 @@ def _literal(value: Any, key: str = "") -> str:
 
 
 def listed(expressions: Iterable[str]) -> str:
-    """Expressions as a tuple, one to a line where they are many."""
+    """Expressions as a tuple, one per line if they do not fit on one."""
     names = list(expressions)
     short = f"({', '.join(names)}{',' * (len(names) == 1)})"
     if len(short) <= _WIDTH - 20:

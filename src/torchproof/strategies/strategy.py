@@ -1,8 +1,8 @@
-"""A strategy: a named way to run a target, that applies itself and prints itself.
+"""A strategy: a named way to run a target that applies itself and prints itself.
 
-In comes a name such as `full:reduce-overhead` or `regional+graph`; out come the lines
-to paste and, in the process that has the target, the target compiled by those very
-lines. Loading this file does not load torch.
+`parse` takes a name such as `full:reduce-overhead` or `regional+graph` and returns a
+`Strategy`. `Strategy.source` returns the Python lines to paste, and `Strategy.apply`
+runs the same lines on a target. Loading this file does not load torch.
 
     FORM[+graph][:METHOD][:MODE][:fullgraph][:dynamic, static or marks]
 """
@@ -27,7 +27,7 @@ Form = Literal["eager", "full", "core", "regional", "nested"]
 FORMS: tuple[Form, ...] = ("eager", "full", "core", "regional", "nested")
 BLOCKS = ("regional", "nested")  # the forms that need the repeated blocks of a model
 GRAPH = "graph"  # after a form and a plus: the whole step in one CUDA graph
-# What each mode switches on in Inductor: torch takes a mode or options, not both.
+# The options that each mode sets in Inductor: torch takes a mode or options, not both.
 MODE_OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"triton.cudagraphs": True},
@@ -51,18 +51,18 @@ WORDS = (*MODES, "fullgraph", *SHAPES)
 
 
 class NotApplicable(UserError):
-    """The strategy has nothing to compile in this target: its arm is skipped."""
+    """The strategy has nothing to compile in this target, and is skipped."""
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """`arguments` are those of torch.compile; `method` is what `core` compiles.
+    """A way to run a target; `arguments` are passed to torch.compile.
 
-    `regional` compiles each repeated block alone, `nested` the whole, in which a block
-    is compiled once and called many times. With `marks`, sizes that vary from call to
-    call are marked right before each entry into compiled code. With `graph`, the whole
-    step, compiled in this way, is recorded in one CUDA graph for each shape and
-    replayed.
+    `core` compiles one `method`. `regional` compiles each repeated block alone;
+    `nested` compiles the whole model, with code shared by equal blocks. With `marks`,
+    sizes that vary from call to call are marked as dynamic before each call of compiled
+    code. With `graph`, the whole compiled step is recorded as one CUDA graph per shape
+    and replayed.
     """
 
     name: str
@@ -83,27 +83,29 @@ class Strategy:
 
     @property
     def beside_name(self) -> dict[str, Any]:
-        """The arguments that the name does not stand for."""
-        told = parse(self.name).arguments
-        return {k: v for k, v in self.arguments.items() if (k, v) not in told.items()}
+        """The arguments that the name does not contain."""
+        named = parse(self.name).arguments
+        return {k: v for k, v in self.arguments.items() if (k, v) not in named.items()}
 
     @property
     def in_graph(self) -> Strategy:
-        """How the step is compiled that is recorded in a CUDA graph."""
+        """The strategy that compiles the step inside the CUDA graph."""
         name = self.name.replace(f"+{GRAPH}", "", 1)
         return dataclasses.replace(self, name=name, graph=False)
 
     @property
     def dynamic(self) -> Literal["auto", "off", "on", "marks"]:
-        """What is done about sizes that vary."""
+        """How it handles sizes that vary."""
         if self.marks:
             return "marks"
-        given = self.arguments.get("dynamic")
-        return "auto" if given is None else "on" if given else "off"
+        dynamic = self.arguments.get("dynamic")
+        if dynamic is None:
+            return "auto"
+        return "on" if dynamic else "off"
 
     @property
     def observes(self) -> bool:
-        """Whether its plan runs the calls: regions and varying sizes show only then."""
+        """Whether `plan` runs the calls, to find regions and sizes that vary."""
         return (self.form in BLOCKS or self.marks) and not self.graph
 
     def plan(
@@ -112,11 +114,11 @@ class Strategy:
         calls: Sequence[Any],
         before: Callable[[int], None] | None = None,
     ) -> Plan:
-        """What of a target gets compiled.
+        """What the strategy compiles in a target.
 
-        Where the strategy `observes`, the calls run once in eager, each after
-        `before(index)`, and leave their marks on the target's state: so plan with one
-        target and apply to another.
+        If the strategy `observes`, the calls run once in eager, each after
+        `before(index)`, and may change the target's state. So plan with one target and
+        apply to another.
         """
         from torchproof.strategies import planning
 
@@ -130,7 +132,7 @@ class Strategy:
         *,
         train: bool = False,
     ) -> Applied:
-        """The target compiled by the lines of `source`, which are run as they are."""
+        """Compiles the target by running the lines of `source`."""
         from torchproof.strategies import applied
 
         plan = self.plan(fn, calls) if plan is None else plan
@@ -139,15 +141,15 @@ class Strategy:
     def source(
         self, name: str = "model", plan: Plan | None = None, *, train: bool = False
     ) -> str:
-        """The lines to paste, for a target of this name.
+        """The Python lines to paste, for a target of this name.
 
-        Without a plan, of a strategy that `observes`, a comment that says so. A graph
-        of a training step, `train`, holds its loss and backward as well.
+        A strategy that `observes` returns a comment if there is no plan. With `train`,
+        a CUDA graph contains the loss and the backward pass too.
         """
         if self.as_is:
             return f"# {name} runs as it is"
         if plan is None and self.observes:
-            return f"# {self.name}: its lines are known once the target has run"
+            return f"# {self.name}: the lines are known after the target has run"
         if self.graph:
             return source_lines.recorded(self, name, plan or Plan(), train=train)
         return source_lines.written(self, name, plan or Plan())
@@ -161,7 +163,7 @@ class Strategy:
 
 
 def defaults(device: str) -> tuple[str, ...]:
-    """The strategies that are measured where none are named."""
+    """The strategies that are measured by default."""
     if device != "cuda":
         return ("eager", "full", "regional")
     recorded = ("full+graph", "regional+graph")
@@ -169,14 +171,14 @@ def defaults(device: str) -> tuple[str, ...]:
 
 
 def parse(text: str) -> Strategy:
-    """A strategy by its name, or a `UserError` with the nearest name there is."""
+    """The strategy with this name; raises a `UserError` that suggests the nearest."""
     head, *words = [part.strip() for part in text.split(":")]
     form, graph = _form(text, head)
     method = None
     if form == "core" and words and _is_path(words[0]):
         method = words.pop(0)
     if form == "eager" and words:
-        raise UserError(f"strategy {text!r}: eager takes nothing after it")
+        raise UserError(f"strategy {text!r}: eager takes no further words")
     unknown = [word for word in words if word not in WORDS]
     if unknown:
         raise UserError(f"strategy {text!r}: {_nearest(unknown[0], WORDS)}")
@@ -190,55 +192,61 @@ def parse(text: str) -> Strategy:
         arguments |= SHAPES.get(word, {})
     if "fullgraph" in words:
         arguments["fullgraph"] = True
-    marks = "marks" in words
-    return _recordable(Strategy(text, form, arguments, method, marks, graph))
+    strategy = Strategy(
+        name=text,
+        form=form,
+        arguments=arguments,
+        method=method,
+        marks="marks" in words,
+        graph=graph,
+    )
+    return _recordable(strategy)
 
 
 def _form(text: str, head: str) -> tuple[Form, bool]:
-    """The form that a name begins with, and whether it is recorded in a graph."""
+    """The form that a name begins with, and whether it is recorded in a CUDA graph."""
     for form in FORMS:
         if head in (form, f"{form}+{GRAPH}"):
             return form, head != form
-    known = (*FORMS, *(f"{form}+{GRAPH}" for form in FORMS))
-    raise UserError(f"no strategy {text!r}: {_nearest(head, known)}")
+    names = (*FORMS, *(f"{form}+{GRAPH}" for form in FORMS))
+    raise UserError(f"no strategy {text!r}: {_nearest(head, names)}")
 
 
 def _recordable(strategy: Strategy) -> Strategy:
-    """The strategy, unless a CUDA graph around it cannot be."""
+    """The strategy; raises a `UserError` if it cannot run inside a CUDA graph."""
     if not strategy.graph:
         return strategy
-    told = f"strategy {strategy.name!r}"
+    label = f"strategy {strategy.name!r}"
     if strategy.marks:
         raise UserError(
-            f"{told}: a graph is recorded for each shape, there are no sizes to mark"
+            f"{label}: a CUDA graph is recorded for each shape, so there are no sizes"
+            " to mark"
         )
     if records_graphs(strategy.arguments):
         culprit = strategy.arguments.get("mode") or "triton.cudagraphs"
         form = f"{strategy.form}+{GRAPH}"
         raise UserError(
-            f"{told}: {culprit} records CUDA graphs of its own, and a graph cannot be"
-            f" recorded while another is: use {form} or"
-            f" {form}:max-autotune-no-cudagraphs"
+            f"{label}: {culprit} records CUDA graphs of its own, and they cannot be"
+            f" nested: use {form} or {form}:max-autotune-no-cudagraphs"
         )
     return strategy
 
 
 def records_graphs(arguments: Mapping[str, Any]) -> bool:
-    """Whether Inductor, given these arguments, records CUDA graphs itself."""
+    """Whether Inductor records CUDA graphs itself with these arguments."""
     options = MODE_OPTIONS.get(arguments.get("mode") or "default", {})
     return bool((options | arguments.get("options", {})).get("triton.cudagraphs"))
 
 
 def with_arguments(strategy: Strategy, **more: Any) -> Strategy:
-    """The strategy with further arguments for torch.compile; its name stays.
+    """The strategy with further arguments for torch.compile, and the same name.
 
-    A mode that meets options becomes the options it stands for; options that are given
-    win over those.
+    With options, a mode is replaced by the options it sets; explicit options win.
     """
     if not strategy.compiles:
         raise UserError(f"{strategy.name}: eager has no arguments for torch.compile")
     if strategy.marks and more.get("dynamic") is not None:
-        raise UserError(f"{strategy.name}: marks decide what is dynamic")
+        raise UserError(f"{strategy.name}: marks and dynamic exclude each other")
     arguments = {**strategy.arguments, **more}
     options = {**strategy.arguments.get("options", {}), **more.get("options", {})}
     mode = arguments.get("mode")
@@ -257,8 +265,8 @@ def _is_path(text: str) -> bool:
     return all(step.isidentifier() or step.isdecimal() for step in steps)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _nearest(word: str, choices: Iterable[str]) -> str:
+    names = list(choices)
     near = difflib.get_close_matches(word.replace("_", "-"), names, n=1)
     if near:
         return f"{word!r} is unknown, did you mean {near[0]}?"

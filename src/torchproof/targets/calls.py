@@ -1,7 +1,7 @@
-"""A target's calls, run in this process: made anew, invoked, their answers collected.
+"""Loads a target, runs its calls in this process, and collects their answers.
 
-Comes in: a target and a job (what the parent asks for, as a dict). Goes out: a loaded
-target, and the answers of a pass over its calls as one flat mapping.
+Takes a target and a job (the request of the parent process, as a dict). Returns a
+loaded target, and the answers of a pass over its calls as one flat mapping.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torchproof.targets.target import Loaded, Target, load
 from torchproof.targets.workloads import WORKLOADS
 
 Answers = dict[str, Any]
-# Larger tensors are compared on an evenly spaced part of their elements.
+# Of larger tensors, only evenly spaced elements are compared.
 _compared_elements = 2**24
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """An output in which nothing is found that could be compared."""
+    """An output that contains nothing to compare."""
 
     type_name: str
 
@@ -35,7 +35,7 @@ class Opaque:
 
 
 def seed(number: int = 0) -> None:
-    """Every random generator in a known state."""
+    """Seeds every random generator."""
     import numpy
     import torch
 
@@ -45,12 +45,12 @@ def seed(number: int = 0) -> None:
 
 
 def fresh(target: Target, job: dict[str, Any]) -> Loaded:
-    """The factory called anew, with every random generator seeded."""
+    """Seeds every random generator and calls the factory again."""
     import torch
 
     seed()
     if job["device"] == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch sees no CUDA device here")
+        raise UserError("--device cuda: torch finds no CUDA device on this machine")
     sweep = {k: job[k] for k in ("batch", "sequence") if job.get(k) is not None}
     if target.kind == "workload":
         loaded = load(target, _workload_arguments(target, job) | sweep)
@@ -64,20 +64,20 @@ def fresh(target: Target, job: dict[str, Any]) -> Loaded:
 
 
 def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
-    """Device and size as asked for, else a GPU if there is one and what suits it."""
+    """The requested device and size; by default a GPU if available, and its size."""
     import torch
 
     workload = WORKLOADS[target.where]
     device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
     size = job["size"] or workload.size_on(device)
-    if "fits" not in job:  # the second time, the first model is still there
+    if "fits" not in job:  # check once: later, the first model still uses memory
         _assert_room(target, size, device, train=job["train"])
     job.update(size=size, fits=True)
     return {"size": size, "device": device, "train": job["train"]}
 
 
 def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None:
-    """Weights that cannot fit are not begun with."""
+    """Raises `UserError` if the weights do not fit into memory."""
     import torch
 
     if device == "cuda":
@@ -88,22 +88,22 @@ def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None
     if needed > free:
         what = "weights and gradients" if train else "weights"
         raise UserError(
-            f"{target.text}, size {size}: its {what} take {needed / 2**30:.0f} GiB and"
+            f"{target.text}, size {size}: its {what} need {needed / 2**30:.0f} GiB, but"
             f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
         )
 
 
 def _converted(loaded: Loaded, **how: Any) -> Loaded:
-    """The target moved to a device, or its floating-point numbers to a type."""
+    """Moves the target to a device, or converts its floating-point tensors."""
     import torch
 
     def convert(value: Any) -> Any:
         if isinstance(value, torch.nn.Module):
             return value.to(**how)
         if isinstance(value, torch.Tensor):
-            kept = "dtype" in how and not value.is_floating_point()
-            moved = value if kept else value.to(**how)
-            # Else its gradient would be that of where it came from, copied each step.
+            unchanged = "dtype" in how and not value.is_floating_point()
+            moved = value if unchanged else value.to(**how)
+            # Make it a leaf. Otherwise each backward would copy its gradient back.
             again = moved is not value and value.requires_grad
             return moved.detach().requires_grad_() if again else moved
         if isinstance(value, dict):
@@ -117,12 +117,12 @@ def _converted(loaded: Loaded, **how: Any) -> Loaded:
 
 
 def claims(fn: Any, what: str) -> bool:
-    """What a workload says of itself; a module's `__getattr__` has no say."""
+    """Whether the class of a workload sets a flag; ignores a module's `__getattr__`."""
     return getattr(type(fn), what, False) is True
 
 
 def trains(loaded: Loaded, job: Mapping[str, Any]) -> bool:
-    """Whether a backward follows each call."""
+    """Whether torchproof runs a backward after each call."""
     return bool(job["train"]) and not claims(loaded.fn, "trains_itself")
 
 
@@ -138,7 +138,7 @@ def before(loaded: Loaded, index: int) -> None:
 
 
 def forget_gradients(fn: Any, call: Any) -> None:
-    """So that each step's gradients are its own."""
+    """Clears gradients, so that they do not add up over steps."""
     import torch
 
     if isinstance(fn, torch.nn.Module):
@@ -149,7 +149,7 @@ def forget_gradients(fn: Any, call: Any) -> None:
 
 
 def invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> Any:
-    """One call; with `train`, its loss and backward."""
+    """Runs one call; with `train`, also its loss and backward."""
     output = fn(**call) if isinstance(call, dict) else fn(*call)
     if train:
         loss(output).backward()
@@ -157,7 +157,7 @@ def invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> Any:
 
 
 def loss(output: Any) -> Any:
-    """The output's `.loss`, else the mean of its floating-point tensors."""
+    """The output's `.loss`, or the mean of its floating-point tensors."""
     import torch
 
     if getattr(output, "loss", None) is not None:
@@ -171,7 +171,7 @@ def loss(output: Any) -> Any:
     ]
     if not leaves:
         raise UserError(
-            "--train: the output has no floating-point tensor that needs a gradient"
+            "--train: the output has no floating-point tensor with requires_grad"
         )
     return torch.stack(leaves).mean()
 
@@ -182,7 +182,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested containers, each with the way to it."""
+    """The leaves of nested containers, each with its path."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from labelled(f"{label}.{key}", item)
@@ -198,7 +198,7 @@ def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def function_of(loaded: Loaded) -> Frame:
-    """The target's own function, or where the factory makes it of torch's parts."""
+    """The place of the target's function; of the factory if torch defines it."""
     code = code_of(getattr(loaded.fn, "_orig_mod", loaded.fn))
     if code is None or whose(code.co_filename) not in {"user", "library"}:
         return loaded.place
@@ -217,15 +217,15 @@ def answers(
     prepare: Callable[[int], None] = lambda index: None,
     step: Callable[[int, Any], Any] | None = None,
 ) -> Answers:
-    """One pass over the calls from a known state: outputs, gradients, what was changed.
+    """Runs all calls from a known state; returns outputs, gradients and changed inputs.
 
-    `fn` is what is called, `loaded.fn` the target it was made from: parameters and
-    buffers are read there. With `train`, a `backward` follows each call, unless `fn`
-    runs its own. `prepare(index)` runs right before each call, and `step(index, call)`
-    stands in for a plain one. Each call has a seed of its own, so
-    that one which ignores its seed is seen to.
+    Calls `fn`, and reads parameters and buffers from `loaded.fn`, the target that `fn`
+    was made from. With `train`, runs a backward after each call, unless `backward` is
+    False because `fn` runs its own. Calls `prepare(index)` right before each call, and
+    `step(index, call)` instead of a plain call. Seeds each call differently, to detect
+    code that ignores the seed.
     """
-    found: Answers = {}
+    collected: Answers = {}
     follows = train if backward is None else backward
     for index, call in enumerate(loaded.calls):
         seed(index)
@@ -235,19 +235,19 @@ def answers(
         prepare(index)
         output = step(index, call) if step else invoke(fn, call, train=follows)
         where = f"call {index}: "
-        seen = dict(_comparable(where + "output", output))
-        found |= seen or {where + "output": Opaque(type(output).__name__)}
-        found |= _comparable(where + "argument", call)
+        outputs = dict(_comparable(where + "output", output))
+        collected |= outputs or {where + "output": Opaque(type(output).__name__)}
+        collected |= _comparable(where + "argument", call)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
-                found |= _comparable(f"{where}gradient of {name}", gradient)
+                collected |= _comparable(f"{where}gradient of {name}", gradient)
     for name, buffer in buffers(loaded.fn):
-        found |= _comparable(f"buffer {name}", buffer)
-    return found
+        collected |= _comparable(f"buffer {name}", buffer)
+    return collected
 
 
 def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Copies of what can be compared; later calls may overwrite the originals."""
+    """Copies of the comparable values; later calls may overwrite the originals."""
     import numpy
     import torch
 
@@ -258,12 +258,12 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
         if leaf is None or isinstance(leaf, (bool, int, float, complex, str)):
             yield name, leaf
         else:
-            for where, tensor in _held(name, leaf, set()):
+            for where, tensor in _tensors_in(name, leaf, set()):
                 yield where, _copied(tensor)
 
 
 def compare_at_most(elements: int | None) -> None:
-    """Of each tensor, in this process; None leaves it as it is."""
+    """Sets how many elements of a tensor to compare; None changes nothing."""
     global _compared_elements
     _compared_elements = elements or _compared_elements
 
@@ -271,8 +271,8 @@ def compare_at_most(elements: int | None) -> None:
 def _copied(tensor: Any) -> Any:
     if tensor.is_meta:
         raise UserError(
-            "the target computes on the meta device, where there is nothing to compare"
-            " or to time: build it on cpu or cuda"
+            "the target computes on the meta device, which has no values to compare"
+            " and nothing to time: build it on cpu or cuda"
         )
     flat = tensor.detach()
     if flat.numel() > _compared_elements:
@@ -281,25 +281,25 @@ def _copied(tensor: Any) -> Any:
     return flat.to("cpu", copy=True)
 
 
-def _held(label: str, thing: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The tensors an object holds in its attributes, as a cache does.
+def _tensors_in(label: str, item: Any, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """The tensors in the attributes of an object, such as a cache.
 
-    What else it holds, a time or a name, may differ between processes.
+    Other attributes, such as a time or a name, may differ between processes.
     """
     import torch
 
-    if isinstance(thing, torch.Tensor):
-        yield label, thing
-    if id(thing) in seen or isinstance(thing, (torch.Tensor, torch.nn.Module, type)):
+    if isinstance(item, torch.Tensor):
+        yield label, item
+    if id(item) in visited or isinstance(item, (torch.Tensor, torch.nn.Module, type)):
         return
-    seen.add(id(thing))
-    items = getattr(thing, "__dict__", {}).items()
-    if isinstance(thing, dict):
-        items = thing.items()
-    elif isinstance(thing, (list, tuple)):
-        items = enumerate(thing)
+    visited.add(id(item))
+    items = getattr(item, "__dict__", {}).items()
+    if isinstance(item, dict):
+        items = item.items()
+    elif isinstance(item, (list, tuple)):
+        items = enumerate(item)
     for name, value in items:
-        yield from _held(f"{label}.{name}", value, seen)
+        yield from _tensors_in(f"{label}.{name}", value, visited)
 
 
 def _gradients(fn: Any, call: Any) -> Iterator[tuple[str, Any]]:
@@ -321,7 +321,7 @@ def buffers(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 def amount(loaded: Loaded) -> tuple[float, str] | None:
-    """Work per call in the target's own unit, such as (4096, "tokens")."""
+    """Mean work per call in the target's own unit, such as (4096, "tokens")."""
     if loaded.work is None:
         return None
     each = [loaded.work(call) for call in loaded.calls]
@@ -329,21 +329,22 @@ def amount(loaded: Loaded) -> tuple[float, str] | None:
 
 
 def host_copies(loaded: Loaded) -> str | None:
-    """A warning where inputs have to be copied to the device inside every step."""
+    """A warning if every step copies inputs from the CPU to the device."""
     import torch
 
     if not isinstance(loaded.fn, torch.nn.Module):
         return None
     homes = {str(p.device.type) for p in loaded.fn.parameters()} - {"cpu"}
-    lost = [
+    on_cpu = [
         name
         for name, leaf in labelled("argument", loaded.calls)
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.ndim
     ]
-    if not homes or not lost:
+    if not homes or not on_cpu:
         return None
     home = homes.pop()
     return (
-        f"{len(lost)} inputs lie on the CPU and the weights on {home}: the copies are"
-        " part of every step, in all arms; move the calls' tensors in the factory"
+        f"{len(on_cpu)} inputs are on the CPU and the weights on {home}: every step"
+        " includes the copies, with every strategy; create the tensors of the calls on"
+        f" {home} in the factory"
     )

@@ -1,4 +1,4 @@
-"""What can be said of a live Python object or stack: its name, its code, its frames."""
+"""Reads names, code objects and stack frames of live Python objects."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torchproof.records import Frame
 
 
 def stack() -> tuple[Frame, ...]:
-    """The Python stack above torchproof, outermost first."""
+    """The Python stack without torchproof's own frames, outermost first."""
     frames: list[Frame] = []
     frame = sys._getframe(1)
-    here = str(Path(__file__).parent.parent) + os.sep
+    package = str(Path(__file__).parent.parent) + os.sep
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(here) or "workloads" in code.co_filename:
+        if not code.co_filename.startswith(package) or "workloads" in code.co_filename:
             frames.append(Frame(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back  # type: ignore[assignment]
     return tuple(reversed(frames))
 
 
 def compiler_stack() -> list[dict[str, Any]]:
-    """The Python stack above Dynamo, as a trace record has it, with nothing cut off."""
+    """The complete Python stack above Dynamo, in the format of a trace record."""
     frames: list[dict[str, Any]] = []
     frame = sys._getframe(1)
     while frame is not None:
@@ -43,8 +43,8 @@ def compiler_stack() -> list[dict[str, Any]]:
 def called_by_torch() -> bool:
     """Whether torch itself calls torch.compile, as its higher-order operators do.
 
-    Module.compile and the decorator with arguments are the user's calls, made through
-    torch.
+    Module.compile and the decorator with arguments also call it from torch, but on
+    behalf of the user.
     """
     frames = stack()
     caller = Path(frames[-1].file).as_posix() if frames else ""
@@ -61,28 +61,28 @@ def frame_of(code: types.CodeType) -> Frame:
 
 
 def code_of(model: Any) -> types.CodeType | None:
-    """The code of the function that its author wrote, under all decorators."""
+    """The code of the innermost function, below all decorators."""
     return getattr(_layers(model)[-1], "__code__", None)
 
 
 def codes_around(model: Any) -> list[types.CodeType]:
-    """The code of each decorator around it: Dynamo's frame may be any of them."""
+    """The code of each decorator around it. Dynamo may compile any of them."""
     codes = [getattr(layer, "__code__", None) for layer in _layers(model)[:-1]]
     return [code for code in codes if code is not None]
 
 
 def _layers(model: Any) -> list[Any]:
-    """What a call of the model runs, the outermost decorator first."""
+    """The functions that a call of the model runs, outermost decorator first."""
     owner = getattr(model, "__self__", None)
     if getattr(model, "__name__", "") == "_call_impl" and owner is not None:
-        model = owner  # Module.compile() hands over the module's bound call
+        model = owner  # Module.compile() passes the bound `_call_impl` of the module
     function = (
         getattr(type(model), "forward", model)
         if hasattr(model, "parameters")
         else model
     )
     if not isinstance(function, (types.FunctionType, types.MethodType)):
-        # An object with `__call__`; a callable of C stays without code.
+        # An object with `__call__`; a callable written in C has no code.
         function = getattr(function, "__wrapped__", type(function).__call__)
     layers = [function]
     while hasattr(layers[-1], "__wrapped__"):
@@ -91,16 +91,15 @@ def _layers(model: Any) -> list[Any]:
 
 
 def forwards(model: Any, code: types.CodeType) -> list[tuple[str, str]]:
-    """File and qualified name of what a call of the model may run: `code`, and the
-    forward of each class among a module's parts."""
+    """File and qualified name of `code`, and of the forward of each submodule class."""
     modules = getattr(getattr(model, "__self__", model), "modules", None)
-    found = {code: None}
+    codes = {code: None}
     for kind in {type(part) for part in modules()} if callable(modules) else ():
-        # What is no plain function may do anything when it is asked for attributes.
-        own = inspect.getattr_static(kind, "forward", None)
-        if isinstance(own, types.FunctionType):
-            found[inspect.unwrap(own).__code__] = None
-    return sorted((each.co_filename, each.co_qualname) for each in found)
+        # Read attributes of plain functions only: other objects may run any code.
+        forward = inspect.getattr_static(kind, "forward", None)
+        if isinstance(forward, types.FunctionType):
+            codes[inspect.unwrap(forward).__code__] = None
+    return sorted((each.co_filename, each.co_qualname) for each in codes)
 
 
 def name_of(model: Any) -> str:

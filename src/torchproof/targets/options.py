@@ -1,4 +1,4 @@
-"""How to run a target: the flags that every verb shares."""
+"""The options for running a target, which all verbs share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a target."""
+    """The options for running a target, which all verbs share."""
 
     compile: Mapping[str, Any] = field(default_factory=dict)
     as_written: bool = False

@@ -1,4 +1,4 @@
-"""Runs an unmodified script as `__main__`, in the process of the caller."""
+"""Runs an unmodified script as `__main__` in the current process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchproof.targets.target import Target
 
 
 def run(target: Target, stream: Stream) -> int:
-    """The script's exit code; how it ended is written to the stream."""
+    """Runs the script, writes how it ended to the stream, returns its exit code."""
     path = Path(target.where).resolve()
     sys.argv = [target.where, *target.arguments]
     sys.path[0] = str(path.parent)
@@ -40,7 +40,7 @@ def run(target: Target, stream: Stream) -> int:
 
 
 def _print_traceback(raised: BaseException, script: Path) -> None:
-    """As Python would have printed it, without torchproof's own frames."""
+    """Prints the traceback as Python would, without torchproof's own frames."""
     tb = raised.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != str(script):
         tb = tb.tb_next
@@ -48,26 +48,26 @@ def _print_traceback(raised: BaseException, script: Path) -> None:
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """`act()` right after the program's first import of a module."""
+    """Calls `act()` right after the program first imports a module."""
     sys.meta_path.insert(0, _Finder(name, act))
 
 
 class _Finder:
-    """A meta-path finder for one import of one module."""
+    """A meta-path finder that waits for the first import of one module."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act
-        self._asking = False
+        self._searching = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Stays until the module is executed: others only ask whether it is there."""
-        if name != self._name or self._asking:
+        """Removes itself only when the module runs: others may just look it up."""
+        if name != self._name or self._searching:
             return None
-        self._asking = True
+        self._searching = True
         try:
             spec = importlib.util.find_spec(name)
         finally:
-            self._asking = False
+            self._searching = False
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module

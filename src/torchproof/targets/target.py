@@ -1,4 +1,4 @@
-"""What is run: reads the target's text, and loads a factory in the child process."""
+"""Parses the text of a target, and loads its factory in the child process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Kind = Literal["workload", "factory", "script", "trace", "source"]
 
 @dataclass(frozen=True)
 class Target:
-    """A target as the user named it. `where` is a path, a module or a workload."""
+    """A target as named by the user. `where` is a path, a module or a workload."""
 
     text: str
     kind: Kind
@@ -44,10 +44,10 @@ class Target:
 
 
 def parse(text: str, arguments: Sequence[str] = ()) -> Target:
-    """A target from the command line, or a `UserError` that says what is wrong."""
+    """Parses a target from the command line; raises `UserError` if it is invalid."""
     target = _parse(text)
     if arguments and target.kind != "script":
-        raise UserError(f"arguments after -- go to a script, which {text} is not")
+        raise UserError(f"{text} is not a script: only scripts take arguments after --")
     return dataclasses.replace(target, arguments=tuple(arguments))
 
 
@@ -55,8 +55,8 @@ def _parse(text: str) -> Target:
     scheme, _, rest = text.partition(":")
     if scheme == "workload":
         if rest not in WORKLOADS:
-            known = ", ".join(sorted(WORKLOADS))
-            raise UserError(f"no workload named {rest!r}: choose one of {known}")
+            names = ", ".join(sorted(WORKLOADS))
+            raise UserError(f"no workload named {rest!r}: choose one of {names}")
         return Target(text, "workload", rest)
     if scheme == "trace":
         if not os.path.isdir(rest):
@@ -72,11 +72,11 @@ def _parse(text: str) -> Target:
         return Target(text, "source", text)
     if not os.path.isfile(path):
         raise UserError(
-            f"no target {text!r}: neither a file nor one of the forms that"
-            " torchproof check --help lists"
+            f"no target {text!r}: it is neither a file nor one of the forms listed by"
+            " torchproof check --help"
         )
     if path.suffix != ".py":
-        raise UserError(f"{text} is no Python script")
+        raise UserError(f"{text} is not a Python script: its name must end in .py")
     return Target(text, "script", text)
 
 
@@ -85,26 +85,26 @@ def _factory(text: str, where: str, factory: str) -> Target:
         if not os.path.isfile(where):
             raise UserError(f"no file {where}")
         if not where.endswith(".py"):
-            raise UserError(f"{where} is no Python file")
+            raise UserError(f"{where} is not a Python file: its name must end in .py")
     elif not all(part.isidentifier() for part in where.split(".")):
         raise UserError(f"{where!r} is neither a file nor a module name")
     return Target(text, "factory", where, factory)
 
 
 def assert_size(target: Target, size: str | None) -> None:
-    """A size is a workload's, and one that it has."""
+    """Raises `UserError` unless the target is a workload that has this size."""
     if size is None:
         return
     if target.kind != "workload":
-        raise UserError(f"--size is for workloads, which {target.text} is not")
+        raise UserError(f"{target.text} is not a workload: only workloads take --size")
     sizes = WORKLOADS[target.where].sizes
     if size not in sizes:
-        known = ", ".join(sizes)
-        raise UserError(f"{target.text} has no size {size!r}: choose one of {known}")
+        names = ", ".join(sizes)
+        raise UserError(f"{target.text} has no size {size!r}: choose one of {names}")
 
 
 def own_file(target: Target) -> Path | None:
-    """The file that a script, a factory or a workload is in; nothing is imported."""
+    """The file of a script, a factory or a workload, found without importing it."""
     if target.kind == "workload":
         return located(WORKLOADS[target.where].module)
     if target.kind == "factory" and not target.where.endswith(".py"):
@@ -123,24 +123,25 @@ def keywords(target: Target) -> set[str]:
         return set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == target.factory:
-            given = node.args
-            return {a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+            every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+            return {parameter.arg for parameter in every}
     return set()
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A factory's answer: what is called, with which calls, and its hook."""
+    """What a factory returned: the function, its calls, and the module's hooks."""
 
     fn: Callable[..., Any]
     calls: list[Any]
     before_call: Callable[[Any, int], None] | None
     place: Frame
-    work: Callable[[Any], tuple[float, str]] | None = None  # of a call: 4096, "tokens"
+    # The amount of work of a call and its unit, such as (4096, "tokens").
+    work: Callable[[Any], tuple[float, str]] | None = None
 
 
 def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
-    """Calls the factory. The caller has seeded the random generators."""
+    """Calls the factory. The caller must seed the random generators first."""
     module = _module(target)
     factory = getattr(module, target.factory, None)
     if not callable(factory):
@@ -174,13 +175,14 @@ def _assert_takes(
         parameters = inspect.signature(factory).parameters.values()
     except ValueError:  # a builtin without a signature
         return
-    known = {p.name for p in parameters}
+    names = {p.name for p in parameters}
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for name in arguments:
-        if name not in known and not open_ended:
+        if name not in names and not open_ended:
             raise UserError(
-                f"{target.where}:{target.factory} takes no keyword {name!r}, which a"
-                f" sweep of it needs: def {target.factory}({name}=...)"
+                f"a sweep over {name} needs a factory with the keyword {name!r}:"
+                f" {target.where}:{target.factory} must be"
+                f" def {target.factory}({name}=...)"
             )
 
 
@@ -191,7 +193,7 @@ def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]
     fn, calls = answer
     if not callable(fn):
         raise UserError(
-            f"{what} returned a {type(fn).__name__} as fn, which cannot be called"
+            f"{what} returned a {type(fn).__name__} as fn, which is not callable"
         )
     if not isinstance(calls, (list, tuple)):
         raise UserError(
@@ -212,22 +214,22 @@ def _module(target: Target) -> ModuleType:
     if target.kind == "workload":
         return importlib.import_module(WORKLOADS[target.where].module)
     path = Path(target.where).resolve()
-    known = _known(path)
+    earlier = _loaded_earlier(path)
     try:
         if not target.where.endswith(".py"):
             return importlib.import_module(target.where)
         return _executed(path)
     except (Exception, SystemExit) as error:
-        # What a file registers with torch, it may be able to register once only.
-        if known is not None:
-            return known
+        # A file may register something with torch that it can only register once.
+        if earlier is not None:
+            return earlier
         raise UserError(
             f"importing {target.where} failed: {type(error).__name__}: {error}"
         ) from error
 
 
 def _executed(path: Path) -> ModuleType:
-    """The file run anew, as a module of its name or one that is not taken."""
+    """Runs the file again, as a module of its name or of an unused name."""
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     name = path.stem if path.stem not in sys.modules else f"target_{path.stem}"
@@ -246,8 +248,8 @@ def _executed(path: Path) -> ModuleType:
     return module
 
 
-def _known(path: Path) -> ModuleType | None:
-    """The module of a file that this process has run before."""
+def _loaded_earlier(path: Path) -> ModuleType | None:
+    """The module of a file that this process has already run."""
     for name in (path.stem, f"target_{path.stem}"):
         module = sys.modules.get(name)
         if module is not None and getattr(module, "__file__", None) == str(path):
@@ -256,7 +258,7 @@ def _known(path: Path) -> ModuleType | None:
 
 
 def _place(factory: Callable[..., Any], target: Target) -> Frame:
-    """Where the factory is defined; the head of its file if it is no function."""
+    """Where the factory is defined; line 1 of its file if it is not a function."""
     if isinstance(factory, functools.partial):
         factory = factory.func
     code = getattr(inspect.unwrap(factory), "__code__", None)

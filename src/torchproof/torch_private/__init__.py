@@ -1,8 +1,10 @@
-"""Every touch of `torch._*`, as probed hooks that restore what they patch.
+"""The only package that uses private names of torch, through probed hooks.
 
-In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15; the
-`PROBES` of each file name what its hooks need, and `hooks.missing()` says what the
-installed torch lacks. Start with `hooks.py`. Imports `records` and `process`.
+In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15. The
+`PROBES` of each file list the private names that its hooks need, and `hooks.missing()`
+reports those that the installed torch lacks. The files are grouped into `dynamo`,
+`inductor`, `cudagraphs` and `precompile`. Start with `hooks.py`. Imports `records` and
+`process`.
 """
 
 from typing import TYPE_CHECKING
@@ -10,116 +12,143 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.torch_private import backends as backends
-    from torchproof.torch_private import cache_lookups as cache_lookups
-    from torchproof.torch_private import class_guards as class_guards
-    from torchproof.torch_private import compile_contexts as compile_contexts
-    from torchproof.torch_private import compile_costs as compile_costs
-    from torchproof.torch_private import compiled_graphs as compiled_graphs
     from torchproof.torch_private import configs as configs
-    from torchproof.torch_private import cudagraph_recordings as cudagraph_recordings
-    from torchproof.torch_private import cudagraph_trees as cudagraph_trees
     from torchproof.torch_private import dispatch_modes as dispatch_modes
     from torchproof.torch_private import environment as environment
-    from torchproof.torch_private import export as export
-    from torchproof.torch_private import frames as frames
-    from torchproof.torch_private import precompile as precompile
-    from torchproof.torch_private import precompiled as precompiled
-    from torchproof.torch_private import recompiles as recompiles
-    from torchproof.torch_private import remote_codegen as remote_codegen
     from torchproof.torch_private import scripting as scripting
-    from torchproof.torch_private import step_capture as step_capture
-    from torchproof.torch_private import step_marks as step_marks
-    from torchproof.torch_private import subgraphs as subgraphs
-    from torchproof.torch_private import switches as switches
-    from torchproof.torch_private import thread_state as thread_state
-    from torchproof.torch_private import traced_lines as traced_lines
-    from torchproof.torch_private.cache_lookups import Lookup as Lookup
-    from torchproof.torch_private.captured_graphs import higher_order as higher_order
-    from torchproof.torch_private.captured_graphs import (
-        instead_of_backends as instead_of_backends,
+    from torchproof.torch_private.cudagraphs import (
+        cudagraph_recordings as cudagraph_recordings,
     )
-    from torchproof.torch_private.captured_graphs import is_wrapped as is_wrapped
-    from torchproof.torch_private.captured_graphs import minified as minified
-    from torchproof.torch_private.captured_graphs import operator_name as operator_name
-    from torchproof.torch_private.captured_graphs import qualified as qualified
-    from torchproof.torch_private.compiled_graphs import CompiledGraph as CompiledGraph
-    from torchproof.torch_private.compiled_graphs import Node as Node
-    from torchproof.torch_private.cudagraph_recordings import Moved as Moved
-    from torchproof.torch_private.cudagraph_recordings import Skip as Skip
-    from torchproof.torch_private.cudagraph_recordings import Split as Split
-    from torchproof.torch_private.cudagraph_recordings import Turn as Turn
-    from torchproof.torch_private.cudagraph_trees import Graph as Graph
-    from torchproof.torch_private.cudagraph_trees import Memory as Memory
+    from torchproof.torch_private.cudagraphs import cudagraph_trees as cudagraph_trees
+    from torchproof.torch_private.cudagraphs import step_capture as step_capture
+    from torchproof.torch_private.cudagraphs import step_marks as step_marks
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+        GraphRun as GraphRun,
+    )
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
+        MovedInput as MovedInput,
+    )
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import Skip as Skip
+    from torchproof.torch_private.cudagraphs.cudagraph_recordings import Split as Split
+    from torchproof.torch_private.cudagraphs.cudagraph_trees import Graph as Graph
+    from torchproof.torch_private.cudagraphs.cudagraph_trees import Memory as Memory
+    from torchproof.torch_private.cudagraphs.step_capture import (
+        mutated_arguments as mutated_arguments,
+    )
     from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
     )
+    from torchproof.torch_private.dynamo import class_guards as class_guards
+    from torchproof.torch_private.dynamo import compile_contexts as compile_contexts
+    from torchproof.torch_private.dynamo import compiled_graphs as compiled_graphs
+    from torchproof.torch_private.dynamo import frames as frames
+    from torchproof.torch_private.dynamo import recompiles as recompiles
+    from torchproof.torch_private.dynamo import subgraphs as subgraphs
+    from torchproof.torch_private.dynamo import switches as switches
+    from torchproof.torch_private.dynamo import thread_state as thread_state
+    from torchproof.torch_private.dynamo import traced_lines as traced_lines
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        higher_order_name as higher_order_name,
+    )
+    from torchproof.torch_private.dynamo.captured_graphs import is_wrapped as is_wrapped
+    from torchproof.torch_private.dynamo.captured_graphs import minify as minify
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        operator_name as operator_name,
+    )
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        qualified_name as qualified_name,
+    )
+    from torchproof.torch_private.dynamo.captured_graphs import (
+        replace_backends as replace_backends,
+    )
+    from torchproof.torch_private.dynamo.compiled_graphs import (
+        CompiledGraph as CompiledGraph,
+    )
+    from torchproof.torch_private.dynamo.compiled_graphs import Node as Node
+    from torchproof.torch_private.dynamo.size_marks import marks_of as marks_of
+    from torchproof.torch_private.dynamo.size_marks import put_marks as put_marks
+    from torchproof.torch_private.dynamo.subgraphs import (
+        without_regions as without_regions,
+    )
     from torchproof.torch_private.environment import describe as describe
     from torchproof.torch_private.environment import triton_version as triton_version
-    from torchproof.torch_private.export import Conversions as Conversions
-    from torchproof.torch_private.hooks import Conversion as Conversion
+    from torchproof.torch_private.hooks import FrameRequest as FrameRequest
     from torchproof.torch_private.hooks import compile_id_of as compile_id_of
     from torchproof.torch_private.hooks import compiled_contexts as compiled_contexts
     from torchproof.torch_private.hooks import frame_callbacks as frame_callbacks
     from torchproof.torch_private.hooks import graph_callables as graph_callables
     from torchproof.torch_private.hooks import inlined_code as inlined_code
     from torchproof.torch_private.hooks import is_compiled as is_compiled
-    from torchproof.torch_private.hooks import leave_alone as leave_alone
+    from torchproof.torch_private.hooks import is_dynamo_disabled as is_dynamo_disabled
     from torchproof.torch_private.hooks import mark_unbacked as mark_unbacked
     from torchproof.torch_private.hooks import (
         mark_weakly_dynamic as mark_weakly_dynamic,
     )
     from torchproof.torch_private.hooks import marked_dimensions as marked_dimensions
     from torchproof.torch_private.hooks import module_methods as module_methods
+    from torchproof.torch_private.hooks import never_compile as never_compile
     from torchproof.torch_private.hooks import no_code_generation as no_code_generation
     from torchproof.torch_private.hooks import patched as patched
     from torchproof.torch_private.hooks import skip_once as skip_once
     from torchproof.torch_private.hooks import stance as stance
-    from torchproof.torch_private.hooks import switched_off as switched_off
     from torchproof.torch_private.hooks import trace_records as trace_records
     from torchproof.torch_private.hooks import was_skipped as was_skipped
-    from torchproof.torch_private.nondeterminism import draws_as_eager as draws_as_eager
+    from torchproof.torch_private.inductor import backends as backends
+    from torchproof.torch_private.inductor import cache_lookups as cache_lookups
+    from torchproof.torch_private.inductor import compile_costs as compile_costs
+    from torchproof.torch_private.inductor import export as export
+    from torchproof.torch_private.inductor import remote_codegen as remote_codegen
+    from torchproof.torch_private.inductor.cache_lookups import Lookup as Lookup
+    from torchproof.torch_private.inductor.export import ScalarReads as ScalarReads
+    from torchproof.torch_private.nondeterminism import (
+        autograd_dtypes as autograd_dtypes,
+    )
     from torchproof.torch_private.nondeterminism import set_versions as set_versions
     from torchproof.torch_private.nondeterminism import (
-        types_on_the_way as types_on_the_way,
+        uses_eager_random as uses_eager_random,
     )
     from torchproof.torch_private.operations import Operations as Operations
     from torchproof.torch_private.operations import without_modes as without_modes
-    from torchproof.torch_private.precompiled import InForce as InForce
-    from torchproof.torch_private.size_marks import marks_of as marks_of
-    from torchproof.torch_private.size_marks import put_marks as put_marks
-    from torchproof.torch_private.step_capture import (
-        written_arguments as written_arguments,
+    from torchproof.torch_private.precompile.capture_call import (
+        capture_call as capture_call,
     )
-    from torchproof.torch_private.subgraphs import without_regions as without_regions
+    from torchproof.torch_private.precompile.install_call import (
+        InstalledCall as InstalledCall,
+    )
+    from torchproof.torch_private.precompile.install_call import (
+        PrecompileError as PrecompileError,
+    )
+    from torchproof.torch_private.precompile.install_call import (
+        install_call as install_call,
+    )
 
 __getattr__, __all__ = lazy_exports(
     __name__,
     {
-        ".cache_lookups": ["Lookup"],
-        ".captured_graphs": [
-            "higher_order",
-            "instead_of_backends",
+        ".inductor.cache_lookups": ["Lookup"],
+        ".dynamo.captured_graphs": [
+            "higher_order_name",
+            "replace_backends",
             "is_wrapped",
-            "minified",
+            "minify",
             "operator_name",
-            "qualified",
+            "qualified_name",
         ],
-        ".compiled_graphs": ["CompiledGraph", "Node"],
-        ".cudagraph_recordings": ["Moved", "Skip", "Split", "Turn"],
-        ".cudagraph_trees": ["Graph", "Memory"],
+        ".dynamo.compiled_graphs": ["CompiledGraph", "Node"],
+        ".cudagraphs.cudagraph_recordings": ["MovedInput", "Skip", "Split", "GraphRun"],
+        ".cudagraphs.cudagraph_trees": ["Graph", "Memory"],
         ".dispatch_modes": ["TorchDispatchMode"],
         ".environment": ["describe", "triton_version"],
-        ".export": ["Conversions"],
+        ".inductor.export": ["ScalarReads"],
         ".hooks": [
-            "Conversion",
+            "FrameRequest",
             "compile_id_of",
             "compiled_contexts",
             "frame_callbacks",
             "graph_callables",
             "inlined_code",
             "is_compiled",
-            "leave_alone",
+            "never_compile",
             "mark_unbacked",
             "mark_weakly_dynamic",
             "marked_dimensions",
@@ -128,41 +157,44 @@ __getattr__, __all__ = lazy_exports(
             "patched",
             "skip_once",
             "stance",
-            "switched_off",
+            "is_dynamo_disabled",
             "trace_records",
             "was_skipped",
         ],
-        ".nondeterminism": ["draws_as_eager", "set_versions", "types_on_the_way"],
+        ".nondeterminism": ["uses_eager_random", "set_versions", "autograd_dtypes"],
         ".operations": ["Operations", "without_modes"],
-        ".precompiled": ["InForce"],
-        ".size_marks": ["marks_of", "put_marks"],
-        ".step_capture": ["written_arguments"],
-        ".subgraphs": ["without_regions"],
+        ".precompile.capture_call": ["capture_call"],
+        ".precompile.install_call": [
+            "InstalledCall",
+            "PrecompileError",
+            "install_call",
+        ],
+        ".dynamo.size_marks": ["marks_of", "put_marks"],
+        ".cudagraphs.step_capture": ["mutated_arguments"],
+        ".dynamo.subgraphs": ["without_regions"],
     },
     modules=[
-        ".backends",
-        ".cache_lookups",
-        ".class_guards",
-        ".compile_contexts",
-        ".compile_costs",
-        ".compiled_graphs",
+        ".inductor.backends",
+        ".inductor.cache_lookups",
+        ".dynamo.class_guards",
+        ".dynamo.compile_contexts",
+        ".inductor.compile_costs",
+        ".dynamo.compiled_graphs",
         ".configs",
-        ".cudagraph_recordings",
-        ".cudagraph_trees",
+        ".cudagraphs.cudagraph_recordings",
+        ".cudagraphs.cudagraph_trees",
         ".dispatch_modes",
         ".environment",
-        ".export",
-        ".frames",
-        ".precompile",
-        ".precompiled",
-        ".recompiles",
-        ".remote_codegen",
+        ".inductor.export",
+        ".dynamo.frames",
+        ".dynamo.recompiles",
+        ".inductor.remote_codegen",
         ".scripting",
-        ".step_capture",
-        ".step_marks",
-        ".subgraphs",
-        ".switches",
-        ".thread_state",
-        ".traced_lines",
+        ".cudagraphs.step_capture",
+        ".cudagraphs.step_marks",
+        ".dynamo.subgraphs",
+        ".dynamo.switches",
+        ".dynamo.thread_state",
+        ".dynamo.traced_lines",
     ],
 )

@@ -1,4 +1,4 @@
-"""Settings of the compiler that somebody changed, in code or by a variable."""
+"""Compiler settings that differ from their defaults."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def changed() -> dict[str, dict[str, Any]]:
-    """By module, each setting that differs from its default, as plain JSON.
+    """The settings of each config module that differ from their defaults, as JSON.
 
-    A module that was not loaded has nothing changed. Where torch reads a default from a
-    variable, the variable tells it and the setting does not.
+    Modules that are not loaded have no changes. A default that torch reads from an
+    environment variable is not a change.
     """
-    found = {name: _differing(sys.modules.get(name)) for name in MODULES}
-    return {name: values for name, values in found.items() if values}
+    settings = {name: _differing(sys.modules.get(name)) for name in MODULES}
+    return {name: values for name, values in settings.items() if values}
 
 
 def _differing(module: Any) -> dict[str, Any]:
     if module is None:
         return {}
-    # An alias would show the setting of another name a second time.
+    # An alias would repeat the setting of another name.
     touched = [
         name
         for name, entry in module._config.items()
         if entry.alias is None and not module._is_default(name)
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some are deprecated
+        warnings.simplefilter("ignore")  # reading a deprecated setting warns
         values = {name: getattr(module, name) for name in touched}
-    # What was set and set back counts as touched.
+    # Torch also reports settings that were set and set back.
     return {
         name: _plain(value)
         for name, value in values.items()

@@ -1,6 +1,6 @@
-"""Dispatch modes: seeing every operation below autograd, in eager and in backward.
+"""Dispatch modes, which see every operation below autograd, in eager and backward.
 
-torch documents the class but keeps it in a private module.
+Torch documents the class but keeps it in a private module.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROBES: dict[str, tuple[str, ...]] = {
     "operations below autograd": (
         "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
     ),
-    "modes in force": (
+    "active modes": (
         "torch._C:_len_torch_function_stack",
         "torch._C:_len_torch_dispatch_stack",
         "torch._C:_get_function_stack_at",
@@ -27,10 +27,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def is_overridden() -> bool:
-    """Whether a mode decides here what torch's functions do.
-
-    A default device is such a mode as well, and does not count.
-    """
+    """Whether a dispatch or function mode other than the default device is active."""
     return torch._C._len_torch_dispatch_stack() > 0 or any(
         not isinstance(torch._C._get_function_stack_at(number), DeviceContext)
         for number in range(torch._C._len_torch_function_stack())
@@ -38,7 +35,7 @@ def is_overridden() -> bool:
 
 
 def default_device() -> Hashable:
-    """Where `torch.set_default_device` and `with torch.device(...)` make tensors."""
+    """The device set by `torch.set_default_device` or `with torch.device(...)`."""
     count = torch._C._len_torch_function_stack()
     modes = map(torch._C._get_function_stack_at, reversed(range(count)))
     return next((m.device for m in modes if isinstance(m, DeviceContext)), None)

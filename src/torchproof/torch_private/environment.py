@@ -1,4 +1,4 @@
-"""Where a target ran: versions, device, threads, and the variables that steer it."""
+"""Describes where a target ran: versions, device, threads, environment variables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-_STEERING = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
+PROBES: dict[str, tuple[str, ...]] = {}  # this file uses only public names of torch
+_VARIABLES = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
 
 def describe(job: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of this process; what its program never imported stays unknown."""
+    """The facts about this process; `torch` is None if it is not loaded."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -25,7 +26,7 @@ def describe(job: Mapping[str, Any]) -> dict[str, Any]:
         "device": job["device"] or "cpu",
         "size": job["size"],
         "train": job["train"],
-        "variables": {k: v for k, v in os.environ.items() if k.startswith(_STEERING)},
+        "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
     }
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda"):
@@ -41,7 +42,7 @@ def describe(job: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def triton_version() -> str | None:
-    """Of the package that is installed, which need not be loaded."""
+    """The version of the installed package, without importing it."""
     for name in ("triton", "pytorch-triton"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

@@ -1,7 +1,8 @@
-"""Every touch of `torch._*`, as probed hooks that restore what they patch.
+"""The basic hooks into Dynamo, and the probes for all private names in use.
 
-torch 2.11 to 2.15. Each hook is a context manager; `PROBES` of each file names what its
-hooks need, and `missing()` says in words what the installed torch no longer offers.
+Each hook is a context manager that restores what it patches. The `PROBES` of each file
+list the private names that its hooks need. `missing()` reports those that the installed
+torch does not have. Supports torch 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import torch
 
 from torchproof import torch_private
 
-# What each hook needs, as "module:attribute.path". A test asserts that none is missing.
+# The private names that each hook needs, as "module:attribute.path". A test asserts
+# that none is missing.
 PROBES: dict[str, tuple[str, ...]] = {
     "structured trace": (
         "torch._logging._internal:trace_log",
@@ -51,8 +53,8 @@ PROBES: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config:disable",
         "torch._dynamo.config:suppress_errors",
     ),
-    "code to leave alone": ("torch._dynamo.eval_frame:skip_code",),
-    "marks for sizes that vary": (
+    "code that Dynamo never compiles": ("torch._dynamo.eval_frame:skip_code",),
+    "marks for dynamic sizes": (
         "torch._dynamo.decorators:mark_unbacked",
         "torch._dynamo.decorators:maybe_mark_dynamic",
     ),
@@ -60,25 +62,27 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 
 def every_probe() -> dict[str, tuple[str, ...]]:
-    """The probes of all files of this package."""
-    found = dict(PROBES)
-    for file in pkgutil.iter_modules(torch_private.__path__):
-        found |= importlib.import_module(f"{torch_private.__name__}.{file.name}").PROBES
-    return found
+    """The probes of all modules of this package and its subpackages."""
+    probes = dict(PROBES)
+    prefix = f"{torch_private.__name__}."
+    for module in pkgutil.walk_packages(torch_private.__path__, prefix):
+        if not module.ispkg:
+            probes |= importlib.import_module(module.name).PROBES
+    return probes
 
 
 def missing() -> list[str]:
-    """What the installed torch does not offer, one sentence each."""
-    lost = []
+    """One message for each private name that the installed torch does not have."""
+    messages = []
     for purpose, paths in every_probe().items():
         for path in paths:
             try:
                 _resolve(path)
             except (ImportError, AttributeError) as error:
-                lost.append(
+                messages.append(
                     f"{purpose}: torch {torch.__version__} has no {path} ({error})"
                 )
-    return lost
+    return messages
 
 
 def _resolve(path: str) -> Any:
@@ -88,7 +92,7 @@ def _resolve(path: str) -> Any:
         try:
             value = getattr(value, name)
         except AttributeError:
-            # A dataclass field with a default factory is no class attribute.
+            # A dataclass field with a default factory is not a class attribute.
             if name not in getattr(value, "__dataclass_fields__", {}):
                 raise
             value = value.__dataclass_fields__[name]
@@ -117,14 +121,14 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def trace_records(receive: Callable[[dict[str, Any], str], None]) -> Iterator[None]:
-    """Every record of the structured trace, as TORCH_TRACE would write it.
+    """Calls `receive(metadata, payload)` for every record of the structured trace.
 
-    Torch names a file once and gives its number from then on: what it has named before
-    is told first.
+    Torch writes each file name once and refers to it by number afterwards. So the names
+    that it has written before are passed to `receive` first.
     """
     log = importlib.import_module("torch._logging._internal").trace_log
-    named = importlib.import_module("torch._logging.structured").INTERN_TABLE
-    for text, number in named.items():
+    interned = importlib.import_module("torch._logging.structured").INTERN_TABLE
+    for text, number in interned.items():
         receive({"str": [text, number]}, "")
     handler = _Handler(receive)
     log.addHandler(handler)
@@ -138,10 +142,10 @@ def trace_records(receive: Callable[[dict[str, Any], str], None]) -> Iterator[No
 def compiled_contexts(
     register: Callable[[Any], Callable[[], Callable[[], None]] | None],
 ) -> Iterator[None]:
-    """`register(context)` for each context torch.compile makes.
+    """Calls `register(context)` for each context that torch.compile creates.
 
-    What it returns is called when a call of the compiled function begins, and what
-    that returns when the call ends.
+    `register` returns a function that is called when a call of the compiled function
+    begins. That function returns another, which is called when the call ends.
     """
     eval_frame = importlib.import_module("torch._dynamo.eval_frame")
     original = eval_frame.OptimizeContext.__init__
@@ -157,19 +161,19 @@ def compiled_contexts(
         yield
 
 
-class Conversion(NamedTuple):
-    """A frame Dynamo is asked to compile."""
+class FrameRequest(NamedTuple):
+    """A frame that Dynamo is about to compile."""
 
     frame: Any
     fullgraph: bool
-    again: bool  # there is compiled code for it, which does not fit this call
+    is_recompile: bool  # compiled code exists, but its guards fail for this call
 
 
 @contextlib.contextmanager
 def frame_callbacks(
-    wrap: Callable[[Callable[[], Any], Conversion], Any],
+    wrap: Callable[[Callable[[], Any], FrameRequest], Any],
 ) -> Iterator[None]:
-    """`wrap(convert, conversion)` in place of each conversion of a frame."""
+    """Calls `wrap(convert, request)` instead of converting a frame."""
     convert_frame = importlib.import_module("torch._dynamo.convert_frame")
     original = convert_frame.CatchErrorsWrapper.__call__
 
@@ -177,40 +181,43 @@ def frame_callbacks(
     def convert(self: Any, frame: Any, cache_entry: Any, *args: Any) -> Any:
         inner = self._torchdynamo_orig_backend
         fullgraph = isinstance(inner, convert_frame.ConvertFrameAssert)
-        asked = Conversion(frame, fullgraph, cache_entry is not None)
-        return wrap(lambda: original(self, frame, cache_entry, *args), asked)
+        request = FrameRequest(frame, fullgraph, cache_entry is not None)
+        return wrap(lambda: original(self, frame, cache_entry, *args), request)
 
     with patched(convert_frame.CatchErrorsWrapper, "__call__", convert):
         yield
 
 
 def skip_once() -> Any:
-    """Run this frame as plain Python, and ask again the next time its code runs."""
+    """Dynamo's answer to run this frame in eager mode, this time only."""
     types = importlib.import_module("torch._dynamo.types")
     return types.ConvertFrameReturn(apply_to_code=False)
 
 
 def was_skipped(answer: Any) -> bool:
-    """Whether a conversion answered: skip this frame, now and later."""
+    """Whether Dynamo's answer is to skip this frame, now and later."""
     types = importlib.import_module("torch._dynamo.types")
     strategy = answer.frame_exec_strategy
     return answer.guarded_code is None and strategy.cur_action == types.FrameAction.SKIP
 
 
 def marked_dimensions(tensor: Any) -> list[int]:
-    """The dimensions a user marked with mark_dynamic, maybe_mark_dynamic and so on."""
+    """The dimensions that are marked with mark_dynamic or maybe_mark_dynamic."""
     marks = ("_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices")
     return sorted({d for name in marks for d in getattr(tensor, name, ())})
 
 
 def mark_unbacked(tensor: torch.Tensor, dimension: int, *, shape_id: str) -> None:
-    """0 and 1 are no special sizes here. One `shape_id`, one size in a call."""
+    """Marks a size as unbacked, so that 0 and 1 are not specialised.
+
+    Dimensions with the same `shape_id` have the same size in a call.
+    """
     decorators = importlib.import_module("torch._dynamo.decorators")
     decorators.mark_unbacked(tensor, dimension, shape_id=shape_id)
 
 
 def mark_weakly_dynamic(tensor: torch.Tensor, dimension: int) -> None:
-    """This size may vary, as far as the traced code lets it."""
+    """Marks a size as dynamic, unless the traced code specialises it."""
     decorators = importlib.import_module("torch._dynamo.decorators")
     decorators.maybe_mark_dynamic(tensor, dimension)
 
@@ -219,7 +226,7 @@ def mark_weakly_dynamic(tensor: torch.Tensor, dimension: int) -> None:
 def graph_callables(
     wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[None]:
-    """`wrap(graph_module, compiled)` for each graph, whatever the backend."""
+    """Replaces each compiled graph by `wrap(output_graph, compiled)`."""
     output_graph = importlib.import_module("torch._dynamo.output_graph")
     original = output_graph.OutputGraph._call_user_compiler
 
@@ -237,7 +244,7 @@ def compile_id_of(output_graph: Any) -> str:
 
 @contextlib.contextmanager
 def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
-    """`note(code)` for each function Dynamo inlines while tracing."""
+    """Calls `note(code)` for each function that Dynamo inlines while tracing."""
     symbolic = importlib.import_module("torch._dynamo.symbolic_convert")
     owner = symbolic.InliningInstructionTranslator
     original = owner.__dict__["inline_call"].__func__
@@ -253,7 +260,7 @@ def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_code_generation() -> Iterator[None]:
-    """Inductor runs the captured graph as it is instead of compiling it."""
+    """Makes Inductor run the captured graph without compiling it."""
 
     def run_as_captured(self: Any, model_: Any, inputs_: Any) -> Any:
         return model_.forward
@@ -264,12 +271,15 @@ def no_code_generation() -> Iterator[None]:
 
 @contextlib.contextmanager
 def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
-    """`wrap(module, name, value)` for what a compiled module gets from its original."""
+    """Calls `wrap(module, name, value)` for attributes read from the original module.
+
+    A compiled module reads them when it does not have them itself.
+    """
     eval_frame = importlib.import_module("torch._dynamo.eval_frame")
 
     def get(self: Any, name: str) -> Any:
-        # Dynamo inlines this in place of torch's own: so it says what that says, and
-        # the rest is folded away while tracing, where is_compiling() is True.
+        # Dynamo inlines this function in place of torch's own. So it does the same, and
+        # tracing removes the rest, because is_compiling() is True there.
         if name == "_orig_mod":
             return self._modules["_orig_mod"]
         value = getattr(self._orig_mod, name)
@@ -279,17 +289,17 @@ def module_methods(wrap: Callable[[Any, str, Any], Any]) -> Iterator[None]:
         yield
 
 
-def leave_alone(code: CodeType) -> None:
-    """Dynamo neither compiles nor counts frames of this code."""
+def never_compile(code: CodeType) -> None:
+    """Makes Dynamo ignore all frames of this code."""
     importlib.import_module("torch._dynamo.eval_frame").skip_code(code)
 
 
 def stance() -> str:
-    """The stance in force: default, force_eager, eager_on_recompile..."""
+    """The current stance: default, force_eager, eager_on_recompile..."""
     return str(importlib.import_module("torch._dynamo.eval_frame")._stance.stance)
 
 
-def switched_off() -> bool:
+def is_dynamo_disabled() -> bool:
     return bool(importlib.import_module("torch._dynamo.config").disable)
 
 

@@ -1,4 +1,4 @@
-"""What only torch knows about two runs whose answers are compared."""
+"""Private facts of torch that matter when the outputs of two runs are compared."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ PROBES: dict[str, tuple[str, ...]] = {
 _MOST_NODES = 100_000
 
 
-def draws_as_eager() -> bool:
-    """Whether Inductor is told to draw random numbers as eager does."""
+def uses_eager_random() -> bool:
+    """Whether compiled code draws the same random numbers as eager code."""
     return bool(importlib.import_module("torch._inductor.config").fallback_random)
 
 
 def set_versions(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Autograd takes the tensors for unchanged since they had these versions."""
-    # Of one counter, as views and their base share it, the last entry holds.
+    """Makes autograd treat the tensors as unchanged since they had these versions."""
+    # Views and their base share one counter: the last version given for it counts.
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
-def types_on_the_way(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
-    """The types of all values an autograd graph leads through."""
-    found: set[torch.dtype] = set()
-    waiting: list[Any] = [each.grad_fn for each in outputs if each.grad_fn is not None]
-    seen = set(waiting)
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.pop()
-        # A node of a function written in Python may not have it.
-        found |= {each.dtype for each in getattr(node, "_input_metadata", ())}
-        new = {inner for inner, _ in node.next_functions if inner is not None} - seen
-        seen |= new
-        waiting.extend(new)
-    return found
+def autograd_dtypes(outputs: Iterable[torch.Tensor]) -> set[torch.dtype]:
+    """The dtypes of all values in an autograd graph."""
+    dtypes: set[torch.dtype] = set()
+    queue: list[Any] = [each.grad_fn for each in outputs if each.grad_fn is not None]
+    visited = set(queue)
+    while queue and len(visited) < _MOST_NODES:
+        node = queue.pop()
+        # Nodes of autograd functions written in Python may lack it.
+        dtypes |= {each.dtype for each in getattr(node, "_input_metadata", ())}
+        new = {inner for inner, _ in node.next_functions if inner is not None} - visited
+        visited |= new
+        queue.extend(new)
+    return dtypes

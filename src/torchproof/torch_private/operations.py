@@ -1,7 +1,6 @@
-"""Every operation of a program, seen before it runs.
+"""A dispatch mode that reports every operation of a program before it runs.
 
-Comes in: who is to see them. Compiled code runs without being seen, and Dynamo traces
-as if nobody watched.
+It does not see operations inside compiled code, and Dynamo does not see the mode.
 """
 
 from __future__ import annotations
@@ -22,21 +21,32 @@ PROBES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# They make a tensor like another one, or ask about it, without looking at its values.
-_BLIND = ("empty", "zeros", "ones", "full", "rand", "new_", "sym_", "is_", "size")
+# Operations that create a tensor like another, or query it, without reading its values.
+_READ_NO_VALUES = (
+    "empty",
+    "zeros",
+    "ones",
+    "full",
+    "rand",
+    "new_",
+    "sym_",
+    "is_",
+    "size",
+)
 _READING = {"tolist", "numpy", "__deepcopy__", "__reduce_ex__"}
-_METHODS = (*sorted(_READING), "cpu", "to")  # on the CPU they are no operations
-_OWN = {
+# These methods call no operation if the tensor is on the CPU.
+_METHODS = (*sorted(_READING), "cpu", "to")
+_ORIGINALS = {
     name: vars(torch.Tensor)[name] for name in _METHODS if name in vars(torch.Tensor)
 }
 _ALIASES = {"detach", "alias", "lift_fresh", "_reshape_alias", "view", "_unsafe_view"}
 
 
 class Operations(TorchDispatchMode):
-    """`see(name, tensors)` before each operation that looks at or writes to tensors.
+    """Calls `see(name, tensors)` before each operation that reads or writes tensors.
 
-    Where `is_graphs(tensor)` says that a tensor stands for one on CUDA, what copies it
-    to the host there copies it here too.
+    If `is_graphs(tensor)`, the tensor stands for one on CUDA. Methods that would copy
+    such a tensor to the host then copy it here as well.
     """
 
     supports_higher_order_operators = True
@@ -47,13 +57,14 @@ class Operations(TorchDispatchMode):
         is_graphs: Callable[[torch.Tensor], bool],
     ) -> None:
         super().__init__()
-        self._see, self._is_graphs = see, is_graphs
+        self._see = see
+        self._is_graphs = is_graphs
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not _only_looks(func):
+        if not _reads_no_values(func):
             tensors = list(_tensors((args, kwargs)))
             if tensors:
                 self._see(_name(func), tensors)
@@ -65,12 +76,12 @@ class Operations(TorchDispatchMode):
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        self._leave_methods()
+        self._restore_methods()
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Nothing of this is there, for what traces a program."""
-        self._leave_methods()
+        """Removes the mode and the patched methods, while Dynamo traces."""
+        self._restore_methods()
         try:
             with without_modes():
                 yield
@@ -81,10 +92,10 @@ class Operations(TorchDispatchMode):
         for name in _METHODS:
             setattr(torch.Tensor, name, self._watched(name))
 
-    def _leave_methods(self) -> None:
+    def _restore_methods(self) -> None:
         for name in _METHODS:
-            if name in _OWN:
-                setattr(torch.Tensor, name, _OWN[name])
+            if name in _ORIGINALS:
+                setattr(torch.Tensor, name, _ORIGINALS[name])
             else:  # inherited
                 delattr(torch.Tensor, name)
 
@@ -103,7 +114,7 @@ class Operations(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Dynamo gives up on frames under a mode, unless the mode says this."""
+        """Lets Dynamo compile frames under this mode; by default it skips them."""
         return True
 
 
@@ -115,9 +126,9 @@ def _goes_to_host(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 @functools.cache
-def _only_looks(func: Any) -> bool:
+def _reads_no_values(func: Any) -> bool:
     name = _name(func)
-    if name in _ALIASES or name.startswith(_BLIND):
+    if name in _ALIASES or name.startswith(_READ_NO_VALUES):
         return True
     return bool(getattr(func, "is_view", False))
 
@@ -139,6 +150,6 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def without_modes() -> Any:
-    """A context in which nothing of what runs is seen."""
+    """A context without dispatch modes, so that operations in it are not seen."""
     dispatch = importlib.import_module("torch.utils._python_dispatch")
     return dispatch._disable_current_modes()

@@ -1,7 +1,7 @@
-"""The source of what stands in for a method, for torch.jit.script.
+"""Lets torch.jit.script read the source of an object that replaces a method.
 
-TorchScript reads the source of a method by its file, which Python knows of functions
-and methods alone. All else that it asks for is an attribute of the function.
+TorchScript finds the source through the file of a function or method, which other
+callables do not have.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROBES: dict[str, tuple[str, ...]] = {
 
 @functools.cache
 def read_source_of(kind: type, plain: Callable[[Any], Callable[..., Any]]) -> None:
-    """For an instance of this class, TorchScript reads the source of `plain(it)`."""
+    """Makes TorchScript read the source of `plain(instance)` for this class."""
     from torch import _sources
 
     original = _sources.get_source_lines_and_file

@@ -48,7 +48,7 @@ class Executor(Protocol):
     def keep(self, names: Collection[str]) -> None:
         """The processes of other trials are no longer needed."""
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
+    def sit(self, finalists: Finalists, repeat: int) -> None:
         """Makes one worker ready to compare these."""
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
@@ -166,10 +166,10 @@ class Local:
         for worker in self._workers:
             worker.keep(names)
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
+    def sit(self, finalists: Finalists, repeat: int) -> None:
         for worker in self._workers[1:]:
             worker.keep(())
-        self._on(0, "sit", finalists, sitting)
+        self._on(0, "sit", finalists, repeat)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._on(0, "turns", names, rounds))

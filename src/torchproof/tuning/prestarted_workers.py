@@ -8,15 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from torchproof.measure import Process
+from torchproof.measure import WorkerProcess
 
 
 class Spares:
     """At most `count` of them; `start` begins one, which loads by itself."""
 
-    def __init__(self, start: Callable[[], Process], count: int) -> None:
+    def __init__(self, start: Callable[[], WorkerProcess], count: int) -> None:
         self._start, self._count = start, count
-        self._ready: list[Process] = []
+        self._ready: list[WorkerProcess] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -25,7 +25,7 @@ class Spares:
             while len(self._ready) < self._count and not self._closed:
                 self._ready.append(self._start())
 
-    def take(self) -> Process | None:
+    def take(self) -> WorkerProcess | None:
         """The one that has loaded longest; None where there is none."""
         with self._lock:
             return self._ready.pop(0) if self._ready else None

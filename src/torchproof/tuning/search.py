@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from torchproof.measure import ArmError
+from torchproof.measure import WorkerError
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import bounds, space
 from torchproof.tuning.executors import Executor
@@ -339,7 +339,7 @@ class Search:
             return chosen
         try:
             first_s, start_s = self.executor.cold_start(candidate, left)
-        except (ArmError, UserError):  # it is an extra
+        except (WorkerError, UserError):  # it is an extra
             return chosen
         known = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
         self.trials[chosen.name] = known

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof import strategies
-from torchproof.measure import Spec
+from torchproof.measure import StrategySpec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy, parse
 from torchproof.tuning.objectives import Objective
@@ -85,7 +85,7 @@ def _add(
     try:
         if more and strategy.compiles:
             strategy = strategies.with_arguments(strategy, **more)
-        space.candidates.append(Candidate(Spec(strategy), "forms", follows))
+        space.candidates.append(Candidate(StrategySpec(strategy), "forms", follows))
     except UserError as error:  # what --compile asks for and this cannot take
         space.skipped.append(Skip(name, str(error)))
 
@@ -189,5 +189,5 @@ def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
 def _with_options(base: Candidate, change: Mapping[str, Any], stage: Any) -> Candidate:
     strategy = strategies.with_arguments(base.strategy, options=dict(change))
     told = ", ".join(f"{name}={value}" for name, value in change.items())
-    spec = Spec(strategy, variant={"config": told})
+    spec = StrategySpec(strategy, variant={"config": told})
     return Candidate(spec, stage, base.name)

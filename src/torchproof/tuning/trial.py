@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.measure import Spec
+from torchproof.measure import StrategySpec
 from torchproof.strategies import Strategy
 
 Stage = Literal["forms", "switches", "together"]
@@ -30,7 +30,7 @@ class Candidate:
     with: what that one gave bounds what this one can give.
     """
 
-    spec: Spec
+    spec: StrategySpec
     stage: Stage = "forms"
     follows: str | None = None
 

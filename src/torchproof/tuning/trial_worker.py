@@ -19,14 +19,14 @@ from typing import Any
 
 from torchproof.measure import (
     EAGER,
-    ArmError,
     Plan,
-    Process,
-    Seat,
     Session,
-    Spec,
+    StrategySpec,
+    StrategyState,
+    WorkerError,
+    WorkerProcess,
     rows,
-    started,
+    start_record,
 )
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import wait_until_idle
@@ -72,11 +72,11 @@ class Worker:
         self.crowded = spares > 1
         self.session = Session(plan, folder, progress)
         self.session.scratch = folder
-        self.eager = Seat(Spec(EAGER), folder / "caches-eager")
+        self.eager = StrategyState(StrategySpec(EAGER), folder / "caches-eager")
         self.gate = gate or Gate()
         self.spares = Spares(self._spare, spares)
         self.session.spare = self.spares.take
-        self._seats: dict[str, Seat] = {}
+        self._states: dict[str, StrategyState] = {}
         self._referring = threading.Lock()
 
     # -- eager -------------------------------------------------------------------------
@@ -84,10 +84,10 @@ class Worker:
     def probe(self, limit_s: float) -> dict[str, Any]:
         """Reference answers, eager timed alone, and what is known of the target."""
         begin = time.monotonic()
-        self.session.give_up_after(limit_s)
+        self.session.set_deadline(limit_s)
         self.spares.fill()
         self._refer()
-        with self.session.failing(self.eager):
+        with self.session.recording_failure(self.eager):
             self._sample([self.eager], ROUNDS)
             facts = self.eager.ask("probe", self.session.limit_s)["probe"]
             self.session.examine([self.eager], 0)
@@ -107,8 +107,8 @@ class Worker:
         """Once: what answers are judged by, and eager's own process."""
         if self.session.references:
             return
-        self.session.seats = [self.eager]
-        self.session.refer()
+        self.session.states = [self.eager]
+        self.session.compute_references()
         if self.session.references[None, 0]["compiled"]:
             raise UserError(
                 f"{self.session.plan.target.text} does its own compiling: there is"
@@ -121,7 +121,10 @@ class Worker:
         if self.eager.runs and self.eager.process is not None:
             return
         self.eager.error = None
-        with self.session.failing(self.eager), self.session.patiently():
+        with (
+            self.session.recording_failure(self.eager),
+            self.session.without_deadline(),
+        ):
             self._start(self.eager, 0)
 
     # -- a trial -----------------------------------------------------------------------
@@ -131,33 +134,33 @@ class Worker:
         spent = 0.0
         with self.gate.beside_others():
             begin = time.monotonic()
-            self.session.give_up_after(limit_s)
-            seat = self._begun(candidate)
+            self.session.set_deadline(limit_s)
+            state = self._begun(candidate)
             spent += time.monotonic() - begin
         with self.gate.alone():
             begin = time.monotonic()
-            self.session.give_up_after(max(1.0, limit_s - spent))
-            if seat.error and is_short_of_memory(seat.error) and self._seats:
+            self.session.set_deadline(max(1.0, limit_s - spent))
+            if state.error and is_short_of_memory(state.error) and self._states:
                 self.keep(())  # the processes of other trials held what it needed
                 self.spares.drop()
-                seat = self._begun(candidate)
-            if seat.runs and not _is_wrong(seat):
+                state = self._begun(candidate)
+            if state.runs and not _is_wrong(state):
                 if self.crowded:
                     wait_until_idle.wait()
                 self._revive()
-                self._sample([self.eager, seat], ROUNDS)
-                self.session.examine([seat], 0)
-            trial = self._trial(candidate, seat, self._rows([seat])[-1])
+                self._sample([self.eager, state], ROUNDS)
+                self.session.examine([state], 0)
+            trial = self._trial(candidate, state, self._rows([state])[-1])
             spent += time.monotonic() - begin
         if trial.outcome == "measured":
-            self._seats[candidate.name] = seat
+            self._states[candidate.name] = state
         else:
-            seat.close()
+            state.close()
         if trial.outcome == "timed out":  # what was left for its last question is odd
             trial = replace(trial, why=f"not done within {limit_s:.0f} s")
         return replace(trial, seconds=spent, limit_s=limit_s)
 
-    def _begun(self, candidate: Candidate) -> Seat:
+    def _begun(self, candidate: Candidate) -> StrategyState:
         with self._referring:
             self._refer()
             if not self.session.has_room():
@@ -165,21 +168,21 @@ class Worker:
                 self.spares.drop()
             else:
                 self.spares.fill()
-        seat = Seat(candidate.spec, self._caches(candidate))
-        self.session.seats.append(seat)
+        state = StrategyState(candidate.spec, self._caches(candidate))
+        self.session.states.append(state)
         try:
-            with self.session.failing(seat):
-                self.session.begin(seat)
-                self.session.judge_draws(seat)
+            with self.session.recording_failure(state):
+                self.session.begin(state)
+                self.session.recheck_random_draws(state)
         except UserError as error:  # this one cannot be; others can
-            seat.skipped = str(error)
-            seat.close()
-        return seat
+            state.skipped = str(error)
+            state.close()
+        return state
 
-    def _spare(self) -> Process:
+    def _spare(self) -> WorkerProcess:
         plan = self.session.plan
         job = plan.job(self.eager.spec, {})
-        process = Process(job, plan.environment, quiet=plan.quiet)
+        process = WorkerProcess(job, plan.environment, quiet=plan.quiet)
         process.tell("load")
         return process
 
@@ -187,31 +190,38 @@ class Worker:
         name = "all" if self.shares_caches else candidate.spec.file_name
         return self.caches / name
 
-    def _sample(self, seats: Sequence[Seat], rounds: int) -> None:
+    def _sample(self, states: Sequence[StrategyState], rounds: int) -> None:
         """Rounds that compare these, and no earlier ones."""
-        for seat in seats:
-            seat.facts[0]["rounds"] = [[]]
-        self._take_turns(seats, rounds)
+        for state in states:
+            state.facts[0]["rounds"] = [[]]
+        self._take_turns(states, rounds)
 
-    def _take_turns(self, seats: Sequence[Seat], rounds: int) -> None:
+    def _take_turns(self, states: Sequence[StrategyState], rounds: int) -> None:
         for turn in range(rounds):
-            for seat in seats if turn % 2 == 0 else seats[::-1]:
-                if seat.runs:
-                    with self.session.failing(seat), self._patience_for(seat):
-                        self.session.sample(seat, 0)
+            for state in states if turn % 2 == 0 else states[::-1]:
+                if state.runs:
+                    with (
+                        self.session.recording_failure(state),
+                        self._patience_for(state),
+                    ):
+                        self.session.sample(state, 0)
 
-    def _patience_for(self, seat: Seat) -> contextlib.AbstractContextManager[None]:
+    def _patience_for(
+        self, state: StrategyState
+    ) -> contextlib.AbstractContextManager[None]:
         """A candidate that is late must not cost eager its process."""
-        if seat is self.eager:
-            return self.session.patiently()
+        if state is self.eager:
+            return self.session.without_deadline()
         return contextlib.nullcontext()
 
-    def _rows(self, seats: Sequence[Seat]) -> tuple[Measurement, ...]:
+    def _rows(self, states: Sequence[StrategyState]) -> tuple[Measurement, ...]:
         session = self.session
-        return rows.rows([self.eager, *seats], session.plan, session.references)
+        return rows.rows([self.eager, *states], session.plan, session.references)
 
-    def _trial(self, candidate: Candidate, seat: Seat, row: Measurement) -> Trial:
-        facts = seat.facts[0] if seat.facts else {}
+    def _trial(
+        self, candidate: Candidate, state: StrategyState, row: Measurement
+    ) -> Trial:
+        facts = state.facts[0] if state.facts else {}
         outcome, why = _outcome(row)
         start = row.start or {}
         beside = self.crowded and not candidate.spec.is_eager
@@ -240,86 +250,90 @@ class Worker:
 
     def keep(self, names: Collection[str]) -> None:
         """Ends the processes of all other trials."""
-        for name in list(self._seats):  # other threads add to it and take away
-            seat = None if name in names else self._seats.pop(name, None)
-            if seat is not None:
-                seat.close()
+        for name in list(self._states):  # other threads add to it and take away
+            state = None if name in names else self._states.pop(name, None)
+            if state is not None:
+                state.close()
 
     # -- finals ------------------------------------------------------------------------
 
-    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], sitting: int) -> None:
+    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], repeat: int) -> None:
         """Makes ready to compare these and eager, at first with the trials' processes.
 
-        A later sitting has processes and a memory layout of its own. Rounds of trials
+        A later repeat has processes and a memory layout of its own. Rounds of trials
         were taken at different times and are forgotten.
         """
-        self.session.give_up_after(None)
+        self.session.set_deadline(None)
         self._refer()
         self.eager.error = None  # it may have been killed meanwhile
         self.keep([candidate.name for candidate, _ in finalists])
-        self._sits(self.eager, sitting)
+        self._sits(self.eager, repeat)
         for candidate, trial in finalists:
             # It began before in that time, with colder caches: later, it hangs.
-            self.session.give_up_after(max(_PATIENCE_S, 4 * trial.seconds))
-            self._sits(self._seated(candidate, trial), sitting)
+            self.session.set_deadline(max(_PATIENCE_S, 4 * trial.seconds))
+            self._sits(self._state_of(candidate, trial), repeat)
 
-    def _sits(self, seat: Seat, sitting: int) -> None:
-        if sitting:
-            seat.close()
+    def _sits(self, state: StrategyState, repeat: int) -> None:
+        if repeat:
+            state.close()
         else:
-            seat.facts[0]["rounds"] = []
-        with self.session.failing(seat):
-            self._start(seat, sitting)
-        seat.facts[0]["rounds"].append([])
+            state.facts[0]["rounds"] = []
+        with self.session.recording_failure(state):
+            self._start(state, repeat)
+        state.facts[0]["rounds"].append([])
 
-    def _seated(self, candidate: Candidate, trial: Trial) -> Seat:
-        if candidate.name not in self._seats:  # tried elsewhere, or it had to make room
+    def _state_of(self, candidate: Candidate, trial: Trial) -> StrategyState:
+        if (
+            candidate.name not in self._states
+        ):  # tried elsewhere, or it had to make room
             facts = [dict(trial.facts)]
-            seat = Seat(candidate.spec, self._caches(candidate), facts=facts)
-            self._seats[candidate.name] = seat
-            self.session.seats.append(seat)
-        return self._seats[candidate.name]
+            state = StrategyState(candidate.spec, self._caches(candidate), facts=facts)
+            self._states[candidate.name] = state
+            self.session.states.append(state)
+        return self._states[candidate.name]
 
-    def _start(self, seat: Seat, sitting: int) -> None:
+    def _start(self, state: StrategyState, repeat: int) -> None:
         """A process with warm caches, where it has none."""
         session = self.session
-        if seat.process is not None:
+        if state.process is not None:
             return
-        session.progress(f"{seat.spec.label}: first call, warm")
-        session.start(seat, session.plan.job(seat.spec, {}), sitting)
-        facts = seat.ask("prepare", session.limit_s, answers=None)
-        seat.warm = facts | seat.ask("settle", session.limit_s, **session.patience)
+        session.progress(f"{state.spec.label}: first call, warm")
+        session.start(state, session.plan.job(state.spec, {}), repeat)
+        facts = state.ask("prepare", session.limit_s, answers=None)
+        state.warm = facts | state.ask(
+            "settle", session.limit_s, **session.settle_limit
+        )
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        """Eager and these finalists in turns; rounds of a sitting add up."""
-        seats = [self._seats[name] for name in names]
-        known = [seat.facts[0]["pass_ms"] / 1e3 for seat in (self.eager, *seats)]
-        self.session.give_up_after(_PATIENCE_S + 10 * rounds * sum(known))
-        self._take_turns([self.eager, *seats], rounds)
-        return self._rows(seats)
+        """Eager and these finalists in turns; rounds of a repeat add up."""
+        states = [self._states[name] for name in names]
+        known = [state.facts[0]["pass_ms"] / 1e3 for state in (self.eager, *states)]
+        self.session.set_deadline(_PATIENCE_S + 10 * rounds * sum(known))
+        self._take_turns([self.eager, *states], rounds)
+        return self._rows(states)
 
     # -- the chosen one ----------------------------------------------------------------
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         """Its first call with empty caches and nothing beside it; and all of the start.
 
-        Raises `ArmError` where it fails, or where something was cached after all.
+        Raises `WorkerError` where it fails, or where something was cached after all.
         """
         session = self.session
         with tempfile.TemporaryDirectory(dir=session.scratch) as caches:
-            seat = Seat(candidate.spec, Path(caches))
-            session.seats.append(seat)
-            session.give_up_after(limit_s)
+            state = StrategyState(candidate.spec, Path(caches))
+            session.states.append(state)
+            session.set_deadline(limit_s)
             session.progress(f"{candidate.name}: first call, cold")
             try:
                 job = session.plan.job(candidate.spec, {})
-                session.start(seat, job, 0)
-                facts = seat.ask("prepare", session.limit_s, answers=None)
+                session.start(state, job, 0)
+                facts = state.ask("prepare", session.limit_s, answers=None)
             finally:
-                seat.close()
-        start = started("cold", facts)
+                state.close()
+        start = start_record("cold", facts)
         if start["refused"]:
-            raise ArmError(start["refused"])
+            raise WorkerError(start["refused"])
         more = [facts["imports_s"], rows.later_compile_s(facts) or 0.0]
         return facts["first_call_s"], facts["first_call_s"] + sum(more)
 
@@ -332,8 +346,8 @@ def is_short_of_memory(error: str) -> bool:
     return bool(_MEMORY.search(error))
 
 
-def _is_wrong(seat: Seat) -> bool:
-    return (seat.facts[0]["numerics"] or {}).get("verdict") == "wrong"
+def _is_wrong(state: StrategyState) -> bool:
+    return (state.facts[0]["numerics"] or {}).get("verdict") == "wrong"
 
 
 def _outcome(row: Measurement) -> tuple[Outcome, str | None]:

@@ -65,7 +65,7 @@ def tune(
     target: str | Target,
     options: Options | None = None,
     *,
-    asked: TuneOptions | None = None,
+    tune_options: TuneOptions | None = None,
     recipe_file: str | Path | None = None,
     overwrite: bool = False,
     watcher: Watcher | None = None,
@@ -77,13 +77,13 @@ def tune(
     With `recipe_file` the recipe is written there as well.
     """
     target = parse_target(target) if isinstance(target, str) else target
-    options, asked = options or Options(), asked or TuneOptions()
-    _assert_tunable(target, options, asked)
+    options, tune_options = options or Options(), tune_options or TuneOptions()
+    _assert_tunable(target, options, tune_options)
     store.assert_writable(save_in)
     if recipe_file is not None:
         assert_free(Path(recipe_file), overwrite=overwrite)
     started = datetime.datetime.now()
-    tuning = _Tuning(target, options, asked, watcher or Unwatched())
+    tuning = _Tuning(target, options, tune_options, watcher or Unwatched())
     with tempfile.TemporaryDirectory(prefix="torchproof-") as work:
         chosen = tuning.run(Path(work), save_in.parent / SEARCHES)
     run = outcome.run_of(
@@ -124,7 +124,9 @@ def assert_free(path: Path, *, overwrite: bool) -> None:
         raise UserError(f"--recipe {path}: {folder} is no folder to write in")
 
 
-def _assert_tunable(target: Target, options: Options, asked: TuneOptions) -> None:
+def _assert_tunable(
+    target: Target, options: Options, tune_options: TuneOptions
+) -> None:
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.kind}: tune runs its target many times, which"
@@ -133,7 +135,7 @@ def _assert_tunable(target: Target, options: Options, asked: TuneOptions) -> Non
     assert_size(target, options.size)
     if options.as_written:
         raise UserError("--as-written leaves nothing to choose: torchproof bench")
-    named = [parse_strategy(name) for name in asked.names]
+    named = [parse_strategy(name) for name in tune_options.names]
     if named and all(strategy.as_is for strategy in named):
         raise UserError("--strategies names nothing but eager: there is no choice")
 
@@ -154,9 +156,13 @@ class _Tuning:
     """One search from its first process to its answer."""
 
     def __init__(
-        self, target: Target, options: Options, asked: TuneOptions, watcher: Watcher
+        self,
+        target: Target,
+        options: Options,
+        tune_options: TuneOptions,
+        watcher: Watcher,
     ) -> None:
-        self.target, self.options, self.asked = target, options, asked
+        self.target, self.options, self.tune_options = target, options, tune_options
         self.watcher = watcher
         self.begun = time.monotonic()
         self.where = ""  # the executor, for people
@@ -174,7 +180,7 @@ class _Tuning:
             executor.close()
 
     def _probe(self, executor: Executor) -> Mapping[str, Any]:
-        budget_s = self.asked.budget_s
+        budget_s = self.tune_options.budget_s
         try:
             return executor.probe(budget_s)
         except UserError:
@@ -202,7 +208,7 @@ class _Tuning:
 
     @property
     def _shares_caches(self) -> bool:
-        return not self.asked.objective.needs_cold_starts
+        return not self.tune_options.objective.needs_cold_starts
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -214,18 +220,18 @@ class _Tuning:
         return bool(self.environment.get("train") or self.options.train)
 
     def _executor(self, task: Task) -> Executor:
-        if self.asked.ray is None:
+        if self.tune_options.ray is None:
             return Local(task, self.watcher)
         from torchproof.tuning.cluster import Cluster
 
-        return Cluster(task, self.watcher, self.asked.ray)
+        return Cluster(task, self.watcher, self.tune_options.ray)
 
     def _notebook(self, searches: Path) -> Notebook:
         options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
         about = {"target": self.target.text, "cold": not self._shares_caches}
         key = key_of(about | options, self.environment, self._code())
-        notebook = Notebook(key, resume=self.asked.resume, root=searches)
-        if self.asked.resume:
+        notebook = Notebook(key, resume=self.tune_options.resume, root=searches)
+        if self.tune_options.resume:
             self.watcher(notebook.told())
         return notebook
 
@@ -242,13 +248,13 @@ class _Tuning:
         return {"model": known, "factory": made}
 
     def _search(self, executor: Executor, notebook: Notebook) -> Search:
-        asked = self.asked
+        tune_options = self.tune_options
         terms = Terms(
-            asked.objective,
-            asked.effort,
-            asked.least,
-            asked.budget_s,
-            self.begun + asked.budget_s,
+            tune_options.objective,
+            tune_options.effort,
+            tune_options.least,
+            tune_options.budget_s,
+            self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
             device=self.environment["device"],
             probe=self.probed["probe"],
@@ -257,10 +263,14 @@ class _Tuning:
         return Search(executor, terms, notebook, eager=eager, show=self.watcher.show)
 
     def _forms(self) -> Space:
-        about = self.probed["probe"], self.environment["device"], self.asked.objective
-        if self.asked.names:
+        about = (
+            self.probed["probe"],
+            self.environment["device"],
+            self.tune_options.objective,
+        )
+        if self.tune_options.names:
             order = space.Order.of(*about)
-            return space.named(self.asked.names, order, self.options.compile)
+            return space.named(self.tune_options.names, order, self.options.compile)
         return space.forms(*about, self.options.compile)
 
 

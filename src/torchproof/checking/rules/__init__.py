@@ -1,7 +1,7 @@
 """Takes the events of a run, returns its findings.
 
-`RULES` lists every rule once, sorted by code. To add a rule, write one class in the
-module of its family and add it to that family's tuple.
+A rule is listed once, in the tuple of its family (`BREAKS`, `ERRORS` and so on; some
+families keep theirs in their own module). `RULES` joins the tuples, sorted by code.
 """
 
 from __future__ import annotations

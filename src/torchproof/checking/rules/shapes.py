@@ -9,7 +9,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text
 from torchproof.checking.rules.errors import CompileError, user_stack
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.observe import in_words
+from torchproof.observe import readable_source
 from torchproof.records import Event, Frame, Severity, place_of
 
 
@@ -195,7 +195,7 @@ def _sources(group: EventGroup, text: str) -> list[tuple[str, str]]:
 def _named(text: str) -> list[tuple[str, str]]:
     """The tensors and dimensions that a torch message names."""
     sizes = re.findall(r"(L\['\w+'\]\S*?)\.size\(\)\[(\d+)\]", text)
-    return [(in_words(source), dim) for source, dim in sizes]
+    return [(readable_source(source), dim) for source, dim in sizes]
 
 
 def _sizes(group: EventGroup) -> str:

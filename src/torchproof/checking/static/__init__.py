@@ -1,7 +1,7 @@
-"""Reads source and never runs it: what would go wrong if it were compiled.
+"""Reads source without running it, and reports what would go wrong under torch.compile.
 
-Files in, suspicions and the calls of torch.compile out. A file that cannot be read is
-named and left out.
+Takes files and folders. Returns suspicions and the places that call torch.compile.
+Names each file that it cannot read, and continues with the others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torchproof.records import CompileSite, one_line
 
 __all__ = ["Reading", "Suspicion", "read"]
 
-_AT_ONCE = 40  # files a process is given
-_ALONE = 80  # files that one process reads as fast as several
-_LEFT_OUT = {"__pycache__", "node_modules", "build", "dist", "venv"}
+_FILES_PER_TASK = 40
+_FILES_FOR_ONE_PROCESS = 80  # up to here, several processes are not faster
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "build", "dist", "venv"}
 
 
 def read(
@@ -37,47 +37,50 @@ def read(
     roots: Mapping[str, Iterable[str]] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Reading:
-    """What the files, and the Python files under the folders, give.
+    """Reads the files, and the Python files under the folders.
 
-    With `roots` (path -> qualified names of functions that are compiled) only what
-    these reach is read as compiled code; without, every `forward` is.
+    With `roots` (path -> qualified names of compiled functions), only code that these
+    functions reach counts as compiled. Without it, every `forward` does.
     """
     files = list(dict.fromkeys(file for path in paths for file in _files(path)))
     if roots is not None:
         return _together(files, roots)
-    found: list[Reading] = []
-    parts = [files[i : i + _AT_ONCE] for i in range(0, len(files), _AT_ONCE)]
-    for done, part in enumerate(_each(parts, len(files))):
-        found.append(part)
-        progress(f"read {min((done + 1) * _AT_ONCE, len(files))} of {len(files)} files")
-    return _sum(found)
+    readings: list[Reading] = []
+    parts = [
+        files[i : i + _FILES_PER_TASK] for i in range(0, len(files), _FILES_PER_TASK)
+    ]
+    for index, part in enumerate(_each(parts, len(files))):
+        readings.append(part)
+        count = min((index + 1) * _FILES_PER_TASK, len(files))
+        progress(f"read {count} of {len(files)} files")
+    return _sum(readings)
 
 
 def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
-    # A process is forked, since a new one would run the user's own script again; and
-    # only where nothing else runs that a fork could leave half done.
-    alone = threading.active_count() == 1 and "torch" not in sys.modules
-    if files <= _ALONE or (os.cpu_count() or 1) == 1 or not alone:
+    # Fork, because a spawned process would run the user's script again. Fork only if
+    # there is no other thread: a fork can copy a lock that another thread holds.
+    can_fork = threading.active_count() == 1 and "torch" not in sys.modules
+    if files <= _FILES_FOR_ONE_PROCESS or (os.cpu_count() or 1) == 1 or not can_fork:
         yield from map(_apart, parts)
         return
     others = set(multiprocessing.active_children())
     pool = concurrent.futures.ProcessPoolExecutor(
         mp_context=multiprocessing.get_context("fork"),
         initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent ends them
+        initargs=(signal.SIGINT, signal.SIG_IGN),  # the parent ends the children
     )
     with pool:
         try:
             yield from pool.map(_apart, parts)
         except KeyboardInterrupt:
             for child in set(multiprocessing.active_children()) - others:
-                child.kill()  # else it reads on for seconds
+                child.kill()  # otherwise it continues to read for seconds
             pool.shutdown(cancel_futures=True)
             raise
 
 
 def _apart(files: Iterable[Path]) -> Reading:
-    """Each file for itself."""
+    """Reads each file as a program of its own."""
     return _sum(map(_one, files))
 
 
@@ -90,53 +93,62 @@ def _one(path: Path) -> Reading:
     program = Program([source])
     try:
         return _walked([source], program, program.roots(source))
-    except Exception as error:  # a defect here, which is not to end a whole folder
-        said = one_line(f"{type(error).__name__}: {error}", 100)
-        return Reading(files=1, problems=(f"{path} cannot be analysed: {said}",))
+    except Exception as error:  # a defect in torchproof must not end a whole folder
+        reason = one_line(f"{type(error).__name__}: {error}", 100)
+        return Reading(files=1, problems=(f"{path} cannot be analysed: {reason}",))
 
 
 def _together(files: Iterable[Path], roots: Mapping[str, Iterable[str]]) -> Reading:
-    """Files as one program, and those that they import."""
+    """Reads the files, and those that they import, as one program."""
     read = [_parsed(Path(path)) for path in dict.fromkeys([*files, *map(Path, roots)])]
     sources = [source for source in read if isinstance(source, Source)]
     program = Program(sources, follows=True)
-    found = _walked(sources, program, regions.named(program, roots))
+    reading = _walked(sources, program, regions.compiled_functions(program, roots))
     problems = tuple(text for text in read if isinstance(text, str))
     count = len(sources) + len(problems)
-    return replace(found, files=count, problems=problems + found.problems)
+    return replace(reading, files=count, problems=problems + reading.problems)
 
 
 def _walked(
     sources: list[Source], program: Program, roots: Iterable[Function]
 ) -> Reading:
     compiled = Regions(program)
-    found = compiled.walk(roots)
+    suspicions = compiled.walk(roots)
     deep = dict.fromkeys(compiled.too_deep)
     calls: list[CompileSite] = []
     for source in sources:
         try:
-            found += regions.of_file(source)
+            suspicions += regions.of_file(source)
             calls += compile_sites.of(source)
         except RecursionError:
             deep[source.path] = None
-    order = sorted(found, key=lambda s: (s.finding.file or "", s.finding.line or 0))
-    problems = tuple(f"{path} is nested too deeply to be read whole" for path in deep)
-    return Reading(tuple(order), tuple(calls), len(sources), problems)
+    order = sorted(
+        suspicions, key=lambda s: (s.finding.file or "", s.finding.line or 0)
+    )
+    problems = tuple(
+        f"{path} was read in part: its code is nested too deeply" for path in deep
+    )
+    return Reading(
+        suspicions=tuple(order),
+        sites=tuple(calls),
+        files=len(sources),
+        problems=problems,
+    )
 
 
 def _sum(readings: Iterable[Reading]) -> Reading:
     every = list(readings)
     chain = itertools.chain.from_iterable
     return Reading(
-        tuple(chain(r.suspicions for r in every)),
-        tuple(chain(r.sites for r in every)),
-        sum(r.files for r in every),
-        tuple(chain(r.problems for r in every)),
+        suspicions=tuple(chain(r.suspicions for r in every)),
+        sites=tuple(chain(r.sites for r in every)),
+        files=sum(r.files for r in every),
+        problems=tuple(chain(r.problems for r in every)),
     )
 
 
 def _parsed(path: Path) -> Source | str | None:
-    """A file; None for one that has nothing to do with torch; text on why not."""
+    """The parsed file; None if it does not mention torch; a message if unreadable."""
     try:
         text = text_of(path)
         return Source.parse(path, text) if "torch" in text else None
@@ -145,10 +157,10 @@ def _parsed(path: Path) -> Source | str | None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    """The Python files under a folder, hidden and generated folders left out."""
+    """The Python files under a folder, without hidden and generated folders."""
     if not path.is_dir():
         yield path
         return
     for folder, inner, names in os.walk(path):
-        inner[:] = sorted(n for n in inner if n[0] != "." and n not in _LEFT_OUT)
+        inner[:] = sorted(n for n in inner if n[0] != "." and n not in _SKIPPED_FOLDERS)
         yield from (Path(folder, n) for n in sorted(names) if n.endswith(".py"))

@@ -1,4 +1,4 @@
-"""What each name of a file is bound to, scope by scope, as far as reading shows."""
+"""Finds what each name of a file is bound to, scope by scope."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torchproof.checking.static.source import Definition, Source
 
 Scope = ast.AST
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
-_UNREADABLE = ast.Constant(value=None)  # a loop's variable, a parameter, an import
+_UNREADABLE = ast.Constant(value=None)  # the value of a loop variable or a parameter
 
 
 class Bindings:
-    """Names and attributes of `self`, with the expressions they are given."""
+    """Names and attributes of `self`, with the expressions assigned to them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self._found: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
+        self._assignments: dict[Scope, dict[str, list[tuple[int, ast.AST]]]] = {}
         for node in source.nodes:
             for target, value in _bound(node):
                 self._bind(target, value, node)
 
     def scope(self, node: ast.AST) -> Scope:
-        """The function, class or module that a node stands in."""
+        """The function, class or module that contains a node."""
         at = self.source.parents.get(node)
         while at is not None and not isinstance(at, _SCOPES):
             at = self.source.parents.get(at)
         return at if at is not None else self.source.tree
 
     def meaning(self, node: ast.expr) -> ast.AST | None:
-        """What a name holds where it is used: the expression, or the definition."""
+        """The expression or definition that a name refers to where it is used."""
         name = self.source.dotted(node) if _is_own(node) else None
         if isinstance(node, ast.Name):
             name = node.id
@@ -40,29 +40,33 @@ class Bindings:
         scope: Scope | None = self._start(node)
         same = True
         while scope is not None:
-            given = self._found.get(scope, {}).get(name)
-            if given and not (isinstance(scope, ast.ClassDef) and "." not in name):
-                return _last(given, node.lineno if same and "." not in name else None)
+            assignments = self._assignments.get(scope, {}).get(name)
+            if assignments and not (
+                isinstance(scope, ast.ClassDef) and "." not in name
+            ):
+                return _last(
+                    assignments, node.lineno if same and "." not in name else None
+                )
             scope = None if scope is self.source.tree else self.scope(scope)
             same = False
         return None
 
     def values(self, node: ast.expr) -> list[ast.AST]:
-        """Everything that the name is bound to in the scope that binds it."""
+        """All values assigned to the name in the scope that binds it."""
         name = self.source.dotted(node)
         scope: Scope | None = self._start(node)
         while scope is not None and name is not None:
-            given = self._found.get(scope, {}).get(name)
-            if given:
-                return [value for _, value in given if value is not _UNREADABLE]
+            assignments = self._assignments.get(scope, {}).get(name)
+            if assignments:
+                return [value for _, value in assignments if value is not _UNREADABLE]
             scope = None if scope is self.source.tree else self.scope(scope)
         return []
 
     def owner(self, name: ast.Name) -> Scope | None:
-        """The scope that binds a name, seen from where it is used."""
+        """The scope that binds a name at the place where it is used."""
         scope: Scope | None = self._start(name)
         while scope is not None:
-            if name.id in self._found.get(scope, {}):
+            if name.id in self._assignments.get(scope, {}):
                 return scope
             scope = None if scope is self.source.tree else self.scope(scope)
         return None
@@ -81,8 +85,8 @@ class Bindings:
             same = isinstance(value, ast.Tuple | ast.List)
             parts = value.elts if isinstance(value, ast.Tuple | ast.List) else []
             for index, each in enumerate(target.elts):
-                known = same and len(parts) == len(target.elts)
-                self._bind(each, parts[index] if known else _UNREADABLE, node)
+                paired = same and len(parts) == len(target.elts)
+                self._bind(each, parts[index] if paired else _UNREADABLE, node)
             return
         if isinstance(target, str):
             name, scope = target, self.scope(node)
@@ -93,7 +97,9 @@ class Bindings:
         else:
             return
         line = getattr(node, "lineno", 0)
-        self._found.setdefault(scope, {}).setdefault(name, []).append((line, value))
+        self._assignments.setdefault(scope, {}).setdefault(name, []).append(
+            (line, value)
+        )
 
 
 @functools.lru_cache(maxsize=4)
@@ -117,7 +123,7 @@ def _bound(node: ast.AST) -> Iterator[tuple[ast.expr | str, ast.AST]]:
 
 
 def _is_own(node: ast.AST) -> bool:
-    """`self.name`."""
+    """Whether a node is `self.name`."""
     return (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
@@ -125,8 +131,8 @@ def _is_own(node: ast.AST) -> bool:
     )
 
 
-def _last(given: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
-    """The binding in force on a line; None where it cannot be read."""
-    before = [value for at, value in given if line is None or at < line]
-    found = before[-1] if before else None
-    return None if found is _UNREADABLE else found
+def _last(assignments: list[tuple[int, ast.AST]], line: int | None) -> ast.AST | None:
+    """The last value assigned before a line; None if the source does not show it."""
+    before = [value for at, value in assignments if line is None or at < line]
+    value_in_force = before[-1] if before else None
+    return None if value_in_force is _UNREADABLE else value_in_force

@@ -1,4 +1,4 @@
-"""Where a file compiles, with which arguments, and how DDP or FSDP lies to it."""
+"""Lists where a file calls torch.compile, with its arguments and the DDP/FSDP order."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from torchproof.records import CompileSite
 _OTHERS = ("torchproof.compile",)
 _PARTIAL = ("functools.partial", "partial")
 _PARALLEL = (*parallel.DDP, *parallel.FSDP, *parallel.SHARD, "DataParallel")
-# Whose objects have a method `compile()` that is not nn.Module's.
+# Libraries whose objects have a method `compile()` that is not nn.Module's.
 _NOT_MODULES = ("keras", "tensorflow", "sqlalchemy", "jinja2", "jax")
 
 
 def of(source: Source) -> Iterator[CompileSite]:
-    """Each call, and each decorator, in the order of the file."""
+    """Every call and every decorator, in the order of the file."""
     if "compile" not in source.text:
         return
-    found = []
+    sites = []
     for node in source.nodes:
         if isinstance(node, ast.Call):
             subject = _called(node, source)
             if subject is not None:
-                found.append(_site(node, subject, source))
+                sites.append(_site(node, subject, source))
         elif isinstance(node, Definition):
-            found += [
+            sites += [
                 _site(each, node.name, source)
                 for each in node.decorator_list
                 if not isinstance(each, ast.Call)
                 and source.dotted(each) in (*COMPILE, *_OTHERS)
             ]
-    yield from sorted(found, key=lambda site: site.line)
+    yield from sorted(sites, key=lambda site: site.line)
 
 
 def _called(node: ast.Call, source: Source) -> str | None:
-    """What a call compiles, in the source's words; None where it compiles nothing."""
+    """The source text of what a call compiles; None if it compiles nothing."""
     dotted = source.dotted(node.func) or ""
     if dotted in (*COMPILE, *_OTHERS):
-        return _given(node, source)
+        return _subject(node, source)
     if dotted in _PARTIAL and node.args and source.dotted(node.args[0]) in COMPILE:
         return _decorated(node, source)
     if any(k.arg == "torch_compile" and is_true(k.value) for k in node.keywords):
@@ -55,7 +55,7 @@ def _called(node: ast.Call, source: Source) -> str | None:
 
 
 def _in_place(node: ast.Call, source: Source) -> bool:
-    """`model.compile(...)`: of others only where the arguments are torch.compile's."""
+    """Whether `x.compile(...)` is nn.Module's, judged by its arguments."""
     assert isinstance(node.func, ast.Attribute)
     if node.args or source.dotted(node.func.value) in ("re", "regex", "builtins"):
         return False
@@ -65,10 +65,12 @@ def _in_place(node: ast.Call, source: Source) -> bool:
     return bool(node.keywords) or not others
 
 
-def _given(node: ast.Call, source: Source) -> str:
-    given = node.args[0] if node.args else None
-    given = given or next((k.value for k in node.keywords if k.arg == "model"), None)
-    return source.text_of(given) if given is not None else _decorated(node, source)
+def _subject(node: ast.Call, source: Source) -> str:
+    subject = node.args[0] if node.args else None
+    subject = subject or next(
+        (k.value for k in node.keywords if k.arg == "model"), None
+    )
+    return source.text_of(subject) if subject is not None else _decorated(node, source)
 
 
 def _decorated(node: ast.expr, source: Source) -> str:
@@ -78,8 +80,8 @@ def _decorated(node: ast.expr, source: Source) -> str:
 
 def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
     keywords = node.keywords if isinstance(node, ast.Call) else []
-    given = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
-    known: dict[str, Any] = {name: given.get(name) for name in ARGUMENTS}
+    texts = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
+    arguments: dict[str, Any] = {name: texts.get(name) for name in ARGUMENTS}
     order, observation = _order(node, subject, source)
     return CompileSite(
         file=str(source.path),
@@ -90,12 +92,12 @@ def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
         order=order,
         observation=observation,
         source=source.lines[node.lineno - 1],
-        **known,
+        **arguments,
     )
 
 
 def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, str]:
-    """Whether DDP or FSDP wrapped the model before this or after, and what of it."""
+    """Whether the call comes before or after DDP or FSDP, and the consequence."""
     if not any(word in source.text for word in _PARALLEL):
         return None, ""
     file = compiled.of(source)
@@ -105,17 +107,17 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
             name = _name(wrapping, source)
             return "after", _AFTER["DDP" if name in parallel.DDP else "FSDP"]
     later = _wraps_later(node, subject, source)
-    return ("before", f"wrapped by {later} afterwards") if later else (None, "")
+    return ("before", f"{later} wraps it afterwards") if later else (None, "")
 
 
 _AFTER = {
-    "DDP": "after DDP: its graphs are cut at the buckets of gradients",
-    "FSDP": "after FSDP: the hooks of sharded modules break its graphs",
+    "DDP": "after DDP: the graphs are split at the gradient buckets",
+    "FSDP": "after FSDP: the hooks of sharded modules break the graphs",
 }
 
 
 def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
-    """The name of what wraps the compiled model further down in the same function."""
+    """The name of the wrapper applied to the compiled model later in the function."""
     parent = source.parents.get(node)
     if isinstance(parent, ast.Call) and _name(parent, source) in _PARALLEL:
         return _name(parent, source)

@@ -1,4 +1,4 @@
-"""What a file compiles: each torch.compile in it, and which calls run its result."""
+"""Finds each torch.compile of a file, and the calls that run its result."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A torch.compile: the call or decorator, what it is given, and as what."""
+    """One use of torch.compile: the call or decorator, and its arguments."""
 
     node: ast.expr
     source: Source
     subject: ast.expr | None = None
-    function: Definition | None = None  # that it decorates
+    function: Definition | None = None  # the function that it decorates
 
     @property
     def arguments(self) -> Mapping[str, ast.expr]:
-        given = self.node.keywords if isinstance(self.node, ast.Call) else []
-        return {k.arg: k.value for k in given if k.arg}
+        keywords = self.node.keywords if isinstance(self.node, ast.Call) else []
+        return {k.arg: k.value for k in keywords if k.arg}
 
     @property
     def mode(self) -> str | None:
@@ -35,13 +35,13 @@ class Compiled:
 
     @property
     def backend(self) -> str | None:
-        """Its name; "" where the backend is something else than a name."""
-        given = self.arguments.get("backend")
-        return "inductor" if given is None else literal(given) or ""
+        """The name of the backend; "" if the argument is not a string."""
+        backend = self.arguments.get("backend")
+        return "inductor" if backend is None else literal(backend) or ""
 
     @property
     def has_graphs(self) -> bool:
-        """Whether its calls are recorded into CUDA graphs, as written."""
+        """Whether the written arguments turn CUDA graphs on."""
         if self.backend == "cudagraphs":
             return True
         if self.backend != "inductor":
@@ -55,7 +55,7 @@ class Compiled:
 
 
 class Compilation:
-    """The torch.compile calls of a file, and what names stand for their results."""
+    """The torch.compile calls of a file, and the names bound to their results."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.bindings = source, bindings.of(source)
@@ -78,22 +78,22 @@ class Compilation:
                         yield Compiled(each, source, function=node)
 
     def of(self, node: ast.expr) -> Compiled | None:
-        """The torch.compile whose result an expression is."""
-        found: ast.AST | None = node
-        for _ in range(4):  # names of names
-            if isinstance(found, ast.expr) and found in self._by_node:
-                return self._by_node[found]
-            if isinstance(found, Definition):
-                return self._by_function.get(found)
-            if isinstance(found, ast.Call):
-                return self._returned(found)
-            if not isinstance(found, ast.Name | ast.Attribute):
+        """The torch.compile that produced the value of an expression."""
+        expression: ast.AST | None = node
+        for _ in range(4):  # follow a name that is assigned from another name
+            if isinstance(expression, ast.expr) and expression in self._by_node:
+                return self._by_node[expression]
+            if isinstance(expression, Definition):
+                return self._by_function.get(expression)
+            if isinstance(expression, ast.Call):
+                return self._returned(expression)
+            if not isinstance(expression, ast.Name | ast.Attribute):
                 return None
-            found = self.bindings.meaning(found)
+            expression = self.bindings.meaning(expression)
         return None
 
     def _returned(self, call: ast.Call) -> Compiled | None:
-        """Of a function of the file that makes something compiled."""
+        """The torch.compile that a called function of the file returns."""
         function = self.bindings.meaning(call.func)
         if not isinstance(function, Definition):
             return None
@@ -103,7 +103,7 @@ class Compilation:
         return None
 
     def name(self, site: Compiled) -> ast.expr | None:
-        """What the result is bound to, if that is one name."""
+        """The name that the result is assigned to, if there is exactly one."""
         parent = self.source.parents.get(site.node)
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1:
             target = parent.targets[0]
@@ -111,7 +111,7 @@ class Compilation:
         return None
 
     def within(self, node: ast.AST) -> Iterator[tuple[ast.Call, Compiled]]:
-        """The calls of compiled things that a node contains."""
+        """The calls of compiled functions inside a node."""
         for each in walk(node):
             if isinstance(each, ast.Call) and (site := self.of(each.func)) is not None:
                 yield each, site
@@ -119,15 +119,15 @@ class Compilation:
 
 @functools.lru_cache(maxsize=4)
 def of(source: Source) -> Compilation | None:
-    """None for a file that compiles nothing."""
+    """The torch.compile calls of a file; None if it has none."""
     if "compile" not in source.text or not _compiles(source):
         return None
-    found = Compilation(source)
-    return found if found.sites else None
+    compilation = Compilation(source)
+    return compilation if compilation.sites else None
 
 
 def _compiles(source: Source) -> bool:
-    """Whether torch.compile is named at all, found without a look at all names."""
+    """Whether the file names torch.compile: a fast check before the full search."""
     if any(name in COMPILE for name in source.names.values()):
         return True
     return any(
@@ -139,8 +139,8 @@ def _compiles(source: Source) -> bool:
 
 
 def literal(node: ast.AST | None) -> str | None:
-    known = isinstance(node, ast.Constant) and isinstance(node.value, str)
-    return node.value if known else None  # type: ignore[union-attr]
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if is_text else None  # type: ignore[union-attr]
 
 
 def is_true(node: ast.AST | None) -> bool:

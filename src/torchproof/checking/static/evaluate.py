@@ -1,4 +1,4 @@
-"""What each expression of a function gives, from what its names hold at that point."""
+"""Computes the kind of each expression from the kinds of the names at that point."""
 
 from __future__ import annotations
 
@@ -7,17 +7,30 @@ from collections.abc import Callable, Mapping
 
 from torchproof.checking.static import kinds, tensor_signs
 from torchproof.checking.static.kinds import Kind, join
-from torchproof.checking.static.narrowing import narrowed
 from torchproof.checking.static.program import Program
-from torchproof.checking.static.source import Function
+from torchproof.checking.static.source import Function, Source, walk
 
-# Calls whose answer is known while Dynamo traces.
+# Calls that return a fixed value while Dynamo traces.
 _TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
-_FALSE = {"is_scripting", "is_tracing", "is_in_onnx_export", "is_torch_fx_proxy"}
-_FALSE |= {"is_exporting", "is_torchdynamo_exporting", "is_jit_tracing"}
+_FALSE = {
+    "is_scripting",
+    "is_tracing",
+    "is_in_onnx_export",
+    "is_torch_fx_proxy",
+    "is_exporting",
+    "is_torchdynamo_exporting",
+    "is_jit_tracing",
+}
 _NUMBERS = ("int", "float", "len", "abs", "round", "min", "max", "sum", "pow", "divmod")
-_PLAIN = {"str", "repr", "isinstance", "hasattr", "getattr", "type", "range", "id"}
-_PLAIN |= {
+_PLAIN = {
+    "str",
+    "repr",
+    "isinstance",
+    "hasattr",
+    "getattr",
+    "type",
+    "range",
+    "id",
     "list",
     "tuple",
     "bool",
@@ -31,13 +44,13 @@ _PLAIN |= {
 
 
 class Values:
-    """The environment of a walk, and the kind of each node it has evaluated."""
+    """The kinds of the names in scope, and of each node evaluated so far."""
 
     def __init__(
         self,
         function: Function,
         program: Program,
-        given: Mapping[str, Kind],
+        arguments: Mapping[str, Kind],
         *,
         returned: Callable[[Function], Kind],
     ) -> None:
@@ -49,18 +62,18 @@ class Values:
             name = parameter.arg
             kind = kinds.of_annotation(parameter.annotation)
             if kind is Kind.UNKNOWN and parameter.annotation is None:
-                kind = given.get(name, Kind.UNKNOWN)
+                kind = arguments.get(name, Kind.UNKNOWN)
                 if kind in (Kind.UNKNOWN, Kind.NONE) and name in looks:
                     kind = Kind.TENSOR
             if name in settings and kind.is_tensor:
-                kind = Kind.PYTHON  # whatever its annotation says
+                kind = Kind.PYTHON  # the default value outweighs the annotation
             self.environment[name] = kind
 
     def copy(self) -> dict[str, Kind]:
         return dict(self.environment)
 
     def merge(self, other: Mapping[str, Kind]) -> None:
-        """With what another way to this point holds."""
+        """Joins the environment of another path that reaches this point."""
         names = {**self.environment, **other}
         self.environment = {
             name: join(self.environment.get(name, kind), other.get(name, kind))
@@ -81,8 +94,8 @@ class Values:
         if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(
             target.elts
         ):
-            for each, given in zip(target.elts, value.elts, strict=True):
-                self.bind(each, given)
+            for each, element in zip(target.elts, value.elts, strict=True):
+                self.bind(each, element)
             return
         inner = _element(self.kinds.get(value, Kind.UNKNOWN))
         for each in target.elts:
@@ -92,7 +105,7 @@ class Values:
                 self.environment[dotted] = Kind.UNKNOWN if starred else inner
 
     def bind_element(self, target: ast.expr, iterable: ast.expr) -> None:
-        """A loop's variable."""
+        """Binds the variable of a loop to an element of the iterable."""
         source = self.function.source
         if isinstance(iterable, ast.Call):
             called = source.dotted(iterable.func)
@@ -110,8 +123,8 @@ class Values:
                     self.bind_element(target.elts[1], iterable.args[0])
                 return
             if called == "zip" and isinstance(target, ast.Tuple):
-                for each, given in zip(target.elts, iterable.args, strict=False):
-                    self.bind_element(each, given)
+                for each, argument in zip(target.elts, iterable.args, strict=False):
+                    self.bind_element(each, argument)
                 return
         self.forget(target)
         dotted = source.dotted(target)
@@ -128,37 +141,37 @@ class Values:
         dotted = self.function.source.dotted(node.target)
         if dotted is not None:
             pair = (self.kinds.get(node.target), self.kinds.get(node.value))
-            known = [kind or Kind.UNKNOWN for kind in pair]
-            self.environment[dotted] = _combined(known[0], known[1])
+            operands = [kind or Kind.UNKNOWN for kind in pair]
+            self.environment[dotted] = _combined(operands[0], operands[1])
 
     def walruses(self, node: ast.AST) -> dict[str, Kind]:
         names = [n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr)]
         return {name: self.environment.get(name, Kind.UNKNOWN) for name in names}
 
     def narrow(self, test: ast.expr, *, holds: bool = True) -> None:
-        """What a test says about names where it holds, or where it does not."""
-        self.environment |= narrowed(test, self.function.source, holds=holds)
+        """Applies what the test implies for names when it holds or does not hold."""
+        self.environment |= _narrowed(test, self.function.source, holds=holds)
 
-    # -- what is known of a test -------------------------------------------------------
+    # -- tests -------------------------------------------------------------------------
 
     def truth(self, test: ast.expr) -> bool | None:
-        """The answer that a test has while Dynamo traces, where reading shows it."""
+        """The value of a test while Dynamo traces; None if it is unknown."""
         if isinstance(test, ast.Constant):
             return bool(test.value)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.truth(test.operand)
             return None if inner is None else not inner
         if isinstance(test, ast.BoolOp):
-            found = [self.truth(operand) for operand in test.values]
+            truths = [self.truth(operand) for operand in test.values]
             decides = isinstance(test.op, ast.Or)
-            if decides in found:
+            if decides in truths:
                 return decides
-            return None if None in found else not decides
+            return None if None in truths else not decides
         if isinstance(test, ast.Call):
             dotted = self.function.source.dotted(test.func) or ""
             called = dotted.rpartition(".")[2]
             if called == "is_tracing" and not dotted.startswith("torch."):
-                return True  # a library's own, which knows Dynamo too
+                return True  # a library's own function, which also covers Dynamo
             return True if called in _TRUE else False if called in _FALSE else None
         if isinstance(test, ast.Name) and test.id not in self.environment:
             if test.id == "TYPE_CHECKING":
@@ -170,8 +183,8 @@ class Values:
     # -- expressions -------------------------------------------------------------------
 
     def evaluate(self, node: ast.expr) -> Kind:
-        found = getattr(self, f"_{type(node).__name__.lower()}", None)
-        kind: Kind = found(node) if found else Kind.UNKNOWN
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        kind: Kind = method(node) if method else Kind.UNKNOWN
         self.kinds[node] = kind
         return kind
 
@@ -189,15 +202,15 @@ class Values:
     def _name(self, node: ast.Name) -> Kind:
         if node.id in self.environment:
             return self.environment[node.id]
-        known = node.id in self.function.source.constants
-        return Kind.PYTHON if known else Kind.UNKNOWN
+        is_constant = node.id in self.function.source.constants
+        return Kind.PYTHON if is_constant else Kind.UNKNOWN
 
     def _attribute(self, node: ast.Attribute) -> Kind:
         base = self._of(node.value)
         if base.is_tensor:
             return kinds.ATTRIBUTES.get(node.attr, Kind.UNKNOWN)
         if node.attr == "shape" and base is Kind.UNKNOWN:
-            return Kind.SIZES  # in a forward, of a tensor or an array
+            return Kind.SIZES  # in a forward, `.shape` belongs to a tensor or an array
         dotted = self.function.source.dotted(node)
         if dotted is not None and dotted in self.environment:
             return self.environment[dotted]
@@ -235,14 +248,14 @@ class Values:
         if (kind := kinds.of_torch(dotted)) is not None:
             on_tensors = any(self._of(argument).is_tensor for argument in node.args)
             if dotted in _ARITHMETIC and not on_tensors:
-                return Kind.UNKNOWN  # of Python numbers, tracing knows the result
+                return Kind.UNKNOWN  # on Python numbers, tracing computes the result
             named = dotted.rpartition(".")[2]
             return self._method(node, named, 1) if kind is Kind.TENSOR else kind
         if dotted in _NUMBERS or dotted in _PLAIN:
             return self._builtin(dotted, node)
         if dotted.startswith(("numpy.", "np.")):
             return Kind.ARRAY
-        return self._own(node)
+        return self._user_function(node)
 
     def _method(self, node: ast.Call, name: str, operands: int = 0) -> Kind:
         more = len(node.args) > operands or any(k.arg == "dim" for k in node.keywords)
@@ -266,32 +279,37 @@ class Values:
         return kinds.of_method(name)
 
     def _builtin(self, name: str, node: ast.Call) -> Kind:
-        given = [self._of(argument) for argument in node.args]
-        if name in ("int", "bool") and given[:1] in ([Kind.LENGTH], [Kind.CONDITION]):
-            return given[0]  # stays a symbol
+        arguments = [self._of(argument) for argument in node.args]
+        if name in ("int", "bool") and arguments[:1] in (
+            [Kind.LENGTH],
+            [Kind.CONDITION],
+        ):
+            return arguments[0]  # stays a symbol
         if name in ("list", "tuple"):
-            held = any(kind.is_tensor or kind is Kind.TENSORS for kind in given)
-            return Kind.TENSORS if held else Kind.UNKNOWN
+            has_tensors = any(
+                kind.is_tensor or kind is Kind.TENSORS for kind in arguments
+            )
+            return Kind.TENSORS if has_tensors else Kind.UNKNOWN
         if name in _PLAIN:
             return Kind.PYTHON
-        if name == "len" and any(kind.is_tensor for kind in given):
+        if name == "len" and any(kind.is_tensor for kind in arguments):
             return Kind.LENGTH
         if name in ("abs", "sum", "max", "min", "pow", "round") and any(
-            kind.is_tensor or kind is Kind.TENSORS for kind in given
+            kind.is_tensor or kind is Kind.TENSORS for kind in arguments
         ):
             return Kind.TENSOR
-        if name in ("int", "float") and any(kind.is_tensor for kind in given):
+        if name in ("int", "float") and any(kind.is_tensor for kind in arguments):
             return Kind.NUMBER
         return Kind.SIZE if name != "float" else Kind.PYTHON
 
-    def _own(self, node: ast.Call) -> Kind:
-        """A function that can be read: what it promises, else what it returns."""
-        found = self.program.callee(node, self.function)
-        if found is None:
+    def _user_function(self, node: ast.Call) -> Kind:
+        """What a function in the sources returns, by its annotation or its body."""
+        callee = self.program.callee(node, self.function)
+        if callee is None:
             return Kind.UNKNOWN
-        if found.node.returns is not None:
-            return kinds.of_annotation(found.node.returns)
-        return self._returned(found)
+        if callee.node.returns is not None:
+            return kinds.of_annotation(callee.node.returns)
+        return self._returned(callee)
 
     def _binop(self, node: ast.BinOp) -> Kind:
         return _combined(self._of(node.left), self._of(node.right))
@@ -302,23 +320,23 @@ class Values:
     def _compare(self, node: ast.Compare) -> Kind:
         if not all(isinstance(op, _ORDERS) for op in node.ops):
             return Kind.PYTHON
-        given = [self._of(each) for each in (node.left, *node.comparators)]
+        operands = [self._of(each) for each in (node.left, *node.comparators)]
         texts = [each for each in node.comparators if isinstance(each, ast.Constant)]
         if any(text.value is None or isinstance(text.value, str) for text in texts):
             return Kind.PYTHON
-        if any(kind.is_tensor for kind in given):
+        if any(kind.is_tensor for kind in operands):
             return Kind.MASK
-        if Kind.LENGTH in given and all(kind.is_plain for kind in given):
+        if Kind.LENGTH in operands and all(kind.is_plain for kind in operands):
             return Kind.CONDITION
-        return Kind.PYTHON if Kind.UNKNOWN not in given else Kind.UNKNOWN
+        return Kind.PYTHON if Kind.UNKNOWN not in operands else Kind.UNKNOWN
 
     def _boolop(self, node: ast.BoolOp) -> Kind:
         if self._of(node.values[-1]) is Kind.CONDITION:
-            return Kind.CONDITION  # those before it are decided while tracing
-        found = Kind.NONE
+            return Kind.CONDITION  # tracing decides the operands before it
+        kind = Kind.NONE
         for each in node.values:
-            found = join(found, self._of(each))
-        return found
+            kind = join(kind, self._of(each))
+        return kind
 
     def _ifexp(self, node: ast.IfExp) -> Kind:
         truth = self.truth(node.test)
@@ -327,12 +345,12 @@ class Values:
         return join(self._of(node.body), self._of(node.orelse))
 
     def _tuple(self, node: ast.Tuple | ast.List) -> Kind:
-        given = [self._of(each) for each in node.elts]
-        if given and all(kind.is_tensor for kind in given):
+        elements = [self._of(each) for each in node.elts]
+        if elements and all(kind.is_tensor for kind in elements):
             return Kind.TENSORS
-        if given and all(kind in (Kind.SIZE, Kind.LENGTH) for kind in given):
+        if elements and all(kind in (Kind.SIZE, Kind.LENGTH) for kind in elements):
             return Kind.SIZES
-        plain = given and all(kind.is_plain for kind in given)
+        plain = elements and all(kind.is_plain for kind in elements)
         return Kind.PYTHON if plain else Kind.UNKNOWN
 
     _list = _tuple
@@ -349,21 +367,30 @@ class Values:
         return Kind.UNKNOWN
 
 
-_ARITHMETIC = {f"torch.{n}" for n in ("add", "sub", "mul", "div", "ceil", "floor")}
-_ARITHMETIC |= {"torch.floor_divide", "torch.true_divide", "torch.remainder"}
+_ARITHMETIC = {
+    "torch.add",
+    "torch.sub",
+    "torch.mul",
+    "torch.div",
+    "torch.ceil",
+    "torch.floor",
+    "torch.floor_divide",
+    "torch.true_divide",
+    "torch.remainder",
+}
 _LISTS = (ast.Tuple, ast.List)
 _ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def _element(kind: Kind) -> Kind:
-    """What indexing or iterating gives."""
+    """The kind of an element, by indexing or iteration."""
     if kind.is_tensor:
         return kind
     return {Kind.TENSORS: Kind.TENSOR, Kind.SIZES: Kind.LENGTH}.get(kind, Kind.UNKNOWN)
 
 
 def _combined(left: Kind, right: Kind) -> Kind:
-    """What an arithmetic operation gives."""
+    """The kind of the result of an arithmetic operation."""
     if left is right and left in (Kind.MASK, Kind.SIZE, Kind.LENGTH, Kind.NUMBER):
         return left
     if left.is_tensor or right.is_tensor:
@@ -375,3 +402,42 @@ def _combined(left: Kind, right: Kind) -> Kind:
     if left.is_plain and right.is_plain:
         return Kind.PYTHON
     return left if left is right else Kind.UNKNOWN
+
+
+_TENSOR_TESTS = ("torch.is_tensor", "torch.overrides.is_tensor_like")
+
+
+def _narrowed(test: ast.expr, source: Source, *, holds: bool) -> dict[str, Kind]:
+    """The names whose kind the test narrows, if it holds or if it does not."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _narrowed(test.operand, source, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        narrowed_kinds: dict[str, Kind] = {}
+        for operand in test.values:
+            narrowed_kinds |= _narrowed(operand, source, holds=holds)
+        if holds is isinstance(test.op, ast.And):
+            return narrowed_kinds
+        # Only one operand decides, and the source does not show which.
+        return dict.fromkeys(narrowed_kinds, Kind.UNKNOWN)
+    if not isinstance(test, ast.Call) or not test.args:
+        return {}
+    name, called = source.dotted(test.args[0]), source.dotted(test.func)
+    if name is None:
+        return {}
+    if called in _TENSOR_TESTS:
+        return {name: Kind.TENSOR if holds else Kind.UNKNOWN}
+    if called != "isinstance" or len(test.args) != 2:
+        return {}
+    if holds:
+        return {name: kinds.of_annotation(test.args[1])}
+    return {name: Kind.UNKNOWN} if _names_tensor(test.args[1]) else {}
+
+
+def _names_tensor(node: ast.expr) -> bool:
+    return any("Tensor" in (_last_word(each) or "") for each in walk(node))
+
+
+def _last_word(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None

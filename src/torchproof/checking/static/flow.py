@@ -1,7 +1,7 @@
-"""Walks one function in the order it runs, and knows what each value is.
+"""Walks one function in execution order and tracks the kind of each value.
 
-Branches that tracing does not take are left out: what is under `is_compiling()`, under
-a constant of the module, or ends in an exception.
+The walk skips branches that tracing does not take: those excluded by `is_compiling()`
+or by a constant of the module. It does not report branches that end in an exception.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ Look = Callable[[ast.AST, "Flow"], None]
 
 
 class Flow:
-    """The walk. `look` is shown every node, its operands before it."""
+    """The walk of one function. Calls `look` for each node, operands first."""
 
     def __init__(
         self,
         function: Function,
         program: Program,
         *,
-        given: Mapping[str, Kind],
+        arguments: Mapping[str, Kind],
         look: Look,
     ) -> None:
         self.function, self.program, self.source = function, program, function.source
         self.values = Values(
-            function, program, given, returned=lambda f: returned(f, program)
+            function, program, arguments, returned=lambda f: returned(f, program)
         )
         self.loops = 0
-        self.conditions: list[ast.expr] = []  # what must hold to come here
+        self.conditions: list[ast.expr] = []  # the tests of the enclosing branches
         self.tries = 0
-        self.told: set[str] = set()  # what patterns say once for a function
+        self.reported: set[str] = set()  # what patterns report once per function
         self._look = look
         self._failing = 0
 
     def run(self) -> None:
         self.block(self.function.node.body)
 
-    # -- what patterns ask -------------------------------------------------------------
+    # -- queries for patterns ----------------------------------------------------------
 
     def kind(self, node: ast.AST) -> Kind:
         return self.values.kinds.get(node, Kind.UNKNOWN)
@@ -59,12 +59,12 @@ class Flow:
     # -- statements --------------------------------------------------------------------
 
     def block(self, body: Sequence[ast.stmt]) -> bool:
-        """Whether it leaves the block it is in, rather than fall out of its end."""
+        """Whether the block ends early, with return, raise, break or continue."""
         return any(self.statement(statement) for statement in body)
 
     def statement(self, node: ast.stmt) -> bool:
-        known = getattr(self, f"_{type(node).__name__.lower()}", None)
-        ended = bool(known(node)) if known else self._plain(node)
+        method = getattr(self, f"_{type(node).__name__.lower()}", None)
+        ended = bool(method(node)) if method else self._plain(node)
         self.show(node)
         return ended
 
@@ -73,7 +73,7 @@ class Flow:
             self._look(node, self)
 
     def visit(self, node: ast.expr | None) -> Kind:
-        """Shows an expression, operands first, and says what it gives."""
+        """Shows an expression to `look`, operands first, and returns its kind."""
         if node is None:
             return Kind.UNKNOWN
         inner = getattr(self, f"_{type(node).__name__.lower()}", None)
@@ -96,7 +96,7 @@ class Flow:
         return isinstance(node, ast.Return | ast.Break | ast.Continue)
 
     def _raise(self, node: ast.Raise) -> bool:
-        return True  # its words are made where the program fails
+        return True  # the message is only built when the program fails
 
     def _assign(self, node: ast.Assign) -> None:
         self.visit(node.value)
@@ -143,7 +143,7 @@ class Flow:
 
     @contextlib.contextmanager
     def _under(self, test: ast.expr | None, body: Sequence[ast.stmt]) -> Iterator[None]:
-        """A branch; one that ends in an exception is where the program fails."""
+        """Enters a branch. One that ends in an exception is not shown to `look`."""
         failing = bool(body) and isinstance(body[-1], ast.Raise)
         self._failing += failing
         if test is not None:
@@ -182,7 +182,7 @@ class Flow:
         ended = self.block(node.body)
         self.tries -= 1
         for handler in node.handlers:
-            self._failing += 1  # reached only where the body fails
+            self._failing += 1  # runs only if the body fails
             self.block(handler.body)
             self._failing -= 1
         self.block(node.orelse)
@@ -211,7 +211,7 @@ class Flow:
         return not after
 
     def _functiondef(self, node: ast.FunctionDef) -> None:
-        """A function inside is run by somebody: its body is looked at here."""
+        """Walks the body of an inner function here: some code will call it."""
         before = self.values.copy()
         for parameter in (*node.args.posonlyargs, *node.args.args):
             kind = kinds.of_annotation(parameter.annotation)
@@ -246,7 +246,7 @@ class Flow:
         self.values.environment = {**before, **self.values.walruses(node)}
 
     def _boolop(self, node: ast.BoolOp) -> None:
-        """Operands after one that decides are not evaluated."""
+        """Skips the operands after one that decides the result."""
         for operand in node.values:
             truth = self.values.truth(operand)
             if truth is None:
@@ -284,41 +284,41 @@ class Flow:
 
 
 def _is_default(case: ast.match_case) -> bool:
-    known = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
-    return known and case.guard is None
+    matches_all = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+    return matches_all and case.guard is None
 
 
-_DEEPEST = 4  # calls inside calls whose results are looked for
+_DEEPEST = 4  # nested calls whose return values are evaluated
 
 
 def returned(function: Function, program: Program) -> Kind:
-    """What a function without an annotation gives back, by its return statements."""
-    known = program.returned
-    if function in known or program.depth >= _DEEPEST:
-        return known.get(function, Kind.UNKNOWN)
-    known[function] = Kind.UNKNOWN  # for one that calls itself
-    own, is_generator = _ends(function.node)
-    if not own or is_generator:
+    """The kind that a function without an annotation returns, by its statements."""
+    cache = program.returned
+    if function in cache or program.depth >= _DEEPEST:
+        return cache.get(function, Kind.UNKNOWN)
+    cache[function] = Kind.UNKNOWN  # ends the recursion if it calls itself
+    returns, is_generator = _ends(function.node)
+    if not returns or is_generator:
         return Kind.UNKNOWN
-    found: list[Kind] = []
+    return_kinds: list[Kind] = []
 
     def look(node: ast.AST, at: Flow) -> None:
-        if isinstance(node, ast.Return) and node in own:
-            found.append(at.kind(node.value) if node.value else Kind.NONE)
+        if isinstance(node, ast.Return) and node in returns:
+            return_kinds.append(at.kind(node.value) if node.value else Kind.NONE)
 
     program.depth += 1
     try:
-        Flow(function, program, given={}, look=look).run()
+        Flow(function, program, arguments={}, look=look).run()
     finally:
         program.depth -= 1
-    kind = functools.reduce(join, found, Kind.NONE)
-    known[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
-    return known[function]
+    kind = functools.reduce(join, return_kinds, Kind.NONE)
+    cache[function] = Kind.UNKNOWN if kind is Kind.NONE else kind
+    return cache[function]
 
 
 def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
-    """The return statements of a function, and whether it yields; not of inner ones."""
-    found: set[ast.AST] = set()
+    """The return statements of a function and whether it yields; skips inner ones."""
+    returns: set[ast.AST] = set()
     yields = False
     waiting = list(ast.iter_child_nodes(function))
     while waiting:
@@ -327,14 +327,14 @@ def _ends(function: ast.AST) -> tuple[set[ast.AST], bool]:
             continue
         yields |= isinstance(node, ast.Yield | ast.YieldFrom | ast.Await)
         if isinstance(node, ast.Return):
-            found.add(node)
+            returns.add(node)
         waiting.extend(ast.iter_child_nodes(node))
-    return found, yields
+    return returns, yields
 
 
-def joined(given: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:
-    """What parameters are, over several calls."""
+def joined(arguments: Mapping[str, Kind], more: Mapping[str, Kind]) -> dict[str, Kind]:
+    """The kinds of parameters over several calls."""
     return {
-        name: join(given.get(name, kind), kind)
-        for name, kind in {**given, **more}.items()
+        name: join(arguments.get(name, kind), kind)
+        for name, kind in {**arguments, **more}.items()
     }

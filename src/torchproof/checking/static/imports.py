@@ -1,4 +1,4 @@
-"""The files of the user's own modules that a file imports, found without importing."""
+"""Finds the user's own files that a file imports, without importing them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from torchproof.records import located, whose
 _MOST_FILES = 500
 
 
-def followed(files: Iterable[Path]) -> list[Path]:
-    """The files, and what of the user's own code they import, directly or not."""
-    found = {path.resolve(): None for path in files}
-    waiting = list(found)
-    while waiting and len(found) < _MOST_FILES:
+def with_imports(files: Iterable[Path]) -> list[Path]:
+    """The files, and the user's files that they import directly or indirectly."""
+    files_found = {path.resolve(): None for path in files}
+    waiting = list(files_found)
+    while waiting and len(files_found) < _MOST_FILES:
         for path in _imported(waiting.pop()):
-            if path not in found and whose(str(path)) == "user":
-                found[path] = None
+            if path not in files_found and whose(str(path)) == "user":
+                files_found[path] = None
                 waiting.append(path)
-    return list(found)
+    return list(files_found)
 
 
-def taken_as_compiled(files: Iterable[Path]) -> dict[str, list[str]]:
-    """The functions that reading starts from where no run says what is compiled."""
-    found = {}
+def assumed_roots(files: Iterable[Path]) -> dict[str, list[str]]:
+    """The functions to treat as compiled when no run shows which ones are."""
+    roots = {}
     for path in files:
         try:
             source = Source.read(path)
-            found[str(path)] = [f.name for f in Program([source]).roots(source)]
+            roots[str(path)] = [f.name for f in Program([source]).roots(source)]
         except (Unreadable, RecursionError):
             continue  # the reader names it
-    return found
+    return roots
 
 
 def _imported(path: Path) -> Iterator[Path]:
@@ -51,7 +51,7 @@ def _imported(path: Path) -> Iterator[Path]:
 
 
 def _names(node: ast.AST, path: Path) -> Iterator[str]:
-    """Dotted names of what may be modules; of `from a import b`, `a` and `a.b`."""
+    """Dotted names that may be modules; for `from a import b`, `a` and `a.b`."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -64,7 +64,7 @@ def _names(node: ast.AST, path: Path) -> Iterator[str]:
 
 
 def _root(path: Path) -> Path:
-    """The folder that absolute imports of a file start from."""
+    """The folder where absolute imports of a file start."""
     folder = path.parent
     while (folder / "__init__.py").is_file() and folder != folder.parent:
         folder = folder.parent

@@ -1,4 +1,4 @@
-"""Suspicions and what a run showed, as one list of findings."""
+"""Merges the suspicions from the source with the findings of a run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torchproof.checking.static.suspicion import Suspicion
 from torchproof.records import Finding
 
 _BREAKS = {"graph_break", "skipped_frame"}
-_UNDER_FULLGRAPH = "CE704"  # a break, which fullgraph=True makes an error
-# What a run places on its line. All else belongs to the function as a whole.
+_UNDER_FULLGRAPH = "CE704"  # a graph break that fullgraph=True turns into an error
+# Kinds that a run reports on a line. All others belong to the whole function.
 _PLACED = {
     *_BREAKS,
     "compile_error",
@@ -22,12 +22,12 @@ _PLACED = {
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a run can say about lines of source; files are absolute paths.
+class RunEvidence:
+    """What a run shows about lines of source. Files are absolute paths.
 
-    `traced` is None where nothing was observed. `stopped` are lines at which tracing
-    ended for good. `unseen` names, for codes that this run could not have shown, the
-    part of a check that would have.
+    `traced` is None if nothing was observed. `stopped` are the lines where tracing
+    ended for good. `unseen` maps codes that this run could not show to the part of the
+    check that would show them.
     """
 
     traced: Mapping[str, frozenset[int]] | None = None
@@ -38,40 +38,40 @@ class Seen:
 
 @dataclass(frozen=True)
 class Joined:
-    """All findings, and the suspicions that the run left open."""
+    """All findings, and the suspicions that the run did not decide."""
 
     findings: tuple[Finding, ...]
     undecided: tuple[Suspicion, ...] = ()
 
 
 def join(
-    suspicions: Iterable[Suspicion], findings: Iterable[Finding], seen: Seen
+    suspicions: Iterable[Suspicion], findings: Iterable[Finding], run: RunEvidence
 ) -> Joined:
-    """One finding for what the source suggests and the run shows.
+    """Merges each suspicion with the finding of the run that confirms it.
 
-    What the run refutes is left out. What it could not decide is a hazard that says
-    why, of low severity: nothing has gone wrong.
+    Drops a suspicion that the run refutes. A suspicion that the run could not decide
+    becomes a hazard of low severity whose message gives the reason.
     """
-    shown, hazards, undecided = list(findings), [], []
-    places = [each.file and absolute(each.file) for each in shown]
+    merged, hazards, undecided = list(findings), [], []
+    places = [each.file and absolute(each.file) for each in merged]
     for suspicion in suspicions:
         file = suspicion.finding.file and absolute(suspicion.finding.file)
         near = [i for i, place in enumerate(places) if place and place == file]
-        matching = [i for i in near if _shows(shown[i], suspicion)]
+        matching = [i for i in near if _shows(merged[i], suspicion)]
         for index in matching:
-            shown[index] = _confirmed(shown[index], suspicion)
+            merged[index] = _confirmed(merged[index], suspicion)
         if matching:
             continue
         if suspicion.certain:
             hazards.append(suspicion.finding)
-        elif why := _undecided(suspicion, seen):
+        elif why := _undecided(suspicion, run):
             hazards.append(_hazard(suspicion.finding, why))
             undecided.append(suspicion)
-    return Joined((*shown, *_once(hazards)), tuple(undecided))
+    return Joined((*merged, *_once(hazards)), tuple(undecided))
 
 
-def alone(suspicions: Iterable[Suspicion]) -> Joined:
-    """The findings where nothing was run: as the source gives them."""
+def without_run(suspicions: Iterable[Suspicion]) -> Joined:
+    """The findings of the source, if nothing was run."""
     every = tuple(suspicions)
     return Joined(_once(s.finding for s in every), every)
 
@@ -80,17 +80,17 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple({(f.identity, f.line): f for f in findings}.values())
 
 
-def _shows(found: Finding, suspicion: Suspicion) -> bool:
-    """Whether a finding in the same file is what was suspected there."""
+def _shows(finding: Finding, suspicion: Suspicion) -> bool:
+    """Whether a finding in the same file confirms the suspicion."""
     suspected, codes = suspicion.finding, suspicion.shown_by
     if suspected.suspects in _BREAKS:
         codes = (*codes, _UNDER_FULLGRAPH)
-    if not codes or not found.code.startswith(codes):
+    if not codes or not finding.code.startswith(codes):
         return False
-    if found.line in _lines(suspicion):
+    if finding.line in _lines(suspicion):
         return True
     functions = (suspected.function, *suspicion.shown_in)
-    return found.kind not in _PLACED and found.function in functions
+    return finding.kind not in _PLACED and finding.function in functions
 
 
 def _lines(suspicion: Suspicion) -> range:
@@ -98,37 +98,41 @@ def _lines(suspicion: Suspicion) -> range:
     return range(first, max(first, suspicion.last_line) + 1) if first else range(0)
 
 
-def _confirmed(found: Finding, suspicion: Suspicion) -> Finding:
-    """What was measured stays; what the source alone tells is added as evidence."""
+def _confirmed(finding: Finding, suspicion: Suspicion) -> Finding:
+    """The finding of the run, with the suspicion added as evidence."""
     suspected = suspicion.finding
-    told = f"read in the source: {suspected.message} ({suspected.code})"
-    more = () if suspected.code == found.code or told in found.evidence else (told,)
-    return replace(found, origin="both", evidence=(*found.evidence, *more))
+    evidence = f"also found in the source: {suspected.message} ({suspected.code})"
+    more = (
+        ()
+        if suspected.code == finding.code or evidence in finding.evidence
+        else (evidence,)
+    )
+    return replace(finding, origin="both", evidence=(*finding.evidence, *more))
 
 
-def _undecided(suspicion: Suspicion, seen: Seen) -> str | None:
-    """Why the run says nothing about a suspicion; None where it refutes it."""
+def _undecided(suspicion: Suspicion, run: RunEvidence) -> str | None:
+    """Why the run does not decide a suspicion; None if it refutes the suspicion."""
     suspected = suspicion.finding
-    if seen.traced is None or suspected.file is None:
-        return "nothing was run that would show it"
+    if run.traced is None or suspected.file is None:
+        return "no run has checked it"
     file, lines = absolute(suspected.file), _lines(suspicion)
-    if part := _missing_part(suspicion.shown_by, seen.unseen):
-        return f"part {part}, which would show it, was not done"
-    if seen.traced.get(file, frozenset()).isdisjoint(lines):
-        return "this run did not compile this line"
-    if any((file, line) in seen.stopped for line in lines):
-        return "this run stopped compiling on this line for another reason"
-    if (seen.calls or 0) < suspicion.calls:
-        calls = "1 call" if seen.calls == 1 else f"{seen.calls or 0} calls"
-        return f"this run made {calls}, it takes {suspicion.calls} to show"
+    if part := _missing_part(suspicion.shown_by, run.unseen):
+        return f"not confirmed: part {part} of the check was not run"
+    if run.traced.get(file, frozenset()).isdisjoint(lines):
+        return "not confirmed: this run did not compile this line"
+    if any((file, line) in run.stopped for line in lines):
+        return "not confirmed: this run stopped compiling here for another reason"
+    if (run.calls or 0) < suspicion.calls:
+        calls = "1 call" if run.calls == 1 else f"{run.calls or 0} calls"
+        return f"not confirmed: this run made {calls}, it needs {suspicion.calls}"
     return None
 
 
 def _missing_part(shown_by: tuple[str, ...], unseen: Mapping[str, str]) -> str | None:
-    """The part that was not done, if every code that would show it needs one."""
+    """The part that was not run, if every code that would confirm it needs one."""
     parts = []
-    for wanted in shown_by:
-        named = [p for code, p in unseen.items() if wanted.startswith(code)]
+    for shown in shown_by:
+        named = [p for code, p in unseen.items() if shown.startswith(code)]
         if not named:
             return None
         parts += named

@@ -1,4 +1,4 @@
-"""What a value is, as far as tracing is concerned, and what torch's functions give."""
+"""The kinds of values that matter to tracing, and what functions of torch return."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import re
 
 
 class Kind(enum.Enum):
-    """Only what is known; all else is UNKNOWN, and nothing is said of it."""
+    """The kind of a value. Patterns report nothing about an UNKNOWN value."""
 
     TENSOR = enum.auto()
     MASK = enum.auto()  # a boolean tensor
     TENSORS = enum.auto()  # a tuple or list of tensors
     SIZE = enum.auto()  # an integer that tracing knows or keeps as a symbol
-    LENGTH = enum.auto()  # a size of a tensor: a symbol where it is dynamic
+    LENGTH = enum.auto()  # a size of a tensor: a symbol if it is dynamic
     SIZES = enum.auto()
-    CONDITION = enum.auto()  # a comparison of lengths: a symbol where they are
-    NUMBER = enum.auto()  # a Python number that was read out of a tensor
+    CONDITION = enum.auto()  # a comparison of lengths: a symbol if they are dynamic
+    NUMBER = enum.auto()  # a Python number read out of a tensor
     PYTHON = enum.auto()  # any other Python value
     NONE = enum.auto()
-    ARRAY = enum.auto()  # numpy's
-    LAYER = enum.auto()  # a module that gives a tensor
+    ARRAY = enum.auto()  # a numpy array
+    LAYER = enum.auto()  # a module that returns a tensor
     RECURRENT = enum.auto()  # an LSTM, GRU or RNN
     MODULES = enum.auto()
     UNKNOWN = enum.auto()
@@ -37,10 +37,10 @@ class Kind(enum.Enum):
 
 
 def join(a: Kind, b: Kind) -> Kind:
-    """What a value is that comes from one of two ways."""
+    """The kind of a value that comes from one of two paths."""
     if a is b:
         return a
-    if Kind.NONE in (a, b):  # an optional value, used where it is there
+    if Kind.NONE in (a, b):  # an optional value, used only if it is not None
         return b if a is Kind.NONE else a
     if a.is_tensor and b.is_tensor:
         return Kind.TENSOR
@@ -49,7 +49,7 @@ def join(a: Kind, b: Kind) -> Kind:
     return Kind.PYTHON if a.is_plain and b.is_plain else Kind.UNKNOWN
 
 
-# Attributes of a tensor that are no tensor.
+# Attributes of a tensor and their kinds.
 ATTRIBUTES = {
     **dict.fromkeys(
         ("T", "mT", "H", "mH", "data", "grad", "real", "imag"), Kind.TENSOR
@@ -60,18 +60,32 @@ ATTRIBUTES = {
     "itemsize": Kind.SIZE,
     **dict.fromkeys(
         (
-            *("dtype", "device", "layout", "requires_grad", "is_cuda", "is_sparse"),
-            *("is_leaf", "names", "is_quantized", "is_meta", "grad_fn", "is_nested"),
+            "dtype",
+            "device",
+            "layout",
+            "requires_grad",
+            "is_cuda",
+            "is_sparse",
+            "is_leaf",
+            "names",
+            "is_quantized",
+            "is_meta",
+            "grad_fn",
+            "is_nested",
         ),
         Kind.PYTHON,
     ),
 }
-# Methods of a tensor that give no plain tensor.
+# Methods of a tensor that do not return a plain tensor.
 METHODS = {
     "size": Kind.SIZES,
     **dict.fromkeys(
         (
-            *("dim", "element_size", "stride", "storage_offset", "get_device"),
+            "dim",
+            "element_size",
+            "stride",
+            "storage_offset",
+            "get_device",
             "ndimension",
         ),
         Kind.SIZE,
@@ -79,10 +93,25 @@ METHODS = {
     **dict.fromkeys(("numel", "nelement", "__len__"), Kind.LENGTH),
     **dict.fromkeys(
         (
-            *("is_contiguous", "is_floating_point", "is_complex", "is_signed"),
-            *("data_ptr", "storage", "untyped_storage", "type", "is_shared"),
-            *("is_inference", "has_names", "register_hook", "backward", "is_pinned"),
-            *("is_set_to", "is_same_size", "retain_grad", "is_conj", "is_neg"),
+            "is_contiguous",
+            "is_floating_point",
+            "is_complex",
+            "is_signed",
+            "data_ptr",
+            "storage",
+            "untyped_storage",
+            "type",
+            "is_shared",
+            "is_inference",
+            "has_names",
+            "register_hook",
+            "backward",
+            "is_pinned",
+            "is_set_to",
+            "is_same_size",
+            "retain_grad",
+            "is_conj",
+            "is_neg",
         ),
         Kind.PYTHON,
     ),
@@ -95,45 +124,157 @@ METHODS = {
     **dict.fromkeys(("topk", "sort", "kthvalue", "svd", "qr", "aminmax"), Kind.TENSORS),
     **dict.fromkeys(
         (
-            *("bool", "isnan", "isinf", "isfinite", "eq", "ne", "lt", "le", "gt", "ge"),
-            *("logical_and", "logical_or", "logical_not", "logical_xor", "any", "all"),
-            *("isclose", "greater", "less", "greater_equal", "less_equal", "not_equal"),
+            "bool",
+            "isnan",
+            "isinf",
+            "isfinite",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "logical_xor",
+            "any",
+            "all",
+            "isclose",
+            "greater",
+            "less",
+            "greater_equal",
+            "less_equal",
+            "not_equal",
         ),
         Kind.MASK,
     ),
 }
-# These give values and indices where a dimension is named.
+# These return values and indices if a dimension is given.
 WITH_INDICES = {"max", "min", "median", "mode", "cummax", "cummin", "nanmedian"}
-# Methods by which a tensor is told from other things, in code that is compiled.
+# Methods that only tensors have in compiled code.
 TENSOR_ONLY = {
-    *("view", "unsqueeze", "permute", "contiguous", "expand", "masked_fill", "softmax"),
-    *("detach", "size", "dim", "numel", "item", "float", "half", "bfloat16", "bool"),
-    *("to", "type_as", "expand_as", "view_as", "masked_select", "masked_scatter"),
-    *("unbind", "chunk", "sigmoid", "relu", "tanh", "matmul", "bmm", "index_select"),
-    *("gather", "scatter", "scatter_", "repeat_interleave", "unfold", "norm", "topk"),
-    *("nonzero", "long", "new_zeros", "new_ones", "new_tensor", "is_floating_point"),
-    *("log_softmax", "add_", "mul_", "clamp_", "copy_", "requires_grad_", "ndimension"),
-    *("flatten", "transpose", "squeeze", "clamp", "abs", "exp", "sqrt", "pow", "neg"),
-    *("sum", "mean", "max", "min", "any", "all", "std", "var", "argmax", "cumsum"),
-    *("reshape", "isnan", "isinf", "tolist", "cpu", "cuda", "numpy"),
-    *("backward", "argmin", "log", "cos", "sin"),
+    "view",
+    "unsqueeze",
+    "permute",
+    "contiguous",
+    "expand",
+    "masked_fill",
+    "softmax",
+    "detach",
+    "size",
+    "dim",
+    "numel",
+    "item",
+    "float",
+    "half",
+    "bfloat16",
+    "bool",
+    "to",
+    "type_as",
+    "expand_as",
+    "view_as",
+    "masked_select",
+    "masked_scatter",
+    "unbind",
+    "chunk",
+    "sigmoid",
+    "relu",
+    "tanh",
+    "matmul",
+    "bmm",
+    "index_select",
+    "gather",
+    "scatter",
+    "scatter_",
+    "repeat_interleave",
+    "unfold",
+    "norm",
+    "topk",
+    "nonzero",
+    "long",
+    "new_zeros",
+    "new_ones",
+    "new_tensor",
+    "is_floating_point",
+    "log_softmax",
+    "add_",
+    "mul_",
+    "clamp_",
+    "copy_",
+    "requires_grad_",
+    "ndimension",
+    "flatten",
+    "transpose",
+    "squeeze",
+    "clamp",
+    "abs",
+    "exp",
+    "sqrt",
+    "pow",
+    "neg",
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "any",
+    "all",
+    "std",
+    "var",
+    "argmax",
+    "cumsum",
+    "reshape",
+    "isnan",
+    "isinf",
+    "tolist",
+    "cpu",
+    "cuda",
+    "numpy",
+    "backward",
+    "argmin",
+    "log",
+    "cos",
+    "sin",
 }
-# Functions of torch that give no plain tensor.
+# Functions of torch that do not return a plain tensor.
 FUNCTIONS = {
     **dict.fromkeys(
         (
-            *("is_tensor", "is_grad_enabled", "is_floating_point", "device", "dtype"),
-            *("get_default_dtype", "is_complex", "is_storage", "manual_seed", "finfo"),
-            *("Generator", "no_grad", "enable_grad", "inference_mode", "compile"),
-            *("set_grad_enabled", "autocast", "is_autocast_enabled", "iinfo", "load"),
-            *(
-                "get_autocast_dtype",
-                "get_autocast_gpu_dtype",
-                "is_inference_mode_enabled",
-            ),
-            *("set_num_threads", "get_num_threads", "initial_seed", "seed", "save"),
-            *("use_deterministic_algorithms", "vmap", "set_default_dtype", "typename"),
-            *("are_deterministic_algorithms_enabled", "get_rng_state", "get_device"),
+            "is_tensor",
+            "is_grad_enabled",
+            "is_floating_point",
+            "device",
+            "dtype",
+            "get_default_dtype",
+            "is_complex",
+            "is_storage",
+            "manual_seed",
+            "finfo",
+            "Generator",
+            "no_grad",
+            "enable_grad",
+            "inference_mode",
+            "compile",
+            "set_grad_enabled",
+            "autocast",
+            "is_autocast_enabled",
+            "iinfo",
+            "load",
+            "get_autocast_dtype",
+            "get_autocast_gpu_dtype",
+            "is_inference_mode_enabled",
+            "set_num_threads",
+            "get_num_threads",
+            "initial_seed",
+            "seed",
+            "save",
+            "use_deterministic_algorithms",
+            "vmap",
+            "set_default_dtype",
+            "typename",
+            "are_deterministic_algorithms_enabled",
+            "get_rng_state",
+            "get_device",
         ),
         Kind.PYTHON,
     ),
@@ -141,23 +282,56 @@ FUNCTIONS = {
     **dict.fromkeys(("broadcast_shapes", "Size"), Kind.SIZES),
     **dict.fromkeys(
         (
-            *("split", "chunk", "unbind", "tensor_split", "meshgrid", "topk", "sort"),
-            *("broadcast_tensors", "aminmax", "kthvalue", "svd", "qr", "lstm", "gru"),
-            *("var_mean", "std_mean", "frexp", "atleast_1d", "split_with_sizes"),
+            "split",
+            "chunk",
+            "unbind",
+            "tensor_split",
+            "meshgrid",
+            "topk",
+            "sort",
+            "broadcast_tensors",
+            "aminmax",
+            "kthvalue",
+            "svd",
+            "qr",
+            "lstm",
+            "gru",
+            "var_mean",
+            "std_mean",
+            "frexp",
+            "atleast_1d",
+            "split_with_sizes",
         ),
         Kind.TENSORS,
     ),
     **dict.fromkeys(
         (
-            *("isnan", "isinf", "isfinite", "eq", "ne", "lt", "le", "gt", "ge", "any"),
-            *("all", "logical_and", "logical_or", "logical_not", "logical_xor"),
-            *("isclose", "isin", "bitwise_not", "greater", "less"),
+            "isnan",
+            "isinf",
+            "isfinite",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+            "any",
+            "all",
+            "logical_and",
+            "logical_or",
+            "logical_not",
+            "logical_xor",
+            "isclose",
+            "isin",
+            "bitwise_not",
+            "greater",
+            "less",
         ),
         Kind.MASK,
     ),
     **dict.fromkeys(("allclose", "equal", "is_nonzero"), Kind.NUMBER),
 }
-# Functions of torch that answer about settings and types: is_autocast_enabled.
+# Prefixes of functions of torch about settings and types: is_autocast_enabled.
 _ASKS = ("is_", "are_", "can_", "get_", "has_", "set_", "use_", "promote_")
 _TORCH = re.compile(r"torch\.(?:nn\.functional\.|special\.|linalg\.|fft\.)?([a-z]\w*)$")
 _LAYER = re.compile(
@@ -174,7 +348,7 @@ _TENSOR_TYPE = re.compile(
 
 
 def of_torch(dotted: str) -> Kind | None:
-    """What a function of torch returns; None for what is no function of torch."""
+    """What a function of torch returns; None if it is not a function of torch."""
     if dotted.startswith(("torch.cuda.", "torch.jit.", "torch.distributed.")):
         return Kind.UNKNOWN
     if (match := _TORCH.match(dotted)) is None:
@@ -190,12 +364,12 @@ def of_method(name: str) -> Kind:
 
 
 def is_attribute(name: str) -> bool:
-    """Whether tensors have it, as something that is not called."""
+    """Whether tensors have an attribute of this name that is not called."""
     return name in ATTRIBUTES or name.startswith("is_")
 
 
 def of_module(dotted: str) -> Kind:
-    """What an instance of a class of torch.nn is."""
+    """The kind of an instance of a torch.nn class."""
     if dotted in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):
         return Kind.TENSOR
     if dotted in ("torch.nn.ModuleList", "torch.nn.ModuleDict"):
@@ -206,7 +380,7 @@ def of_module(dotted: str) -> Kind:
 
 
 def of_annotation(node: ast.expr | None) -> Kind:
-    """What an annotation promises. `Tensor | None` is a tensor where it is there."""
+    """The kind that an annotation promises. `Tensor | None` counts as a tensor."""
     if node is None:
         return Kind.UNKNOWN
     text = node.value if isinstance(node, ast.Constant) else ast.unparse(node)
@@ -219,10 +393,10 @@ def _of_type(text: str) -> Kind:
     text = re.sub(r"^(?:typing\.)?(?:Optional|Annotated)\[(.*)\]$", r"\1", text)
     choices = [c for c in _split(text, "|") if c != "None"]
     if len(choices) > 1:
-        found = {_of_type(choice) for choice in choices}
-        if found == {Kind.TENSOR}:
+        choice_kinds = {_of_type(choice) for choice in choices}
+        if choice_kinds == {Kind.TENSOR}:
             return Kind.TENSOR
-        return Kind.PYTHON if found <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
+        return Kind.PYTHON if choice_kinds <= {Kind.PYTHON, Kind.SIZE} else Kind.UNKNOWN
     [text] = choices or ["None"]
     if _TENSOR_TYPE.fullmatch(text):
         return Kind.TENSOR
@@ -240,7 +414,7 @@ def _of_type(text: str) -> Kind:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """At a sign outside of brackets."""
+    """Splits at a character that is outside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")

@@ -1,4 +1,4 @@
-"""Files that are read together: whose method a call means, and what is compiled."""
+"""Resolves names, methods and calls over several files, and finds what is compiled."""
 
 from __future__ import annotations
 
@@ -13,27 +13,34 @@ from torchproof.checking.static.source import Class, Function, Source, Unreadabl
 
 COMPILE = ("torch.compile", "torch.compiler.compile")
 _DISABLED = (
-    *("torch.compiler.disable", "torch._dynamo.disable", "torch._disable_dynamo"),
-    *("torch.jit.ignore", "torch.jit.unused", "torch.compiler.allow_in_graph"),
-    *("torch.jit.script", "torch.library.custom_op", "triton.jit"),
-    *("torch.compiler.assume_constant_result", "torch._dynamo.allow_in_graph"),
+    "torch.compiler.disable",
+    "torch._dynamo.disable",
+    "torch._disable_dynamo",
+    "torch.jit.ignore",
+    "torch.jit.unused",
+    "torch.compiler.allow_in_graph",
+    "torch.jit.script",
+    "torch.library.custom_op",
+    "triton.jit",
+    "torch.compiler.assume_constant_result",
+    "torch._dynamo.allow_in_graph",
 )
-_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # as a list of calls is written
+_CALLS = (ast.List, ast.ListComp, ast.BinOp)  # forms of a list of calls
 _OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")
 
 
 class Program:
-    """Sources by path. With `follows`, imports of files beside them are read too."""
+    """Sources by path. With `follows`, also reads the files that they import."""
 
     def __init__(self, sources: Iterable[Source], *, follows: bool = False) -> None:
         self.sources = {source.path: source for source in sources}
         self._follows = follows
-        self.returned: dict[Function, Kind] = {}  # as far as it was looked for
-        self.depth = 0  # of looking for it
+        self.returned: dict[Function, Kind] = {}  # a cache of `flow.returned`
+        self.depth = 0  # of nested calls of `flow.returned`
         self._attributes: dict[Class, dict[str, Kind]] = {}
         self._assigned: dict[Class, dict[str, list[ast.expr]]] = {}
 
-    # -- what names mean ---------------------------------------------------------------
+    # -- name resolution ---------------------------------------------------------------
 
     def find(self, dotted: str, source: Source) -> Class | Function | None:
         """The class or function of a dotted name, in this file or one it imports."""
@@ -45,7 +52,7 @@ class Program:
         if owner in source.classes:
             return self.method(source.classes[owner], name)
         if not self._follows or not owner or owner.partition(".")[0] == "torch":
-            return None  # torch's own code is compiled as torch means it
+            return None  # do not check the code of torch itself
         for path in _candidates(owner, source.path):
             other = self._load(path)
             if other is not None and name in other.classes:
@@ -62,30 +69,30 @@ class Program:
                 return None
         return self.sources[path]
 
-    def line_of(self, cls: Class) -> Iterator[Class]:
-        """A class and its bases, as far as they can be read."""
-        seen: set[Class] = set()
+    def lineage(self, cls: Class) -> Iterator[Class]:
+        """A class and its bases, as far as the sources contain them."""
+        visited: set[Class] = set()
         waiting = [cls]
         while waiting:
-            found = waiting.pop(0)
-            if found in seen:
+            current = waiting.pop(0)
+            if current in visited:
                 continue
-            seen.add(found)
-            yield found
-            for base in found.bases:
-                known = self.find(base, found.source)
-                if isinstance(known, Class):
-                    waiting.append(known)
+            visited.add(current)
+            yield current
+            for base in current.bases:
+                base_class = self.find(base, current.source)
+                if isinstance(base_class, Class):
+                    waiting.append(base_class)
 
     def method(self, cls: Class, name: str) -> Function | None:
-        for each in self.line_of(cls):
+        for each in self.lineage(cls):
             if name in each.methods:
                 return each.methods[name]
         return None
 
     def is_module(self, cls: Class) -> bool:
-        """Whether instances are modules: by their bases, else by having a forward."""
-        bases = [base for each in self.line_of(cls) for base in each.bases]
+        """Whether instances are modules: by their bases, or because of a forward."""
+        bases = [base for each in self.lineage(cls) for base in each.bases]
         if any(base in _OTHER_FORWARDS for base in bases):
             return False
         if any(base.startswith("torch.nn.") for base in bases):
@@ -93,8 +100,8 @@ class Program:
         return bool(bases) and self.method(cls, "forward") is not None
 
     def attribute(self, cls: Class, name: str) -> Kind:
-        """What `self.name` is, as the class and its bases set it."""
-        for each in self.line_of(cls):
+        """The kind of `self.name`, as the class and its bases set it."""
+        for each in self.lineage(cls):
             if each not in self._attributes:
                 self._attributes[each] = dict(_attributes(each))
             if name in self._attributes[each]:
@@ -102,22 +109,22 @@ class Program:
         return Kind.UNKNOWN
 
     def instance(self, cls: Class, name: str) -> Class | None:
-        """The class of `self.name`, where it is made by calling one that is read."""
-        for each in self.line_of(cls):
+        """The class of `self.name`, if it is an instance of a class in the sources."""
+        for each in self.lineage(cls):
             values = self._set_in(each).get(name, [])
-            made = {
+            constructors = {
                 each.source.dotted(value.func) if isinstance(value, ast.Call) else None
                 for value in values
             }
             if values:
-                dotted = made.pop() if len(made) == 1 else None
-                found = self.find(dotted, each.source) if dotted else None
-                return found if isinstance(found, Class) else None
+                dotted = constructors.pop() if len(constructors) == 1 else None
+                target = self.find(dotted, each.source) if dotted else None
+                return target if isinstance(target, Class) else None
         return None
 
     def assigned(self, cls: Class, name: str) -> list[ast.expr]:
-        """Every value that the class and its bases give to `self.name`."""
-        return [v for c in self.line_of(cls) for v in self._set_in(c).get(name, [])]
+        """Every value that the class and its bases assign to `self.name`."""
+        return [v for c in self.lineage(cls) for v in self._set_in(c).get(name, [])]
 
     def _set_in(self, cls: Class) -> dict[str, list[ast.expr]]:
         if cls not in self._assigned:
@@ -125,51 +132,58 @@ class Program:
         return self._assigned[cls]
 
     def callee(self, call: ast.Call, function: Function) -> Function | None:
-        """The function that a call means, where that can be read."""
+        """The called function, if the sources contain it."""
         dotted = function.source.dotted(call.func)
         if dotted is None:
             return self._of_super(call, function)
         first, _, rest = dotted.partition(".")
         if first in ("self", "cls") and function.owner is not None:
             part, _, name = rest.partition(".")
-            if not name and (own := self.method(function.owner, part)):
-                return own
-            if "." in name or (made := self.instance(function.owner, part)) is None:
+            if not name and (method := self.method(function.owner, part)):
+                return method
+            if "." in name or (instance := self.instance(function.owner, part)) is None:
                 return None
-            return self.method(made, name or "forward")
-        found = self.find(f"{function.name}.{dotted}", function.source)
-        found = found or self.find(dotted, function.source)
-        return found if isinstance(found, Function) else None
+            return self.method(instance, name or "forward")
+        target = self.find(f"{function.name}.{dotted}", function.source)
+        target = target or self.find(dotted, function.source)
+        return target if isinstance(target, Function) else None
 
     def _of_super(self, call: ast.Call, function: Function) -> Function | None:
-        given = call.func
-        if not (isinstance(given, ast.Attribute) and isinstance(given.value, ast.Call)):
+        attribute = call.func
+        if not (
+            isinstance(attribute, ast.Attribute)
+            and isinstance(attribute.value, ast.Call)
+        ):
             return None
-        if function.source.dotted(given.value.func) != "super" or not function.owner:
+        if (
+            function.source.dotted(attribute.value.func) != "super"
+            or not function.owner
+        ):
             return None
-        for each in list(self.line_of(function.owner))[1:]:
-            if given.attr in each.methods:
-                return each.methods[given.attr]
+        for each in list(self.lineage(function.owner))[1:]:
+            if attribute.attr in each.methods:
+                return each.methods[attribute.attr]
         return None
 
-    # -- what is compiled --------------------------------------------------------------
+    # -- compiled functions ------------------------------------------------------------
 
     def roots(self, source: Source) -> list[Function]:
-        """The forward of each module, and what is compiled or handed out by name."""
-        found = []
+        """Each module's forward, compiled functions, and those a factory returns."""
+        roots = []
         for cls in source.classes.values():
             forward = cls.methods.get("forward")
             if forward and forward.is_bound and self.is_module(cls):
-                found += [] if _compiles_parts(cls) else [forward]
-        own = list(_compiled(source))
-        # A file that compiles by itself hands out what it does not compile as a whole.
+                roots += [] if _compiles_parts(cls) else [forward]
+        compiled = list(_compiled(source))
+        # A file that calls torch.compile itself returns functions that are not
+        # compiled as a whole.
         compiles = any(f"{name}(" in source.text for name in COMPILE)
-        found += own if compiles else [*own, *_handed_out(source)]
-        return [f for f in dict.fromkeys(found) if not is_disabled(f)]
+        roots += compiled if compiles else [*compiled, *_factory_functions(source)]
+        return [f for f in dict.fromkeys(roots) if not is_disabled(f)]
 
 
 def _compiles_parts(cls: Class) -> bool:
-    """Whether a class compiles what it is made of: its own forward then is not."""
+    """Whether a class compiles its submodules, so that its own forward is not."""
     if "compile" not in cls.source.text:
         return False
     for method in cls.methods.values():
@@ -187,7 +201,7 @@ def _compiles_parts(cls: Class) -> bool:
 
 
 def is_disabled(function: Function) -> bool:
-    """Whether Dynamo does not go into it, as its decorators say."""
+    """Whether a decorator keeps Dynamo out of the function."""
     return any(name in _DISABLED for name in function.decorators)
 
 
@@ -198,18 +212,18 @@ def _compiled(source: Source) -> Iterator[Function]:
     for node in source.nodes:
         if not isinstance(node, ast.Call) or source.dotted(node.func) not in COMPILE:
             continue
-        given = (source.dotted(node.args[0]) if node.args else None) or ""
-        if given in source.functions:
-            yield source.functions[given]
-        elif "." in given:  # model.step = torch.compile(model.step)
-            name = given.rpartition(".")[2]
+        subject = (source.dotted(node.args[0]) if node.args else None) or ""
+        if subject in source.functions:
+            yield source.functions[subject]
+        elif "." in subject:  # model.step = torch.compile(model.step)
+            name = subject.rpartition(".")[2]
             owners = [c for c in source.classes.values() if name in c.methods]
             if len(owners) == 1:
                 yield owners[0].methods[name]
 
 
-def _handed_out(source: Source) -> Iterator[Function]:
-    """What a factory returns to be called: the `fn` of `return fn, calls`."""
+def _factory_functions(source: Source) -> Iterator[Function]:
+    """The functions that factories return to be called: `fn` in `return fn, calls`."""
     for node in source.nodes:
         if not isinstance(node, ast.Return) or not isinstance(node.value, ast.Tuple):
             continue
@@ -219,14 +233,14 @@ def _handed_out(source: Source) -> Iterator[Function]:
         inside = source.functions.get(source.function_at(node) or "")
         if inside is not None and not inside.parameters:
             name = source.dotted(pair[0]) or ""
-            found = source.functions.get(f"{inside.name}.{name}")
-            found = found or source.functions.get(name)
-            if found is not None:
-                yield found
+            function = source.functions.get(f"{inside.name}.{name}")
+            function = function or source.functions.get(name)
+            if function is not None:
+                yield function
 
 
 def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
-    """What the class sets on its instances; the first assignment counts."""
+    """The attributes that the class sets on its instances."""
     for child in cls.node.body:
         if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
             yield child.target.id, kinds.of_annotation(child.annotation)
@@ -234,17 +248,17 @@ def _attributes(cls: Class) -> Iterator[tuple[str, Kind]]:
             for target in child.targets:
                 if isinstance(target, ast.Name):
                     yield target.id, Kind.PYTHON
-    found: dict[str, Kind] = {}
+    set_by_methods: dict[str, Kind] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
             for name, kind in _set_by(node, cls.source, method):
-                found[name] = kinds.join(found.get(name, kind), kind)
-    yield from found.items()
+                set_by_methods[name] = kinds.join(set_by_methods.get(name, kind), kind)
+    yield from set_by_methods.items()
 
 
 def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
-    """The values that the methods of a class give to `self.name`."""
-    found: dict[str, list[ast.expr]] = {}
+    """The values that the methods of a class assign to `self.name`."""
+    values: dict[str, list[ast.expr]] = {}
     for method in cls.methods.values():
         for node in walk(method.node):
             targets: list[ast.expr] = []
@@ -255,8 +269,8 @@ def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
             for target in targets:
                 dotted = cls.source.dotted(target) or ""
                 if dotted.startswith("self.") and dotted.count(".") == 1:
-                    found.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
-    return found
+                    values.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
+    return values
 
 
 def _set_by(
@@ -292,7 +306,7 @@ def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:
 
 @functools.lru_cache(maxsize=4096)
 def _candidates(module: str, beside: Path) -> tuple[Path, ...]:
-    """The files that a module's name may mean, seen from a file. None is imported."""
+    """The files that a module name may refer to from a file, without importing."""
     dots = len(module) - len(module.lstrip("."))
     words = [word for word in module.lstrip(".").split(".") if word]
     if dots:

@@ -1,4 +1,4 @@
-"""A Python file as it can be known without running it: names, classes, functions."""
+"""Parses a Python file without running it: names, classes, functions, comments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IGNORE = re.compile(r"#\s*torchproof:\s*ignore(?:\[([^\]]*)\])?")
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function or method, and where it is."""
+    """A function or method, and its file and class."""
 
     node: Definition
     name: str  # qualified
@@ -29,28 +29,28 @@ class Function:
 
     @functools.cached_property
     def decorators(self) -> tuple[str, ...]:
-        """Dotted names of its decorators; of a call, of what is called."""
-        found = []
+        """Dotted names of the decorators; for a call, of the called function."""
+        decorators = []
         for node in self.node.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
-            found.append(self.source.dotted(called) or "")
+            decorators.append(self.source.dotted(called) or "")
             if isinstance(node, ast.Call) and node.args:  # functools.partial(...)
-                found.append(self.source.dotted(node.args[0]) or "")
-        return tuple(found)
+                decorators.append(self.source.dotted(node.args[0]) or "")
+        return tuple(decorators)
 
     @property
     def parameters(self) -> list[ast.arg]:
-        given = self.node.args
-        return [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        arguments = self.node.args
+        return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
 
     @property
     def settings(self) -> set[str]:
-        """Parameters whose default is a bool, a number or a text: no tensors."""
-        given = self.node.args
-        placed = [*given.posonlyargs, *given.args]
+        """Parameters whose default is a bool, a number or a string: not tensors."""
+        arguments = self.node.args
+        placed = [*arguments.posonlyargs, *arguments.args]
         pairs = [
-            *zip(reversed(placed), reversed(given.defaults), strict=False),
-            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+            *zip(reversed(placed), reversed(arguments.defaults), strict=False),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
         return {
             parameter.arg
@@ -75,13 +75,13 @@ class Class:
 
 
 class Unreadable(Exception):
-    """A file that is not read, in words: its name, and why."""
+    """A file cannot be read; the message names the file and the reason."""
 
 
 def text_of(path: Path) -> str:
-    """What a file holds, decoded as it says it is; `Unreadable` where it cannot be."""
+    """The text of a file in its declared encoding; raises `Unreadable` if it fails."""
     if path.exists() and not path.is_file():
-        raise Unreadable(f"{path} cannot be read: it is no regular file")
+        raise Unreadable(f"{path} cannot be read: it is not a regular file")
     try:
         raw = read_bytes(path, MOST_SOURCE_BYTES)
     except OSError as error:
@@ -90,8 +90,8 @@ def text_of(path: Path) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         return io.TextIOWrapper(io.BytesIO(raw), encoding).read()
     except Exception as error:  # a codec may raise anything
-        said = one_line(f"{type(error).__name__}: {error}", 100)
-        raise Unreadable(f"{path} cannot be decoded: {said}") from None
+        reason = one_line(f"{type(error).__name__}: {error}", 100)
+        raise Unreadable(f"{path} cannot be decoded: {reason}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """A file of source; `Unreadable` says why it is none."""
+        """Reads and parses a file; raises `Unreadable` if it is not Python."""
         return cls.parse(path, text_of(path))
 
     @classmethod
@@ -115,29 +115,29 @@ class Source:
             line = getattr(error, "lineno", None)
             place = f"{path}:{line}" if line else str(path)
             raise Unreadable(
-                f"{place} is no Python that can be read: {type(error).__name__}"
+                f"{place} cannot be parsed as Python: {type(error).__name__}"
             ) from None
 
     @functools.cached_property
     def lines(self) -> list[str]:
-        return re.split(r"\r\n|\r|\n", self.text)  # as Python counts them
+        return re.split(r"\r\n|\r|\n", self.text)  # counts lines as Python does
 
     @functools.cached_property
     def names(self) -> Mapping[str, str]:
-        """What each imported name stands for: `F` is `torch.nn.functional`."""
-        found: dict[str, str] = {}
+        """The full name of each imported name: `torch.nn.functional` for `F`."""
+        names: dict[str, str] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     full = alias.name if alias.asname else alias.name.partition(".")[0]
-                    found[alias.asname or full] = full
+                    names[alias.asname or full] = full
             elif isinstance(node, ast.ImportFrom):
                 origin = "." * node.level + (node.module or "")
                 separator = "" if origin.endswith(".") else "."
                 for alias in node.names:
                     full = f"{origin}{separator}{alias.name}"
-                    found[alias.asname or alias.name] = full
-        return found
+                    names[alias.asname or alias.name] = full
+        return names
 
     @functools.cached_property
     def nodes(self) -> list[ast.AST]:
@@ -148,7 +148,7 @@ class Source:
         return {child: node for node in self.nodes for child in _children(node)}
 
     def dotted(self, node: ast.AST | None) -> str | None:
-        """`torch.nn.functional.relu` for `F.relu`; None for what is no dotted name."""
+        """`torch.nn.functional.relu` for `F.relu`; None if it is not a dotted name."""
         words: list[str] = []
         while isinstance(node, ast.Attribute):
             words.append(node.attr)
@@ -160,7 +160,7 @@ class Source:
 
     @functools.cached_property
     def globals(self) -> Mapping[str, ast.expr]:
-        """Names that the module sets, and to what it sets them last."""
+        """Names that the module assigns, with the last value of each."""
         return {
             target.id: node.value
             for node in self.tree.body
@@ -171,8 +171,8 @@ class Source:
 
     @functools.cached_property
     def constants(self) -> Mapping[str, object]:
-        """Names that the module sets once, to a literal: `DEBUG = False`."""
-        found: dict[str, object] = {}
+        """Names that the module assigns once, to a literal: `DEBUG = False`."""
+        constants: dict[str, object] = {}
         twice: set[str] = set()
         for node in self.tree.body:
             targets: list[ast.expr] = []
@@ -182,12 +182,12 @@ class Source:
                 targets = [node.target]
             for target in targets:
                 if isinstance(target, ast.Name):
-                    twice |= {target.id} & set(found)
+                    twice |= {target.id} & set(constants)
                     value = getattr(node, "value", None)
                     if isinstance(value, ast.Constant):
-                        found[target.id] = value.value
+                        constants[target.id] = value.value
         changed = {n for g in self.nodes if isinstance(g, ast.Global) for n in g.names}
-        return {k: v for k, v in found.items() if k not in twice | changed}
+        return {k: v for k, v in constants.items() if k not in twice | changed}
 
     @functools.cached_property
     def _defined(self) -> tuple[dict[str, Class], dict[str, Function]]:
@@ -198,11 +198,11 @@ class Source:
             node, prefix, owner = waiting.pop(0)
             for child in ast.iter_child_nodes(node):
                 if isinstance(child, Definition):
-                    made = Function(child, f"{prefix}{child.name}", self, owner)
-                    functions.setdefault(made.name, made)
+                    function = Function(child, f"{prefix}{child.name}", self, owner)
+                    functions.setdefault(function.name, function)
                     if owner is not None:
-                        owner.methods[child.name] = made
-                    waiting.append((child, f"{made.name}.", None))
+                        owner.methods[child.name] = function
+                    waiting.append((child, f"{function.name}.", None))
                 elif isinstance(child, ast.ClassDef):
                     bases = tuple(self.dotted(base) or "" for base in child.bases)
                     inner = Class(child, f"{prefix}{child.name}", self, bases)
@@ -214,16 +214,16 @@ class Source:
 
     @property
     def classes(self) -> Mapping[str, Class]:
-        """Every class by its own name, those in functions too."""
+        """Every class by its unqualified name, including those inside functions."""
         return self._defined[0]
 
     @property
     def functions(self) -> Mapping[str, Function]:
-        """Every function by its qualified name, those in functions too."""
+        """Every function by its qualified name, including those inside functions."""
         return self._defined[1]
 
     def function_at(self, node: ast.AST) -> str | None:
-        """The qualified name of what a node is inside of."""
+        """The qualified name of the function or class that contains a node."""
         words: list[str] = []
         at: ast.AST | None = node
         while (at := self.parents.get(at)) is not None:  # type: ignore[arg-type]
@@ -232,7 +232,7 @@ class Source:
         return ".".join(reversed(words)) or None
 
     def text_of(self, node: ast.expr | ast.stmt) -> str:
-        """The source's own words, on one line."""
+        """The source text of a node, on one line."""
         last = node.end_lineno or node.lineno
         lines = [line.encode() for line in self.lines[node.lineno - 1 : last]]
         lines[-1] = lines[-1][: node.end_col_offset]
@@ -240,7 +240,7 @@ class Source:
         return " ".join(b" ".join(lines).decode(errors="replace").split())
 
     def ignores(self, first: int, last: int, code: str) -> bool:
-        """Whether a comment on one of the lines says that the code is meant so."""
+        """Whether a comment `torchproof: ignore` on one of the lines names the code."""
         for line in range(first, last + 1):
             if line in self._ignored:
                 codes = self._ignored[line]
@@ -252,35 +252,35 @@ class Source:
     def _ignored(self) -> Mapping[int, tuple[str, ...] | None]:
         if "torchproof:" not in self.text:
             return {}
-        found: dict[int, tuple[str, ...] | None] = {}
-        # Comments only: the same words in a string say nothing.
+        ignored: dict[int, tuple[str, ...] | None] = {}
+        # Read comments only: the same text in a string has no effect.
         for token in tokenize.generate_tokens(StringIO(self.text).readline):
             if token.type != tokenize.COMMENT:
                 continue
             if match := _IGNORE.search(token.string):
                 codes = match[1]
                 listed = tuple(c.strip().upper() for c in (codes or "").split(","))
-                found[token.start[0]] = None if codes is None else listed
-        return found
+                ignored[token.start[0]] = None if codes is None else listed
+        return ignored
 
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node in the order of the source. `ast.walk` takes twice as long."""
+    """Every node in source order, twice as fast as `ast.walk`."""
     waiting = [node]
     while waiting:
-        found = waiting.pop()
-        yield found
-        waiting.extend(reversed(_children(found)))
+        current = waiting.pop()
+        yield current
+        waiting.extend(reversed(_children(current)))
 
 
 def _children(node: ast.AST) -> list[ast.AST]:
-    found: list[ast.AST] = []
+    children: list[ast.AST] = []
     for name in node._fields:
         if name == "ctx":
             continue
         value = getattr(node, name, None)
         if isinstance(value, ast.AST):
-            found.append(value)
+            children.append(value)
         elif isinstance(value, list):
-            found += [each for each in value if isinstance(each, ast.AST)]
-    return found
+            children += [each for each in value if isinstance(each, ast.AST)]
+    return children

@@ -1,4 +1,4 @@
-"""What reading gives: suspicions that a run can show or refute, and facts."""
+"""The records that reading source returns: suspicions and compile sites."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torchproof.records import CompileSite, Finding
 
 @dataclass(frozen=True)
 class Suspicion:
-    """A finding that nothing has run for yet, and how a run would decide it.
+    """A finding that no run has confirmed yet, and how a run would decide it.
 
-    `finding` is what `--effort static` reports. A run shows it with a finding of its
-    own whose code starts with one of `shown_by`, on the lines from `finding.line` to
-    `last_line` (or, for what belongs to a function as a whole, in the same function).
-    It refutes it by tracing those lines over at least `calls` calls without one. What
-    is `certain` stands without a run.
+    `finding` is what `--effort static` reports. A run confirms it with a finding whose
+    code starts with one of `shown_by`, on the lines from `finding.line` to `last_line`
+    (for kinds that belong to a whole function: in the same function). A run refutes it
+    by tracing those lines for at least `calls` calls without such a finding. A
+    `certain` suspicion needs no run.
     """
 
     finding: Finding
@@ -23,12 +23,12 @@ class Suspicion:
     shown_by: tuple[str, ...] = ()
     calls: int = 1
     certain: bool = False
-    shown_in: tuple[str, ...] = ()  # other functions of the file that a run names
+    shown_in: tuple[str, ...] = ()  # other functions where a run may report it
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What was read, what it gave, and what could not be read and why."""
+    """The suspicions and compile sites of the files, and the files with problems."""
 
     suspicions: tuple[Suspicion, ...] = ()
     sites: tuple[CompileSite, ...] = ()

@@ -1,18 +1,17 @@
-"""Two saved runs in, one comparison out: better, worse or not significant.
+"""Compares two saved runs: better, worse or not significant.
 
-What a verdict on speed rests on:
+Rules for the verdict:
 
-- Rows are matched by strategy and variant. Two runs that share none, with one row
-  each, are a pair: is B's strategy better than A's? Memory is then a trade-off, shown
-  and not counted against B.
-- Runs from unlike environments (device, torch, threads...) get no verdict on time or
-  memory. Counts of breaks and recompiles, and findings, are compared all the same.
-- Eager is the control. Where eager itself differs between the runs, the machine or the
-  whole target changed, and nothing in the runs tells which: a compiled row is then
-  called faster or slower only if the clock and its gain over eager agree. Of a tail
-  or a compile time, only what goes beyond eager's own change counts.
-- Any growth of breaks or recompiles, a row that fails or is wrong in B alone, and an
-  open finding that A did not have, are regressions.
+- Rows are matched by strategy and variant. Two runs of one row each that do not match
+  are a pair: is B's strategy better than A's? More memory is then a trade-off, which is
+  shown but is no regression.
+- Runs from different environments (device, torch, threads...) get no verdict on time or
+  memory. Counts of breaks and recompiles, and findings, are still compared.
+- Eager is the control. If eager itself differs between the runs, the machine or the
+  target changed. A compiled row is then faster or slower only if both its time and its
+  gain over eager say so. A tail or a compile time must change by more than eager did.
+- More breaks or recompiles, a row that only B fails or gets wrong, and an open finding
+  that A did not have are regressions.
 """
 
 from __future__ import annotations
@@ -20,24 +19,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.measure.comparison import findings, metrics
+from torchproof.measure.comparison import metrics
 from torchproof.measure.comparison.decisions import (
     Decision,
     decide_pair,
     decision,
+    exclusion_reason,
     name_of,
-    trouble,
 )
 from torchproof.measure.comparison.metrics import (
     NOT_JUDGED,
     NOT_SIGNIFICANT,
     Metric,
     Thresholds,
-    in_words,
+    ratio_text,
 )
 from torchproof.measure.comparison.ratios import side_by_side
 from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, finite
@@ -50,28 +50,40 @@ __all__ = [
     "Thresholds",
     "compare",
     "decision",
-    "in_words",
+    "exclusion_reason",
     "name_of",
+    "ratio_text",
     "side_by_side",
-    "trouble",
 ]
 
-# Facts of the environment that times depend on.
-TIMED_UNDER: tuple[str, ...] = ("device", "gpu", "machine", "cores", "threads")
-TIMED_UNDER += ("torch", "cuda", "python", "size", "train")
-# Variables that say where files go, not how to compile.
-PATHS = ("_DIR", "_TRACE", "_PATH")
+# Fields of the environment that times depend on.
+TIMING_CONDITIONS = (
+    "device",
+    "gpu",
+    "machine",
+    "cores",
+    "threads",
+    "torch",
+    "cuda",
+    "python",
+    "size",
+    "train",
+)
+# Suffixes of variables that name folders and do not change the compiled code.
+PATH_SUFFIXES = ("_DIR", "_TRACE", "_PATH")
+# Findings of these categories are regressions whatever their severity.
+_ALWAYS_REGRESSIONS = {"Graph breaks", "Recompilation", "CUDA graphs", "Correctness"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One strategy in both runs. `broken` says what B no longer does."""
+    """One strategy in both runs. `broken` says why the row of B fails."""
 
     name: str
     metrics: tuple[Metric, ...] = ()
     broken: str = ""
     note: str = ""
-    control: bool = False  # eager beside compiled rows: it judges, it is not judged
+    control: bool = False  # eager beside compiled rows; it gets no verdict
 
 
 @dataclass(frozen=True)
@@ -90,23 +102,23 @@ class Comparison:
 
     @property
     def regressions(self) -> tuple[str, ...]:
-        """What is worse in B, a line each."""
-        found = [f"{row.name} {row.broken}" for row in self.rows if row.broken]
+        """Returns one line for each thing that is worse in B."""
+        lines = [f"{row.name} {row.broken}" for row in self.rows if row.broken]
         named = [
             (f"{row.name}: ", metric) for row in self.rows for metric in row.metrics
         ]
         named += [("", metric) for metric in self.counts]
-        found += [f"{n}{m.name} {m.verdict}" for n, m in named if m.regression]
-        found += [
-            f"{f.code} at {findings.place(f)}"
-            for f in self.appeared
-            if findings.counts(f)
+        lines += [f"{n}{m.name} {m.verdict}" for n, m in named if m.regression]
+        lines += [
+            f"{finding.code} at {_place(finding)}"
+            for finding in self.appeared
+            if _is_regression(finding)
         ]
-        return tuple(found)
+        return tuple(lines)
 
     @property
     def uncompared(self) -> tuple[str, ...]:
-        """Rows of both runs whose times cannot be compared, a line each with why."""
+        """Returns one line for each row whose times do not compare, with the reason."""
         if self.unlike:
             return ()
         return tuple(
@@ -118,7 +130,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """worse, better, not significant or not judged."""
+        """Returns worse, better, not significant or not judged."""
         if self.regressions:
             return "worse"
         judged = [row for row in self.rows if not row.control]
@@ -129,18 +141,21 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         plain = dataclasses.asdict(
-            replace(self, appeared=(), gone=())  # findings have a JSON of their own
+            replace(self, appeared=(), gone=())  # findings have their own `to_json`
         )
         plain["appeared"] = [finding.to_json() for finding in self.appeared]
         plain["gone"] = [finding.to_json() for finding in self.gone]
-        said = {"verdict": self.verdict, "regressions": list(self.regressions)}
-        said["uncompared"] = list(self.uncompared)
-        whole: dict[str, Any] = finite(said | plain)
-        return {"schema": SCHEMA, "verb": "compare"} | whole
+        summary = {
+            "verdict": self.verdict,
+            "regressions": list(self.regressions),
+            "uncompared": list(self.uncompared),
+        }
+        document: dict[str, Any] = finite(summary | plain)
+        return {"schema": SCHEMA, "verb": "compare"} | document
 
 
 def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
-    """B judged against A. Runs that have nothing in common are the user's mistake."""
+    """Compares B with A; raises `UserError` if the runs have nothing in common."""
     limits = thresholds or Thresholds()
     unlike = tuple(_unlike(a, b))
     before, after = ({_key(r): r for r in run.measurements} for run in (a, b))
@@ -164,8 +179,8 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         eager=None if pair or unlike else _eager(before, after, limits),
         rows=tuple(rows),
         counts=tuple(metrics.counts(a.counts, b.counts)) if a.verb == b.verb else (),
-        appeared=findings.appeared(a, b) if checks else (),
-        gone=findings.gone(a, b) if checks else (),
+        appeared=_new_findings(a, b) if checks else (),
+        gone=_gone_findings(a, b) if checks else (),
         notes=tuple(_notes(a, b, pair=pair)),
         decision=_decision(a, b, limits, pair=pair),
     )
@@ -213,79 +228,81 @@ def _row(key: tuple[str, str], before: _Rows, after: _Rows, limits: Thresholds) 
 def _control(
     key: tuple[str, str], before: _Rows, after: _Rows
 ) -> tuple[Measurement, Measurement] | None:
-    """Eager under the same variant in both runs, else plain eager."""
+    """Returns eager of both runs: of the same variant, else plain eager."""
     for eager in (("eager", key[1]), ("eager", "{}")):
         old, new = before.get(eager), after.get(eager)
-        if old and new and not trouble(old) and not trouble(new):
+        if old and new and not exclusion_reason(old) and not exclusion_reason(new):
             return old, new
     return None
 
 
 def _agreed(speed: Metric, gain: Metric, eager: Metric) -> Metric:
-    """Where eager differs: what the clock and the gain over eager agree on."""
+    """Keeps a verdict on speed only if the gain over eager agrees with it."""
     if not speed.significant:
         return speed
     assert speed.ratio and gain.ratio
     if gain.significant and (speed.ratio > 1) == (gain.ratio > 1):
         if speed.why or not gain.why:
             return speed
-        told = f"its gain over eager changed by less than it: {gain.verdict}"
-        return replace(speed, regression=False, why=told)
-    told = f"{speed.verdict} by the clock, while eager is {eager.verdict}"
-    return replace(speed, verdict=NOT_SIGNIFICANT, regression=False, why=told)
+        why = f"its gain over eager changed less: {gain.verdict}"
+        return replace(speed, regression=False, why=why)
+    why = f"{speed.verdict} in time, but eager is {eager.verdict}"
+    return replace(speed, verdict=NOT_SIGNIFICANT, regression=False, why=why)
 
 
 def _beyond(metric: Metric, eager: Metric | None, limits: Thresholds) -> Metric:
-    """Tail and compile time: what eager changed by as well is not theirs."""
+    """Drops a change of tail or compile time that is no larger than eager's."""
     if eager is None or not eager.ratio or not metric.significant:
         return metric
     least = math.log1p(getattr(limits, metric.name) / 100)
     beyond = metric.log - eager.log
     if (beyond if metric.log > 0 else -beyond) >= least:
         return metric
-    told = f"{metric.verdict} by the clock, while eager is {in_words(eager.ratio)}"
-    return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=told)
+    why = f"{metric.verdict} in time, but eager is {ratio_text(eager.ratio)}"
+    return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=why)
 
 
 def _broken(a: Measurement, b: Measurement) -> Row | None:
-    """A row that one of the runs does not rank."""
-    was, is_ = trouble(a), trouble(b)
+    """Returns the row if at least one of the runs does not rank it."""
+    was, is_ = exclusion_reason(a), exclusion_reason(b)
     if is_ and was:
-        return Row(name_of(b), note=f"in neither run ranked; in B it {is_}")
+        return Row(name_of(b), note=f"not ranked in either run; in B it {is_}")
     if is_ and b.verdict == "skipped":
         return Row(name_of(b), note=f"in B it {is_}")
     if is_:
         return Row(name_of(b), broken=is_)
-    return Row(name_of(b), note=f"cured in B; in A it {was}") if was else None
+    return Row(name_of(b), note=f"fixed in B; in A it {was}") if was else None
 
 
 def _pair(a: Measurement, b: Measurement, limits: Thresholds) -> Row:
-    """Two strategies: what costs more than in A is a price, not a regression."""
+    """Compares two strategies: higher costs are trade-offs, not regressions."""
     name = f"{name_of(a)} -> {name_of(b)}"
-    if trouble(a) or trouble(b):
-        text = "; ".join(f"{name_of(r)} {trouble(r)}" for r in (a, b) if trouble(r))
-        return Row(name, broken=text if trouble(b) else "", note=text)
+    if exclusion_reason(a) or exclusion_reason(b):
+        text = "; ".join(
+            f"{name_of(r)} {exclusion_reason(r)}" for r in (a, b) if exclusion_reason(r)
+        )
+        return Row(name, broken=text if exclusion_reason(b) else "", note=text)
     speed = metrics.speed(a, b, limits.speed)
     tail, *more = metrics.others(a, b, limits)
     return Row(name, (speed, tail, *(replace(m, regression=False) for m in more)))
 
 
-def _unjudged(found: tuple[Metric, ...]) -> tuple[Metric, ...]:
+def _unjudged(row_metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
     return tuple(
         metric
         if metric.unit == "count"
         else replace(metric, verdict=NOT_JUDGED, regression=False, why="")
-        for metric in found
+        for metric in row_metrics
     )
 
 
-# -- what stands around the rows -------------------------------------------------------
+# -- the context of the rows -----------------------------------------------------------
 
 
 def _unlike(a: Run, b: Run) -> Iterator[str]:
-    for key in TIMED_UNDER:
+    for key in TIMING_CONDITIONS:
         was, is_ = a.environment.get(key), b.environment.get(key)
-        if key == "python":  # 3.11.7 and 3.11.9 are alike
+        if key == "python":  # 3.11.7 and 3.11.9 count as the same
             was, is_ = (str(v).rpartition(".")[0] or None for v in (was, is_))
         unknown = None in (was, is_) and key not in ("device", "torch", "gpu")
         if was != is_ and not unknown:
@@ -294,10 +311,10 @@ def _unlike(a: Run, b: Run) -> Iterator[str]:
 
 
 def _settings(a: Run, b: Run) -> Iterator[str]:
-    """Variables that steer torch and differ: perhaps what is being tried."""
+    """Yields variables of torch that differ; they may be what the user tries out."""
     was, is_ = (run.environment.get("variables") or {} for run in (a, b))
     for name in sorted({*was, *is_}):
-        if was.get(name) != is_.get(name) and not name.endswith(PATHS):
+        if was.get(name) != is_.get(name) and not name.endswith(PATH_SUFFIXES):
             yield f"{name}={was.get(name, '-')} in A, {is_.get(name, '-')} in B"
 
 
@@ -311,8 +328,8 @@ def _notes(a: Run, b: Run, *, pair: bool) -> Iterator[str]:
         yield f"different targets: {a.target} in A, {b.target} in B"
     for run, name in ((a, "A"), (b, "B")):
         if run.ending != "finished":
-            yield f"{name} was ended early ({run.ending})"
-    for part in findings.unchecked(a, b):
+            yield f"{name} ended early ({run.ending})"
+    for part in _unchecked_parts(a, b):
         yield f"{part} was checked in A, not in B"
     yield from _settings(a, b)
     if pair:
@@ -321,7 +338,7 @@ def _notes(a: Run, b: Run, *, pair: bool) -> Iterator[str]:
         keys = {_key(row) for row in other.measurements}
         alone = [name_of(r) for r in one.measurements if _key(r) not in keys]
         if alone:
-            yield f"in {where} alone: {', '.join(alone)}"
+            yield f"only in {where}: {', '.join(alone)}"
 
 
 def _decision(a: Run, b: Run, limits: Thresholds, *, pair: bool) -> Decision | None:
@@ -337,3 +354,57 @@ def _decision(a: Run, b: Run, limits: Thresholds, *, pair: bool) -> Decision | N
 
 def _unlike_any(a: Run, b: Run) -> bool:
     return next(_unlike(a, b), None) is not None
+
+
+# -- findings --------------------------------------------------------------------------
+
+
+def _new_findings(a: Run, b: Run) -> tuple[Finding, ...]:
+    """Returns open findings of B that A did not have, if A ran to its end."""
+    return _findings_only_in(b, a) if _is_complete(a) else ()
+
+
+def _gone_findings(a: Run, b: Run) -> tuple[Finding, ...]:
+    return (
+        _findings_only_in(a, b)
+        if _is_complete(b) and not _unchecked_parts(a, b)
+        else ()
+    )
+
+
+def _unchecked_parts(a: Run, b: Run) -> list[str]:
+    """Returns the parts that ran in A and not in B."""
+    ran = {"passed", "found"}
+    return [
+        name
+        for name, part in a.parts.items()
+        if part.status in ran
+        and (name not in b.parts or b.parts[name].status not in ran)
+    ]
+
+
+def _is_regression(finding: Finding) -> bool:
+    """Whether a new finding is a regression."""
+    return finding.severity != "low" or finding.category in _ALWAYS_REGRESSIONS
+
+
+def _place(finding: Finding) -> str:
+    return f"{finding.file}:{finding.line}" if finding.file else "-"
+
+
+def _is_complete(run: Run) -> bool:
+    return run.ending == "finished" and run.error is None
+
+
+def _findings_only_in(run: Run, other: Run) -> tuple[Finding, ...]:
+    """Matches findings by identity, each at most once."""
+    left = Counter(f.identity for f in other.findings if f.status == "open")
+    unmatched = []
+    for finding in run.findings:
+        if finding.status != "open":
+            continue
+        if left[finding.identity]:
+            left[finding.identity] -= 1
+        else:
+            unmatched.append(finding)
+    return tuple(unmatched)

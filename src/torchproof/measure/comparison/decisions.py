@@ -1,9 +1,9 @@
-"""What to do, from one run: keep compiled, stay eager, or not enough evidence.
+"""Decides from one run: keep compiled, stay eager, or not enough evidence.
 
-A compiled strategy is kept when its outputs are right, it is faster than eager by the
-threshold with an interval above 1, and its slowest calls are not slower than eager's.
-Eager stays when no strategy gains that much. Where the interval leaves both open, the
-evidence does not decide.
+The decision is to keep a compiled strategy if its outputs are right, if it is faster
+than eager by the threshold with an interval above 1, and if its slowest calls are not
+slower than eager's. It is to stay eager if no strategy gains that much. If the interval
+allows both, the evidence is not enough.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torchproof.measure.comparison import ratios
-from torchproof.measure.comparison.metrics import Thresholds, in_words
+from torchproof.measure.comparison.metrics import Thresholds, ratio_text
 from torchproof.records import Measurement, Run, stats
 
-# What a row was measured under, rather than what a user chooses.
+# Variants that are conditions of the measurement, and not choices of the user.
 CONDITIONS = ("batch", "sequence", "dtype")
-# Ways to run that switch checks off: measured, never recommended.
+# A variant that disables guards: measured, never recommended.
 UNSAFE = "guards"
 
 Word = Literal["keep compiled", "stay eager", "not enough evidence"]
-
-
-_ADVICE = ("raise --", "close other programs", "cool down")  # what notes advise
+_ADVICE = ("raise --", "close other programs", "cool down")  # in notes that advise
 
 
 @dataclass(frozen=True)
@@ -39,13 +37,13 @@ class Decision:
 
 
 def name_of(row: Measurement) -> str:
-    """`full`, `full (batch 4)`."""
+    """Returns a name such as `full` or `full (batch 4)`."""
     more = ", ".join(f"{key} {value}" for key, value in row.variant.items())
     return f"{row.strategy} ({more})" if more else row.strategy
 
 
-def trouble(row: Measurement) -> str | None:
-    """Why a row is not ranked: failed, skipped, not what it is called, or wrong."""
+def exclusion_reason(row: Measurement) -> str | None:
+    """Returns why a row is not ranked: failed, skipped, fell back, wrong; else None."""
     if row.verdict == "skipped":
         return f"was skipped: {'; '.join(row.notes) or 'no reason given'}"
     if row.error:
@@ -64,71 +62,78 @@ def trouble(row: Measurement) -> str | None:
 
 
 def decision(run: Run, thresholds: Thresholds | None = None) -> Decision:
-    """For one run; where every row has a condition, each condition is asked."""
+    """Decides for a run; if every row has a condition, for each condition."""
     limits = thresholds or Thresholds()
     groups: dict[str, list[Measurement]] = {}
     for row in run.measurements:
-        said = [f"{k} {row.variant[k]}" for k in CONDITIONS if k in row.variant]
-        groups.setdefault(", ".join(said), []).append(row)
+        conditions = [f"{k} {row.variant[k]}" for k in CONDITIONS if k in row.variant]
+        groups.setdefault(", ".join(conditions), []).append(row)
     plain = groups.get("", [])
     if len(groups) <= 1 or any(row.strategy != "eager" for row in plain):
         return decide(plain or next(iter(groups.values()), []), limits)
     groups.pop("", None)
-    return _over({name: decide(rows, limits) for name, rows in groups.items()})
+    return _joined({name: decide(rows, limits) for name, rows in groups.items()})
 
 
 def decide(rows: Sequence[Measurement], limits: Thresholds) -> Decision:
-    """Among rows that were measured under the same conditions."""
+    """Decides among rows that were measured under the same conditions."""
     eager = next((row for row in rows if row.strategy == "eager"), None)
     compiled = [r for r in rows if r.strategy != "eager" and UNSAFE not in r.variant]
-    if eager is None or eager.median_ms is None or trouble(eager):
-        why = trouble(eager) if eager else None
+    if eager is None or eager.median_ms is None or exclusion_reason(eager):
+        why = exclusion_reason(eager) if eager else None
         return Decision("not enough evidence", f"eager {why or 'was not measured'}")
     if not compiled:
         return Decision("not enough evidence", "only eager was measured")
-    whole = [row for row in compiled if not trouble(row)]
-    if not whole:
-        told = "; ".join(f"{name_of(row)} {trouble(row)}" for row in compiled)
-        return Decision("stay eager", f"no compiled strategy can be trusted: {told}")
-    sound = [row for row in whole if row.vs_eager]
-    if not sound:
-        told = ", ".join(map(name_of, whole))
-        return Decision("not enough evidence", f"not compared with eager: {told}")
+    ranked = [row for row in compiled if not exclusion_reason(row)]
+    if not ranked:
+        text = "; ".join(f"{name_of(row)} {exclusion_reason(row)}" for row in compiled)
+        return Decision("stay eager", f"no compiled strategy can be trusted: {text}")
+    compared = [row for row in ranked if row.vs_eager]
+    if not compared:
+        text = ", ".join(map(name_of, ranked))
+        return Decision("not enough evidence", f"not compared with eager: {text}")
     least = 1 + limits.speed / 100
-    gaining = [r for r in sound if _gain(r) >= least and (r.vs_eager_low or 0) > 1]
-    kept = [row for row in gaining if not _slower_tail(eager, row, limits)]
-    if kept:
-        return _keep(max(kept, key=_gain))
+    gaining = [r for r in compared if _gain(r) >= least and (r.vs_eager_low or 0) > 1]
+    acceptable = [row for row in gaining if not _slower_tail(eager, row, limits)]
+    if acceptable:
+        return _keep(max(acceptable, key=_gain))
     if gaining:
         best = max(gaining, key=_gain)
         return Decision("stay eager", _tails(eager, best))
-    open_ = [r for r in sound if _undecided(r, least)]
-    if open_:
-        return _unknown(max(open_, key=_gain), eager)
-    best = max(sound, key=_gain)
-    why = "" if _gain(best) < 1 else f", less than the {limits.speed:g} percent asked"
+    undecided = [r for r in compared if _undecided(r, least)]
+    if undecided:
+        return _unknown(max(undecided, key=_gain), eager)
+    best = max(compared, key=_gain)
+    why = (
+        ""
+        if _gain(best) < 1
+        else f", less than the threshold of {limits.speed:g} percent"
+    )
     rest = [
-        f"{name_of(row)} {why_not}" for row in compiled if (why_not := trouble(row))
+        f"{name_of(row)} {why_not}"
+        for row in compiled
+        if (why_not := exclusion_reason(row))
     ]
-    told = "; ".join([f"the best, {name_of(best)}, is {_speed(best)}{why}", *rest])
-    return Decision("stay eager", told)
+    text = "; ".join([f"the best, {name_of(best)}, is {_speed(best)}{why}", *rest])
+    return Decision("stay eager", text)
 
 
 def decide_pair(
     eager: Measurement, row: Measurement, limits: Thresholds
 ) -> Decision | None:
-    """Eager of one run against the compiled row of another."""
+    """Decides between eager of one run and the compiled row of another."""
     ratio = ratios.of_speed(eager, row)
     if ratio is None:
         return None
-    first_s, eager_s = row.first_call_s, eager.first_call_s
-    paid = stats.break_even(first_s, eager_s, eager.median_ms, ratio)
+    break_even = stats.break_even(
+        row.first_call_s, eager.first_call_s, eager.median_ms, ratio
+    )
     joined = replace(
         row,
         vs_eager=ratio.value,
         vs_eager_low=ratio.low,
         vs_eager_high=ratio.high,
-        break_even=paid.text if paid else None,
+        break_even=break_even.text if break_even else None,
     )
     return decide([eager, joined], limits)
 
@@ -144,8 +149,8 @@ def _undecided(row: Measurement, least: float) -> bool:
 
 
 def _speed(row: Measurement) -> str:
-    """`1.80x faster than eager (1.74 to 1.86)`; where slower, the times slower."""
-    text = f"{in_words(_gain(row))} than eager"
+    """Returns a text such as `1.80x faster than eager (1.74 to 1.86)`."""
+    text = f"{ratio_text(_gain(row))} than eager"
     low, high = row.vs_eager_low, row.vs_eager_high
     if not low or not high:
         return text
@@ -157,7 +162,7 @@ def _speed(row: Measurement) -> str:
 def _keep(row: Measurement) -> Decision:
     text = f"{name_of(row)} is {_speed(row)}"
     if row.break_even and row.break_even.startswith(("after", "at once")):
-        text += f"; compiling has paid {row.break_even}"
+        text += f"; compiling pays off {row.break_even}"
     if row.numerics is None:
         text += "; its outputs were not compared with eager's"
     return Decision("keep compiled", text, row.strategy, row.variant)
@@ -178,22 +183,22 @@ def _tails(eager: Measurement, row: Measurement) -> str:
 
 
 def _unknown(row: Measurement, eager: Measurement) -> Decision:
-    """With what to try, as the measuring said it."""
+    """Adds what to try next, from the notes of the measurements."""
     notes = dict.fromkeys((*row.notes, *eager.notes))
-    said = [note.rstrip(".") for note in notes if any(w in note for w in _ADVICE)]
-    todo = "; ".join(said) or "measure for longer, or on a quieter machine"
-    text = f"{name_of(row)} is {_speed(row)}: a gain or none. To decide: {todo}"
+    advice = [note.rstrip(".") for note in notes if any(w in note for w in _ADVICE)]
+    todo = "; ".join(advice) or "measure for longer, or on a quieter machine"
+    text = f"{name_of(row)} is {_speed(row)}, which may be no gain. To decide: {todo}"
     return Decision("not enough evidence", text)
 
 
-def _over(decided: Mapping[str, Decision]) -> Decision:
-    """One decision where all conditions agree, else which says what."""
-    words = {found.word for found in decided.values()}
-    first = next(iter(decided.values()))
-    told = "; ".join(f"{name}: {found}" for name, found in decided.items())
-    if len(words) == 1 and len({found.strategy for found in decided.values()}) == 1:
-        told = "; ".join(f"{name}: {found.text}" for name, found in decided.items())
-        return replace(first, text=told, variant={})
+def _joined(decisions: Mapping[str, Decision]) -> Decision:
+    """Joins the decisions of all conditions into one."""
+    words = {each.word for each in decisions.values()}
+    first = next(iter(decisions.values()))
+    text = "; ".join(f"{name}: {each}" for name, each in decisions.items())
+    if len(words) == 1 and len({each.strategy for each in decisions.values()}) == 1:
+        text = "; ".join(f"{name}: {each.text}" for name, each in decisions.items())
+        return replace(first, text=text, variant={})
     if words == {"keep compiled"}:
-        return Decision("keep compiled", told)
-    return Decision("not enough evidence", f"it depends. {told}")
+        return Decision("keep compiled", text)
+    return Decision("not enough evidence", f"it depends: {text}")

@@ -1,7 +1,7 @@
-"""One row of a run against the same row of another, metric by metric.
+"""Compares the same row of two runs, metric by metric.
 
-A metric's ratio is above 1 where B is better. It is a regression where B is worse by
-the threshold and, where samples allow an interval, the interval excludes 1.
+A ratio above 1 means that B is better. A metric is a regression if B is worse by the
+threshold and, where there are enough samples for an interval, the interval excludes 1.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torchproof.records import Measurement, Ratio, UserError
 
 NOT_SIGNIFICANT = "not significant"
 NOT_JUDGED = "not judged"
-# Shorter first calls are made of imports and luck, not of compiling.
+# Smaller differences of first calls come from imports and chance, not compilation.
 LEAST_COMPILE_S = 1.0
 COUNTS = {"graph_breaks": "breaks", "recompiles": "recompiles"}
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From how many percent on a difference matters."""
+    """The smallest difference that matters, in percent."""
 
     speed: float = 5.0
     memory: float = 5.0
@@ -31,9 +31,9 @@ class Thresholds:
 
     @classmethod
     def parse(cls, text: str) -> Thresholds:
-        """`speed=5,memory=10`; what is not named keeps its default."""
+        """Parses `speed=5,memory=10`; other metrics keep their defaults."""
         names = [item.name for item in fields(cls)]
-        chosen: dict[str, float] = {}
+        percents: dict[str, float] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):
             name, _, value = (part.strip() for part in item.partition("="))
             if name not in names:
@@ -41,17 +41,17 @@ class Thresholds:
                     f"--threshold: no metric {name!r}, choose from {', '.join(names)}"
                 )
             try:
-                chosen[name] = float(value)
+                percents[name] = float(value)
             except ValueError:
-                chosen[name] = -1.0
-            if not 0 <= chosen[name] < 1000:
+                percents[name] = -1.0
+            if not 0 <= percents[name] < 1000:
                 raise UserError(f"--threshold: {item!r} is not {name}=PERCENT")
-        return cls(**chosen)
+        return cls(**percents)
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What A and B measured, their ratio (above 1: B is better), and the verdict."""
+    """The values of A and B, their ratio (above 1: B is better), and the verdict."""
 
     name: str
     a: float | None
@@ -70,14 +70,14 @@ class Metric:
 
     @property
     def log(self) -> float:
-        """Of the ratio; exactly negated where A and B change places."""
+        """The logarithm of the ratio; exactly negated if A and B are swapped."""
         assert self.a and self.b
-        apart = math.log(self.a) - math.log(self.b)
-        return -apart if self.name == "vs eager" else apart
+        difference = math.log(self.a) - math.log(self.b)
+        return -difference if self.name == "vs eager" else difference
 
     @property
     def improvement(self) -> bool:
-        """The gain over eager alone is none: eager may have become slower."""
+        """Whether B is better; a gain over eager is not enough, eager may be slower."""
         counted = self.name != "vs eager" and not self.why
         return counted and self.significant and (self.ratio or 0) > 1
 
@@ -86,7 +86,7 @@ def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("speed", a.median_ms, b.median_ms, "ms")
     if why := _unusable(a, b):
         return _unknown(metric, why)
-    return _judged(metric, ratios.of_speed(a, b), percent)
+    return _with_verdict(metric, ratios.of_speed(a, b), percent)
 
 
 def gain(
@@ -94,13 +94,13 @@ def gain(
     b: tuple[Measurement, Measurement],
     percent: float,
 ) -> Metric:
-    """The gain over eager within each run: (eager, row) of A and of B."""
+    """Compares the gains over eager; takes (eager, row) of A and of B."""
     metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
     if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
         return _unknown(metric, why)
-    judged = _judged(metric, ratios.of_gain(a, b), percent)
+    judged = _with_verdict(metric, ratios.of_gain(a, b), percent)
     if judged.significant and judged.ratio:
-        judged = replace(judged, verdict=in_words(judged.ratio, "more", "less"))
+        judged = replace(judged, verdict=ratio_text(judged.ratio, "more", "less"))
     return judged
 
 
@@ -108,11 +108,11 @@ def tail(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("tail", a.p95_ms, b.p95_ms, "ms")
     if why := _unusable(a, b):
         return _unknown(metric, why)
-    return _judged(metric, ratios.of_tail(a, b), percent)
+    return _with_verdict(metric, ratios.of_tail(a, b), percent)
 
 
 def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metric]:
-    """Tail, memory, compile time and counts."""
+    """Yields tail, memory, compile time and counts."""
     yield tail(a, b, limits.tail)
     yield _memory(a, b, limits.memory)
     if a.strategy != "eager" and b.strategy != "eager":
@@ -124,7 +124,7 @@ def others(a: Measurement, b: Measurement, limits: Thresholds) -> Iterator[Metri
 def counts(
     a: Mapping[str, int | None], b: Mapping[str, int | None]
 ) -> Iterator[Metric]:
-    """Any growth is a regression."""
+    """Yields the counts of breaks and recompiles; any increase is a regression."""
     for key, name in COUNTS.items():
         before, after = a.get(key), b.get(key)
         metric = Metric(name, before, after, "count")
@@ -141,26 +141,26 @@ def counts(
             )
 
 
-def in_words(ratio: float, better: str = "faster", worse: str = "slower") -> str:
-    """`1.18x faster`, `1.05x slower`."""
+def ratio_text(ratio: float, better: str = "faster", worse: str = "slower") -> str:
+    """Returns a text such as `1.18x faster` or `1.05x slower`."""
     return f"{ratio:.2f}x {better}" if ratio >= 1 else f"{1 / ratio:.2f}x {worse}"
 
 
 def _unusable(a: Measurement, b: Measurement) -> str:
-    """Which of two rows holds times that cannot be compared, and why."""
+    """Returns which of two rows has invalid times, and why; empty if neither."""
     for name, row in (("A", a), ("B", b)):
         if why := ratios.unusable(row):
-            return f"{name} cannot be used: {why}"
+            return f"the times of {name} are invalid: {why}"
     return ""
 
 
 def _unknown(metric: Metric, why: str) -> Metric:
-    """Without the values: what they say is not to be relied on."""
-    known = [v if v and math.isfinite(v) else None for v in (metric.a, metric.b)]
-    return replace(metric, a=known[0], b=known[1], verdict=NOT_JUDGED, why=why)
+    """Returns the metric without a verdict, and without values that are invalid."""
+    values = [v if v and math.isfinite(v) else None for v in (metric.a, metric.b)]
+    return replace(metric, a=values[0], b=values[1], verdict=NOT_JUDGED, why=why)
 
 
-def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
+def _with_verdict(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
     if ratio is None:
         return replace(metric, why="not measured in both")
     metric = replace(metric, ratio=ratio.value, low=ratio.low, high=ratio.high)
@@ -172,14 +172,14 @@ def _judged(metric: Metric, ratio: Ratio | None, percent: float) -> Metric:
     small = _is_small(metric, percent)
     return replace(
         metric,
-        verdict=in_words(ratio.value),
+        verdict=ratio_text(ratio.value),
         regression=ratio.verdict == "slower" and not small,
         why=f"within the threshold of {percent:g} percent" if small else "",
     )
 
 
 def _is_small(metric: Metric, percent: float) -> bool:
-    """Larger over smaller, so that A against B is as small as B against A."""
+    """Divides the larger by the smaller value, so that swapping A and B is neutral."""
     assert metric.a and metric.b
     return max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
 
@@ -188,7 +188,7 @@ def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
     if not _positive(a.peak_bytes, b.peak_bytes):
         return replace(metric, why="not measured in both")
-    return _one_each(metric, ("less", "more"), percent)
+    return _compare_single(metric, ("less", "more"), percent)
 
 
 def _positive(*values: float | None) -> bool:
@@ -196,12 +196,12 @@ def _positive(*values: float | None) -> bool:
 
 
 def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
-    """First call against first call, of two cold starts."""
+    """Compares the first calls of two cold starts."""
     metric = Metric("compile", a.first_call_s, b.first_call_s, "s")
     labels = [(row.start or {}).get("label") for row in (a, b)]
     if labels != ["cold", "cold"]:
-        told = " and ".join(label or "not known" for label in labels)
-        return replace(metric, why=f"two cold starts are needed, these are {told}")
+        starts = " and ".join(label or "not known" for label in labels)
+        return replace(metric, why=f"the starts are {starts}, and not both cold")
     if not _positive(a.first_call_s, b.first_call_s):
         return replace(metric, why="not measured in both")
     assert a.first_call_s and b.first_call_s
@@ -212,11 +212,11 @@ def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
             verdict=NOT_SIGNIFICANT,
             why=f"less than {LEAST_COMPILE_S:g} s apart",
         )
-    return _one_each(metric, ("faster", "slower"), percent)
+    return _compare_single(metric, ("faster", "slower"), percent)
 
 
-def _one_each(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
-    """Single measurements: no interval, so the threshold alone decides."""
+def _compare_single(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
+    """Compares single measurements: no interval, so the threshold alone decides."""
     assert metric.a and metric.b
     ratio = metric.a / metric.b
     small = _is_small(metric, percent)
@@ -225,7 +225,7 @@ def _one_each(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
     return replace(
         metric,
         ratio=ratio,
-        verdict=NOT_SIGNIFICANT if small else in_words(ratio, *words),
+        verdict=NOT_SIGNIFICANT if small else ratio_text(ratio, *words),
         regression=ratio < 1 and not small,
         why=f"within the threshold of {percent:g} percent" if small else "",
     )

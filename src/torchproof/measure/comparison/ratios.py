@@ -1,9 +1,9 @@
-"""Ratios of two rows, with an interval for each: above 1, the second row is better.
+"""Ratios of two rows with intervals; above 1, the second row is better.
 
-Arms of one run were sampled side by side, so their rounds are paired. Two runs were
-not: each side is then resampled by itself, and the interval contains the luck of the
-processes on both sides. What else changes between two runs no interval can contain;
-that is what thresholds, and eager as a control, are for.
+Strategies of one run are sampled side by side, so their rounds are paired. Rows of two
+runs are not: each side is resampled separately, and the interval includes the variance
+between processes on both sides. It cannot include other changes between two runs;
+thresholds, and eager as a control, account for those.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 
 from torchproof.records import Measurement, Ratio, stats
 
-LEAST_ROUNDS = 5  # fewer give a bootstrap too little to draw from
-LEAST_MS, MOST_MS = 1e-12, 1e15  # what a call can take
+LEAST_ROUNDS = 5  # fewer are not enough for a bootstrap
+LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
 TAIL = 95
 _RESAMPLES = 1000
 _TAIL_RESAMPLES = 500
@@ -28,26 +28,26 @@ _Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def side_by_side(base: Measurement, other: Measurement) -> Ratio | None:
-    """Time of one arm over time of another, of the same run."""
+    """Returns the time of one row over that of another row of the same run."""
     rounds = list(zip(base.rounds_ms, other.rounds_ms, strict=False))
     if not rounds:
         return None
-    sittings = base.sittings if base.sittings == other.sittings else ()
+    repeats = base.repeats if base.repeats == other.repeats else ()
     first, second = zip(*rounds, strict=True)
-    whole = _covers(sittings, len(rounds))
-    return stats.compare(first, second, sittings=sittings if whole else ())
+    whole = _covers(repeats, len(rounds))
+    return stats.compare(first, second, repeats=repeats if whole else ())
 
 
-def _covers(sittings: Sequence[int], rounds: int) -> bool:
-    """Whether every round is one of a sitting."""
-    return sum(sittings) == rounds and all(count > 0 for count in sittings)
+def _covers(repeats: Sequence[int], rounds: int) -> bool:
+    """Whether every round belongs to a repeat."""
+    return sum(repeats) == rounds and all(count > 0 for count in repeats)
 
 
 def unusable(row: Measurement) -> str:
-    """What is wrong with the times of a row; empty where they can be compared.
+    """Returns why the times of a row are invalid; empty if they can be compared.
 
-    What a saved run holds is checked when it is read; a zero, and a row that was made
-    in this process, is not.
+    The schema check of a saved run does not reject zeros, and rows of this process are
+    not checked at all.
     """
     times = {"median": row.median_ms, "interval": row.low_ms, "p95": row.p95_ms}
     times["upper end of the interval"] = row.high_ms
@@ -57,7 +57,7 @@ def unusable(row: Measurement) -> str:
     gains = (row.vs_eager, row.vs_eager_low, row.vs_eager_high)
     if not all(value is None or 0 < value < math.inf for value in gains):
         return "its gain over eager is not a positive number"
-    if not 0 <= _of_one_process(row) < math.inf:
+    if not 0 <= _process_luck(row) < math.inf:
         return f"its luck is {row.luck}"
     for number, samples_ms in enumerate(row.rounds_ms):
         if not samples_ms:
@@ -73,7 +73,7 @@ def _is_time(value: float) -> bool:
 
 
 def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
-    """Time of A over time of B, per call, of two runs."""
+    """Returns the time per call of A over that of B, of two runs."""
     if a.median_ms is None or b.median_ms is None:
         return None
     value = math.log(a.median_ms) - math.log(b.median_ms)
@@ -91,10 +91,10 @@ def of_speed(a: Measurement, b: Measurement) -> Ratio | None:
 def of_gain(
     a: tuple[Measurement, Measurement], b: tuple[Measurement, Measurement]
 ) -> Ratio | None:
-    """How B's gain over eager compares with A's: (eager, row) of each run.
+    """Returns B's gain over eager relative to A's; takes (eager, row) of each run.
 
-    Within a run eager and the row were sampled side by side, so the gain of a round is
-    free of what the machine did meanwhile.
+    Within a run, eager and the row are sampled side by side, so drift of the machine
+    does not affect the gain of a round.
     """
     before, after = a[1], b[1]
     if not before.vs_eager or not after.vs_eager:
@@ -115,7 +115,7 @@ def of_gain(
 
 
 def of_tail(a: Measurement, b: Measurement) -> Ratio | None:
-    """95th percentile of A over that of B."""
+    """Returns the 95th percentile of A over that of B."""
     if a.p95_ms is None or b.p95_ms is None:
         return None
     value = math.log(a.p95_ms) - math.log(b.p95_ms)
@@ -131,23 +131,24 @@ def _log_gains(eager: Measurement, row: Measurement) -> _Numbers:
 
 
 def _drawn(logs: _Numbers, row: Measurement, *, processes: int, seed: int) -> _Numbers:
-    """What the mean of the sittings might have been: other rounds, other processes."""
-    chance, sittings = np.random.default_rng(seed), row.sittings
-    whole = _covers(sittings, len(logs))
-    parts = np.split(logs, np.cumsum(sittings)[:-1]) if whole else [logs]
-    chosen = [chance.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
+    """Bootstraps the mean over repeats, with other rounds and other processes."""
+    random = np.random.default_rng(seed)
+    repeats = row.repeats
+    whole = _covers(repeats, len(logs))
+    parts = np.split(logs, np.cumsum(repeats)[:-1]) if whole else [logs]
+    chosen = [random.integers(len(p), size=(_RESAMPLES, len(p))) for p in parts]
     drawn = [np.median(p[c], axis=1) for p, c in zip(parts, chosen, strict=True)]
-    found: _Numbers = np.mean(drawn, axis=0)
-    luck = _luck(parts, math.sqrt(processes) * _of_one_process(row))
-    return found + luck * chance.standard_normal(_RESAMPLES)
+    means: _Numbers = np.mean(drawn, axis=0)
+    luck = _luck(parts, math.sqrt(processes) * _process_luck(row))
+    return means + luck * random.standard_normal(_RESAMPLES)
 
 
-def _of_one_process(row: Measurement) -> float:
+def _process_luck(row: Measurement) -> float:
     return stats.LUCK if row.luck is None else row.luck
 
 
 def _luck(parts: list[_Numbers], apart: float) -> float:
-    """How far the mean of the sittings is off by; more where they show more."""
+    """Returns the standard error of the mean over repeats, at least that of `apart`."""
     if len(parts) > 1:
         centres = [np.median(part) for part in parts]
         apart = max(apart, float(np.std(centres, ddof=1)))
@@ -155,28 +156,26 @@ def _luck(parts: list[_Numbers], apart: float) -> float:
 
 
 def _drawn_tails(row: Measurement, seed: int) -> _Numbers:
-    """Tails of the samples of rounds drawn anew.
+    """Bootstraps the tail over rounds.
 
-    A round drawn twice weighs twice, so the samples are sorted only once.
+    A round that is drawn twice gets twice the weight, so one sort is enough.
     """
-    chance = np.random.default_rng(seed)
+    random = np.random.default_rng(seed)
     count = len(row.rounds_ms)
     times = np.concatenate([np.array(each) for each in row.rounds_ms])
     owner = np.repeat(np.arange(count), [len(each) for each in row.rounds_ms])
     order = times.argsort()
-    drawn = chance.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
+    drawn = random.multinomial(count, np.full(count, 1 / count), size=_TAIL_RESAMPLES)
     reached = drawn[:, owner[order]].cumsum(axis=1)
     at = (reached < TAIL / 100 * reached[:, -1:]).sum(axis=1)
-    luck = _of_one_process(row) / math.sqrt(len(row.sittings) or 1)
+    luck = _process_luck(row) / math.sqrt(len(row.repeats) or 1)
     tails: _Numbers = np.log(times[order][at])
-    return tails + luck * chance.standard_normal(_TAIL_RESAMPLES)
+    return tails + luck * random.standard_normal(_TAIL_RESAMPLES)
 
 
 def _key(*rows: Measurement) -> tuple[Any, ...]:
-    """What the draws of a side depend on, to order two sides by."""
-    return tuple(
-        (r.median_ms, r.rounds_ms, r.sittings, _of_one_process(r)) for r in rows
-    )
+    """Returns a key that orders two sides by their content."""
+    return tuple((r.median_ms, r.rounds_ms, r.repeats, _process_luck(r)) for r in rows)
 
 
 def _apart(
@@ -185,10 +184,9 @@ def _apart(
     key_a: tuple[Any, ...],
     key_b: tuple[Any, ...],
 ) -> _Numbers:
-    """Draws of A less draws of B, exactly negated where A and B change places.
+    """Returns draws of A minus draws of B, exactly negated if A and B are swapped.
 
-    Which side is drawn from which seed depends on what the sides hold, not on which
-    one is called A.
+    The content of a side decides its seed, not whether it is A or B.
     """
     if key_a > key_b:
         return -_apart(draw_b, draw_a, key_b, key_a)
@@ -206,6 +204,6 @@ def _without_interval(value: float) -> Ratio:
 
 
 def _with_verdict(value: float, low: float, high: float) -> Ratio:
-    """From logarithms."""
+    """Builds the ratio from logarithms."""
     verdict = stats.verdict_of(low, high)
     return Ratio(math.exp(value), math.exp(low), math.exp(high), verdict)

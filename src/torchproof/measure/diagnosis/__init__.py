@@ -95,7 +95,7 @@ def _in_tracing(trial: Trial, layer: Layer, function: Frame) -> list[Event]:
 
 def _branches_on_compiling(trial: Trial) -> bool:
     """Whether eager, told that it is being compiled, gives the compiled answers."""
-    with switches.seen_as_compiling():
+    with switches.pretend_compiling():
         pretended = trial.eager()
     return same(pretended, trial.compiled(_TRACING))
 

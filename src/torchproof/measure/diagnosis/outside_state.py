@@ -66,7 +66,7 @@ def stale(trial: Trial, rung: str | None, call: int, seen: Watch) -> list[Stale]
         return changed
     late = [hook for hook in seen.hooks if hook.call <= call]
     if late:
-        with switches.guarded_hooks():
+        with switches.guard_module_hooks():
             cured = not _still_wrong(trial, rung)
         if cured:
             return _from_hooks(late)
@@ -104,7 +104,7 @@ def _still_wrong(trial: Trial, rung: str | None, *, anew: bool = False) -> bool:
             torch.compiler.reset()
 
     try:
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             answers = trial.compiled(rung, prepare)
     except Exception:
         return True
@@ -197,7 +197,7 @@ def ignores_numpy_seed(trial: Trial, functions: Sequence[Frame]) -> list[Stale]:
     def other_seed(index: int) -> None:
         torch.manual_seed(1000 + index)
 
-    with compile_costs.as_eager_draws():
+    with compile_costs.eager_random():
         first, second = trial.compiled("eager"), trial.compiled("eager", other_seed)
     if same(first, second):
         return []

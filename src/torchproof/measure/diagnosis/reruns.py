@@ -131,7 +131,7 @@ class Trial:
                 {k: each[k] for k in labels if k in each}
                 for each in (answers, known.eager)
             )
-            told = numerics.judge(mine, right, known.exact, nudged=known.nudged)
+            told = numerics.judge(mine, right, known.exact, perturbed=known.perturbed)
             if told.verdict == "wrong":
                 return Wrong(call, told)
         return None

@@ -57,7 +57,7 @@ def first_wrong_layer(trial: Trial) -> Layer | None:
     rungs, own = list(LADDER), trial.backend
     below = rungs[: rungs.index(own)] if own in rungs else rungs[:2]
     for rung in [*below, None]:
-        with compile_costs.as_eager_draws():
+        with compile_costs.eager_random():
             wrong = _wrong(trial, rung)
         if wrong is not None:
             return Layer(rung, LADDER.get(rung or own, f"the backend {own}"), wrong)
@@ -86,7 +86,7 @@ def suspects(trial: Trial, rung: str | None) -> list[Suspect]:
         compile_graph = switches.graph_compiler(told)
         return lambda gm, inputs: _Instrumented(gm, inputs, compile_graph, found)
 
-    with contextlib.suppress(Exception), compile_costs.as_eager_draws():
+    with contextlib.suppress(Exception), compile_costs.eager_random():
         trial.compiled(instrumented)
     return found[:_MOST_SUSPECTS]
 
@@ -123,7 +123,7 @@ class _Instrumented:
         """Blames what is wrong though all that led to it is right."""
         _set_random_states(states)
         replay = _Replay(self.plain)
-        with torch.no_grad(), float64_mode.Recording() as record:
+        with torch.no_grad(), float64_mode.DrawRecorder() as record:
             replay.run(*[_cloned(value) for value in inputs])
         _set_random_states(states)
         exact = _exact_values(self.plain, inputs, record.draws)
@@ -160,7 +160,9 @@ class _Replay(torch.fx.Interpreter):
         self.undeclared: dict[Any, tuple[str, ...]] = {}
 
     def run_node(self, n: Any) -> Any:
-        quiet = switches.unwritten(n.target) if n.op == "call_function" else {}
+        quiet = (
+            switches.unmutated_arguments(n.target) if n.op == "call_function" else {}
+        )
         told = self.fetch_args_kwargs_from_env(n)[0] if quiet else ()
         before = [_cloned(value) for value in told]
         result = super().run_node(n)
@@ -181,7 +183,7 @@ def _exact_values(
     """The values in double precision, where that can be computed."""
     replay = _Replay(gm)
     try:
-        with torch.no_grad(), float64_mode.double_precision(draws):
+        with torch.no_grad(), float64_mode.float64_computation(draws):
             replay.run(*[float64_mode.wider(_cloned(value)) for value in inputs])
     except Exception:
         return None

@@ -1,4 +1,4 @@
-"""What a target is made of: blocks, parts, and sizes that vary over its calls."""
+"""The structure of a target: blocks, parts, and sizes that vary over its calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchproof.strategies import (
 )
 from torchproof.targets import calls
 
-CORE_SHARE = 0.2  # of the parameters: a part with less is not worth compiling alone
+CORE_SHARE = 0.2  # of the parameters; a smaller part is not worth compiling alone
 _CORES = 4
 
 
@@ -33,11 +33,11 @@ def parameters(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 def structure(subject: Subject) -> Iterator[dict[str, Any]]:
-    """What is seen of a target made anew, before its calls and while they run."""
-    loaded = subject.made_anew()
+    """Inspects a new target before its calls and while they run."""
+    loaded = subject.rebuild()
     yield {"fingerprint": fingerprint(loaded.fn)}  # calls may add buffers
     root = root_of(loaded.fn)
-    seen = Seen(root) if root is not None else None
+    recorder = CallRecorder(root) if root is not None else None
     try:
         plan = parse("regional").plan(
             loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
@@ -47,36 +47,38 @@ def structure(subject: Subject) -> Iterator[dict[str, Any]]:
         blocks = {}
     yield {"blocks": {name: len(paths) for name, paths in blocks.items()}}
     repeated = {path for paths in blocks.values() for path in paths}
-    yield {"core": seen.cores(repeated) if seen and root is loaded.fn else []}
-    if seen is not None:
-        kinds = {regions.structure(module) for module in seen.modules}
+    yield {"core": recorder.cores(repeated) if recorder and root is loaded.fn else []}
+    if recorder is not None:
+        kinds = {regions.structure(module) for module in recorder.modules}
         yield {"distinct_modules": len(kinds)}
 
 
 def shapes(subject: Subject) -> Iterator[dict[str, Any]]:
-    """Which sizes vary from call to call, and how many shapes the calls have."""
-    sizes, kinds = Sizes(), set()
+    """Finds which sizes vary from call to call, and counts the input shapes."""
+    sizes, signatures = Sizes(), set()
     for call in subject.loaded.calls:
         sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
         named = call if isinstance(call, dict) else dict(enumerate(call))
-        kinds.add(tuple((way, t.shape, t.dtype) for way, t in tensors_in(named)))
-    varying = [[_named(way), [*which]] for way, which in sizes.varying.items()]
-    yield {"varying": varying, "shapes": len(kinds)}
+        signatures.add(tuple((path, t.shape, t.dtype) for path, t in tensors_in(named)))
+    varying = [
+        [_argument_name(path), [*which]] for path, which in sizes.varying.items()
+    ]
+    yield {"varying": varying, "shapes": len(signatures)}
 
 
-def _named(way: tuple[int | str, ...]) -> str:
-    """As `tokens`, `states.1`, or `argument 0` where it has no name."""
-    first = way[0] if isinstance(way[0], str) else f"argument {way[0]}"
-    return ".".join(map(str, (first, *way[1:])))
+def _argument_name(path: tuple[int | str, ...]) -> str:
+    """Returns `tokens`, `states.1`, or `argument 0` if there is no name."""
+    first = path[0] if isinstance(path[0], str) else f"argument {path[0]}"
+    return ".".join(map(str, (first, *path[1:])))
 
 
-# -- parts that could be compiled alone ------------------------------------------------
+# -- parts to compile alone ------------------------------------------------------------
 
 
-class Seen:
-    """Which modules of a target are called, and which methods by its forward.
+class CallRecorder:
+    """Records which modules of a target are called, and which methods of its root.
 
-    It stays in the target, which is to be thrown away.
+    Its hooks stay in the target, so the target must be discarded.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -86,39 +88,39 @@ class Seen:
         for module in root.modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 module.register_forward_pre_hook(self._note_module)
-        for name in _named_in(root, "forward"):
+        for name in _attributes_in(root, "forward"):
             if _is_own_method(root, name):
-                setattr(root, name, self._noting(name))
+                setattr(root, name, self._recording(name))
 
     def _note_module(self, module: nn.Module, inputs: Any) -> None:
         self.modules.add(module)
 
-    def _noting(self, name: str) -> Callable[..., Any]:
+    def _recording(self, name: str) -> Callable[..., Any]:
         method = getattr(self.root, name)
 
         @functools.wraps(method)
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def recording(*args: Any, **kwargs: Any) -> Any:
             self.methods.add(name)
             return method(*args, **kwargs)
 
-        return noting
+        return recording
 
     def cores(self, repeated: Set[str]) -> list[str]:
-        """Parts and methods that hold much of the model, the largest first.
+        """Returns parts and methods with many parameters, the largest first.
 
-        What is `repeated` is compiled block by block.
+        Parts in `repeated` are left out; they are compiled block by block.
         """
         whole = regions.parameters_in([self.root])
-        worth = {
+        shares = {
             name: share
-            for name, modules in self._held()
+            for name, modules in self._called_parts()
             if (share := regions.parameters_in(modules) / whole) >= CORE_SHARE
             and name not in repeated
         }
-        return sorted(worth, key=lambda name: -worth[name])[:_CORES]
+        return sorted(shares, key=lambda name: -shares[name])[:_CORES]
 
-    def _held(self) -> Iterator[tuple[str, list[nn.Module]]]:
-        """Direct parts and methods that were called, and what modules they are of."""
+    def _called_parts(self) -> Iterator[tuple[str, list[nn.Module]]]:
+        """Yields the called children and methods, with the modules that each uses."""
         parts = dict(self.root.named_children())
         for name, part in parts.items():
             if part in self.modules and not _is_single(part):
@@ -129,19 +131,19 @@ class Seen:
 
 
 def _is_single(part: nn.Module) -> bool:
-    """One operation alone has nothing to fuse."""
+    """Whether the part is a single operation, which has nothing to fuse."""
     own = next(part.children(), None) is None
     return own and type(part).__module__.startswith("torch.nn.")
 
 
 def _reached(root: nn.Module, method: str, seen: set[str]) -> set[str]:
-    """What a method names of self, and the methods that it calls."""
+    """Returns the attributes that a method uses, with those of methods it calls."""
     if method in seen:
         return set()
     seen.add(method)
-    named = set(_named_in(root, method))
-    inner = (_reached(root, n, seen) for n in named if _is_own_method(root, n))
-    return named.union(*inner)
+    names = set(_attributes_in(root, method))
+    inner = (_reached(root, n, seen) for n in names if _is_own_method(root, n))
+    return names.union(*inner)
 
 
 def _is_own_method(root: nn.Module, name: str) -> bool:
@@ -149,20 +151,20 @@ def _is_own_method(root: nn.Module, name: str) -> bool:
     return inspect.isfunction(method) and not hasattr(nn.Module, name)
 
 
-def _named_in(root: nn.Module, method: str) -> list[str]:
-    """What a method's source reads from its object, in the order of the lines."""
+def _attributes_in(root: nn.Module, method: str) -> list[str]:
+    """Returns the attributes of `self` in the source of a method, in order."""
     function = inspect.unwrap(getattr(type(root), method))
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return []
-    own = next(iter(inspect.signature(function).parameters), None)
-    found = [
+    self_name = next(iter(inspect.signature(function).parameters), None)
+    nodes = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
-        and node.value.id == own
+        and node.value.id == self_name
     ]
-    found.sort(key=lambda node: (node.lineno, node.col_offset))
-    return list(dict.fromkeys(node.attr for node in found))
+    nodes.sort(key=lambda node: (node.lineno, node.col_offset))
+    return list(dict.fromkeys(node.attr for node in nodes))

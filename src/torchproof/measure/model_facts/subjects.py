@@ -1,4 +1,4 @@
-"""What is probed."""
+"""The target whose facts are measured."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torchproof.targets import Loaded
 
 @dataclass(frozen=True)
 class Subject:
-    """A target that is warm, `run` a pass over its calls in milliseconds."""
+    """A warm target; `run` runs all its calls and returns the milliseconds."""
 
     loaded: Loaded
     device: str
     run: Callable[[], float]
-    made_anew: Callable[[], Loaded]
+    rebuild: Callable[[], Loaded]
 
     @property
     def count(self) -> int:
@@ -26,11 +26,11 @@ class Subject:
 
     @property
     def root(self) -> nn.Module | None:
-        """The module that is called, be it through one of its methods."""
+        """The module that is called, directly or through a method."""
         return root_of(self.loaded.fn)
 
 
 def root_of(fn: Any) -> nn.Module | None:
-    """The module that a callable is, or is a method of."""
+    """Returns the module that a callable is, or is a method of."""
     owner = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None

@@ -1,4 +1,4 @@
-"""What a call costs in eager: operations, kernels, and where its time goes."""
+"""The cost of a call in eager: operations, kernels, and a breakdown of its time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchproof.measure.model_facts.subjects import Subject
 from torchproof.torch_private import TorchDispatchMode
 
 _MOST_PASSES = 20
-_PROFILED_PASSES = 6  # what the profiler saw takes longer to read than to run
+_PROFILED_PASSES = 6  # reading profiler events takes longer than running
 _PASSES_S = 0.3
 _TRIVIAL_ROUNDS = 30
 _PASS = "torchproof: a pass"
@@ -39,10 +39,10 @@ _PRODUCT_KERNEL = re.compile(
 
 
 class Operations(TorchDispatchMode):
-    """Counts what reaches a device's kernels, and copies from a GPU to the host.
+    """Counts operations, and copies from a GPU to the host.
 
-    Floating-point operations are those of products, convolutions and attention: torch
-    has a formula for nothing else.
+    Floating-point operations cover products, convolutions and attention only: torch has
+    formulas for no others.
     """
 
     supports_higher_order_operators = True
@@ -57,10 +57,10 @@ class Operations(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if torch.is_inference_mode_enabled() and hasattr(func, "decompose"):
-            with self:  # else what autograd takes apart would count as one
-                whole = func.decompose(*args, **kwargs)
-            if whole is not NotImplemented:
-                return whole
+            with self:  # else a composite operation would count as one
+                decomposed = func.decompose(*args, **kwargs)
+            if decomposed is not NotImplemented:
+                return decomposed
         result = func(*args, **kwargs)
         self.count += 1
         self.to_host += _reaches_host(func, args, result)
@@ -68,13 +68,13 @@ class Operations(TorchDispatchMode):
         if formula is not None and self.flops is not None:
             try:
                 self.flops += formula(*args, **kwargs, out_val=result)
-            except Exception:  # it asserts shapes, and the call itself went well
+            except Exception:  # the formula fails, not the call
                 self.flops = None
         return result
 
 
 def _reaches_host(func: Any, args: Any, result: Any) -> bool:
-    """Whether the host waits for a value of the GPU: `.item()`, `.cpu()`, a copy."""
+    """Whether the host waits for a value from the GPU: `.item()`, `.cpu()`, a copy."""
     sources = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if not any(source.is_cuda for source in sources):
         return False
@@ -86,18 +86,18 @@ def _reaches_host(func: Any, args: Any, result: Any) -> bool:
 
 
 def counted(subject: Subject) -> Iterator[dict[str, Any]]:
-    # What compiles itself in eager, as FlexAttention does, cannot under a mode.
-    with torch.compiler.set_stance("force_eager"), Operations() as seen:
+    # Operations that compile themselves, such as FlexAttention, fail under a mode.
+    with torch.compiler.set_stance("force_eager"), Operations() as operations:
         subject.run()
-    yield {"ops_per_call": seen.count / subject.count}
-    if seen.flops is not None:
-        yield {"flops_per_call": seen.flops / subject.count}
+    yield {"ops_per_call": operations.count / subject.count}
+    if operations.flops is not None:
+        yield {"flops_per_call": operations.flops / subject.count}
     if subject.device == "cuda":
-        yield {"host_syncs": seen.to_host / subject.count}
+        yield {"host_syncs": operations.to_host / subject.count}
 
 
 def _passes(run: Callable[[], float], most: int) -> list[float]:
-    """The milliseconds of some passes; of one where that takes long."""
+    """Returns the milliseconds of several passes, or of one if it takes long."""
     times: list[float] = []
     end = time.monotonic() + _PASSES_S
     while not times or (len(times) < most and time.monotonic() < end):
@@ -111,7 +111,7 @@ def timed(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
-    """Where the time of a call goes, as torch's profiler saw it."""
+    """Breaks down the time of a call with torch's profiler."""
     times: list[float] = []
     on_gpu = subject.device == "cuda"
     one_pass = subject.run if on_gpu else _marked(subject.run)
@@ -120,10 +120,10 @@ def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
         times.extend(_passes(one_pass, _PROFILED_PASSES))
 
     if on_gpu:
-        events = profiling.observed(subject.device, run)
+        events = profiling.profiler_events(subject.device, run)
         yield _on_gpu(events, len(times) * subject.count)
         return
-    spent = Spent.of(run)
+    spent = OperatorTime.of(run)
     if spent.us:
         yield {
             "operators_us": spent.us / subject.count,
@@ -133,11 +133,11 @@ def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What the operators of a pass took, on a CPU.
+class OperatorTime:
+    """The time of the operators of a pass, on a CPU.
 
-    Each counts with the least it took in several passes: with the time of others that
-    use the machine, small operators would seem to be large ones.
+    Each operator counts with its minimum over several passes: other programs would make
+    small operators look large.
     """
 
     us: float
@@ -145,9 +145,9 @@ class Spent:
     covered_us: float  # of all passes
 
     @classmethod
-    def of(cls, run: Callable[[], Any]) -> Spent:
-        """`run` makes passes that are `_marked`."""
-        events = profiling.observed("cpu", run)
+    def of(cls, run: Callable[[], Any]) -> OperatorTime:
+        """Profiles `run`, whose passes are `_marked`."""
+        events = profiling.profiler_events("cpu", run)
         operators = [event for event in events if _OPERATOR.fullmatch(event.name)]
         begins = [e.time_range.start for e in events if e.name == _PASS]
         least = _least(operators, sorted(begins))
@@ -165,9 +165,9 @@ def _marked(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _least(operators: list[Any], begins: list[float]) -> list[tuple[str, float]]:
-    """Each operator of a pass with its own time, the least of all passes.
+    """Returns each operator of a pass with its minimum self time over all passes.
 
-    Where passes differ in what they do, the shortest of them.
+    If the passes run different operators, it returns the shortest pass.
     """
     passes: dict[int, list[tuple[str, float]]] = defaultdict(list)
     order = sorted(operators, key=lambda e: (e.time_range.start, -e.time_range.end))
@@ -186,19 +186,19 @@ def _least(operators: list[Any], begins: list[float]) -> list[tuple[str, float]]
 def _on_gpu(events: list[Any], steps: int) -> dict[str, Any]:
     device = profiling.device_events(events)
     kernels = [event for event in device if profiling.is_kernel(event)]
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "kernels_per_call": len(kernels) / steps,
         "kernel_ms": profiling.covered_us(kernels) / 1e3 / steps,
         "device_ms": profiling.covered_us(device) / 1e3 / steps,
     }
     total = sum(event.time_range.elapsed_us() for event in kernels)
     if total:
-        found["matmul_share"] = min(1.0, _products_us(events, kernels) / total)
-    return found
+        facts["matmul_share"] = min(1.0, _products_us(events, kernels) / total)
+    return facts
 
 
 def _products_us(events: list[Any], kernels: list[Any]) -> float:
-    """The time of products: by the operator that launched them, else by their name."""
+    """Returns the time of products, by launching operator, else by kernel name."""
     left: Counter[str] = Counter()
     for kernel in kernels:
         left[kernel.name] += kernel.time_range.elapsed_us()
@@ -218,20 +218,22 @@ def _is_product(operator: str) -> bool:
 
 
 def trivial(subject: Subject) -> Iterator[dict[str, Any]]:
-    """What an operation costs, as profiled, that has next to nothing to compute."""
+    """Measures the cost of an operation on almost no data."""
     if subject.device == "cuda":
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        given = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
-        small = functools.partial(_small, *given)
-        with Operations() as seen:
+        inputs = torch.rand(1, 8), torch.rand(8, 8), torch.rand(8)
+        small = functools.partial(_small, *inputs)
+        with Operations() as operations:
             small()
-        spent = Spent.of(lambda: [_marked(small)() for _ in range(_TRIVIAL_ROUNDS)])
-    yield {"trivial_op_us": spent.us / seen.count}
+        spent = OperatorTime.of(
+            lambda: [_marked(small)() for _ in range(_TRIVIAL_ROUNDS)]
+        )
+    yield {"trivial_op_us": spent.us / operations.count}
 
 
 def _small(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """A mix of what models are made of."""
+    """Runs a mix of typical operations."""
     y = nn.functional.layer_norm(x, (8,), bias, bias)
     y = nn.functional.linear(y, weight, bias)
     y = torch.relu(y.view(1, 2, 4).transpose(1, 2)) * 2

@@ -1,8 +1,8 @@
-"""Whether an arm's answers are right, before its time is believed.
+"""Judges whether the outputs of a strategy are right.
 
-Comes in: the answers of a pass over a target's calls, as flat mappings from labels to
-tensors and plain values, of the arm, of eager, and of eager in float64. Goes out: a
-`Numerics`. Eager's own error in its working precision is what an arm may err by.
+Takes the outputs of a pass over a target's calls, as flat mappings from labels to
+tensors and plain values: of the strategy, of eager, and of eager in float64. Returns a
+`Numerics`. A strategy may be as inexact as eager itself is in its working precision.
 """
 
 from torchproof.measure.numerics.judgement import Answers, Numerics, judge

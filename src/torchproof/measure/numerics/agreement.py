@@ -1,11 +1,12 @@
-"""One answer against eager's and an exact one: the arithmetic of the verdict.
+"""Compares one output with eager's and with an exact one.
 
-Comes in: the same tensor from the arm, from eager, from float64, and where needed from
-eager runs whose inputs were nudged by a rounding. Goes out: an `Agreement`.
+Takes the same tensor from the strategy, from eager, from float64, and if needed from
+eager runs with perturbed inputs. Returns an `Agreement`.
 
-No element may be further from the exact value than eager's own errors excuse. These are
-looked up among elements of like size, so that neither a few huge elements excuse wrong
-small ones, nor does an element on which eager was lucky count as wrong.
+No element may be further from the exact value than eager's own errors allow. The error
+of an element is compared with eager's errors on elements of similar size. So a few huge
+elements do not excuse wrong small ones, and an element that eager happens to get exact
+does not count as wrong.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from torch import Tensor
 
 Verdict = Literal["same", "rounding", "wrong"]
 
-# As far from eager as a few operations in another order get, in epsilons of the type.
+# The distance from eager after a few reordered operations, in epsilons of the dtype.
 FEW_ROUNDINGS = 4
-# How many times eager's own largest error is excused.
+# The allowed error, as a multiple of eager's own largest error.
 EXCUSE = 8
-# Eager's largest error is known only from this many samples on.
+# The number of samples from which eager's largest error is reliable.
 ENOUGH_SAMPLES = 16
-# Where nothing tells eager's error: epsilons of the element and of the typical one.
-# Short types are summed up in longer ones, so that fewer of their roundings add up.
+# If eager's error is unknown: epsilons of the element and of the typical element.
+# Kernels accumulate short dtypes in longer ones, so fewer roundings add up.
 MANY_ROUNDINGS, MANY_SHORT_ROUNDINGS = 64, 8
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How one answer compares; errors are relative to the largest exact element.
+    """The comparison of one output; errors are relative to the largest exact element.
 
-    `excess` is the worst error in units of what is excused. `final`: no further run of
-    eager could excuse it.
+    `excess` is the worst error relative to the allowed one. `final` says that no
+    further run of eager could excuse it.
     """
 
     verdict: Verdict | None
@@ -53,56 +54,61 @@ def wrong(why: str) -> Agreement:
 
 
 def agree(
-    given: Tensor, eager: Tensor, exact: Tensor | None, nudged: Sequence[Tensor] = ()
+    output: Tensor,
+    eager: Tensor,
+    exact: Tensor | None,
+    perturbed: Sequence[Tensor] = (),
 ) -> Agreement:
-    """Compares tensors of one type and shape; `exact` and `nudged` are of that shape.
+    """Compares tensors of one dtype and shape; `exact` and `perturbed` have that shape.
 
-    Without `exact`, eager stands in for it.
+    Without `exact`, eager takes its place.
     """
     if not eager.is_floating_point() and not eager.is_complex():
-        return _agree_discrete(given, eager, exact, nudged)
+        return _agree_discrete(output, eager, exact, perturbed)
     kind = torch.finfo(eager.dtype)
     e = _doubles(eager)
     x = _doubles(exact) if exact is not None and kind.bits < 64 else e
-    if bool((x.isnan() & ~e.isnan()).any()):  # what float64 shows is another program
+    if bool((x.isnan() & ~e.isnan()).any()):  # the float64 run took another path
         x = e
     return _agree_floats(
-        _Seen(_doubles(given), e, x, tuple(map(_doubles, nudged))), kind
+        _Values(_doubles(output), e, x, tuple(map(_doubles, perturbed))), kind
     )
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """The same numbers from everyone, in float64 and flat."""
+class _Values:
+    """The same tensor from each source, flat and in float64."""
 
-    given: Tensor
+    output: Tensor
     eager: Tensor
     exact: Tensor
-    nudged: tuple[Tensor, ...]
+    perturbed: tuple[Tensor, ...]
 
     @property
     def reference(self) -> Literal["float64", "eager"]:
         return "eager" if self.exact is self.eager else "float64"
 
     def example(self, weight: Tensor) -> str:
-        """The element with the largest weight, as everyone has it."""
+        """Returns the element with the largest weight, as each source has it."""
         at = int(weight.argmax())
-        told = f"element {at} is {self.given[at]:.6g}, eager gives {self.eager[at]:.6g}"
+        text = (
+            f"element {at} is {self.output[at]:.6g}, eager gives {self.eager[at]:.6g}"
+        )
         if self.reference == "float64":
-            told += f", float64 {self.exact[at]:.6g}"
-        return told
+            text += f", float64 {self.exact[at]:.6g}"
+        return text
 
 
-def _agree_floats(seen: _Seen, kind: torch.finfo) -> Agreement:
-    a, e, x = seen.given, seen.eager, seen.exact
-    lost = a.isnan() & ~e.isnan()
-    if bool(lost.any()):
-        return wrong(f"NaN where eager has none, in {_share(lost)}")
-    infinite = _unexcused_infinities(seen, kind)
+def _agree_floats(values: _Values, kind: torch.finfo) -> Agreement:
+    a, e, x = values.output, values.eager, values.exact
+    unexpected = a.isnan() & ~e.isnan()
+    if bool(unexpected.any()):
+        return wrong(f"NaN where eager has none, in {_share(unexpected)}")
+    infinite = _unexcused_infinities(values, kind)
     if bool(infinite.any()):
-        told = seen.example(infinite.int())
-        return wrong(f"infinity on one side only, in {_share(infinite)}: {told}")
-    samples = [s for s in (e, *seen.nudged) if s is not x]
+        example = values.example(infinite.int())
+        return wrong(f"infinity on one side only, in {_share(infinite)}: {example}")
+    samples = [s for s in (e, *values.perturbed) if s is not x]
     noise = torch.zeros_like(x)
     for sample in samples:
         noise = torch.maximum(noise, _distance(sample, x))
@@ -116,7 +122,7 @@ def _agree_floats(seen: _Seen, kind: torch.finfo) -> Agreement:
     why = ""
     if worst > 1:
         verdict = "wrong"
-        why = f"{_share(excess > 1)} too far off: {seen.example(excess)}"
+        why = f"{_share(excess > 1)} too far off: {values.example(excess)}"
     elif bool(e.isnan().any()):
         verdict, why = None, f"eager itself gives NaN, in {_share(e.isnan())}"
     scale = _largest(x)
@@ -124,28 +130,28 @@ def _agree_floats(seen: _Seen, kind: torch.finfo) -> Agreement:
         verdict,
         error=_relative(_largest(error), scale),
         eager_error=None if x is e else _relative(_largest(_distance(e, x)), scale),
-        reference=seen.reference,
+        reference=values.reference,
         why=why,
         excess=worst,
     )
 
 
-def _unexcused_infinities(seen: _Seen, kind: torch.finfo) -> Tensor:
-    """Where only one side is infinite.
+def _unexcused_infinities(values: _Values, kind: torch.finfo) -> Tensor:
+    """Returns where only one side is infinite.
 
-    float64 excuses an infinity where the exact value does not fit into the type, and a
-    finite value where eager overflowed on the way (that value is then compared).
+    float64 excuses an infinity if the exact value does not fit into the dtype, and a
+    finite value if eager overflowed on the way (that value is then compared).
     """
-    a, e, x = seen.given, seen.eager, seen.exact
+    a, e, x = values.output, values.eager, values.exact
     differ = (a != e) & (a.isinf() | e.isinf()) & ~e.isnan()
-    if seen.reference == "eager":
+    if values.reference == "eager":
         return differ
     overflows = (x.abs() >= kind.max * (1 - FEW_ROUNDINGS * kind.eps)) & (a * x > 0)
     return differ & ~torch.where(a.isinf(), overflows, x.isfinite())
 
 
 def _allowed(x: Tensor, noise: Tensor, *, samples: int, kind: torch.finfo) -> Tensor:
-    """How far each element may be off: eager's errors, times what is excused."""
+    """Returns the allowed error of each element, from eager's errors."""
     size = torch.where(x.isfinite(), x.abs(), 0.0)
     few = FEW_ROUNDINGS * kind.eps * size + kind.tiny
     many = (MANY_ROUNDINGS if kind.bits > 16 else MANY_SHORT_ROUNDINGS) * kind.eps
@@ -155,8 +161,8 @@ def _allowed(x: Tensor, noise: Tensor, *, samples: int, kind: torch.finfo) -> Te
         return few
     if samples * size.numel() < ENOUGH_SAMPLES:
         few += many * size
-    # Both bound each of eager's errors: its largest one at this size, and the largest
-    # one relative to the element. A zero is what a kink or a mask cut off.
+    # Two bounds on eager's error hold: its largest error at this size, and its largest
+    # relative error. Zeros come from masks and from functions such as ReLU.
     peak = _peaks(size, noise, samples)
     share = torch.where(noise > 0, noise / size, 0.0).amax()
     relative = torch.where(size > 0, share * size, math.inf)
@@ -164,9 +170,9 @@ def _allowed(x: Tensor, noise: Tensor, *, samples: int, kind: torch.finfo) -> Te
 
 
 def _peaks(size: Tensor, noise: Tensor, samples: int) -> Tensor:
-    """For each element the largest noise among elements of at most about its size.
+    """Returns for each element the largest noise of elements up to its size.
 
-    Elements are sorted into bins by the exponent of their size, zeros below all.
+    Elements are put into bins by the exponent of their size, zeros into the lowest.
     """
     exponent = torch.frexp(size).exponent.long()
     zero = size == 0
@@ -183,27 +189,29 @@ def _peaks(size: Tensor, noise: Tensor, samples: int) -> Tensor:
 
 
 def _agree_discrete(
-    given: Tensor, eager: Tensor, exact: Tensor | None, nudged: Sequence[Tensor]
+    output: Tensor, eager: Tensor, exact: Tensor | None, perturbed: Sequence[Tensor]
 ) -> Agreement:
-    """Integers and truth values: as often off as eager is, where it hangs on rounding.
+    """Compares integers and booleans; they may differ as often as eager's do.
 
-    Such are positions of a largest element, comparisons and rounded values.
+    Rounding changes results such as argmax, comparisons and rounded values.
     """
-    if torch.equal(given, eager):
+    if torch.equal(output, eager):
         return Agreement("same", 0.0, 0.0 if exact is not None else None)
     x = eager if exact is None else exact
     reference: Literal["float64", "eager"] = "eager" if exact is None else "float64"
     unsteady = torch.zeros_like(x, dtype=torch.bool)
-    for sample in (eager, *nudged):
+    for sample in (eager, *perturbed):
         unsteady |= sample != x
-    off = (given != x) & (given != eager)
+    off = (output != x) & (output != eager)
     stray = off & ~unsteady
     excess = int(stray.sum()) / max(int(unsteady.sum()), 0.5)
     if excess <= 1:
         return Agreement("rounding", reference=reference, excess=excess)
     at = int(stray.flatten().int().argmax())
-    told = f"element {at} is {given.flatten()[at]}, eager gives {eager.flatten()[at]}"
-    why = f"{_share(off)} differ: {told}"
+    example = (
+        f"element {at} is {output.flatten()[at]}, eager gives {eager.flatten()[at]}"
+    )
+    why = f"{_share(off)} differ: {example}"
     return Agreement("wrong", reference=reference, why=why, excess=excess)
 
 
@@ -217,9 +225,9 @@ def _doubles(values: Tensor) -> Tensor:
 
 
 def _distance(one: Tensor, other: Tensor) -> Tensor:
-    """Where either is no finite number: none, that is judged by itself."""
-    apart = (one - other).abs()
-    return torch.where(apart.isfinite(), apart, 0.0)
+    """Returns the distances; 0 for infinities and NaN, which are judged separately."""
+    difference = (one - other).abs()
+    return torch.where(difference.isfinite(), difference, 0.0)
 
 
 def _largest(values: Tensor) -> float:

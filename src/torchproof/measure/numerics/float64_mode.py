@@ -1,9 +1,8 @@
-"""The same program computed in float64, with the random numbers it draws as it is.
+"""Runs a program in float64, with the random numbers of its original dtypes.
 
-Comes in: code that computes in any mix of float16, bfloat16 and float32. Inside
-`double_precision` every operation takes and gives float64, whatever types the code asks
-for. Random operations run in the types that `Recording` saw them run in, so that the
-stream of random numbers is the same one.
+Inside `float64_computation`, every operation takes and returns float64, whatever mix
+of float16, bfloat16 and float32 the code asks for. Random operations run in the dtypes
+that `DrawRecorder` recorded, so that the random stream is the same.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ WIDER: dict[torch.dtype, torch.dtype] = {
 Convert = Callable[[Any], Any]
 
 
-class NoDouble(Exception):
-    """The program cannot be computed in float64; says why."""
+class NoFloat64(Exception):
+    """The program cannot run in float64; the message says why."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A random operation, and the types its tensors and `dtype` arguments had."""
+    """A random operation, with the dtypes of its tensors and `dtype` arguments."""
 
     operation: str
     types: tuple[torch.dtype, ...]
 
 
-class Recording(TorchDispatchMode):
-    """Notes the random operations of what runs inside, and changes nothing."""
+class DrawRecorder(TorchDispatchMode):
+    """Records the random operations of the code inside, and changes nothing."""
 
     supports_higher_order_operators = True
 
@@ -57,24 +56,24 @@ class Recording(TorchDispatchMode):
             return parts
         if _draws(func, args, kwargs):
             seen: list[torch.dtype] = []
-            _mapped((args, kwargs), lambda leaf: _note_type(leaf, seen))
+            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, seen))
             self.draws.append(Draw(str(func), tuple(seen)))
         return func(*args, **kwargs)
 
 
 @contextlib.contextmanager
-def double_precision(draws: Sequence[Draw]) -> Iterator[None]:
-    """Everything inside computes in float64; `draws` are of the same code as it is."""
+def float64_computation(draws: Sequence[Draw]) -> Iterator[None]:
+    """Runs the code inside in float64; `draws` are those of its original run."""
     mode = _DoublePrecision(draws)
     with (
         torch.compiler.set_stance("force_eager"),
-        sdpa_kernel(SDPBackend.MATH),  # the fused kernels have no float64
+        sdpa_kernel(SDPBackend.MATH),  # fused kernels do not support float64
         _MixedTypes(),
         mode,
     ):
         yield
-    if mode.left:
-        raise NoDouble("it draws fewer random numbers in float64")
+    if mode.remaining:
+        raise NoFloat64("it draws fewer random numbers in float64")
 
 
 class _DoublePrecision(TorchDispatchMode):
@@ -82,7 +81,7 @@ class _DoublePrecision(TorchDispatchMode):
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         super().__init__()
-        self.left = list(reversed(draws))
+        self.remaining = list(reversed(draws))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -92,13 +91,13 @@ class _DoublePrecision(TorchDispatchMode):
         if _draws(func, args, kwargs):
             return self._draw(func, args, kwargs)
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point():
-            raise NoDouble("it reads the bits of floating-point numbers")
+            raise NoFloat64("it reads the bits of floating-point numbers")
         return _run(func, args, kwargs, convert=wider)
 
     def _draw(self, func: Any, args: Any, kwargs: Any) -> Any:
-        drawn = self.left.pop() if self.left else None
+        drawn = self.remaining.pop() if self.remaining else None
         if drawn is None or drawn.operation != str(func):
-            raise NoDouble("it draws random numbers in another order in float64")
+            raise NoFloat64("it draws random numbers in another order in float64")
         types = iter(drawn.types)
         if func is torch.ops.aten.native_dropout.default:
             return _dropout(func, *args, kind=drawn.types[0])
@@ -106,16 +105,16 @@ class _DoublePrecision(TorchDispatchMode):
 
 
 class _MixedTypes(TorchFunctionMode):
-    """Some functions check that types agree before any operation is dispatched."""
+    """Retries in float64: some functions check dtypes before they dispatch."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         try:
             return func(*args, **kwargs)
         except RuntimeError:
-            found: list[torch.dtype] = []
-            _mapped((args, kwargs), lambda leaf: _note_type(leaf, found))
-            if not WIDER.keys() & set(found):
+            dtypes: list[torch.dtype] = []
+            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
+            if not WIDER.keys() & set(dtypes):
                 raise
         args, kwargs = _mapped((args, kwargs), wider)
         return func(*args, **kwargs)
@@ -125,10 +124,10 @@ class _MixedTypes(TorchFunctionMode):
 
 
 def _run(func: Any, args: Any, kwargs: Any, *, convert: Convert) -> Any:
-    """An operation on converted arguments, its results in float64.
+    """Runs an operation on converted arguments, with results in float64.
 
-    A view must share its argument's memory, so that argument stays as it is; what is
-    written to is computed beside it and copied back in its own type.
+    A view must share the memory of its argument, which is therefore not converted. An
+    argument that is written to is converted, and the result copied back in its dtype.
     """
     stand_ins: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -164,14 +163,14 @@ def _run(func: Any, args: Any, kwargs: Any, *, convert: Convert) -> Any:
 def _dropout(
     func: Any, values: Any, probability: float, train: Any, *, kind: torch.dtype
 ) -> Any:
-    """The mask that is drawn in type `kind`, applied in float64."""
+    """Draws the mask in the dtype `kind` and applies it in float64."""
     _, mask = func(torch.ones_like(values, dtype=kind), probability, train)
     scale = 0.0 if probability == 1 else 1 / (1 - probability)
     return wider(values) * mask * scale, mask
 
 
 def _in_parts(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Under `inference_mode` composite operations arrive whole; else they never do."""
+    """Decomposes composite operations, which only `inference_mode` dispatches whole."""
     if not torch.is_inference_mode_enabled() or not hasattr(func, "decompose"):
         return NotImplemented
     with mode:
@@ -179,14 +178,16 @@ def _in_parts(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any
 
 
 def _draws(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether an operation takes random numbers; attention without dropout does not."""
+    """Whether an operation draws random numbers; attention without dropout does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return False
     declared = func._schema.arguments
-    given = {item.name: item.default_value for item in declared}
-    given |= dict(zip((item.name for item in declared), args, strict=False)) | kwargs
+    arguments = {item.name: item.default_value for item in declared}
+    arguments |= (
+        dict(zip((item.name for item in declared), args, strict=False)) | kwargs
+    )
     return not any(
-        given.get(name, True) in (0, False)
+        arguments.get(name, True) in (0, False)
         for name in ("dropout_p", "dropout", "train", "training")
     )
 
@@ -203,11 +204,11 @@ def _typed(leaf: Any, types: Iterator[torch.dtype]) -> Any:
     return next(types) if isinstance(leaf, torch.dtype) else leaf
 
 
-def _note_type(leaf: Any, seen: list[torch.dtype]) -> Any:
+def _record_dtype(leaf: Any, dtypes: list[torch.dtype]) -> Any:
     if isinstance(leaf, torch.Tensor):
-        seen.append(leaf.dtype)
+        dtypes.append(leaf.dtype)
     elif isinstance(leaf, torch.dtype):
-        seen.append(leaf)
+        dtypes.append(leaf)
     return leaf
 
 

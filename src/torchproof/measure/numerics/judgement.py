@@ -1,4 +1,4 @@
-"""The verdict on all answers of an arm, and which of them it hangs on."""
+"""Reaches the verdict on all outputs of a strategy, and names the decisive one."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torchproof.measure.numerics.agreement import Agreement, Verdict, agree, wro
 
 Answers = Mapping[str, Any]
 
-# An answer that eager itself misses by half its size is nothing but rounding: its
-# relative error says nothing about the others.
+# If eager's own error is half the size of an output, the output is only rounding noise
+# and its relative error tells nothing.
 _ONLY_ROUNDING = 0.5
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """The verdict; None where it cannot be judged, with why.
+    """The verdict; None, with a reason, if the outputs cannot be judged.
 
-    The errors are those of one answer, `where`, relative to its largest element: the
-    most wrong one, else the one with the largest error.
+    The errors are those of one output, `where`, relative to its largest element: the
+    most wrong output, else the one with the largest error.
     """
 
     verdict: Verdict | None
@@ -42,25 +42,27 @@ def judge(
     eager: Answers,
     exact: Answers | None = None,
     *,
-    nudged: Callable[[], Sequence[Answers]] = tuple,
+    perturbed: Callable[[], Sequence[Answers]] = tuple,
 ) -> Numerics:
-    """Compares an arm's answers with eager's, excused by an exact reference.
+    """Compares outputs with eager's; an exact reference may excuse differences.
 
-    `nudged` gives the answers of eager runs on inputs a rounding away; it is asked only
-    if something would be wrong otherwise.
+    `perturbed` returns the outputs of eager runs whose inputs differ by a rounding. It
+    is only called if an output would be wrong otherwise.
     """
-    found: dict[str, Agreement] = {}
+    agreements: dict[str, Agreement] = {}
     others: Sequence[Answers] | None = None
     for label in {**eager, **answers}:
-        found[label] = _judge_one(label, answers, eager, exact or {})
-        if _in_doubt(found[label]):
-            others = nudged() if others is None else others
-            found[label] = _judge_one(label, answers, eager, exact or {}, nudged=others)
-    return _sum_up(found)
+        agreements[label] = _judge_one(label, answers, eager, exact or {})
+        if _in_doubt(agreements[label]):
+            others = perturbed() if others is None else others
+            agreements[label] = _judge_one(
+                label, answers, eager, exact or {}, perturbed=others
+            )
+    return _sum_up(agreements)
 
 
 def _in_doubt(item: Agreement) -> bool:
-    """More runs of eager could excuse it, or are all there is to tell its error."""
+    """Whether more runs of eager could excuse it, or are needed to know its error."""
     if item.verdict == "wrong":
         return not item.final
     return item.verdict == "rounding" and item.reference == "eager"
@@ -72,22 +74,22 @@ def _judge_one(
     eager: Answers,
     exact: Answers,
     *,
-    nudged: Sequence[Answers] = (),
+    perturbed: Sequence[Answers] = (),
 ) -> Agreement:
     if label not in answers or label not in eager:
         return wrong("only eager gives it" if label in eager else "eager gives none")
-    given, expected = answers[label], eager[label]
-    if (difference := _different_form(given, expected)) is not None:
+    output, expected = answers[label], eager[label]
+    if (difference := _different_form(output, expected)) is not None:
         return wrong(difference)
     if not isinstance(expected, (torch.Tensor, bool, int, float, complex)):
         if expected is not None and not isinstance(expected, str):
             return Agreement(None, why=f"{expected} cannot be compared")
-        if given == expected:
+        if output == expected:
             return Agreement("same", 0.0)
-        return wrong(f"it is {given!r}, eager gives {expected!r}")
-    kind = _kind(given, expected)
-    a, e = _tensor(given, kind), _tensor(expected, kind)
-    samples = [_fitting(other.get(label), e) for other in nudged]
+        return wrong(f"it is {output!r}, eager gives {expected!r}")
+    kind = _kind(output, expected)
+    a, e = _tensor(output, kind), _tensor(expected, kind)
+    samples = [_fitting(other.get(label), e) for other in perturbed]
     return agree(
         a.to(e.device),
         e,
@@ -96,17 +98,17 @@ def _judge_one(
     )
 
 
-def _different_form(given: Any, expected: Any) -> str | None:
-    """Another type, element type, shape or device, in words."""
-    if not isinstance(given, torch.Tensor) or not isinstance(expected, torch.Tensor):
-        names = [_type_name(value) for value in (given, expected)]
+def _different_form(output: Any, expected: Any) -> str | None:
+    """Returns how type, dtype, shape or device differ, or None."""
+    if not isinstance(output, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        names = [_type_name(value) for value in (output, expected)]
         if names[0] == names[1]:
             return None
         return f"it is of type {names[0]}, eager gives {names[1]}"
     for name in ("dtype", "shape", "device"):
-        mine, others = getattr(given, name), getattr(expected, name)
-        if mine != others:
-            shown = [list(v) if name == "shape" else v for v in (mine, others)]
+        own, eager = getattr(output, name), getattr(expected, name)
+        if own != eager:
+            shown = [list(v) if name == "shape" else v for v in (own, eager)]
             return f"its {name} is {shown[0]}, eager gives {shown[1]}"
     return None
 
@@ -115,14 +117,14 @@ def _type_name(value: Any) -> str:
     return "Tensor" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _kind(given: Any, expected: Any) -> torch.dtype | None:
-    """The type that Python floats were computed in, as far as their digits tell."""
+def _kind(output: Any, expected: Any) -> torch.dtype | None:
+    """Guesses from their digits in which dtype Python floats were computed."""
     if not isinstance(expected, float):
         return None
-    short = [float(torch.tensor(v, dtype=torch.float32)) for v in (given, expected)]
+    short = [float(torch.tensor(v, dtype=torch.float32)) for v in (output, expected)]
     same = all(
         mine == value or value != value
-        for mine, value in zip(short, (given, expected), strict=True)
+        for mine, value in zip(short, (output, expected), strict=True)
     )
     return torch.float32 if same else torch.float64
 
@@ -136,7 +138,7 @@ def _tensor(value: Any, kind: torch.dtype | None = None) -> torch.Tensor:
 
 
 def _fitting(value: Any, like: torch.Tensor) -> torch.Tensor | None:
-    """A reference's answer, unless it is of another form than eager's."""
+    """Returns a reference output as a tensor, if its shape and kind match eager's."""
     if not isinstance(value, (torch.Tensor, bool, int, float, complex)):
         return None
     kind = torch.float64 if isinstance(value, float) else None
@@ -148,20 +150,20 @@ def _fitting(value: Any, like: torch.Tensor) -> torch.Tensor | None:
     return tensor if alike else None
 
 
-def _sum_up(found: Mapping[str, Agreement]) -> Numerics:
+def _sum_up(agreements: Mapping[str, Agreement]) -> Numerics:
     verdicts: tuple[Verdict | None, ...] = ("wrong", None, "rounding", "same")
-    all_given = {item.verdict for item in found.values()}
-    verdict = next((v for v in verdicts if v in all_given), None)
-    if not found:
-        return Numerics(None, why="the target gives no answers that can be compared")
-    shown = [(k, item) for k, item in found.items() if item.verdict == verdict]
+    reached = {item.verdict for item in agreements.values()}
+    verdict = next((v for v in verdicts if v in reached), None)
+    if not agreements:
+        return Numerics(None, why="the target has no outputs that can be compared")
+    shown = [(k, item) for k, item in agreements.items() if item.verdict == verdict]
     if verdict == "wrong":
         where, worst = max(shown, key=lambda pair: pair[1].excess)
     elif verdict is None:
         where, worst = shown[0]
     else:
         where, worst = max(shown, key=lambda pair: _shown_error(pair[1]))
-    exact = any(item.reference == "float64" for item in found.values())
+    exact = any(item.reference == "float64" for item in agreements.values())
     return Numerics(
         verdict,
         worst.error,

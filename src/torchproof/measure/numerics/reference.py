@@ -1,7 +1,7 @@
-"""What an arm's answers are judged by: eager as it is, in float64, and nudged.
+"""Computes reference outputs: eager, eager in float64, and with perturbed inputs.
 
-Comes in: how to make a target anew and how to take its answers. Goes out: a
-`Reference`, whose `judge` gives the verdict on an arm's answers.
+Takes functions that build a target and run it. Returns a `Reference`, whose `judge`
+reaches the verdict on the outputs of a strategy.
 """
 
 from __future__ import annotations
@@ -14,83 +14,86 @@ import torch
 
 from torchproof.measure.numerics.float64_mode import (
     Draw,
-    NoDouble,
-    Recording,
-    double_precision,
+    DrawRecorder,
+    NoFloat64,
+    float64_computation,
     wider,
 )
 from torchproof.measure.numerics.judgement import Answers, Numerics, judge
-from torchproof.measure.numerics.swap_tensors import holding
+from torchproof.measure.numerics.swap_tensors import swapped_values
 from torchproof.records import one_line
 
 T = TypeVar("T")
-# Eager runs on nudged inputs, taken only if an answer is in doubt.
-NUDGES = 4
+# Eager runs on perturbed inputs, which are only made if an output is in doubt.
+PERTURBED_RUNS = 4
 
 
 @dataclass(frozen=True)
 class Reference:
-    """`exact` is None where float64 could not be computed, `why` says why.
+    """`exact` is None if there is no float64 run, and `why` says why.
 
-    `draws`: the target takes random numbers from torch.
+    `draws` says that the target draws random numbers from torch.
     """
 
     eager: Answers
     exact: Answers | None
     why: str
     draws: bool
-    nudged: Callable[[], Sequence[Answers]] = tuple
+    perturbed: Callable[[], Sequence[Answers]] = tuple
 
     def judge(self, answers: Answers) -> Numerics:
-        return judge(answers, self.eager, self.exact, nudged=self.nudged)
+        return judge(answers, self.eager, self.exact, perturbed=self.perturbed)
 
 
 def reference(make: Callable[[], T], run: Callable[[T], Answers]) -> Reference:
-    """Eager's answers and what they are worth.
+    """Computes eager's outputs, and those that tell how exact they are.
 
-    `make` gives the target anew, whatever holds its function and its calls; `run` takes
-    the answers of one pass over it, seeded. Both run several times.
+    `make` builds the target, `run` runs one seeded pass over it and returns the
+    outputs. Both are called several times.
     """
-    recording, made = Recording(), make()
-    with torch.compiler.set_stance("force_eager"), recording:
-        eager = run(made)
-    exact, why = _exact(make, run, recording.draws)
-    nudged: list[Answers] = []
+    recorder = DrawRecorder()
+    target = make()
+    with torch.compiler.set_stance("force_eager"), recorder:
+        eager = run(target)
+    exact, why = _exact(make, run, recorder.draws)
+    perturbed: list[Answers] = []
 
-    def nudge() -> Sequence[Answers]:
-        if not nudged:
-            nudged.extend(_nudged(make(), run, seed) for seed in range(NUDGES))
-        return nudged
+    def perturb() -> Sequence[Answers]:
+        if not perturbed:
+            perturbed.extend(
+                _perturbed(make(), run, seed) for seed in range(PERTURBED_RUNS)
+            )
+        return perturbed
 
-    return Reference(eager, exact, why, bool(recording.draws), nudge)
+    return Reference(eager, exact, why, bool(recorder.draws), perturb)
 
 
 def _exact(
     make: Callable[[], T], run: Callable[[T], Answers], draws: Sequence[Draw]
 ) -> tuple[Answers | None, str]:
-    made = make()
+    target = make()
     try:
-        with holding(made, wider), double_precision(draws):
-            return run(made), ""
-    except NoDouble as error:
+        with swapped_values(target, wider), float64_computation(draws):
+            return run(target), ""
+    except NoFloat64 as error:
         return None, f"no float64 reference: {error}"
-    except Exception as error:  # whatever the target's code does with float64
-        told = one_line(f"{type(error).__name__}: {error}", 200)
-        return None, f"no float64 reference: {told}"
+    except Exception as error:  # the target's code may fail with float64
+        message = one_line(f"{type(error).__name__}: {error}", 200)
+        return None, f"no float64 reference: {message}"
 
 
-def _nudged(made: T, run: Callable[[T], Answers], seed: int) -> Answers:
-    """Eager's answers with every number it starts from about one rounding away."""
+def _perturbed(target: T, run: Callable[[T], Answers], seed: int) -> Answers:
+    """Runs eager with every floating-point input changed by about one rounding."""
 
-    def nudge(values: torch.Tensor) -> torch.Tensor:
+    def perturb(values: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator(values.device).manual_seed(seed)
         parts = torch.view_as_real(values) if values.is_complex() else values
-        by = torch.empty(parts.shape, device=parts.device, dtype=torch.float64)
-        by.uniform_(-1, 1, generator=generator)
-        near = (parts * (1 + by * torch.finfo(parts.dtype).eps)).to(parts.dtype)
-        # Whole numbers are counts, masks and indices: exact in every arm.
+        noise = torch.empty(parts.shape, device=parts.device, dtype=torch.float64)
+        noise.uniform_(-1, 1, generator=generator)
+        near = (parts * (1 + noise * torch.finfo(parts.dtype).eps)).to(parts.dtype)
+        # Whole numbers are counts, masks and indices: exact in every strategy.
         near = torch.where(parts == parts.round(), parts, near)
         return torch.view_as_complex(near) if values.is_complex() else near
 
-    with torch.compiler.set_stance("force_eager"), holding(made, nudge):
-        return run(made)
+    with torch.compiler.set_stance("force_eager"), swapped_values(target, perturb):
+        return run(target)

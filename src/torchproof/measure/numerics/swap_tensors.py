@@ -1,9 +1,9 @@
-"""The tensors a target holds, given other values for a while.
+"""Swaps the values of a target's tensors for a while.
 
-Comes in: the target's function and its calls. Every floating-point tensor that can be
-reached from them (parameters, buffers, inputs, caches, closures, globals its code
-names) holds converted values inside `holding`, and its own again afterwards. Tensors
-stay the same objects and go on sharing memory as before.
+Takes the target's function and its calls. Inside `swapped_values`, every floating-point
+tensor that is reachable from them (parameters, buffers, inputs, caches, closures,
+globals that the code names) has converted values; afterwards it has its own again.
+Tensors stay the same objects and share memory as before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _LEAVES = (str, bytes, int, float, complex, type, types.ModuleType, torch.Genera
 
 
 @contextlib.contextmanager
-def holding(
+def swapped_values(
     roots: Any, convert: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[None]:
-    """`convert` gets the memory of each storage, flat; the result may have any type."""
+    """`convert` gets each storage as a flat tensor and may return any dtype."""
     memory: dict[tuple[int, torch.dtype], torch.Tensor] = {}
     before: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = []
     try:
@@ -36,20 +36,21 @@ def holding(
             if key not in memory:
                 flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
                 memory[key] = convert(flat.set_(storage))
-            own, gradient = tensor.data, tensor.grad if tensor.is_leaf else None
-            before.append((tensor, own, gradient))
-            shape = (own.size(), own.stride(), own.storage_offset())
-            _hold(tensor, memory[key].as_strided(*shape), gradient)
+            original = tensor.data
+            gradient = tensor.grad if tensor.is_leaf else None
+            before.append((tensor, original, gradient))
+            shape = (original.size(), original.stride(), original.storage_offset())
+            _set_values(tensor, memory[key].as_strided(*shape), gradient)
         yield
     finally:
-        for tensor, own, gradient in reversed(before):
-            _hold(tensor, own, gradient)
+        for tensor, original, gradient in reversed(before):
+            _set_values(tensor, original, gradient)
 
 
-def _hold(
+def _set_values(
     tensor: torch.Tensor, values: torch.Tensor, gradient: torch.Tensor | None
 ) -> None:
-    """A gradient has the type of its tensor, so it goes before and comes after."""
+    """Sets values and gradient; the gradient must have the dtype of its tensor."""
     if tensor.is_leaf:
         tensor.grad = None
     tensor.data = values
@@ -69,21 +70,21 @@ def _can_change(tensor: torch.Tensor) -> bool:
 
 
 def reachable(root: Any) -> Iterator[torch.Tensor]:
-    """The tensors an object holds, through what a user's program is made of."""
+    """Yields the tensors that are reachable from an object."""
     waiting: list[Any] = [root]
     seen: dict[int, Any] = {}
     while waiting and len(seen) < _MOST_OBJECTS:
         value = waiting.pop()
         if id(value) in seen or isinstance(value, _LEAVES):
             continue
-        seen[id(value)] = value  # kept, so that no other object gets its address
+        seen[id(value)] = value  # keeps it alive, so that its id stays unique
         if isinstance(value, torch.Tensor):
             yield value
         else:
-            waiting.extend(_held(value))
+            waiting.extend(_referents(value))
 
 
-def _held(value: Any) -> Iterator[Any]:
+def _referents(value: Any) -> Iterator[Any]:
     if isinstance(value, dict):
         yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):
@@ -93,7 +94,7 @@ def _held(value: Any) -> Iterator[Any]:
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.FunctionType):
-        yield from _held_by_function(value)
+        yield from _referents_of_function(value)
     elif isinstance(value, types.CellType):
         with contextlib.suppress(ValueError):  # not yet assigned
             yield value.cell_contents
@@ -104,7 +105,7 @@ def _held(value: Any) -> Iterator[Any]:
             yield getattr(value, name, None)
 
 
-def _held_by_function(function: types.FunctionType) -> Iterator[Any]:
+def _referents_of_function(function: types.FunctionType) -> Iterator[Any]:
     yield from function.__closure__ or ()
     yield from function.__defaults__ or ()
     yield getattr(function, "__wrapped__", None)

@@ -1,8 +1,8 @@
-"""Part `lifetimes` of a check: the target run once more, with watchers around it.
+"""Part `lifetimes` of a check: runs the target once more, under watchers.
 
-Comes in: a target and how to run it. Goes out: events about CUDA graphs, the counts
-that belong to them, and the status of the part. This file runs in the parent, without
-torch; `running` is what the child process does.
+Takes a target and its options. Returns events about CUDA graphs, their counts, and the
+status of the part. This file runs in the parent, without torch. The child process runs
+`running.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.observe import capture
-from torchproof.observe.audit import events as told
+from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
 from torchproof.records import Event, Finding, Part
 from torchproof.targets import Options, Target
 
-CODES = ("CG", "HS")  # of the rules about what the watchers saw
-_NOTHING = "nothing compiles with CUDA graphs"
-_SIMULATED = "on the CPU, with the lifetimes that CUDA graphs would give"
+CODES = ("CG", "HS")  # prefixes of the rules that read the watchers' events
+_NO_GRAPHS = "nothing compiles with CUDA graphs"
+_SIMULATED = "simulated on the CPU, with the tensor lifetimes of CUDA graphs"
 
 
 @dataclass(frozen=True)
-class Audited:
-    """What the audit of a target gave."""
+class AuditResult:
+    """The events, counts and status of one audit."""
 
     status: Part
     events: tuple[Event, ...] = ()
@@ -33,7 +33,7 @@ class Audited:
     interrupted: bool = False
 
     def part(self, findings: Iterable[Finding]) -> Part:
-        """The part's status: `found` where one of its own findings is open."""
+        """The part's status: `found` if one of its own findings is open."""
         if self.status.status in {"passed", "failed"} and any(
             f.status == "open" and f.code.startswith(CODES) for f in findings
         ):
@@ -41,37 +41,41 @@ class Audited:
         return self.status
 
 
-def audit(target: Target, options: Options, progress: Callable[[str], None]) -> Audited:
-    """Runs the target in a child of its own, real, under all watchers."""
+def audit(
+    target: Target, options: Options, progress: Callable[[str], None]
+) -> AuditResult:
+    """Runs the target in a child process under all watchers."""
     progress("lifetimes: running the target under watchers")
-    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     job = capture.job(target, options)
-    seen = follow("torchproof.observe.audit", job, lambda entry, seconds: None, under)
-    return Audited(
-        status=_status(seen, target),
-        events=told.events(seen.entries),
-        counts=told.counts(seen.entries),
-        environment=seen.last("environment"),
-        interrupted=seen.ending == "interrupted",
+    child = follow(
+        "torchproof.observe.audit", job, lambda entry, seconds: None, conditions
+    )
+    return AuditResult(
+        status=_status(child, target),
+        events=entry_events.events(child.entries),
+        counts=entry_events.counts(child.entries),
+        environment=child.last("environment"),
+        interrupted=child.ending == "interrupted",
     )
 
 
-def skipped(why: str) -> Audited:
-    return Audited(Part("skipped", why), counts=told.counts(()))
+def skipped(why: str) -> AuditResult:
+    return AuditResult(Part("skipped", why), counts=entry_events.counts(()))
 
 
-def _status(seen: Followed, target: Target) -> Part:
-    if unusable := seen.last("unusable"):
+def _status(child: Followed, target: Target) -> Part:
+    if unusable := child.last("unusable"):
         return Part("failed", unusable["message"])
-    if why := seen.failure(script=target.kind == "script"):
+    if why := child.failure(script=target.kind == "script"):
         return Part("failed", why)
-    if seen.ending != "finished":
-        return Part("failed", f"ended by {seen.ending}")
-    asked = told.asked(seen.entries)
-    failures = seen.of("call_failed")
-    if failures and not seen.of("dead_read"):
+    if child.ending != "finished":
+        return Part("failed", f"ended by {child.ending}")
+    requested = entry_events.requested_graphs(child.entries)
+    failures = child.of("call_failed")
+    if failures and not child.of("dead_read"):
         first = failures[0]
         return Part("failed", f"call {first['call']}: {first['message']}")
-    if not asked.graphs:
-        return Part("skipped", _NOTHING)
-    return Part("passed", _SIMULATED if asked.simulated else "")
+    if not requested.graphs:
+        return Part("skipped", _NO_GRAPHS)
+    return Part("passed", _SIMULATED if requested.simulated else "")

@@ -1,7 +1,7 @@
-"""The line that stored a tensor where its holder was found.
+"""Finds the statement that stored a tensor in a variable, attribute or container.
 
-Comes in: the way to the tensor, as its referrers gave it, and the stack that produced
-it. Goes out: the statement that binds that name, nearest to the producing line.
+Takes the path to the tensor, as `referrers` found it, and the stack that produced it.
+Returns the statement that binds that name, nearest to the producing line.
 """
 
 from __future__ import annotations
@@ -14,90 +14,106 @@ from dataclasses import dataclass
 
 from torchproof.records import Frame, blame
 
-_ADDING = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault"}
-_ADDING |= {"put", "__setitem__", "register_buffer"}
+_ADDING_METHODS = {
+    "__setitem__",
+    "add",
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "put",
+    "register_buffer",
+    "setdefault",
+    "update",
+}
 _CONTAINERS = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _FILE = (1, 10**9)  # the lines outside of functions
 
 
 @dataclass(frozen=True)
-class _Store:
-    """A statement that binds `name`, or adds to what it names."""
+class _Binding:
+    """A statement that binds `name`, or adds to the container of that name."""
 
     name: str
     attribute: bool
     first: int
     last: int
     function: tuple[int, int]
-    calls: bool  # whether what is bound comes out of a call
+    calls: bool  # whether the value comes from a call
 
 
-def stored_at(path: str, frames: Sequence[Frame]) -> Frame | None:
-    """Where `path` was bound, in a function that ran; None if the source does not tell.
+def assignment_site(path: str, frames: Sequence[Frame]) -> Frame | None:
+    """Where a function on the stack binds `path`; None if the source does not show it.
 
-    The innermost function that binds it counts, and the last name on the way that one
-    of them binds. An attribute that none of them binds may be bound by another function
-    of their files. To name an object again is no store of what it holds.
+    The last name of the path that one of the functions binds decides, and the innermost
+    of these functions. If none binds an attribute, another function of the same files
+    may. A second name for an object does not store what the object contains.
     """
     bound = _bound(path)
     for name, attribute in bound:
         another_name = not attribute and len(bound) > 1
         for frame in reversed(frames):
             inside = _inside(frame, name, attribute)
-            inside = [store for store in inside if store.calls or not another_name]
+            inside = [
+                binding for binding in inside if binding.calls or not another_name
+            ]
             if inside:
                 line = frame.line
                 return _frame(frame.file, min(inside, key=lambda s: _distance(s, line)))
-        if attribute and (found := _only_store(name, frames)):
-            return found
+        if attribute and (site := _only_binding(name, frames)):
+            return site
     return None
 
 
-def _only_store(attribute: str, frames: Sequence[Frame]) -> Frame | None:
-    """The one line in the files of these frames that binds this attribute."""
+def _only_binding(attribute: str, frames: Sequence[Frame]) -> Frame | None:
+    """The line that binds this attribute, if the files of the frames have only one."""
     files = dict.fromkeys(frame.file for frame in frames)
-    found = {
-        _frame(file, store)
+    sites = {
+        _frame(file, binding)
         for file in files
-        for store in _read(file)[0]
-        if store.attribute and store.name == attribute
+        for binding in _read(file)[0]
+        if binding.attribute and binding.name == attribute
     }
-    return found.pop() if len(found) == 1 else None
+    return sites.pop() if len(sites) == 1 else None
 
 
-def _inside(frame: Frame, name: str, attribute: bool) -> list[_Store]:
-    """The stores of a name in the function of a frame."""
-    stores, functions = _read(frame.file)
+def _inside(frame: Frame, name: str, attribute: bool) -> list[_Binding]:
+    """The statements that bind a name in the function of a frame."""
+    bindings, functions = _read(frame.file)
     function = max(f for f in functions if f[0] <= frame.line <= f[1])
     return [
-        store
-        for store in stores
-        if (store.name, store.attribute, store.function) == (name, attribute, function)
+        binding
+        for binding in bindings
+        if (binding.name, binding.attribute, binding.function)
+        == (name, attribute, function)
     ]
 
 
 def _bound(path: str) -> list[tuple[str, bool]]:
-    """Names that statements bind: `keys`, `past`, `self` of `self.past[3].keys`."""
+    """The names in a path, last first: `keys`, `past`, `self` of `self.past[3].keys`.
+
+    Each comes with whether it is an attribute.
+    """
     if path.endswith(".grad"):
         return []
     first, *others = re.sub(r"\[[^\]]*\]", "", path).split(".")
     return [*((name, True) for name in reversed(others)), (first, False)]
 
 
-def _distance(store: _Store, line: int) -> tuple[bool, int]:
-    """Statements that end before the line come last."""
-    return store.last < line, abs(store.first - line)
+def _distance(binding: _Binding, line: int) -> tuple[bool, int]:
+    """The sort key of a statement: those that end before the line come last."""
+    return binding.last < line, abs(binding.first - line)
 
 
-def _frame(file: str, store: _Store) -> Frame:
-    code = blame.source_line(file, store.first).strip()
-    return Frame(file, store.first, "", code)
+def _frame(file: str, binding: _Binding) -> Frame:
+    code = blame.source_line(file, binding.first).strip()
+    return Frame(file, binding.first, "", code)
 
 
 @functools.lru_cache(maxsize=64)
-def _read(file: str) -> tuple[tuple[_Store, ...], frozenset[tuple[int, int]]]:
-    """The stores of a file, and the first and last lines of its functions."""
+def _read(file: str) -> tuple[tuple[_Binding, ...], frozenset[tuple[int, int]]]:
+    """The binding statements of a file, and its functions' first and last lines."""
     try:
         tree = ast.parse("".join(blame.lines_of(file)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -111,19 +127,26 @@ def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, int]:
     return first, function.end_lineno or function.lineno
 
 
-def _walk(node: ast.AST, function: tuple[int, int]) -> Iterator[_Store]:
+def _walk(node: ast.AST, function: tuple[int, int]) -> Iterator[_Binding]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.stmt):
             lines = child.lineno, child.end_lineno or child.lineno
             for name, attribute in _targets(child):
                 calls = any(isinstance(part, ast.Call) for part in ast.walk(child))
-                yield _Store(name, attribute, *lines, function, calls)
+                yield _Binding(
+                    name=name,
+                    attribute=attribute,
+                    first=lines[0],
+                    last=lines[1],
+                    function=function,
+                    calls=calls,
+                )
         inner = _lines(child) if isinstance(child, _FUNCTIONS) else function
         yield from _walk(child, inner)
 
 
 def _is_empty(value: ast.expr | None) -> bool:
-    """A constant, or a container with nothing in it yet: no tensor is stored."""
+    """Whether the value is a constant or an empty container, so stores no tensor."""
     if isinstance(value, ast.Call):
         called = ast.unparse(value.func).rpartition(".")[2]
         return called in _CONTAINERS and not any(
@@ -146,7 +169,7 @@ def _targets(statement: ast.stmt) -> Iterator[tuple[str, bool]]:
         yield from _names(statement.target)
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         called = statement.value.func
-        if isinstance(called, ast.Attribute) and called.attr in _ADDING:
+        if isinstance(called, ast.Attribute) and called.attr in _ADDING_METHODS:
             yield from _names(called.value)
 
 

@@ -1,6 +1,6 @@
-"""What the watchers wrote, as events for the rules and counts for the run.
+"""Turns the watchers' entries into events for the rules and counts for the run.
 
-Loaded by the parent, without torch: nothing imported here may load it.
+The parent loads this file without torch, so no import here may load torch.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _LIFETIMES = ("dead_read", "dead_held")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How many graphs asked for CUDA graphs, and whether their trees were simulated."""
+class RequestedGraphs:
+    """How many graphs requested CUDA graphs, and whether they were simulated."""
 
     graphs: int
     simulated: bool
@@ -30,17 +30,17 @@ def events(entries: Entries) -> tuple[Event, ...]:
 
 
 def counts(entries: Entries) -> dict[str, Any]:
-    """What the watchers counted, for the run's `counts`; None where nobody did."""
+    """The watchers' counts, for the run's `counts`; None for what was not counted."""
     return outcomes.counts(entries)
 
 
-def asked(entries: Entries) -> Asked:
+def requested_graphs(entries: Entries) -> RequestedGraphs:
     graphs = [entry for entry in entries if entry["kind"] == "graph_asked"]
-    return Asked(len(graphs), any(entry["simulated"] for entry in graphs))
+    return RequestedGraphs(len(graphs), any(entry["simulated"] for entry in graphs))
 
 
 def _lifetimes(entries: Entries) -> Iterator[Event]:
-    """One event for each tensor that outlived its memory."""
+    """One event for each tensor that was held after its memory was reused."""
     for entry in entries:
         if entry["kind"] not in _LIFETIMES:
             continue

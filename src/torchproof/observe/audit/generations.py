@@ -1,19 +1,18 @@
-"""When the memory of a compiled graph's outputs is gone: the rule of CUDA graph trees.
+"""When CUDA graph trees reuse the memory of a compiled graph's outputs.
 
-Graphs that run one after the other share a pool, and their outputs keep their memory
-while the generation lasts that they belong to. A generation ends when a graph runs and
+Graphs that run one after the other share a memory pool. Their outputs keep their memory
+until their generation ends. A generation ends when a graph runs and
 
 - the program has called `torch.compiler.cudagraph_mark_step_begin()` since the last
-  run; or, in a program that never calls it, a compiled function has been entered since
+  run; or, in a program that never calls it, a compiled function has been called since
   then, and
-- no backward is awaited: a forward that will have one awaits it until any backward has
-  run. Once a program marks its steps, this no longer holds a generation up.
+- no backward is pending: a forward that needs gradients stays pending until any
+  backward has run. A program that marks its steps ends the generation regardless.
 
-What is alive then is overwritten: torch says so while it warms up and records, and says
-nothing when it replays. Where everything is dead already nothing is lost. Outputs that
-share memory with an input that is not an earlier output (a parameter, a buffer) are not
-the graph's own, and neither are those of a graph that changes such an input in place
-and so is not run as a CUDA graph.
+Outputs that are still alive are then overwritten. Torch raises while it warms up and
+records, and is silent when it replays. An output that shares memory with an input other
+than an earlier output (a parameter, a buffer) does not belong to the graph. Neither do
+the outputs of a graph that mutates such an input: it does not run as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 
-class Mortal(Protocol):
-    """Something with memory of a graph."""
+class HasLifetime(Protocol):
+    """An output in the memory of a graph; `alive` while a tensor uses the memory."""
 
     @property
     def alive(self) -> bool: ...
 
 
-Output = TypeVar("Output", bound=Mortal)
+Output = TypeVar("Output", bound=HasLifetime)
 
 
 class Generations(Generic[Output]):
-    """The outputs of the generation that runs, and when it ends."""
+    """The outputs of the current generation, and the rule for its end."""
 
     def __init__(self) -> None:
         self.path: list[Output] = []
@@ -41,7 +40,7 @@ class Generations(Generic[Output]):
         self._awaits_backward = False
 
     def begin_run(self, number: int, *, marked: bool) -> list[Output]:
-        """Before a graph runs in generation `number`: the outputs whose memory goes."""
+        """The live outputs whose memory a graph of generation `number` will reuse."""
         alive = [output for output in self.path if output.alive]
         if not alive:
             self.path = []
@@ -58,7 +57,7 @@ class Generations(Generic[Output]):
         self.ran(mode)
 
     def ran(self, mode: str) -> None:
-        """A graph ran, if not as a CUDA graph: a backward is awaited no more."""
+        """Notes that a graph ran in this mode, whether or not as a CUDA graph."""
         if mode == "forward":
             self._awaits_backward = True
         elif mode == "backward":

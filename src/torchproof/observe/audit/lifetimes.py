@@ -1,9 +1,10 @@
-"""Tensors that outlive the memory they live in: the watcher of part `lifetimes`.
+"""The watcher for tensors that are used or held after their memory was reused.
 
-Every output of a graph that runs as a CUDA graph, or would on a GPU, gets the lifetime
-that `generations` gives it. Afterwards its memory is dead. On the CPU it is filled with
-NaN; on CUDA the next graph writes to it. A use of dead memory is an entry `dead_read`;
-what is held two generations on and not used is an entry `dead_held`.
+Every output of a graph that runs as a CUDA graph, or would on a GPU, has the lifetime
+that `generations` defines. After that its memory is dead: on the CPU this watcher fills
+it with NaN, on CUDA the next graph overwrites it. A use of dead memory is written as an
+entry `dead_read`. An output that is still held two generations later without being used
+is written as an entry `dead_held`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torchproof import torch_private
 from torchproof.observe.audit import stacks
 from torchproof.observe.audit.generations import Generations
-from torchproof.observe.audit.reporter import Output, Telling
+from torchproof.observe.audit.reporter import Output, Reporter
 from torchproof.records import Frame
 from torchproof.torch_private import (
     Graph,
@@ -31,20 +32,21 @@ from torchproof.torch_private import (
 
 
 class Lifetimes:
-    """Follows outputs through generations, and sees who uses them afterwards."""
+    """Follows outputs through generations and reports later uses."""
 
     def __init__(self, write: Callable[..., None]) -> None:
-        self._write, self._telling = write, Telling(write)
+        self._write = write
+        self._reporter = Reporter(write)
         self._generations: Generations[Output] = Generations()
-        self._living: dict[int, Output] = {}  # those of the generation that runs
+        self._living: dict[int, Output] = {}  # outputs of the current generation
         self._dead: dict[int, Output] = {}
         self._graphs: set[Graph] = set()
         self._number: int | None = None
         self._runs = 0
-        self._mark: tuple[Frame, ...] = ()  # where the program marked a step last
+        self._mark: tuple[Frame, ...] = ()  # where the program last marked a step
         self._call: int | None = None
         self._local = threading.local()
-        self._off = False  # graphs that are compiled keep calling this watcher
+        self._off = False  # compiled graphs keep calling this watcher afterwards
         self._operations = Operations(self._operation, self._stands_for_cuda)
         self._hooks = contextlib.ExitStack()
 
@@ -60,7 +62,7 @@ class Lifetimes:
 
     def __exit__(self, *error: Any) -> None:
         self._hooks.close()
-        self._telling.close()
+        self._reporter.close()
         self._off = True
 
     def before_call(self, index: int) -> None:
@@ -87,8 +89,8 @@ class Lifetimes:
 
         return leave
 
-    def _converted(self, convert: Callable[[], Any], asked: Any) -> Any:
-        """Dynamo traces as if nobody watched."""
+    def _converted(self, convert: Callable[[], Any], request: Any) -> Any:
+        """Hides the watcher's modes while Dynamo traces."""
         with self._operations.hidden():
             return convert()
 
@@ -103,7 +105,7 @@ class Lifetimes:
         return watched
 
     def _site(self) -> tuple[Frame, ...]:
-        """The stack of the call that is running, from outside of compiled code."""
+        """The stack at which the running call entered compiled code."""
         site: tuple[Frame, ...] | None = getattr(self._local, "site", None)
         return stacks.user_stack() if site is None else site
 
@@ -113,20 +115,20 @@ class Lifetimes:
         self._local.run = None
         if self._off:
             return
-        if graph.asks and graph not in self._graphs:
+        if graph.wants_cudagraph and graph not in self._graphs:
             self._graphs.add(graph)
             self._write("graph_asked", mode=graph.mode, simulated=graph.simulated)
         keys = [cudagraph_trees.memory_key(each) for each in inputs]
         path = {output.memory.key for output in self._generations.path}
-        owns = graph.asks and all(keys[i] in path for i in graph.changes)
+        owns = graph.wants_cudagraph and all(keys[i] in path for i in graph.mutates)
         if owns:
             number, marked = cudagraph_trees.generation()
-            gone = self._generations.begin_run(number, marked=marked)
-            self._bury(gone, number, (marked and self._mark) or self._site())
+            expired = self._generations.begin_run(number, marked=marked)
+            self._expire(expired, number, (marked and self._mark) or self._site())
         what = "the backward" if graph.mode == "backward" else "a compiled graph"
         self._used(what, inputs, self._site())
         if owns:
-            # As objects: else memory that is freed meanwhile could lend its address.
+            # As objects: the address of memory freed meanwhile could be reused.
             self._local.run = [
                 Memory(each)
                 for each, key in zip(inputs, keys, strict=True)
@@ -136,36 +138,39 @@ class Lifetimes:
     def ends(self, graph: Graph, outputs: Any) -> None:
         foreign: list[Memory] | None = self._local.run
         if foreign is None:
-            if graph.asks and graph.mode == "backward":
+            if graph.wants_cudagraph and graph.mode == "backward":
                 self.ran_backward()
             return
         self._runs += 1
-        known = {memory.key for memory in foreign}
-        known |= {output.memory.key for output in self._generations.path}
-        given = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-        made = list(self._made(graph, given, known))
-        self._generations.end_run(cudagraph_trees.generation()[0], graph.mode, made)
+        foreign_keys = {memory.key for memory in foreign}
+        foreign_keys |= {output.memory.key for output in self._generations.path}
+        tensors = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        new_outputs = list(self._new_outputs(graph, tensors, foreign_keys))
+        self._generations.end_run(
+            cudagraph_trees.generation()[0], graph.mode, new_outputs
+        )
         self._living = {each.memory.key: each for each in self._generations.path}
 
     def ran_backward(self) -> None:
         self._generations.ran("backward")
 
-    def _made(
-        self, graph: Graph, tensors: Iterable[Any], known: set[int]
+    def _new_outputs(
+        self, graph: Graph, tensors: Iterable[Any], foreign_keys: set[int]
     ) -> Iterable[Output]:
-        site, function = self._site(), stacks.compiled_function()
+        site = self._site()
+        function = stacks.compiled_function()
         for tensor in tensors:
             key = (
                 cudagraph_trees.memory_key(tensor)
                 if isinstance(tensor, torch.Tensor)
                 else None
             )
-            if key is None or key in known or not tensor.numel():
+            if key is None or key in foreign_keys or not tensor.numel():
                 continue
-            known.add(key)
+            foreign_keys.add(key)
             yield Output(
-                Memory(tensor),
-                tensor.dtype,
+                memory=Memory(tensor),
+                dtype=tensor.dtype,
                 role="gradient" if graph.mode == "backward" else "output",
                 producer=site,
                 function=function,
@@ -174,15 +179,17 @@ class Lifetimes:
                 poisons=graph.simulated,
             )
 
-    def _bury(
-        self, gone: Iterable[Output], number: int, begun_at: tuple[Frame, ...]
+    def _expire(
+        self, outputs: Iterable[Output], number: int, begun_at: tuple[Frame, ...]
     ) -> None:
+        """Marks outputs as dead: generation `number` reuses their memory."""
         if number != self._number:
             self._number = number
             self._dead = {k: v for k, v in self._dead.items() if v.alive}
-            self._survivors(number)
-        for output in gone:
-            output.died_in, output.overwriter = number, begun_at
+            self._report_held(number)
+        for output in outputs:
+            output.died_in = number
+            output.overwriter = begun_at
             self._dead[output.memory.key] = output
             if output.poisons:
                 output.memory.poison(output.dtype)
@@ -190,7 +197,7 @@ class Lifetimes:
     # -- uses of dead memory ---------------------------------------------------------
 
     def _operation(self, name: str, tensors: list[Any]) -> None:
-        if self._telling.searching or not (self._dead or self._living):
+        if self._reporter.searching or not (self._dead or self._living):
             return
         keys = {cudagraph_trees.memory_key(tensor) or 0 for tensor in tensors}
         for key in keys & self._living.keys():
@@ -209,29 +216,30 @@ class Lifetimes:
             if not isinstance(tensor, torch.Tensor):
                 continue
             output = self._dead.get(cudagraph_trees.memory_key(tensor) or 0)
-            if output is not None and output.told != "dead_read" and output.alive:
-                self._telling.read(output, reader, what)
+            if output is not None and output.reported != "dead_read" and output.alive:
+                self._reporter.read(output, reader, what)
 
-    def _survivors(self, number: int) -> None:
-        """Held through a whole generation after their own.
+    def _report_held(self, number: int) -> None:
+        """Reports outputs that were held through a whole later generation.
 
-        What was used in its time and is replaced by the next of its kind is not meant.
+        An output that was used in time and is replaced by the next run's is not
+        reported.
         """
         late = [
             each
             for each in self._dead.values()
-            if each.told is None
+            if each.reported is None
             and each.died_in != number
-            and self._telling.can_search(each)
+            and self._reporter.can_search(each)
         ]
         if late:
-            gc.collect()  # what only a cycle keeps is held by nobody
+            gc.collect()  # a tensor that only a cycle keeps alive is not held
         runs: dict[Any, set[int]] = {}
         for output in filter(_is_alive, self._dead.values()):
             runs.setdefault(output.line, set()).add(output.run)
         for output in filter(_is_alive, late):
             if not output.used or len(runs[output.line]) > 1:
-                self._telling.held(output)
+                self._reporter.held(output)
 
 
 def _is_alive(output: Output) -> bool:

@@ -1,9 +1,9 @@
-"""What the watcher of recordings wrote, as events and as counts of a run.
+"""Turns the entries about CUDA graphs and host syncs into events and counts.
 
-Comes in: entries of the stream. Goes out: events `cudagraph_skip` (a graph that is not
-captured), `cudagraph_split` (an operation left out of a graph), `cudagraph` (what
-happened to one graph) and `host_sync` (a line at which compiled calls wait for the
-device), and the counts of a run. Loaded by the parent, without torch.
+The events are `cudagraph_skip` (a graph that is not captured), `cudagraph_split` (an
+operation left out of a graph), `cudagraph` (the recordings and replays of one graph)
+and `host_sync` (a line at which the host waits for the device). The parent loads this
+file without torch.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torchproof.records import Event, Frame, frames_in
 
 _QUOTE = re.compile(r"\.?\s*Found from\s*:?\s*")
 _PREFIX = "skipping cudagraphs due to "
-_WAITS = ("explicit", "inside", "count", "calls")
+_SYNC_FIELDS = ("explicit", "inside", "count", "calls")
 
 Entry = Mapping[str, Any]
 
 
 def events(entries: Iterable[Entry]) -> list[Event]:
-    """What rules are to know of skips, recordings and operations left out."""
+    """The events about skipped, split and recorded graphs, and about host syncs."""
     by_kind = _by_kind(entries)
     functions = {
         entry["compile_id"]: Frame(*entry["code"])
@@ -44,32 +44,34 @@ def events(entries: Iterable[Entry]) -> list[Event]:
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, int | float | None]:
-    """The counts of a run; None for what was not watched."""
+    """The counts of a run; None without CUDA."""
     by_kind = _by_kind(entries)
     names = ("skips", "recordings", "replays", "pool_bytes", "kernel_share")
-    found: dict[str, int | float | None] = {f"cudagraph_{name}": None for name in names}
+    unknown: dict[str, int | float | None] = {
+        f"cudagraph_{name}": None for name in names
+    }
     if not _last(by_kind, "cudagraphs_watched").get("cuda"):
-        return found
-    seen = _last(by_kind, "cudagraphs")
+        return unknown
+    snapshot = _last(by_kind, "cudagraphs")
     turns: Counter[str] = Counter()
-    for graph in seen.get("graphs", ()):
+    for graph in snapshot.get("graphs", ()):
         turns.update(graph["turns"])
     kernels = _last(by_kind, "kernels")
     share = kernels["replayed"] / kernels["all"] if kernels.get("all") else None
-    return found | {
+    return unknown | {
         "cudagraph_skips": len(by_kind.get("cudagraph_skip", ())),
         "cudagraph_recordings": turns["recorded"],
         "cudagraph_replays": turns["replayed"],
-        "cudagraph_pool_bytes": seen.get("pool_bytes", 0),
+        "cudagraph_pool_bytes": snapshot.get("pool_bytes", 0),
         "cudagraph_kernel_share": share,
     }
 
 
 def _by_kind(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+    by_kind: dict[str, list[Entry]] = {}
     for entry in entries:
-        found.setdefault(entry["kind"], []).append(entry)
-    return found
+        by_kind.setdefault(entry["kind"], []).append(entry)
+    return by_kind
 
 
 def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
@@ -79,40 +81,40 @@ def _last(by_kind: Mapping[str, Sequence[Entry]], kind: str) -> Entry:
 def _skips(
     entry: Entry, functions: Mapping[str, Frame], captured: Sequence[Entry]
 ) -> Iterable[Event]:
-    """One for each line that is to blame; one at least."""
+    """One event for each line that causes the skip, and at least one."""
     reason, quoted = explained(entry["reason"])
-    own = [g for g in captured if g["compile_id"] == entry["compile_id"]]
-    ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in own)
-    runs = sum(sum(graph["turns"].values()) for graph in own)
+    graphs = [g for g in captured if g["compile_id"] == entry["compile_id"]]
+    ungraphed = sum(graph["turns"].get("ungraphed", 0) for graph in graphs)
+    runs = sum(sum(graph["turns"].values()) for graph in graphs)
     data = {"reason": reason, "ungraphed": ungraphed or None, "runs": runs or None}
     for frames in [frames_in(stack) for stack in entry["stacks"]] or [quoted]:
         yield Event(
-            "cudagraph_skip",
-            entry["compile_id"],
-            frames,
-            functions.get(entry["compile_id"]),
-            {**data, "site": _frames(entry["site"])},
-            entry["call"],
+            kind="cudagraph_skip",
+            compile_id=entry["compile_id"],
+            frames=frames,
+            function=functions.get(entry["compile_id"]),
+            data={**data, "site": _frames(entry["site"])},
+            call=entry["call"],
         )
 
 
 def explained(reason: str) -> tuple[str, tuple[Frame, ...]]:
-    """torch's reason without its prefix, and the stack that it quotes."""
+    """Torch's reason without its prefix, and the stack that it quotes."""
     while reason.startswith(_PREFIX):
         reason = reason.removeprefix(_PREFIX)
-    said, *quoted = _QUOTE.split(reason, maxsplit=1)
-    return " ".join(said.split()), frames_in("\n".join(quoted))
+    message, *quoted = _QUOTE.split(reason, maxsplit=1)
+    return " ".join(message.split()), frames_in("\n".join(quoted))
 
 
 def _split(entry: Entry, functions: Mapping[str, Frame]) -> Event:
     data = {"reason": entry["reason"], "operation": entry["operation"]}
     return Event(
-        "cudagraph_split",
-        entry["compile_id"],
-        frames_in(entry["stack"] or ""),
-        functions.get(entry["compile_id"]),
-        data,
-        entry["call"],
+        kind="cudagraph_split",
+        compile_id=entry["compile_id"],
+        frames=frames_in(entry["stack"] or ""),
+        function=functions.get(entry["compile_id"]),
+        data=data,
+        call=entry["call"],
     )
 
 
@@ -125,18 +127,17 @@ def _graph(
         if entry["number"] == graph["number"]
     }
     return Event(
-        "cudagraph",
-        graph["compile_id"],
-        (),
-        functions.get(graph["compile_id"]),
-        {**graph, "site": _frames(graph["site"]), "uses": uses},
+        kind="cudagraph",
+        compile_id=graph["compile_id"],
+        function=functions.get(graph["compile_id"]),
+        data={**graph, "site": _frames(graph["site"]), "uses": uses},
     )
 
 
-def _syncs(seen: Entry) -> Iterable[Event]:
-    for place in seen.get("places", ()):
-        data = {name: place[name] for name in _WAITS}
-        data["of"] = seen["calls"]
+def _syncs(snapshot: Entry) -> Iterable[Event]:
+    for place in snapshot.get("places", ()):
+        data = {name: place[name] for name in _SYNC_FIELDS}
+        data["of"] = snapshot["calls"]
         yield Event("host_sync", frames=_frames(place["site"]), data=data)
 
 

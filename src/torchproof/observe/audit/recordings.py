@@ -1,7 +1,7 @@
-"""What becomes of the CUDA graphs a program asks for: a watcher of the audit.
+"""The watcher for CUDA graphs: which are skipped, split, recorded and replayed.
 
-Comes in: what torch's graph trees do while the target runs on CUDA. Goes out: entries
-of the stream, which `outcomes` turns into events and counts.
+Listens to torch's CUDA graph trees while the target runs on CUDA. Writes entries to the
+stream, which `outcomes` turns into events and counts.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ from typing import Any
 
 import torch
 
-from torchproof.observe.audit.sites import site
+from torchproof.observe.audit.stacks import site
 from torchproof.targets import frame_of, plain
 from torchproof.torch_private import (
-    Moved,
+    GraphRun,
+    MovedInput,
     Skip,
     Split,
-    Turn,
     compiled_graphs,
     cudagraph_recordings,
 )
 
 _FLUSH_S = 0.5
-_TOLD_SIZES = 64  # of one graph, in an entry
-_NAMED_MOVES = 8  # times the tensors that moved are looked up by name
-# torch's words for why a recording does not fit, and ours.
+_MOST_SIZES = 64  # input sizes of one graph in an entry
+_MOST_LOOKUPS = 8  # searches for the parameter names of tensors that moved
+# Torch's reason why a recording does not fit the call, and our short name for it.
 CAUSES = {
     "static input data pointer changed": "moved",
     "cudagraph managed tensor data pointer changed": "inputs",
     "expected dead indices before graph are live": "liveness",
 }
-OTHER_PATH = "path"  # nothing was recorded after what ran before it
+OTHER_PATH = "path"  # no recording follows the graph that ran before
 
 
 @dataclass
-class Captured:
-    """What happened to one compiled graph so far; `sizes` are runs by input size."""
+class GraphOutcome:
+    """The runs of one compiled graph so far; `sizes` counts them by input size."""
 
     number: int
     phase: str
     compile_id: str | None
     turns: Counter[str] = field(default_factory=Counter)
     sizes: dict[tuple[Any, ...], Counter[str]] = field(default_factory=dict)
-    again: Counter[str] = field(default_factory=Counter)  # recordings by cause
+    again: Counter[str] = field(default_factory=Counter)  # re-recordings by cause
     moved: Counter[str] = field(default_factory=Counter)
     site: list[list[Any]] = field(default_factory=list)  # of the first recording
     since: int = 0  # runs since the last recording
-    pool_bytes: int = 0  # by which the pool grew for it
+    pool_bytes: int = 0  # how much the pool grew for it
 
-    def add(self, turn: Turn) -> None:
-        known = self.sizes.setdefault((turn.sizes, turn.shapes), Counter())
-        self.since = 0 if turn.how == "recorded" else self.since + 1
-        if turn.how == "recorded" and known["recorded"]:
-            causes = [CAUSES.get(each, each) for each in turn.mismatches]
+    def add(self, graph_run: GraphRun) -> None:
+        outcomes = self.sizes.setdefault((graph_run.sizes, graph_run.shapes), Counter())
+        self.since = 0 if graph_run.how == "recorded" else self.since + 1
+        if graph_run.how == "recorded" and outcomes["recorded"]:
+            causes = [CAUSES.get(each, each) for each in graph_run.mismatches]
             self.again.update(causes[-1:] or [OTHER_PATH])
-        known[turn.how] += 1
-        self.turns[turn.how] += 1
+        outcomes[graph_run.how] += 1
+        self.turns[graph_run.how] += 1
 
-    def told(self) -> dict[str, Any]:
+    def as_entry(self) -> dict[str, Any]:
         sizes = [
             [list(map(list, shapes)), dict(runs)]
-            for (_, shapes), runs in list(self.sizes.items())[:_TOLD_SIZES]
+            for (_, shapes), runs in list(self.sizes.items())[:_MOST_SIZES]
         ]
         return {
             "number": self.number,
@@ -84,12 +84,12 @@ class Captured:
 
 
 class Recordings:
-    """Watches the graph trees; without CUDA there are none, and it says so."""
+    """Watches the CUDA graph trees; without CUDA it only writes that there are none."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
         self._hooks = contextlib.ExitStack()
-        self._graphs: dict[tuple[int, str], Captured] = {}
+        self._graphs: dict[tuple[int, str], GraphOutcome] = {}
         self._pools: dict[tuple[int, int], int] = {}
         self._splits: set[Split] = set()
         self._call: int | None = None
@@ -119,13 +119,15 @@ class Recordings:
             self._flush()
 
     def _flush(self) -> None:
-        """A snapshot of all graphs; the last one in the stream holds."""
+        """Writes a snapshot of all graphs; the last one in the stream counts."""
         self._flushed = time.monotonic()
         if self._graphs:
-            told = [graph.told() for graph in self._graphs.values()]
-            self._write("cudagraphs", graphs=told, pool_bytes=sum(self._pools.values()))
+            graphs = [graph.as_entry() for graph in self._graphs.values()]
+            self._write(
+                "cudagraphs", graphs=graphs, pool_bytes=sum(self._pools.values())
+            )
 
-    # -- what the hooks tell -------------------------------------------------------
+    # -- callbacks of the hooks ----------------------------------------------------
 
     def _function(self, graph: compiled_graphs.CompiledGraph) -> None:
         code = plain([frame_of(graph.code)])[0]
@@ -146,25 +148,27 @@ class Recordings:
             self._splits.add(split)
             self._write("cudagraph_split", **vars(split), call=self._call)
 
-    def ran(self, turn: Turn) -> None:
-        key = turn.graph, turn.phase
+    def ran(self, graph_run: GraphRun) -> None:
+        key = graph_run.graph, graph_run.phase
         graph = self._graphs.get(key)
         if graph is None:
             number = len(self._graphs)
-            graph = Captured(number, turn.phase, turn.compile_id)
+            graph = GraphOutcome(number, graph_run.phase, graph_run.compile_id)
             self._graphs[key] = graph
-        graph.add(turn)
-        if turn.how == "recorded" and not graph.site:
+        graph.add(graph_run)
+        if graph_run.how == "recorded" and not graph.site:
             graph.site = plain(site())
-        if turn.pool is not None and turn.pool_bytes is not None:
-            graph.pool_bytes += turn.pool_bytes - self._pools.get(turn.pool, 0)
-            self._pools[turn.pool] = turn.pool_bytes
-        if turn.moved:
-            self._note_moved(graph, turn.moved)
+        if graph_run.pool is not None and graph_run.pool_bytes is not None:
+            graph.pool_bytes += graph_run.pool_bytes - self._pools.get(
+                graph_run.pool, 0
+            )
+            self._pools[graph_run.pool] = graph_run.pool_bytes
+        if graph_run.moved:
+            self._note_moved(graph, graph_run.moved)
 
-    def _note_moved(self, graph: Captured, moved: Sequence[Moved]) -> None:
+    def _note_moved(self, graph: GraphOutcome, moved: Sequence[MovedInput]) -> None:
         self._named += 1
-        names = _parameter_names(moved) if self._named <= _NAMED_MOVES else {}
+        names = _parameter_names(moved) if self._named <= _MOST_LOOKUPS else {}
         for each in moved:
             name = names.get(each.address, each.name)
             graph.moved[name] += 1
@@ -178,22 +182,24 @@ class Recordings:
                 )
 
 
-def _parameter_names(moved: Iterable[Moved]) -> dict[int, str]:
-    """Addresses of parameters and buffers, by the path in the module they belong to."""
-    wanted = {each.address for each in moved}
+def _parameter_names(moved: Iterable[MovedInput]) -> dict[int, str]:
+    """The names of parameters and buffers by address: class and path in the module."""
+    addresses = {each.address for each in moved}
     modules = [
         each
         for each in gc.get_objects()
-        if issubclass(type(each), torch.nn.Module)  # isinstance() asks the object
+        if issubclass(
+            type(each), torch.nn.Module
+        )  # isinstance() runs code of the object
         and type(each).__name__ != "OptimizedModule"
     ]
     inner = {id(child) for module in modules for child in module.children()}
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for module in modules:
         if id(module) in inner:
             continue
         for tensors in (module.named_parameters(), module.named_buffers()):
             for name, tensor in tensors:
-                if tensor.data_ptr() in wanted:
-                    found[tensor.data_ptr()] = f"{type(module).__name__}.{name}"
-    return found
+                if tensor.data_ptr() in addresses:
+                    names[tensor.data_ptr()] = f"{type(module).__name__}.{name}"
+    return names

@@ -1,8 +1,7 @@
-"""Who keeps a tensor alive: its referrers, followed up to something with a name.
+"""Finds what keeps a tensor alive: follows its referrers up to a named object.
 
-Comes in: live tensors that share the memory in question. Goes out: the way to one of
-them as a programmer would write it: `outs[0]`, `variant.policy_scores`,
-`model.fc.weight.grad`.
+Takes live tensors that share one memory. Returns the expression that leads to one of
+them, such as `outs[0]`, `variant.policy_scores` or `model.fc.weight.grad`.
 """
 
 from __future__ import annotations
@@ -23,48 +22,49 @@ import torch
 from torch.optim import Optimizer
 
 from torchproof.observe.audit import stacks
-from torchproof.observe.audit.stacks import is_theirs
+from torchproof.observe.audit.stacks import is_program_code
 from torchproof.torch_private import cudagraph_trees
 
-_LEVELS = 8  # of referrers, from a tensor in a module in a list in an object...
-_WIDTH = 400  # referrers of one level that are followed
+_LEVELS = 8  # how far referrers are followed: a tensor in a module in a list...
+_WIDTH = 400  # how many referrers of one level are followed
 _REGISTRIES = re.compile(r"\._(?:parameters|buffers|modules)\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
-class Holder:
-    """The way to a tensor, and the function whose local variable it begins at."""
+class Referrer:
+    """The path to a tensor, and the function whose local variable it starts from."""
 
     path: str
     function: types.CodeType | None = None
 
     @property
     def is_variable(self) -> bool:
-        """Held by a local variable alone, which will be bound again."""
+        """Whether only a local variable refers to the tensor, until it is rebound."""
         return self.function is not None and self.path.isidentifier()
 
     @property
     def is_passing(self) -> bool:
-        """Named after a variable that comes and goes, as in a generator expression."""
+        """Whether the path starts at a short-lived variable, as of a comprehension."""
         function = self.function.co_name if self.function else ""
         return self.is_variable or (function[:1] == "<" and function != "<module>")
 
 
 def sharing(keys: Iterable[int]) -> dict[int, list[tuple[Any, str]]]:
-    """Live tensors by the memory they share, each with what leads on from it.
+    """Live tensors by their memory, each with the rest of the path to that memory.
 
-    That is nothing, or `.grad` where its gradient is meant.
+    The rest is empty, or `.grad` if the memory belongs to the tensor's gradient.
     """
-    wanted = set(keys)
-    found: dict[int, list[tuple[Any, str]]] = {key: [] for key in wanted}
-    for thing in gc.get_objects():
-        if not issubclass(type(thing), torch.Tensor):  # isinstance() asks the object
+    searched = set(keys)
+    tensors: dict[int, list[tuple[Any, str]]] = {key: [] for key in searched}
+    for tensor in gc.get_objects():
+        # isinstance() would run code of the object.
+        if not issubclass(type(tensor), torch.Tensor):
             continue
-        for each, rest in _with_gradient(thing):
+        for each, rest in _with_gradient(tensor):
             key = cudagraph_trees.memory_key(each)
-            if key in wanted:
-                found[key].append((thing, rest))
-    return found
+            if key in searched:
+                tensors[key].append((tensor, rest))
+    return tensors
 
 
 def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
@@ -74,145 +74,151 @@ def _with_gradient(tensor: Any) -> Iterator[tuple[Any, str]]:
             yield tensor.grad, ".grad"
 
 
-def holder_of(tensors: Iterable[tuple[Any, str]]) -> Holder | None:
-    """The shortest way to one of them from a variable, a global or an object.
+def referrer_of(tensors: Iterable[tuple[Any, str]]) -> Referrer | None:
+    """The shortest path to one of the tensors from a variable, a global or an object.
 
-    A container or an object is told before a variable that comes and goes.
+    A container or an object is preferred to a short-lived variable.
     """
-    names, passing = _Names(), None
+    names = _Names()
+    passing: Referrer | None = None
     for tensor, rest in sorted(tensors, key=lambda each: each[1], reverse=True):
-        found = _climb(tensor, rest, names)
-        if found is not None and not found.is_passing:
-            return found
-        passing = passing or found
+        referrer = _climb(tensor, rest, names)
+        if referrer is not None and not referrer.is_passing:
+            return referrer
+        passing = passing or referrer
     return passing
 
 
 class _Names:
-    """What has a name of its own: local variables of running frames, and modules."""
+    """Objects with a name: local variables of running frames, and modules."""
 
     def __init__(self) -> None:
-        self.locals: dict[int, Holder] = {}
+        self.locals: dict[int, Referrer] = {}
         self.modules = {
             id(module.__dict__): name
             for name, module in list(sys.modules.items())
-            if is_theirs(getattr(module, "__file__", None) or "<none>")
+            if is_program_code(getattr(module, "__file__", None) or "<none>")
         }
-        for frame in stacks.running():
+        for frame in stacks.running_frames():
             for name, number in _variables(frame):
-                known = self.locals.get(number)
-                # The caller's name of an object says more than `self`.
-                if known is None or known.path == "self":
-                    self.locals[number] = Holder(name, frame.f_code)
+                earlier = self.locals.get(number)
+                # The caller's name for an object is more specific than `self`.
+                if earlier is None or earlier.path == "self":
+                    self.locals[number] = Referrer(name, frame.f_code)
 
 
 def _variables(frame: types.FrameType) -> list[tuple[str, int]]:
-    """Names and identities; reading them must not keep what they name alive."""
+    """Names and ids of a frame's variables, without keeping the values alive."""
     values = frame.f_locals
-    found = [(n, id(v)) for n, v in values.items() if n.isidentifier()]
+    variables = [(n, id(v)) for n, v in values.items() if n.isidentifier()]
     optimized = frame.f_code.co_flags & inspect.CO_OPTIMIZED
     if sys.version_info < (3, 13) and optimized:
-        values.clear()  # a copy that lives as long as the frame
-    return found
+        values.clear()  # a copy that would live as long as the frame
+    return variables
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One thing on the way up, and how to get from it to the tensor."""
+    """One object above the tensor, and the path from it to the tensor."""
 
-    thing: Any
+    value: Any
     path: str
 
 
-def _climb(tensor: Any, rest: str, names: _Names) -> Holder | None:
-    """What holds more than a variable is told first: `outs[0]`, not the loop's `o`."""
-    seen, level = {id(tensor)}, [_Step(tensor, rest)]
-    variable: Holder | None = None
+def _climb(tensor: Any, rest: str, names: _Names) -> Referrer | None:
+    """Prefers a lasting referrer: `outs[0]`, not the loop variable `o`."""
+    visited = {id(tensor)}
+    level = [_Step(tensor, rest)]
+    variable: Referrer | None = None
     unnamed: _Step | None = None
     for _ in range(_LEVELS):
         for step in level:
-            found = _named(step, names)
-            if found is not None and not found.is_passing:
-                return found
-            variable = variable or found
-        level = list(_above(level, seen))[:_WIDTH]
-        unnamed = next((s for s in level if _is_object(s.thing)), unnamed)
+            referrer = _named(step, names)
+            if referrer is not None and not referrer.is_passing:
+                return referrer
+            variable = variable or referrer
+        level = list(_above(level, visited))[:_WIDTH]
+        unnamed = next((s for s in level if _is_object(s.value)), unnamed)
         if not level:
             break
     if variable is None and unnamed is not None:
-        return Holder(type(unnamed.thing).__name__ + _tidy(unnamed.path))
+        return Referrer(type(unnamed.value).__name__ + _tidy(unnamed.path))
     return variable
 
 
-def _above(level: list[_Step], seen: set[int]) -> Iterator[_Step]:
-    """The referrers of a level, with the way from each of them to the tensor."""
-    things = [step.thing for step in level]
-    for thing in gc.get_referrers(*things):
-        if id(thing) in seen or thing is things or isinstance(thing, _Step):
+def _above(level: list[_Step], visited: set[int]) -> Iterator[_Step]:
+    """The referrers of a level, with the path from each of them to the tensor."""
+    objects = [step.value for step in level]
+    for referrer in gc.get_referrers(*objects):
+        if (
+            id(referrer) in visited
+            or referrer is objects
+            or isinstance(referrer, _Step)
+        ):
             continue
-        paths = (_path(thing, step) for step in level)
+        paths = (_path(referrer, step) for step in level)
         path = next((each for each in paths if each is not None), None)
         if path is not None:
-            seen.add(id(thing))
-            yield _Step(thing, path)
+            visited.add(id(referrer))
+            yield _Step(referrer, path)
 
 
-def _named(step: _Step, names: _Names) -> Holder | None:
-    if isinstance(step.thing, (types.FunctionType, types.GeneratorType)):
-        name = step.path.lstrip(".")  # a variable of its own
-        return Holder(_tidy(name)) if name else None
-    local = names.locals.get(id(step.thing))
+def _named(step: _Step, names: _Names) -> Referrer | None:
+    if isinstance(step.value, (types.FunctionType, types.GeneratorType)):
+        name = step.path.lstrip(".")  # its own variable
+        return Referrer(_tidy(name)) if name else None
+    local = names.locals.get(id(step.value))
     if local is not None:
-        return Holder(local.path + _tidy(step.path), local.function)
-    if id(step.thing) in names.modules:  # a module's namespace
+        return Referrer(local.path + _tidy(step.path), local.function)
+    if id(step.value) in names.modules:  # a module's namespace
         key = re.match(r"\['(\w+)'\]", step.path)
-        return Holder(_tidy(key[1] + step.path[key.end() :])) if key else None
+        return Referrer(_tidy(key[1] + step.path[key.end() :])) if key else None
     return None
 
 
 def _tidy(path: str) -> str:
-    """`.fc.weight` for what a module keeps in its dictionaries."""
+    """The path without the dictionaries of modules: `.fc.weight`."""
     return _REGISTRIES.sub(r".\1", path)
 
 
-def _is_object(thing: Any) -> bool:
-    """An instance of a class of the user's or a library's, to be named by its class."""
+def _is_object(value: Any) -> bool:
+    """Whether the value is an instance of a user's or library's class."""
     plain = (dict, list, tuple, set, frozenset, collections.deque, types.CellType)
-    if isinstance(thing, (*plain, type, types.ModuleType, torch.Tensor)):
+    if isinstance(value, (*plain, type, types.ModuleType, torch.Tensor)):
         return False
-    home = sys.modules.get(type(thing).__module__)
-    if isinstance(thing, torch.nn.Module):
-        return type(thing).__name__ != "OptimizedModule"
-    return is_theirs(getattr(home, "__file__", None) or "<none>")
+    home = sys.modules.get(type(value).__module__)
+    if isinstance(value, torch.nn.Module):
+        return type(value).__name__ != "OptimizedModule"
+    return is_program_code(getattr(home, "__file__", None) or "<none>")
 
 
-def _path(thing: Any, step: _Step) -> str | None:
-    """How a referrer leads to what it refers to; None where nobody would write that."""
-    below, path = step.thing, step.path
-    if isinstance(thing, dict):
-        key = next((k for k, v in thing.items() if v is below), _NONE)
+def _path(referrer: Any, step: _Step) -> str | None:
+    """The path from a referrer to the tensor; None if no code would write it."""
+    below, path = step.value, step.path
+    if isinstance(referrer, dict):
+        key = next((k for k, v in referrer.items() if v is below), _NONE)
         return None if key is _NONE else f"[{key!r}]{path}"
-    if isinstance(thing, (list, tuple, collections.deque)):
-        index = next((i for i, v in enumerate(thing) if v is below), None)
+    if isinstance(referrer, (list, tuple, collections.deque)):
+        index = next((i for i, v in enumerate(referrer) if v is below), None)
         if index is None:
             return None
-        fields = getattr(thing, "_fields", None)  # of a named tuple
+        fields = getattr(referrer, "_fields", None)  # of a named tuple
         return f".{fields[index]}{path}" if fields else f"[{index}]{path}"
-    if isinstance(thing, (set, frozenset)):
-        return f"{{...}}{path}" if any(v is below for v in thing) else None
-    if isinstance(thing, types.CellType):
-        return path if _contents(thing) is below else None
-    if isinstance(thing, types.FunctionType):
-        return _closure(thing, step)
-    if isinstance(thing, types.GeneratorType):
-        return _of_generator(thing, step)
-    if isinstance(thing, types.MethodType):
-        return path if thing.__self__ is below else None
-    if isinstance(thing, functools.partial):
-        return path if any(v is below for v in gc.get_referents(thing)) else None
-    if isinstance(thing, (types.ModuleType, types.FrameType, type, Optimizer)):
-        return None  # a parameter's name is that in its module, not in an optimizer
-    return _attribute(thing, step)
+    if isinstance(referrer, (set, frozenset)):
+        return f"{{...}}{path}" if any(v is below for v in referrer) else None
+    if isinstance(referrer, types.CellType):
+        return path if _contents(referrer) is below else None
+    if isinstance(referrer, types.FunctionType):
+        return _closure(referrer, step)
+    if isinstance(referrer, types.GeneratorType):
+        return _of_generator(referrer, step)
+    if isinstance(referrer, types.MethodType):
+        return path if referrer.__self__ is below else None
+    if isinstance(referrer, functools.partial):
+        return path if any(v is below for v in gc.get_referents(referrer)) else None
+    if isinstance(referrer, (types.ModuleType, types.FrameType, type, Optimizer)):
+        return None  # a parameter is named by its module, not by an optimizer
+    return _attribute(referrer, step)
 
 
 _NONE = object()
@@ -221,15 +227,15 @@ _NONE = object()
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # the variable has no value yet
         return _NONE
 
 
 def _closure(function: types.FunctionType, step: _Step) -> str | None:
-    """A variable that a function encloses, or a default of an argument."""
+    """The path to a variable that a function encloses."""
     cells = function.__closure__
-    theirs = is_theirs(function.__code__.co_filename)
-    if theirs and cells is not None and step.thing is cells:
+    is_program_function = is_program_code(function.__code__.co_filename)
+    if is_program_function and cells is not None and step.value is cells:
         index = re.match(r"\[(\d+)\]", step.path)
         if index is None:
             return None
@@ -240,24 +246,26 @@ def _closure(function: types.FunctionType, step: _Step) -> str | None:
 
 def _of_generator(generator: Any, step: _Step) -> str | None:
     frame = generator.gi_frame
-    if frame is None or not is_theirs(frame.f_code.co_filename):
+    if frame is None or not is_program_code(frame.f_code.co_filename):
         return None
-    names = [n for n, number in _variables(frame) if number == id(step.thing)]
+    names = [n for n, number in _variables(frame) if number == id(step.value)]
     return f".{names[0]}{step.path}" if names else None
 
 
-def _attribute(thing: Any, step: _Step) -> str | None:
-    """`.name` for what an instance refers to, in its dictionary or a slot."""
-    own = getattr(type(thing), "__dictoffset__", 0) and getattr(thing, "__dict__", None)
-    if own is step.thing:  # the dictionary itself is one level below
+def _attribute(owner: Any, step: _Step) -> str | None:
+    """The path through an attribute, in the instance's dictionary or a slot."""
+    namespace = getattr(type(owner), "__dictoffset__", 0) and getattr(
+        owner, "__dict__", None
+    )
+    if namespace is step.value:  # the dictionary is one level below
         key = re.match(r"\['(\w+)'\]", step.path)
         return f".{key[1]}{step.path[key.end() :]}" if key else None
-    for name, value in own.items() if isinstance(own, dict) else ():
-        if value is step.thing:
+    for name, value in namespace.items() if isinstance(namespace, dict) else ():
+        if value is step.value:
             return f".{name}{step.path}"
-    for name in _slots(type(thing)):
+    for name in _slots(type(owner)):
         with contextlib.suppress(AttributeError):
-            if getattr(thing, name) is step.thing:
+            if getattr(owner, name) is step.value:
                 return f".{name}{step.path}"
     return None
 

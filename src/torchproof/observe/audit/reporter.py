@@ -1,8 +1,9 @@
-"""Writes down what outlived its memory, with its holder, and keeps within bounds.
+"""Reports outputs that were used or held after their memory was reused.
 
-Comes in: one output at a time. Goes out: entries `dead_read` and `dead_held`. What one
-line produces is searched for holders a few times, told in full some times, and counted
-after that: the last entry of its kind then stands for `times` outputs.
+Takes one output at a time and writes entries `dead_read` and `dead_held`, with the
+object that holds the output. To bound the cost, referrers are searched only a few times
+for each producing line. After a number of entries, outputs of a line are only counted:
+its last entry then stands for `times` outputs.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torchproof.observe.audit.assignment_site import stored_at
-from torchproof.observe.audit.referrers import Holder, holder_of, sharing
+from torchproof.observe.audit.assignment_site import assignment_site
+from torchproof.observe.audit.referrers import Referrer, referrer_of, sharing
 from torchproof.records import Frame
 from torchproof.targets import plain
 from torchproof.torch_private import Memory
 
-_SEARCHES = 3  # for holders of what one line produces: each looks at every object
-_TOLD = 50  # in full
+_SEARCHES = 3  # for each producing line: a search looks at every live object
+_MOST_ENTRIES = 50  # for each producing line, before outputs are only counted
 
 Kind = Literal["dead_read", "dead_held"]
 Key = tuple[Any, ...]
@@ -31,16 +32,16 @@ class Output:
 
     memory: Memory
     dtype: Any
-    role: str  # output or gradient
+    role: str  # "output" or "gradient"
     producer: tuple[Frame, ...]
     function: Frame | None
     call: int | None
-    run: int  # of the graph that returned it
-    poisons: bool
-    used: bool = False  # while its memory was its own
+    run: int  # the number of the graph's run that returned it
+    poisons: bool  # whether its dead memory is filled with NaN
+    used: bool = False  # before its memory was reused
     died_in: int | None = None
     overwriter: tuple[Frame, ...] = ()
-    told: Kind | None = None
+    reported: Kind | None = None
 
     @property
     def alive(self) -> bool:
@@ -48,69 +49,69 @@ class Output:
 
     @property
     def line(self) -> tuple[Frame | None, ...]:
-        """What produced it, as one line of code."""
+        """The line of code that produced it."""
         return self.producer[-1:] or (self.function,)
 
 
-class Telling:
-    """Tells of each output once, and of one that was held again when it is read."""
+class Reporter:
+    """Reports each output once, and again if one reported as held is read later."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
         self._searches: Counter[Key] = Counter()
-        self._kept: set[Key] = set()  # held by more than a variable
+        self._held_keys: set[Key] = set()  # held by more than a local variable
         self._counts: Counter[Key] = Counter()
         self._last: dict[Key, dict[str, Any]] = {}
-        self.searching = False  # looks at tensors itself
+        self.searching = False  # the search itself looks at tensors
 
     def read(self, output: Output, reader: tuple[Frame, ...], operation: str) -> None:
-        holder = self._holder(output, "dead_read")
-        self._tell(
-            output, "dead_read", holder, reader=plain(reader), operation=operation
+        referrer = self._find_referrer(output, "dead_read")
+        self._report(
+            output, "dead_read", referrer, reader=plain(reader), operation=operation
         )
 
     def held(self, output: Output) -> None:
-        """Told only where more than a variable holds it, which will be bound again."""
+        """Reports the output unless only a local variable, soon rebound, holds it."""
         key = ("dead_held", output.role, output.line)
-        holder = self._holder(output, "dead_held")
-        if holder is not None and not holder.is_variable:
-            self._kept.add(key)
-        elif holder is not None or key not in self._kept:
+        referrer = self._find_referrer(output, "dead_held")
+        if referrer is not None and not referrer.is_variable:
+            self._held_keys.add(key)
+        elif referrer is not None or key not in self._held_keys:
             return
-        self._tell(output, "dead_held", holder)
+        self._report(output, "dead_held", referrer)
 
     def can_search(self, output: Output) -> bool:
         key = ("dead_held", output.role, output.line)
-        return key in self._kept or self._searches[key] < _SEARCHES
+        return key in self._held_keys or self._searches[key] < _SEARCHES
 
     def close(self) -> None:
-        """What was only counted."""
+        """Writes the entries that stand for outputs that were only counted."""
         for key, entry in self._last.items():
-            self._write(key[0], **entry, times=self._counts[key] - _TOLD)
+            self._write(key[0], **entry, times=self._counts[key] - _MOST_ENTRIES)
         self._last.clear()
 
-    def _holder(self, output: Output, kind: Kind) -> Holder | None:
+    def _find_referrer(self, output: Output, kind: Kind) -> Referrer | None:
         key = (kind, output.role, output.line)
         self._searches[key] += 1
         if self._searches[key] > _SEARCHES:
             return None
         self.searching = True
         try:
-            return holder_of(sharing([output.memory.key])[output.memory.key])
+            return referrer_of(sharing([output.memory.key])[output.memory.key])
         finally:
             self.searching = False
 
-    def _tell(
+    def _report(
         self,
         output: Output,
         kind: Kind,
-        holder: Holder | None,
+        referrer: Referrer | None,
         *,
         reader: list[list[Any]] | None = None,
         operation: str | None = None,
     ) -> None:
-        output.told = kind
-        stored = _stored(holder, output) if holder else None
+        output.reported = kind
+        stored = _stored(referrer, output) if referrer else None
         entry: dict[str, Any] = {
             "role": output.role,
             "producer": plain(output.producer),
@@ -118,19 +119,19 @@ class Telling:
             "overwriter": plain(output.overwriter),
             "reader": reader or [],
             "operation": operation,
-            "holder": holder.path if holder else None,
+            "holder": referrer.path if referrer else None,
             "stored": plain([stored]) if stored else [],
             "call": output.call,
         }
         key = (kind, output.role, output.line, operation)
         self._counts[key] += 1
-        if self._counts[key] <= _TOLD:
+        if self._counts[key] <= _MOST_ENTRIES:
             self._write(kind, **entry, times=1)
         else:
             self._last[key] = entry
 
 
-def _stored(holder: Holder, output: Output) -> Frame | None:
-    """Outside of compiled code as a rule; a module may also store in its forward."""
+def _stored(referrer: Referrer, output: Output) -> Frame | None:
+    """The storing statement: outside of compiled code, or in a module's forward."""
     inside = (output.function,) if output.function else ()
-    return stored_at(holder.path, (*inside, *output.producer))
+    return assignment_site(referrer.path, (*inside, *output.producer))

@@ -1,8 +1,8 @@
-"""Runs one target with watchers around it, in the child process.
+"""Runs one target under watchers, in the child process.
 
-Comes in: a job as `capture.job` writes it, and the stream to write to. Goes out: what
-the watchers write, and how the calls ended. Code is generated as the target asks for it
-where its tensors are on CUDA.
+Takes a job as `capture.job` writes it, and the stream to write to. The watchers write
+their entries to the stream, and this file adds how the calls ended. On CUDA the target
+is compiled as usual; elsewhere CUDA graphs are simulated.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import tempfile
 import traceback
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from torchproof.process import Stream
 from torchproof.records import UserError, one_line
@@ -21,12 +23,16 @@ from torchproof.torch_private import environment
 
 Write = Callable[..., None]
 
+_GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch")
+_WARM_UPS = 2  # a CUDA graph is warmed up, then recorded, and replayed after that
+
 
 class Watcher(Protocol):
-    """Watches a target run. `write(kind, **fields)` of its making streams an entry.
+    """Watches a target run and streams entries with `write(kind, **fields)`.
 
-    Entering it installs its hooks, before the target is made; leaving it removes them.
-    In a script there are no calls that torchproof makes, so the last two are not used.
+    `__enter__` installs its hooks before the target is created; `__exit__` removes
+    them. `before_call` and `after_call` are not called for scripts, which make their
+    own calls.
     """
 
     def __enter__(self) -> Any: ...
@@ -48,16 +54,17 @@ def watchers(write: Write) -> list[Watcher]:
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as hooks:
         try:
             if target.kind == "script":
                 script.when_imported("torch", lambda: _attach(hooks, stream.write))
                 return script.run(target, stream)
-            again = run(target, job, stream.write, _enter(hooks, stream.write))
+            last_call = run(target, job, stream.write, _enter(hooks, stream.write))
             hooks.close()
-            _count_kernels(again, stream.write)
+            _write_kernels(last_call, stream.write)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error))
@@ -68,10 +75,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _enter(hooks: contextlib.ExitStack, write: Write) -> list[Watcher]:
-    found = watchers(write)
-    for watcher in found:
+    entered = watchers(write)
+    for watcher in entered:
         hooks.enter_context(watcher)
-    return found
+    return entered
 
 
 def _attach(hooks: contextlib.ExitStack, write: Write) -> None:
@@ -81,15 +88,16 @@ def _attach(hooks: contextlib.ExitStack, write: Write) -> None:
 def run(
     target: Target, job: dict[str, Any], write: Write, watching: Iterable[Watcher]
 ) -> Callable[[], object] | None:
-    """The target's calls, each between the watchers' `before_call` and `after_call`.
+    """Makes the target's calls, each between `before_call` and `after_call`.
 
-    Returns the last of them to be run once more; None where one of them failed.
+    Returns the last call, to be repeated; None if a call failed.
     """
     loaded = calls.fresh(target, job)
     fn = _compiled(loaded.fn, job)
     if fn is None:
         return None
-    train, failed = calls.trains(loaded, job), False
+    train = calls.trains(loaded, job)
+    failed = False
 
     def step(call: Any) -> None:
         if train:
@@ -105,10 +113,10 @@ def run(
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            told = one_line(traceback.format_exception_only(error)[-1])
-            # The frames of what failed hold tensors.
+            message = one_line(traceback.format_exception_only(error)[-1])
+            # The frames in the traceback would keep tensors alive.
             error.__traceback__ = None
-            write("call_failed", call=index, message=told)
+            write("call_failed", call=index, message=message)
             failed = True
         finally:
             for watcher in watching:
@@ -116,33 +124,75 @@ def run(
     return None if failed else functools.partial(step, loaded.calls[-1])
 
 
-def _count_kernels(again: Callable[[], object] | None, write: Write) -> None:
-    """The share of a step's kernels that come out of graphs, where there are any."""
-    import torch
-
-    from torchproof.observe.audit.kernels import profiled
-
-    if again is None or not torch.cuda.is_available():
-        return
-    # Without the watchers torch may refuse a call that they let pass.
-    with contextlib.suppress(Exception):
-        found = profiled(again)
-        write("kernels", all=found.all, replayed=found.replayed)
-
-
 def _compiled(fn: Callable[..., Any], job: dict[str, Any]) -> Any:
-    """What is called: compiled by the target itself, or here as the user says.
+    """The callable to run: the target's own if it compiles itself, else compiled here.
 
-    None where that would not ask for CUDA graphs: then there is nothing to watch.
+    None if compiling would not use CUDA graphs: then there is nothing to watch.
     """
     import torch
 
     from torchproof import torch_private
     from torchproof.torch_private import cudagraph_trees
 
-    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    if itself or torch_private.is_compiled(fn):
+    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
+    if compiles_itself or torch_private.is_compiled(fn):
         return fn
-    if not cudagraph_trees.asks_for_graphs(job["compile"]):
+    if not cudagraph_trees.uses_cudagraphs(job["compile"]):
         return None
     return torch.compile(fn, **job["compile"])
+
+
+# -- kernels that CUDA graphs launch ---------------------------------------------------
+
+
+class Kernels(NamedTuple):
+    """How many kernels a step launched, and how many of them CUDA graphs replayed."""
+
+    all: int
+    replayed: int
+
+
+def _write_kernels(step: Callable[[], object] | None, write: Write) -> None:
+    import torch
+
+    if step is None or not torch.cuda.is_available():
+        return
+    # Without the watchers torch may raise for a call that they allow.
+    with contextlib.suppress(Exception):
+        kernels = profile_kernels(step)
+        write("kernels", all=kernels.all, replayed=kernels.replayed)
+
+
+def profile_kernels(step: Callable[[], object]) -> Kernels:
+    """Runs a step until its graphs are recorded, then once under torch's profiler.
+
+    The counts are zero if the step cannot run again.
+    """
+    import torch
+
+    kinds = torch.profiler.ProfilerActivity
+    try:
+        for _ in range(_WARM_UPS):
+            step()
+        with torch.profiler.profile(activities=[kinds.CPU, kinds.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+    except Exception:
+        return Kernels(0, 0)
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
+        path = Path(scratch) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return count_kernels(json.loads(path.read_text())["traceEvents"])
+
+
+def count_kernels(trace: Iterable[Mapping[str, Any]]) -> Kernels:
+    """Counts a trace's kernels; each has the number of the call that launched it."""
+    kernels: list[Any] = []
+    launches: set[Any] = set()
+    for event in trace:
+        number = event.get("args", {}).get("correlation")
+        if event.get("cat") == "kernel":
+            kernels.append(number)
+        elif event.get("name", "").startswith(_GRAPH_LAUNCHES):
+            launches.add(number)
+    return Kernels(len(kernels), sum(number in launches for number in kernels))

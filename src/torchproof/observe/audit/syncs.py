@@ -1,8 +1,8 @@
-"""Where a program with compiled calls waits for the GPU: a watcher of the audit.
+"""The watcher for host syncs: lines at which a compiled program waits for the GPU.
 
-Comes in: the warnings of torch's own debug mode for synchronising operations, and calls
-of `torch.cuda.synchronize`. Goes out: `host_syncs`, each place with whether it lies
-inside a compiled call, and how many such calls waited there, or were waited after.
+Listens to torch's sync debug mode and to calls of `torch.cuda.synchronize`. Writes
+`host_syncs`: for each line, whether it is inside a compiled call, and how many compiled
+calls it delayed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 import torch
 
 from torchproof import torch_private
-from torchproof.observe.audit.sites import site
+from torchproof.observe.audit.stacks import site
 from torchproof.records import inside_region, place_of, whose
 from torchproof.targets import plain
 from torchproof.torch_private import cudagraph_recordings
 
 _FLUSH_S = 0.5
-_SAID = "called a synchronizing CUDA operation"
-# On the stack while torch compiles or tunes: those waits are no part of a step.
+_SYNC_WARNING = "called a synchronizing CUDA operation"
+# On the stack while torch compiles or autotunes: such a sync is not part of a step.
 _COMPILING = (
     "torch/_dynamo/convert_frame.py",
     "torch/_inductor/graph.py",
@@ -37,13 +37,13 @@ Place = tuple[str, int, bool]
 
 
 class Syncs:
-    """Counts the waits inside calls of compiled functions, and between them."""
+    """Counts the syncs inside calls of compiled functions, and between them."""
 
     def __init__(self, write: Callable[..., None]) -> None:
         self._write = write
         self._hooks = contextlib.ExitStack()
         self._local = threading.local()
-        self._calls = 0  # of compiled functions, those inside others apart
+        self._calls = 0  # outermost calls of compiled functions
         self._places: dict[Place, dict[str, Any]] = {}
         self._listening = False
         self._flushed = 0.0
@@ -67,11 +67,11 @@ class Syncs:
             self._flush()
 
     def _flush(self) -> None:
-        """A snapshot of all places; the last one in the stream holds."""
+        """Writes a snapshot of all places; the last one in the stream counts."""
         self._flushed = time.monotonic()
         if self._places:
-            told = list(self._places.values())
-            self._write("host_syncs", places=told, calls=self._calls)
+            places = list(self._places.values())
+            self._write("host_syncs", places=places, calls=self._calls)
 
     def _entered(self) -> Callable[[], None]:
         depth = getattr(self._local, "depth", 0)
@@ -79,9 +79,9 @@ class Syncs:
         self._calls += depth == 0
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         if started and not self._listening:
-            # Not earlier: it would begin the program's use of the GPU.
+            # Not earlier: setting the debug mode would initialise CUDA.
             self._listening = True
-            self._hooks.enter_context(_heard(self.note))
+            self._hooks.enter_context(_sync_warnings(self.note))
 
         def leave() -> None:
             self._local.depth = depth
@@ -89,8 +89,8 @@ class Syncs:
         return leave
 
     def note(self, explicit: bool) -> None:
-        """The host waits, here and now."""
-        if not self._calls or cudagraph_recordings.in_turn() or _by_torchproof():
+        """Notes that the host waits for the device at the current line."""
+        if not self._calls or cudagraph_recordings.is_recording() or _by_torchproof():
             return
         inside = getattr(self._local, "depth", 0) > 0
         frames = inside_region(site()) if inside else site()
@@ -99,17 +99,17 @@ class Syncs:
         place = place_of(frames).frame
         if place is None:
             return
-        fresh = {"site": plain(frames), "explicit": explicit, "inside": inside}
+        new = {"site": plain(frames), "explicit": explicit, "inside": inside}
         key = place.file, place.line, inside
-        known = self._places.setdefault(key, {**fresh, "count": 0, "calls": 0})
-        known["count"] += 1
-        if known.get("last") != self._calls:
-            known["calls"] += 1
-            known["last"] = self._calls
+        counts = self._places.setdefault(key, {**new, "count": 0, "calls": 0})
+        counts["count"] += 1
+        if counts.get("last") != self._calls:
+            counts["calls"] += 1
+            counts["last"] = self._calls
 
 
 def _by_torchproof() -> bool:
-    """Whether torchproof waits, before or after what it runs, or a watcher does."""
+    """Whether torchproof itself, for example a watcher, waits for the device."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -120,21 +120,21 @@ def _by_torchproof() -> bool:
 
 
 @contextlib.contextmanager
-def _heard(note: Callable[[bool], None]) -> Iterator[None]:
-    """`note(False)` at each operation of torch's that waits for the device."""
-    shown = warnings.showwarning
+def _sync_warnings(note: Callable[[bool], None]) -> Iterator[None]:
+    """Calls `note(False)` at each torch operation that waits for the device."""
+    original = warnings.showwarning
 
     def show(message: Warning | str, *rest: Any, **named: Any) -> None:
-        if _SAID in str(message):
+        if _SYNC_WARNING in str(message):
             note(False)
         else:
-            shown(message, *rest, **named)
+            original(message, *rest, **named)
 
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says of itself that it is a prototype
+        warnings.simplefilter("ignore")  # the mode warns that it is a prototype
         torch.cuda.set_sync_debug_mode("warn")
-    warnings.filterwarnings("always", message=_SAID)
+    warnings.filterwarnings("always", message=_SYNC_WARNING)
     try:
         with torch_private.patched(warnings, "showwarning", show):
             yield
@@ -144,7 +144,7 @@ def _heard(note: Callable[[bool], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explicit(note: Callable[[bool], None]) -> Iterator[None]:
-    """`note(True)` at each `torch.cuda.synchronize()`."""
+    """Calls `note(True)` at each `torch.cuda.synchronize()`."""
     original = torch.cuda.synchronize
 
     @functools.wraps(original)

@@ -23,7 +23,7 @@ from torchproof.packs.deploy.tensor_function import (
     subject,
 )
 from torchproof.records import Frame, UserError, one_line, place_of, shown
-from torchproof.runtime import AOTI_FILE, Entrance, Range, Unfit
+from torchproof.runtime import AOTI_FILE, InputSpec, Range, Unfit
 from torchproof.targets import Loaded
 from torchproof.torch_private import export
 
@@ -103,7 +103,7 @@ def exported(told: Subject) -> export.Exported:
         raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
 
 
-def entrance_of(told: Subject, found: export.Exported) -> Entrance:
+def entrance_of(told: Subject, found: export.Exported) -> InputSpec:
     """What the package takes; all calls of the target are among it."""
     ranges = {name: Range(low, high) for name, (low, high) in found.bounds.items()}
     taken, conditions = told.taken(found.sizes), found.conditions
@@ -112,7 +112,7 @@ def entrance_of(told: Subject, found: export.Exported) -> Entrance:
             "export assumes more of the inputs than their sizes, which no check before"
             " a call can hold: give calls of one size"
         )
-    entrance = Entrance(taken, ranges, conditions)
+    entrance = InputSpec(taken, ranges, conditions)
     for index, inputs in enumerate(told.inputs):
         try:
             entrance.assert_fits([copied(t) for t in inputs])

@@ -28,7 +28,7 @@ def build(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, 
     device = (
         compatibility.device_of(loaded.fn) or details.get("device") or job["device"]
     )
-    details["place"] = compatibility.facts(device or "cpu")
+    details["place"] = compatibility.environment_facts(device or "cpu")
     where = Redactor.here().json(environment.describe(job))
     return {"details": details, "about": about, "environment": where}
 

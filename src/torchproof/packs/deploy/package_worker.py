@@ -17,8 +17,8 @@ import torch
 
 from torchproof.runtime import (
     ARTIFACTS,
-    Deployed,
-    Likeness,
+    DeployedModel,
+    ValueComparison,
     allowance,
     compare_parts,
     open_pack,
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return 0 if answer["ok"] else 1
 
 
-def judged(deployed: Deployed, asked: Mapping[str, Any]) -> dict[str, Any]:
+def judged(deployed: DeployedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
     """All questions in order; the first wrong answer ends it."""
     kinds = [getattr(torch, name.removeprefix("torch.")) for name in asked["kinds"]]
     worst = 0.0
@@ -76,8 +76,8 @@ def judged(deployed: Deployed, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ask(
-    deployed: Deployed, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
-) -> Likeness:
+    deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
+) -> ValueComparison:
     call = deployed.details["call"]
     inputs = question["inputs"]
     named = {
@@ -89,8 +89,8 @@ def _ask(
     output = deployed(*bound.args, **bound.kwargs)
     form = pytree_json.flatten(output, answer, "output")
     if (told := pytree_json.difference(form, question["form"], "output")) is not None:
-        return Likeness("wrong", None, "output", told)
-    answer = list(pytree_json.ordered(form, question["form"], answer))
+        return ValueComparison("wrong", None, "output", told)
+    answer = list(pytree_json.in_packed_order(form, question["form"], answer))
     return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
 
 
@@ -101,7 +101,7 @@ def compared(
     after: Sequence[torch.Tensor],
     *,
     kinds: Sequence[torch.dtype],
-) -> Likeness:
+) -> ValueComparison:
     """Outputs, and the inputs as the call left them, against eager's."""
     given = {f"output {i}": t for i, t in enumerate(answer)}
     given |= {f"input {i} after the call": t for i, t in enumerate(inputs)}

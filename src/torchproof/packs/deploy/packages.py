@@ -19,9 +19,9 @@ _MAKERS = {"aoti": aoti.build, "torchscript": torchscript.build}
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest's details; what the package is to be asked lies beside the stage."""
-    told = [example_inputs.described(call) for call in loaded.calls]
+    told = [example_inputs.describe(call) for call in loaded.calls]
     fresh = [
-        example_inputs.made(each, seed=1) for each in told if "why_not" not in each
+        example_inputs.make(each, seed=1) for each in told if "why_not" not in each
     ]
     try:
         return _MAKERS[job["artifact"]](loaded, stage, {**job, "fresh": fresh})

@@ -16,7 +16,7 @@ from typing import Any
 
 from torchproof.records import Frame, blame
 from torchproof.targets import stack
-from torchproof.torch_private import Conversions
+from torchproof.torch_private import ScalarReads
 
 At = tuple[str, int]  # file and line
 
@@ -54,7 +54,7 @@ def watched() -> Iterator[Ways]:
     before = sys.gettrace()
     sys.settrace(call)
     try:
-        with Conversions(ways.note):
+        with ScalarReads(ways.note):
             yield ways
     finally:
         sys.settrace(before)

@@ -15,7 +15,12 @@ from torchproof.records import one_line
 from torchproof.runtime import Contents, cache_install, precompiled_calls
 from torchproof.strategies import recipe
 from torchproof.targets import Target, calls
-from torchproof.torch_private import precompile, precompiled
+from torchproof.torch_private import (
+    InstalledCall,
+    PrecompileError,
+    capture_call,
+    install_call,
+)
 
 
 def write(
@@ -25,12 +30,14 @@ def write(
     stage = Path(job["stage"])
     loaded = calls.fresh(target, job)  # as it is before its first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
-    entry = runtime.entry_of(compiled)
-    reason = precompiled_calls.why_none(entry) or precompiled_calls.put_on(entry)
+    entry = runtime.compiled_forward_of(compiled)
+    reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
+        entry
+    )
     switches, told, held = (
         precompiled_calls.switches(),
         [],
-        dict[int, precompiled.InForce](),
+        dict[int, InstalledCall](),
     )
     for call in details["calls"]:
         why = reason or call["inputs"].get("why_not")
@@ -43,18 +50,18 @@ def write(
 
 
 def _written(
-    entry: Any, told: Any, stage: Path, held: dict[int, precompiled.InForce]
+    entry: Any, told: Any, stage: Path, held: dict[int, InstalledCall]
 ) -> dict[str, Any]:
     """A call as a file of its own, or an earlier one that takes it as well."""
     number = len(held)
     try:
-        with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+        with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
             for earlier, each in held.items():
                 if each.accepts(args, kwargs):
                     return {"file": _file(earlier)}
-            raw = precompile.capture(fn, args, kwargs, entry.options.compile_with)
-            held[number] = precompiled.put_in_force(raw, fn, args, kwargs)
-    except precompiled.Unfit as error:
+            raw = capture_call(fn, args, kwargs, entry.options.compile_with)
+            held[number] = install_call(raw, fn, args, kwargs)
+    except PrecompileError as error:
         return {"why_not": one_line(str(error), 300)}
     except Exception as error:  # of the compiler, which may not know how to
         return {"why_not": _first_line(error)}
@@ -69,8 +76,8 @@ def _file(number: int) -> str:
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
     """For each file whose call takes what it should not, what that is."""
-    entry, details = runtime.entry_of(compiled), contents.manifest.details
-    found = precompiled_calls.put_in_force(contents, entry, details)
+    entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
+    found = precompiled_calls.install(contents, entry, details)
     wrong: dict[str, str] = {}
     for number, held in found.calls.items():
         told = details["calls"][number]

@@ -19,15 +19,15 @@ from torch import nn
 
 from torchproof.runtime import (
     Arguments,
-    Entry,
+    CompiledForward,
     allowance,
     compare_parts,
     parts_of,
     precompiled_calls,
-    saved,
+    save_state,
     types_in_use,
 )
-from torchproof.torch_private import InForce
+from torchproof.torch_private import InstalledCall
 
 _ATTRIBUTES = 200  # looked at; of one class, each once
 _SECONDS = 60.0
@@ -43,11 +43,11 @@ class Change:
 
 
 def wrongly_taken(
-    entry: Entry, held: InForce, told: Mapping[str, Any], compiled: Any
+    entry: CompiledForward, held: InstalledCall, told: Mapping[str, Any], compiled: Any
 ) -> str | None:
     """The first change that is not noticed and matters, in words."""
     end = time.monotonic() + _SECONDS
-    with precompiled_calls.as_told(entry, told) as (fn, args, kwargs):
+    with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
         expected = plain(args, kwargs)
         for change in _changes(entry, told, (args, kwargs)):
@@ -61,7 +61,7 @@ def wrongly_taken(
     return None
 
 
-def _taken(held: InForce, call: Arguments) -> bool:
+def _taken(held: InstalledCall, call: Arguments) -> bool:
     try:
         return held.accepts(*call)
     except Exception:  # a guard that cannot be asked is one that fails
@@ -71,14 +71,14 @@ def _taken(held: InForce, call: Arguments) -> bool:
 class _Eager:
     """The function as it is, from the same state and random numbers each time."""
 
-    def __init__(self, entry: Entry, fn: Callable[..., Any]) -> None:
+    def __init__(self, entry: CompiledForward, fn: Callable[..., Any]) -> None:
         self.owner, self.fn = entry.owner, fn
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self.run(self.fn, args, kwargs)
 
     def run(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before = saved(self.owner, args, kwargs, parameters=False)
+        before = save_state(self.owner, args, kwargs, parameters=False)
         try:
             torch.manual_seed(0)
             return _detached(fn(*args, **kwargs))
@@ -119,7 +119,7 @@ def _alike(given: dict[str, Any], eager: dict[str, Any]) -> str | None:
 
 
 def _changes(
-    entry: Entry, told: Mapping[str, Any], call: Arguments
+    entry: CompiledForward, told: Mapping[str, Any], call: Arguments
 ) -> Iterator[Change]:
     owner = entry.owner
     off = not torch.is_grad_enabled()
@@ -184,7 +184,7 @@ def _attribute(module: nn.Module, name: str, value: Any) -> Iterator[None]:
         module.__dict__[name] = before
 
 
-def _inputs(entry: Entry, told: Mapping[str, Any]) -> Iterator[Change]:
+def _inputs(entry: CompiledForward, told: Mapping[str, Any]) -> Iterator[Change]:
     for index, tensor in enumerate(told["tensors"]):
         for what, other in _other_tensors(tensor):
             tensors = [*told["tensors"]]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchproof.records import UserError
-from torchproof.runtime import Form, Taken, Unfit, order_of, pytree_json
+from torchproof.runtime import PytreeSpec, TensorSpec, Unfit, order_of, pytree_json
 from torchproof.targets import Loaded
 
 Tensors = list[torch.Tensor]
@@ -27,14 +27,17 @@ class Refusal(Exception):
 
 class _Seen:
     def __init__(self) -> None:
-        self.form: Form = {}
+        self.form: PytreeSpec = {}
 
 
 class Flat(torch.nn.Module):
     """The target from tensors to tensors; `output` is the form of its last answer."""
 
     def __init__(
-        self, fn: Callable[..., Any], signature: inspect.Signature, arguments: Form
+        self,
+        fn: Callable[..., Any],
+        signature: inspect.Signature,
+        arguments: PytreeSpec,
     ) -> None:
         super().__init__()
         self.fn = fn
@@ -43,7 +46,7 @@ class Flat(torch.nn.Module):
         self._seen = _Seen()
 
     @property
-    def output(self) -> Form:
+    def output(self) -> PytreeSpec:
         return self._seen.form
 
     def forward(self, *t: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -65,7 +68,7 @@ class Subject:
     inputs: tuple[Tensors, ...]
 
     @property
-    def call(self) -> Form:
+    def call(self) -> PytreeSpec:
         """The form of a call, for the manifest."""
         return {
             "parameters": pytree_json.parameters_of(self.flat.signature),
@@ -82,11 +85,11 @@ class Subject:
         """The tensors of another call, or `Unfit` if it is of another form."""
         return _flattened(self.flat.signature, call, self.flat.arguments)[1]
 
-    def taken(self, sizes: Sequence[Sequence[int | str]]) -> tuple[Taken, ...]:
+    def taken(self, sizes: Sequence[Sequence[int | str]]) -> tuple[TensorSpec, ...]:
         """What the package takes: sizes as found, the rest as in the first call."""
         written = self._written()
         return tuple(
-            Taken(
+            TensorSpec(
                 label,
                 str(tensor.dtype).removeprefix("torch."),
                 tensor.device.type,
@@ -153,7 +156,7 @@ def subject(loaded: Loaded) -> Subject:
     return Subject(fn, flat, labels, tuple(inputs))
 
 
-def _first(signature: inspect.Signature, call: Any) -> tuple[Form, Tensors]:
+def _first(signature: inspect.Signature, call: Any) -> tuple[PytreeSpec, Tensors]:
     try:
         return _flattened(signature, call, None)
     except Unfit as error:
@@ -161,8 +164,8 @@ def _first(signature: inspect.Signature, call: Any) -> tuple[Form, Tensors]:
 
 
 def _flattened(
-    signature: inspect.Signature, call: Any, packed: Mapping[str, Form] | None
-) -> tuple[Form, Tensors]:
+    signature: inspect.Signature, call: Any, packed: Mapping[str, PytreeSpec] | None
+) -> tuple[PytreeSpec, Tensors]:
     args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
     try:
         given = pytree_json.arguments_of(signature, args, kwargs)
@@ -180,23 +183,23 @@ def _flattened(
         told = pytree_json.difference(mine, others, "arguments")
         if told is not None:
             raise Unfit(told)
-        tensors = list(pytree_json.ordered(mine, others, tensors))
+        tensors = list(pytree_json.in_packed_order(mine, others, tensors))
     return form, tensors
 
 
-def _parts(form: Form) -> Iterator[Form]:
+def _parts(form: PytreeSpec) -> Iterator[PytreeSpec]:
     yield form
     for key in ("list", "tuple", "dict", "fields"):
         for part in form.get(key, ()):
             yield from _parts(part[1] if key in ("dict", "fields") else part)
 
 
-def _labels(arguments: Form) -> Iterator[str]:
+def _labels(arguments: PytreeSpec) -> Iterator[str]:
     for name, form in arguments.items():
         yield from _labelled(form, name)
 
 
-def _labelled(form: Form, label: str) -> Iterator[str]:
+def _labelled(form: PytreeSpec, label: str) -> Iterator[str]:
     if "tensor" in form:
         yield label
     for key in ("list", "tuple"):

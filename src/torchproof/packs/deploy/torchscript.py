@@ -39,7 +39,7 @@ from torchproof.packs.deploy.tensor_function import (
 )
 from torchproof.packs.deploy.verification_inputs import Question
 from torchproof.records import UserError, one_line
-from torchproof.runtime import TORCHSCRIPT_FILE, Entrance, Range, pytree_json
+from torchproof.runtime import TORCHSCRIPT_FILE, InputSpec, Range, pytree_json
 from torchproof.targets import Loaded
 
 _SEEDS = 3  # of random values; each other family is tried once
@@ -61,7 +61,7 @@ class Trace:
     subject: Subject
     model: Any
     way: Ways
-    output: pytree_json.Form
+    output: pytree_json.PytreeSpec
     warned: list[str]
     kinds: list[torch.dtype] = field(default_factory=list)
 
@@ -134,7 +134,9 @@ def traced(told: Subject) -> Trace:
     return Trace(told, model, way, output, warned, kinds)
 
 
-def _with_numbers(trace: pytree_json.Form, eager: pytree_json.Form) -> pytree_json.Form:
+def _with_numbers(
+    trace: pytree_json.PytreeSpec, eager: pytree_json.PytreeSpec
+) -> pytree_json.PytreeSpec:
     """Where tracing gives a tensor and eager a number, it is a number of sizes."""
     if "tensor" in trace and "value" in eager:
         return {"number": trace["tensor"]}
@@ -257,7 +259,7 @@ def _same(one: Any, other: Any) -> bool:
 # -- sizes -----------------------------------------------------------------------------
 
 
-def sizes_of(trace: Trace) -> Entrance:
+def sizes_of(trace: Trace) -> InputSpec:
     """Which sizes the traced model takes: those that were tried and right, no others.
 
     Dimensions of one size change together. Where the trace keeps a decision on a size,
@@ -278,7 +280,7 @@ def sizes_of(trace: Trace) -> Entrance:
             only = tuple(sorted(right)) if wrong else None
             ranges[name] = Range(min(right), high, only)
             sizes = [[name if s == size else s for s in row] for row in sizes]
-    entrance = Entrance(told.taken(sizes), ranges)
+    entrance = InputSpec(told.taken(sizes), ranges)
     _assert_calls(trace, entrance)
     return entrance
 
@@ -314,7 +316,7 @@ def _right_sizes(
     return right, refused
 
 
-def _assert_calls(trace: Trace, entrance: Entrance) -> None:
+def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
     """All calls of the target are taken, and answered right."""
     for index, inputs in enumerate(trace.subject.inputs):
         question = Question(f"call {index}", inputs)
@@ -329,7 +331,7 @@ def _assert_calls(trace: Trace, entrance: Entrance) -> None:
             )
 
 
-def _taken(entrance: Entrance, question: Question) -> bool:
+def _taken(entrance: InputSpec, question: Question) -> bool:
     try:
         entrance.assert_fits([copied(t) for t in question.inputs])
     except pytree_json.Unfit:

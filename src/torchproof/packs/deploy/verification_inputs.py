@@ -22,7 +22,7 @@ from torchproof.packs.deploy.input_generators import (
     other_sizes,
 )
 from torchproof.packs.deploy.tensor_function import Refusal, Subject, copied, preserved
-from torchproof.runtime import Entrance, Form, Range, Unfit, evaluate
+from torchproof.runtime import InputSpec, PytreeSpec, Range, Unfit, evaluate
 
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
@@ -40,7 +40,7 @@ class Answer:
     """What eager gives: tensors and their form, and the inputs after the call."""
 
     tensors: Tensors
-    form: Form
+    form: PytreeSpec
     inputs: Tensors
 
 
@@ -61,7 +61,7 @@ def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Ques
             continue
 
 
-def limited(subject: Subject, entrance: Entrance) -> Entrance:
+def limited(subject: Subject, entrance: InputSpec) -> InputSpec:
     """With the high ends that eager has and export does not know, such as a table's.
 
     Not on CUDA, where looking for them may end the process.
@@ -73,11 +73,11 @@ def limited(subject: Subject, entrance: Entrance) -> Entrance:
         if ranges[letter].high is None and ranges[letter].only is None:
             high = _high_end(subject, entrance, letter, size)
             ranges[letter] = Range(ranges[letter].low, high)
-    return Entrance(entrance.taken, ranges, entrance.conditions)
+    return InputSpec(entrance.tensors, ranges, entrance.conditions)
 
 
 def _high_end(
-    subject: Subject, entrance: Entrance, letter: str, size: int
+    subject: Subject, entrance: InputSpec, letter: str, size: int
 ) -> int | None:
     """The largest size that eager takes, None if it takes all that are tried."""
     base, good = _letters(entrance, subject.inputs[0]), size
@@ -101,7 +101,7 @@ def _high_end(
     return good
 
 
-def _runs(subject: Subject, entrance: Entrance, letters: Mapping[str, int]) -> bool:
+def _runs(subject: Subject, entrance: InputSpec, letters: Mapping[str, int]) -> bool:
     """Whether eager answers, or was not asked because the package would not be."""
     shapes = _shapes(entrance, letters)
     try:
@@ -118,14 +118,14 @@ def _runs(subject: Subject, entrance: Entrance, letters: Mapping[str, int]) -> b
     return True
 
 
-def _shapes(entrance: Entrance, letters: Mapping[str, int]) -> list[list[int]]:
+def _shapes(entrance: InputSpec, letters: Mapping[str, int]) -> list[list[int]]:
     return [
         [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
-        for t in entrance.taken
+        for t in entrance.tensors
     ]
 
 
-def of_sizes(subject: Subject, entrance: Entrance) -> Iterator[Question]:
+def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
     """Random values in sizes that are taken, the ends of their ranges among them.
 
     On CUDA none beyond those of the calls: an index beyond a table ends the process.
@@ -156,8 +156,8 @@ def of_sizes(subject: Subject, entrance: Entrance) -> Iterator[Question]:
             yield Question(name, made(subject.inputs, RANDOM, number, shapes))
 
 
-def _letters(entrance: Entrance, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
-    pairs = zip(entrance.taken, inputs, strict=True)
+def _letters(entrance: InputSpec, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+    pairs = zip(entrance.tensors, inputs, strict=True)
     return {
         wanted: size
         for taken, tensor in pairs
@@ -166,10 +166,10 @@ def _letters(entrance: Entrance, inputs: Sequence[torch.Tensor]) -> dict[str, in
     }
 
 
-def _where(entrance: Entrance, letter: str) -> str:
+def _where(entrance: InputSpec, letter: str) -> str:
     return next(
         f"{t.label}.size({t.sizes.index(letter)})"
-        for t in entrance.taken
+        for t in entrance.tensors
         if letter in t.sizes
     )
 

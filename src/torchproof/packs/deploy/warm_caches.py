@@ -49,12 +49,12 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     """Compiles every call, fills the stage, and returns the manifest's details."""
     train = calls.trains(loaded, job)
     described = [
-        example_inputs.described(call) for call in loaded.calls
+        example_inputs.describe(call) for call in loaded.calls
     ]  # as they are given
     gradients = train or not _runs_without(loaded)
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
-    seen, files = graph_origin.Seen(), set[str]()
+    seen, files = graph_origin.LookupLog(), set[str]()
     states, counts = [], [0]
     with (
         cache_lookups.graph_lookups(seen.note),
@@ -68,7 +68,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     _assert_compiled(compiled, seen)
     cache_install.collect(Path(job["cache"]), stage)
     chosen.write(stage / recipe.FILE)
-    known = graph_origin.packed(seen.lookups)
+    known = graph_origin.pack_lookups(seen.lookups)
     (stage / graph_origin.FILE).write_text(json.dumps(known, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
     keys = [
@@ -87,7 +87,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
             for told, state, own in pairs
         ],
         "code": code.hashes(traced),
-        "config": cache_lookups.steering(),
+        "config": cache_lookups.nondefault_switches(),
     }
 
 
@@ -150,14 +150,14 @@ def _step(
     if train:
         calls.forget_gradients(loaded.fn, call)
     try:
-        with warm_up.mode(gradients):
+        with warm_up.gradient_mode(gradients):
             calls.invoke(compiled, call, train=train)
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}", 300)
         raise UserError(f"the target fails: {told}") from error
 
 
-def _assert_compiled(compiled: Any, seen: graph_origin.Seen) -> None:
+def _assert_compiled(compiled: Any, seen: graph_origin.LookupLog) -> None:
     status = runtime.status(compiled)
     for item in status.fallbacks:
         raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
@@ -177,12 +177,12 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
         reference = _reference(target, job, asked, gradients=_gradients(details))
         progress("loading")
         loaded = replace(calls.fresh(target, job), calls=asked)
-        compiled = open_model.opened(contents, loaded.fn, warm=True)
+        compiled = open_model.open_model(contents, loaded.fn, warm=True)
         progress("changing things under it")
         unnoticed = precompiled_builds.unnoticed(contents, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details)
-    seen = graph_origin.Seen()
+    seen = graph_origin.LookupLog()
     with cache_lookups.graph_lookups(seen.note):
         answers = _answers(loaded, compiled, details=details)
     found = reference.judge(answers)
@@ -228,10 +228,13 @@ def _fresh_calls(
         calls.before(loaded, index)
         call = loaded.calls[index]
         if "why_not" not in told["inputs"]:
-            fresh = example_inputs.made(told["inputs"], seed=index + 1)
-            with contextlib.suppress(Exception), warm_up.mode(told["gradients"]):
+            fresh = example_inputs.make(told["inputs"], seed=index + 1)
+            with (
+                contextlib.suppress(Exception),
+                warm_up.gradient_mode(told["gradients"]),
+            ):
                 calls.invoke(loaded.fn, fresh, train=False)
-                call = example_inputs.made(told["inputs"], seed=index + 1)
+                call = example_inputs.make(told["inputs"], seed=index + 1)
         asked.append(call)
     return asked
 
@@ -245,7 +248,7 @@ def _reference(
         return replace(calls.fresh(target, job), calls=[_copied(c) for c in asked])
 
     def run(loaded: Loaded) -> calls.Answers:
-        with warm_up.mode(gradients):
+        with warm_up.gradient_mode(gradients):
             follows = calls.trains(loaded, job)
             return calls.answers(loaded, loaded.fn, train=train, backward=follows)
 
@@ -256,7 +259,7 @@ def _answers(
     loaded: Loaded, compiled: Any, *, details: Mapping[str, Any]
 ) -> calls.Answers:
     own = replace(loaded, calls=[_copied(call) for call in loaded.calls])
-    with warm_up.mode(_gradients(details)):
+    with warm_up.gradient_mode(_gradients(details)):
         return calls.answers(own, compiled, train=details["train"])
 
 

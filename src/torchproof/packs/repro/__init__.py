@@ -1,9 +1,10 @@
-"""Repro packs: a failure of a target as one archive that anyone can run.
+"""Repro packs: one archive that reproduces a failure of a target with torch alone.
 
-Comes in: a run of `check` that saw the failure. The target is run once more and drafts
-of programs are written from what it compiles (`capturing`, `ordering`); each is run as
-the repro it would be (`trying`), the first that fails in the same way is made smaller
-(`graphs`, `programs`), and what is left is redacted, run once more and packed.
+Takes a run of `check` that contains the failure. `failure_signature` turns the finding
+into data that an oracle can compare. `target_recording` runs the target once more and
+writes candidate programs; `candidate_order` decides which to try first. `repro_runner`
+runs each candidate as a `repro.py`. The first one that fails in the same way is reduced
+(`graphs`, `programs`), redacted, run once more and packed.
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ from torchproof.packs import writing
 from torchproof.packs.made import Made
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.candidate_order import Drafts
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.repro_runner import Court
-from torchproof.packs.repro.shrinking import smaller
-from torchproof.packs.repro.signatures import chosen
-from torchproof.packs.repro.target_recording import Captured, captured
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.candidate_order import Candidates
+from torchproof.packs.repro.failure_signature import FailureSignature, choose_failure
+from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
+from torchproof.packs.repro.programs.anonymise import anonymise
+from torchproof.packs.repro.programs.program_reducer import reduce_program
+from torchproof.packs.repro.repro_runner import ReproRunner
+from torchproof.packs.repro.target_recording import TargetRecording, record_target
 from torchproof.records import Run, one_line
 from torchproof.runtime import Manifest, Unverified
 from torchproof.targets import Options, Target
 
 Progress = Callable[[str], None]
-_ONCE = "a script is run once: pack its saved run to have its graphs too"
-_LONGEST_S = 60.0  # that a repro waits before it calls a compilation hung
-_GRAPHS = 40  # of one target that go into a pack, to be read
-# Evidence of a finding that lies behind the user's line.
-_BEHIND = re.compile(r"in (/.+\.py):(\d+) ")
+_SCRIPT_RUNS_ONCE = "a script runs only once: pack its saved run to include its graphs"
+_HANG_S = 60.0  # after this time a repro calls a compilation hung
+_ANONYMISE_S = 90.0  # for replacing names, in addition to the time for reducing
+_MAX_GRAPHS = 40  # graphs of one target that a pack includes for reading
+# An evidence line of a finding that names library code called by the user's line.
+_LIBRARY_FRAME = re.compile(r"in (/.+\.py):(\d+) ")
 _LOGS = "graph_breaks,recompiles,cudagraphs,perf_hints"
 
 
 @dataclass(frozen=True)
 class ReproOptions:
-    """What a repro pack is asked for."""
+    """The user's options for a repro pack."""
 
     select: tuple[str, ...] = ()
     minify: bool = False
@@ -51,200 +54,241 @@ class ReproOptions:
 
 @dataclass(frozen=True)
 class Subject:
-    """What failed: a run of `check`, and how it was run."""
+    """The run of `check` that contains the failure, and how to run its target."""
 
     run: Run
     target: Target
     options: Options
-    has_run: bool = False  # for this pack: a script is not run again then
+    has_run: bool = False  # this verb already ran the target: a script runs only once
 
 
 def pack(
     subject: Subject,
-    asked: ReproOptions,
+    options: ReproOptions,
     *,
     dest: Path | None,
     overwrite: bool,
     progress: Progress,
     command: str,
 ) -> Made:
-    """Makes the pack, or raises `Unverified` with what differs."""
-    symptom = _timed(chosen(subject.run, asked.select), subject.options)
-    code = symptom.finding.code if symptom.finding else symptom.kind
+    """Writes the pack, or raises `Unverified` if no candidate fails in the same way."""
+    signature = choose_failure(subject.run, options.select)
+    signature = _with_time_limit(signature, subject.options)
+    code = signature.finding.code if signature.finding else signature.kind
     dest = dest or Path(f"torchproof-repro-{subject.target.name}-{code}.tar.gz")
     with writing.archive(dest, overwrite=overwrite) as stage:
-        manifest = _Making(subject, symptom, asked, progress).into(stage, command)
+        builder = _PackBuilder(subject, signature, options, progress)
+        manifest = builder.build(stage, command)
     return Made(dest, manifest)
 
 
-def _timed(symptom: Symptom, options: Options) -> Symptom:
-    """A hang is one that outlasts --timeout, if that is shorter than a minute."""
-    limit_s = options.timeout_s or _LONGEST_S
-    if symptom.judge != "hang" or limit_s >= _LONGEST_S:
-        return symptom
+def shrink(
+    candidate: Candidate,
+    runner: ReproRunner,
+    deadline: float,
+    *,
+    anonymous: bool,
+    progress: Progress,
+) -> Candidate:
+    """Returns the smallest candidate found by `deadline` that fails in the same way.
+
+    `anonymous` also replaces the names of a program, with extra time.
+    """
+    count = 0
+
+    def fails(smaller: Candidate) -> bool:
+        nonlocal count
+        count += 1
+        progress(f"reducing: {candidate.size} to {smaller.size}, attempt {count}")
+        return runner.run_forked(smaller).is_same
+
+    if candidate.form == "graph":
+        return reduce_graph(candidate, fails, deadline)
+    smallest = reduce_program(candidate, fails, deadline)
+    if not anonymous:
+        return smallest
+    return anonymise(smallest, fails, deadline + _ANONYMISE_S)
+
+
+def _with_time_limit(signature: FailureSignature, options: Options) -> FailureSignature:
+    """Replaces the time limit of a hang by --timeout if that is below a minute."""
+    limit_s = options.timeout_s or _HANG_S
+    if signature.oracle != "hang" or limit_s >= _HANG_S:
+        return signature
     headline = f"torch.compile does not end within {limit_s:.0f} s"
-    expected = {**symptom.expected, "seconds": limit_s}
-    return replace(symptom, headline=headline, expected=expected)
+    expected = {**signature.expected, "seconds": limit_s}
+    return replace(signature, headline=headline, expected=expected)
 
 
-class _Making:
+class _PackBuilder:
     def __init__(
         self,
         subject: Subject,
-        symptom: Symptom,
-        asked: ReproOptions,
+        signature: FailureSignature,
+        options: ReproOptions,
         progress: Progress,
     ) -> None:
-        self._run, self._target = subject.run, subject.target
-        self._options, self._has_run = subject.options, subject.has_run
-        self._symptom, self._asked, self._progress = symptom, asked, progress
+        self._run = subject.run
+        self._target = subject.target
+        self._target_options = subject.options
+        self._has_run = subject.has_run
+        self._signature = signature
+        self._options = options
+        self._progress = progress
         self._redactor = Redactor.here(projects=_projects(subject.target))
 
-    def into(self, stage: writing.Stage, command: str) -> Manifest:
-        """Everything from the recording to the sealed pack."""
+    def build(self, stage: writing.Stage, command: str) -> Manifest:
+        """Records the target, finds and reduces a candidate, and seals the pack."""
         with writing.scratch("torchproof-") as folder:
-            seen = self._captured(Path(folder))
-            drafts = Drafts(
-                seen,
+            recording = self._record(Path(folder))
+            candidates = Candidates(
+                recording,
                 self._target,
                 arguments=self._arguments(),
-                include=self._asked.include,
+                include=self._options.include,
             )
-            settings = self._settings(train=seen.train)
-            facts = pack_files.gathered(self._run.environment, seen)
-            top = pack_files.header(self._symptom, facts)
-            with Court(self._symptom, settings, header=top, folder=folder) as court:
-                first = self._found(drafts, court)
-                draft = self._smaller(first, court)
-                text = self._redactor.source(court.text(draft))
-                outcome = court.clean_text(text, draft.files)
+            settings = self._settings(train=recording.train)
+            facts = pack_files.collect_facts(self._run.environment, recording)
+            header = pack_files.header(self._signature, facts)
+            with ReproRunner(
+                self._signature, settings, header=header, folder=folder
+            ) as runner:
+                first = self._first_failing(candidates, runner)
+                candidate = self._shrink(first, runner)
+                text = self._redactor.source(runner.text(candidate))
+                outcome = runner.run_isolated_source(text, candidate.files)
                 if not outcome.is_same:
-                    raise Unverified(_differs(self._symptom, [(draft, outcome)]))
-                log = self._logged(court, text, draft)
-        written = pack_files.Written(
-            self._symptom,
-            settings,
-            draft,
-            first,
-            outcome,
-            text,
-            facts,
-            command,
-            self._target.text,
-            self._asked.minify,
+                    failed = [(candidate, outcome)]
+                    raise Unverified(_difference(self._signature, failed))
+                log = self._torch_log(runner, text, candidate)
+        verified = pack_files.VerifiedRepro(
+            signature=self._signature,
+            settings=settings,
+            candidate=candidate,
+            first=first,
+            outcome=outcome,
+            repro=text,
+            facts=facts,
+            command=command,
+            target=self._target.text,
+            minified=self._options.minify,
         )
-        found = pack_files.files(written, drafts.graphs()[:_GRAPHS], log)
-        return self._sealed(stage, written, found)
+        files = pack_files.files(verified, candidates.graphs()[:_MAX_GRAPHS], log)
+        return self._seal(stage, verified, files)
 
-    def _captured(self, folder: Path) -> Captured:
-        """What a run of the target tells; nothing of a script that has run already."""
+    def _record(self, folder: Path) -> TargetRecording:
+        """Runs the target once more; a script that has already run is not run again."""
         if self._has_run and self._target.kind == "script":
-            return Captured(refused=(_ONCE,))
-        weights = "weights" in self._asked.include
-        return captured(
+            return TargetRecording(refused=(_SCRIPT_RUNS_ONCE,))
+        weights = "weights" in self._options.include
+        return record_target(
             self._target,
-            self._options,
+            self._target_options,
             folder=folder,
             more={"weights": weights, "place": self._place()},
             progress=self._progress,
         )
 
     def _place(self) -> dict[str, object]:
-        """The innermost line that is not torch's own: of a library, if there is one."""
-        found = self._symptom.finding
-        if found is None:
+        """Returns the innermost line outside torch, preferably in a library."""
+        finding = self._signature.finding
+        if finding is None:
             return {}
-        behind = [_BEHIND.match(line) for line in found.evidence]
-        for match in filter(None, behind):
+        frames = [_LIBRARY_FRAME.match(line) for line in finding.evidence]
+        for match in filter(None, frames):
             return {"file": match[1], "line": int(match[2])}
-        return {"file": found.file, "line": found.line}
+        return {"file": finding.file, "line": finding.line}
 
     def _arguments(self) -> dict[str, object]:
-        """The keywords that a workload is made with."""
+        """Returns the keyword arguments of a workload's factory."""
         if self._target.kind != "workload":
             return {}
-        here = self._run.environment
+        environment = self._run.environment
         names = ("size", "device", "train")
-        return {k: here[k] for k in names if here.get(k) is not None}
+        return {k: environment[k] for k in names if environment.get(k) is not None}
 
     def _settings(self, *, train: bool) -> Settings:
         device = self._run.environment.get("device") or "cpu"
-        as_written = self._options.as_written or self._target.kind == "script"
+        as_written = self._target_options.as_written or self._target.kind == "script"
         return Settings(
-            compile=self._options.compile,
+            compile=self._target_options.compile,
             as_written=as_written,
             train=train,
             device=str(device),
         )
 
-    def _found(self, drafts: Drafts, court: Court) -> Draft:
-        """The first draft that fails as the target did."""
-        tried: list[tuple[Draft, Outcome]] = []
-        for draft in drafts.of(self._symptom):
-            what = f"{draft.form} {draft.origin}".strip()
-            self._progress(f"draft {len(tried) + 1}: {what}")
-            outcome = court.quick(draft)
+    def _first_failing(self, candidates: Candidates, runner: ReproRunner) -> Candidate:
+        """Returns the first candidate that fails as the target did."""
+        attempts: list[tuple[Candidate, Outcome]] = []
+        for candidate in candidates.of(self._signature):
+            name = f"{candidate.form} {candidate.origin}".strip()
+            self._progress(f"candidate {len(attempts) + 1}: {name}")
+            outcome = runner.run_forked(candidate)
             if outcome.is_same:
-                return draft
-            tried.append((draft, outcome))
-        raise Unverified(_differs(self._symptom, tried, drafts.refused))
+                return candidate
+            attempts.append((candidate, outcome))
+        raise Unverified(_difference(self._signature, attempts, candidates.refused))
 
-    def _smaller(self, draft: Draft, court: Court) -> Draft:
-        """What shows the user's source is cut down and renamed, unless asked for."""
-        private = draft.form != "graph" and "source" not in self._asked.include
-        if not (private or self._asked.minify):
-            return draft
-        deadline = time.monotonic() + self._asked.budget_s
-        return smaller(
-            draft, court, deadline, anonymous=private, progress=self._progress
+    def _shrink(self, candidate: Candidate, runner: ReproRunner) -> Candidate:
+        """Reduces and anonymises a candidate that contains the user's source.
+
+        `--include source` turns this off; `--minify` reduces every candidate.
+        """
+        private = candidate.form != "graph" and "source" not in self._options.include
+        if not (private or self._options.minify):
+            return candidate
+        deadline = time.monotonic() + self._options.budget_s
+        return shrink(
+            candidate, runner, deadline, anonymous=private, progress=self._progress
         )
 
-    def _logged(self, court: Court, text: str, draft: Draft) -> str:
-        """What torch logs when the repro runs: of the target's own run nothing."""
-        self._progress("the repro once more, with torch's logs")
-        return court.clean_text(text, draft.files, {"TORCH_LOGS": _LOGS}).output
+    def _torch_log(self, runner: ReproRunner, text: str, candidate: Candidate) -> str:
+        """Returns torch's log of the repro; a log of the target would be private."""
+        self._progress("running the repro again with TORCH_LOGS")
+        variables = {"TORCH_LOGS": _LOGS}
+        return runner.run_isolated_source(text, candidate.files, variables).output
 
-    def _sealed(
+    def _seal(
         self,
         stage: writing.Stage,
-        written: pack_files.Written,
-        found: dict[str, pack_files.Paper],
+        verified: pack_files.VerifiedRepro,
+        plain_files: dict[str, pack_files.PackFile],
     ) -> Manifest:
-        hide = self._redactor
-        files = pack_files.redacted(found, hide)
+        redactor = self._redactor
+        files = pack_files.redact(plain_files, redactor)
         rows = pack_files.listing(
             {k: (len(v.content), v.about) for k, v in files.items()}
         )
-        text = hide.text(pack_files.readme(written, rows, hide.counts))
-        files["README.md"] = pack_files.Paper(text.encode(), "the report, to be filed")
-        for name, paper in files.items():
+        text = redactor.text(pack_files.readme(verified, rows, redactor.counts))
+        files["README.md"] = pack_files.PackFile(text.encode(), "the bug report")
+        for name, file in files.items():
             path = stage.path / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(paper.content)
+            path.write_bytes(file.content)
         manifest = Manifest(
             kind="repro",
-            name=hide.text(self._target.name),
+            name=redactor.text(self._target.name),
             torchproof=__version__,
-            target=hide.text(written.target),
-            command=hide.text(written.command),
-            environment=hide.json(dict(written.facts)),
-            details=hide.json(pack_files.details(written)),
+            target=redactor.text(verified.target),
+            command=redactor.text(verified.command),
+            environment=redactor.json(dict(verified.facts)),
+            details=redactor.json(pack_files.details(verified)),
         )
-        return stage.seal(manifest, {k: paper.about for k, paper in files.items()})
+        return stage.seal(manifest, {k: file.about for k, file in files.items()})
 
 
 def _projects(target: Target) -> list[str]:
-    where = Path(target.where)
-    return [str(where.resolve().parent)] if where.exists() else []
+    path = Path(target.where)
+    return [str(path.resolve().parent)] if path.exists() else []
 
 
-def _differs(
-    symptom: Symptom,
-    tried: list[tuple[Draft, Outcome]],
+def _difference(
+    signature: FailureSignature,
+    attempts: list[tuple[Candidate, Outcome]],
     refused: list[str] | None = None,
 ) -> str:
-    """What was wanted, and what came instead, in one line."""
-    came = [f"{draft.form}: {one_line(each.text, 160)}" for draft, each in tried[:4]]
-    came += [one_line(reason, 120) for reason in (refused or [])[:3]]
-    wanted = one_line(symptom.headline, 160)
-    return f"wanted: {wanted}; " + ("; ".join(came) or "nothing could be written")
+    """Says in one line which failure was expected and what the candidates showed."""
+    observed = [f"{each.form}: {one_line(o.text, 160)}" for each, o in attempts[:4]]
+    observed += [one_line(reason, 120) for reason in (refused or [])[:3]]
+    expected = one_line(signature.headline, 160)
+    return f"expected: {expected}; got: " + ("; ".join(observed) or "no candidate")

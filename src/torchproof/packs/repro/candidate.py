@@ -1,10 +1,10 @@
-"""A program that may show a symptom, and what running it gave."""
+"""A program that may reproduce a failure, and the outcome of running it."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,34 +13,34 @@ Form = Literal["graph", "frame", "program"]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a repro compiles and runs what its draft makes."""
+    """How a repro compiles and calls the function of its candidate."""
 
     compile: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    as_written: bool = False  # the draft does its own compiling
+    as_written: bool = False  # the candidate calls torch.compile itself
     train: bool = False
     device: str = "cpu"
     seed: int = 0
-    limit_s: float = 120.0  # of one run; longer is a hang
+    limit_s: float = 120.0  # for one run; a longer one is a hang
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True)
-class Draft:
-    """Source that needs torch alone and defines `make() -> (fn, calls)`.
+class Candidate:
+    """Source that needs only torch and defines `make() -> (fn, calls)`.
 
-    It may define `before_call(fn, index)` too. `size` counts what can be taken away:
-    the nodes of a graph, the statements of a program.
+    It may also define `before_call(fn, index)`. `size` is what reduction minimises: the
+    nodes of a graph, or the statements of a program.
     """
 
     form: Form
     source: str
-    about: str  # what it holds of the user's, one sentence
+    about: str  # one sentence: which parts of the user's program it contains
     size: int
     files: Mapping[str, bytes] = field(default_factory=dict, hash=False)  # beside it
-    origin: str = ""  # compile id of a graph, place of a frame
-    # What it was written from, as JSON; for changing it, never part of a pack.
+    origin: str = ""  # the compile id of a graph, or the place of a frame
+    # The JSON that `source` was written from; needed to edit it, never packed.
     record: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -48,23 +48,20 @@ class Draft:
         return {**vars(self), "files": files, "record": dict(self.record)}
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Draft:
-        files = {k: base64.b64decode(v) for k, v in plain["files"].items()}
-        return cls(**{**plain, "files": files})
+    def from_json(cls, data: Mapping[str, Any]) -> Candidate:
+        files = {k: base64.b64decode(v) for k, v in data["files"].items()}
+        return cls(**{**data, "files": files})
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of a draft showed, in the words of its judge."""
+    """The verdict of the oracle on one run of a candidate."""
 
     verdict: Literal["same", "other", "none", "timeout", "broken"]
-    text: str  # the judge's last line, or why there is none
+    text: str  # the oracle's last line, or why the run printed none
     seconds: float
-    output: str = ""  # the end of all that it printed
+    output: str = ""  # the end of what the run printed
 
     @property
     def is_same(self) -> bool:
         return self.verdict == "same"
-
-
-Try = Callable[[Draft], Outcome]

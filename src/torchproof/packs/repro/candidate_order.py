@@ -1,84 +1,89 @@
-"""Which drafts of a target are tried for a symptom, and in which order."""
+"""Decides which candidates of a target to try for a failure, and in which order."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft, Form
-from torchproof.packs.repro.failure_signature import Symptom
+from torchproof.packs.repro.candidate import Candidate, Form
+from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.graphs.variants import variants
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import as_it_is, program_draft
-from torchproof.packs.repro.target_recording import Captured
+from torchproof.packs.repro.programs.whole_program import (
+    program_candidate,
+    unmodified_program,
+)
+from torchproof.packs.repro.target_recording import TargetRecording
 from torchproof.targets import Target
 
-# What fails below Dynamo shows in a graph; what Dynamo does not trace shows in Python.
-_BELOW: tuple[Form, ...] = ("graph", "program", "frame")
-_ABOVE: tuple[Form, ...] = ("frame", "program", "graph")
-_AROUND: tuple[Form, ...] = ("program", "frame", "graph")  # it takes several calls
+# A failure below Dynamo shows in a captured graph; one in Dynamo needs the Python code.
+_BELOW_DYNAMO: tuple[Form, ...] = ("graph", "program", "frame")
+_IN_DYNAMO: tuple[Form, ...] = ("frame", "program", "graph")
+# These failures need several calls, so the whole program comes first.
+_ACROSS_CALLS: tuple[Form, ...] = ("program", "frame", "graph")
 _ORDER: dict[str, tuple[Form, ...]] = {
-    "compile_error": _BELOW,
-    "numerics": _BELOW,
-    "hang": _BELOW,
-    "slowdown": _BELOW,
-    "compile_time": _BELOW,
-    "memory": _BELOW,
-    "cudagraph_skip": _BELOW,
-    "cudagraph_rerecord": _BELOW,
-    "host_sync": _ABOVE,
-    "graph_break": _ABOVE,
-    "skipped_frame": _ABOVE,
-    "no_op": _AROUND,
-    "recompile": _AROUND,
-    "recompile_limit": _AROUND,
-    "specialization": _AROUND,
-    "stale_state": _AROUND,
-    "cudagraph_lifetime": _AROUND,
+    "compile_error": _BELOW_DYNAMO,
+    "numerics": _BELOW_DYNAMO,
+    "hang": _BELOW_DYNAMO,
+    "slowdown": _BELOW_DYNAMO,
+    "compile_time": _BELOW_DYNAMO,
+    "memory": _BELOW_DYNAMO,
+    "cudagraph_skip": _BELOW_DYNAMO,
+    "cudagraph_rerecord": _BELOW_DYNAMO,
+    "host_sync": _IN_DYNAMO,
+    "graph_break": _IN_DYNAMO,
+    "skipped_frame": _IN_DYNAMO,
+    "no_op": _ACROSS_CALLS,
+    "recompile": _ACROSS_CALLS,
+    "recompile_limit": _ACROSS_CALLS,
+    "specialization": _ACROSS_CALLS,
+    "stale_state": _ACROSS_CALLS,
+    "cudagraph_lifetime": _ACROSS_CALLS,
 }
 
 
-class Drafts:
-    """The drafts to try, in order; `refused` says why there are not more."""
+class Candidates:
+    """The candidates to try, in order; `refused` says why others do not exist."""
 
     def __init__(
         self,
-        captured: Captured,
+        recording: TargetRecording,
         target: Target,
         *,
         arguments: Mapping[str, Any],
         include: Collection[str],
     ) -> None:
-        self._captured, self._target = captured, target
+        self._recording = recording
+        self._target = target
         self._arguments = arguments
         self._source = "source" in include
-        self.refused = list(captured.refused)
+        self.refused = list(recording.refused)
 
-    def of(self, symptom: Symptom) -> Iterator[Draft]:
+    def of(self, signature: FailureSignature) -> Iterator[Candidate]:
         if self._source:
             yield from self._programs()
-        for form in _ORDER.get(symptom.kind, _AROUND):
+        for form in _ORDER.get(signature.kind, _ACROSS_CALLS):
             if form == "program":
                 yield from () if self._source else self._programs()
             else:
                 yield from self._recorded(form)
 
-    def graphs(self) -> list[Draft]:
-        return [draft for draft in self._captured.drafts if draft.form == "graph"]
+    def graphs(self) -> list[Candidate]:
+        return [each for each in self._recording.candidates if each.form == "graph"]
 
-    def _recorded(self, form: Form) -> Iterator[Draft]:
-        """With made values first, for all of them: real ones only if they matter."""
-        found = [draft for draft in self._captured.drafts if draft.form == form]
+    def _recorded(self, form: Form) -> Iterator[Candidate]:
+        """Yields all graphs with synthetic tensors before any with recorded ones."""
+        candidates = [each for each in self._recording.candidates if each.form == form]
         if form != "graph":
-            yield from found
+            yield from candidates
             return
-        several = [variants(draft) for draft in found]
-        for depth in range(max(map(len, several), default=0)):
-            yield from (each[depth] for each in several if depth < len(each))
+        variants_of_each = [variants(each) for each in candidates]
+        for depth in range(max(map(len, variants_of_each), default=0)):
+            yield from (each[depth] for each in variants_of_each if depth < len(each))
 
-    def _programs(self) -> Iterator[Draft]:
-        program = as_it_is if self._source else program_draft
+    def _programs(self) -> Iterator[Candidate]:
+        extract = unmodified_program if self._source else program_candidate
         try:
-            yield program(self._target, self._arguments)
+            yield extract(self._target, self._arguments)
         except Unsuitable as reason:
             self.refused.append(str(reason))

@@ -1,9 +1,9 @@
-"""A process that has loaded torch, and forks one of its kind for each repro to be run.
+"""A fork server: a process that imports torch once and forks a child for each repro.
 
-Started by `trying` as `python nursery.py WARMTH`, so that it loads only what it needs.
-Each line on stdin asks for one run: {"number", "folder", "variables", "limit_s"}. Each
-line on stdout says how one ended: {"number", "code", "seconds"}; the code of one that
-was late is null.
+`repro_runner` starts it as `python fork_server.py PRELOAD`, so it loads only what it
+needs. Each line on stdin is a job: {"number", "folder", "variables", "limit_s"}. Each
+line on stdout is a result: {"number", "code", "seconds"}; the code is null if the repro
+exceeded its limit.
 """
 
 from __future__ import annotations
@@ -26,58 +26,60 @@ import psutil
 
 from torchproof.process import parent_death
 
-PROGRAM, OUTPUT = "repro.py", "output.txt"
+PROGRAM = "repro.py"
+OUTPUT = "output.txt"
 _POLL_S = 0.01
 
 
 @dataclass(frozen=True)
-class _Running:
+class _Job:
     number: int
-    began: float
+    start: float
     limit_s: float
 
 
-def main(warmth: str) -> int:
-    """Serves until stdin ends; then everything that still runs is ended too."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed while torch is loaded is no answer
-    _warm(warmth)
-    running: dict[int, _Running] = {}
-    asked, rest = sys.stdin.fileno(), b""
+def main(preload: str) -> int:
+    """Serves until stdin ends, then kills all children that still run."""
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # torch may print while it is imported
+    _preload(preload)
+    running: dict[int, _Job] = {}
+    jobs = sys.stdin.fileno()
+    rest = b""
     try:
         while True:
-            ready, _, _ = select.select([asked], [], [], _POLL_S if running else None)
+            ready, _, _ = select.select([jobs], [], [], _POLL_S if running else None)
             if ready:
-                read = os.read(asked, 2**16)
-                if not read:
+                chunk = os.read(jobs, 2**16)
+                if not chunk:
                     return 0
-                *lines, rest = (rest + read).split(b"\n")
+                *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
                     job = json.loads(line)
-                    began = time.monotonic()
-                    running[_fork(job)] = _Running(job["number"], began, job["limit_s"])
+                    start = time.monotonic()
+                    running[_fork(job)] = _Job(job["number"], start, job["limit_s"])
             for pid, code in _ended(running):
                 run = running.pop(pid)
-                seconds = time.monotonic() - run.began
-                told = {"number": run.number, "code": code, "seconds": seconds}
-                print(json.dumps(told), file=answers, flush=True)
+                seconds = time.monotonic() - run.start
+                result = {"number": run.number, "code": code, "seconds": seconds}
+                print(json.dumps(result), file=results, flush=True)
     finally:
         for pid in running:
-            end_family(pid)
+            end_process_tree(pid)
 
 
-def _ended(running: dict[int, _Running]) -> list[tuple[int, int | None]]:
-    found: list[tuple[int, int | None]] = []
+def _ended(running: dict[int, _Job]) -> list[tuple[int, int | None]]:
+    endings: list[tuple[int, int | None]] = []
     for pid, run in running.items():
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            end_session(pid)  # what it left behind
-            found.append((pid, os.waitstatus_to_exitcode(status)))
-        elif time.monotonic() - run.began > run.limit_s:
-            end_family(pid)
+        ended_pid, status = os.waitpid(pid, os.WNOHANG)
+        if ended_pid:
+            end_session(pid)  # processes that it left behind
+            endings.append((pid, os.waitstatus_to_exitcode(status)))
+        elif time.monotonic() - run.start > run.limit_s:
+            end_process_tree(pid)
             os.waitpid(pid, 0)
-            found.append((pid, None))
-    return found
+            endings.append((pid, None))
+    return endings
 
 
 def end_session(pid: int) -> None:
@@ -85,41 +87,41 @@ def end_session(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def end_family(pid: int) -> None:
-    """Ends a process that leads a session, and everything it started."""
+def end_process_tree(pid: int) -> None:
+    """Kills a session leader and all processes that it started."""
     try:
-        family = psutil.Process(pid).children(recursive=True)
+        children = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        family = []
+        children = []
     end_session(pid)
-    for member in family:
+    for child in children:
         with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
+            child.kill()
 
 
 # -- loading torch ---------------------------------------------------------------------
 
 
-def _warm(warmth: str) -> None:
-    """Loads what a run will need; CUDA must not be begun before a fork."""
-    # Asks NVML instead of CUDA, which cannot be used again after a fork.
+def _preload(preload: str) -> None:
+    """Imports torch and warms a backend; CUDA must not be initialised before a fork."""
+    # Makes torch ask NVML instead of CUDA, which does not work after a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no threads before a fork
     import torch
 
-    if warmth in ("eager", "inductor"):
-        # No backward: its threads would be missing after a fork.
-        compiled = torch.compile(_warming, backend=warmth)
+    if preload in ("eager", "inductor"):
+        # No backward pass: the threads of autograd would be missing after a fork.
+        compiled = torch.compile(_example, backend=preload)
         for size in (2, 3):
             compiled(torch.ones(size))
         torch.compiler.reset()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os.execv(sys.executable, [sys.executable, __file__, "torch"])
     gc.collect()
-    gc.freeze()  # a collection in a child would copy every page that it looks at
+    gc.freeze()  # else a collection in a child would copy every page it touches
 
 
-def _warming(x: Any) -> Any:
+def _example(x: Any) -> Any:
     return (x * 2).relu() + 1
 
 
@@ -135,12 +137,12 @@ def _fork(job: dict[str, Any]) -> int:
     try:
         os.setsid()
         _die_with(parent)
-        _settle(job)
+        _isolate(job)
         code = _run()
     except BaseException:
         traceback.print_exc()
     finally:
-        _leave(code)
+        _exit(code)
     return 0  # not reached
 
 
@@ -150,20 +152,20 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _settle(job: dict[str, Any]) -> None:
-    """The folder, streams, variables and modules that `python -I` would give it."""
+def _isolate(job: dict[str, Any]) -> None:
+    """Sets the directory, streams, variables and modules as `python -I` would."""
     os.chdir(job["folder"])
     nothing = os.open(os.devnull, os.O_RDONLY)
     output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for number, there in enumerate((nothing, output, output)):
-        os.dup2(there, number)
-    for stream in (sys.stdout, sys.stderr):  # what is printed stays in its order
+    for number, descriptor in enumerate((nothing, output, output)):
+        os.dup2(descriptor, number)
+    for stream in (sys.stdout, sys.stderr):  # keeps the order of printed lines
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Of its parent's streams nothing stays open, else an end would not be seen.
+    # An inherited pipe that stays open would hide the end of the server.
     os.closerange(3, 4096)
-    own = {k: os.environ[k] for k in _NURSERYS if k in os.environ}
+    kept = {k: os.environ[k] for k in _OWN_VARIABLES if k in os.environ}
     os.environ.clear()
-    os.environ.update(own | job["variables"])
+    os.environ.update(kept | job["variables"])
     added = {os.path.abspath(p) for p in _PYTHONPATH}
     sys.path[:] = [p for p in sys.path if p and os.path.abspath(p) not in added]
     for name in [n for n in sys.modules if n.split(".")[0] == "torchproof"]:
@@ -172,7 +174,7 @@ def _settle(job: dict[str, Any]) -> None:
     sys.argv[:] = [PROGRAM]
 
 
-_NURSERYS = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_COMPILE_THREADS")
+_OWN_VARIABLES = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_COMPILE_THREADS")
 _PYTHONPATH = [
     os.path.dirname(os.path.abspath(__file__)),
     *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)),
@@ -190,8 +192,8 @@ def _run() -> int:
     return 0
 
 
-def _leave(code: int) -> None:
-    """Without what torch does at exit: that is for the process that loaded it."""
+def _exit(code: int) -> None:
+    """Exits without torch's exit handlers, which belong to the server process."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -1,7 +1,7 @@
-"""What lies beside `repro.py` in a pack: the report to file, versions, logs, graphs.
+"""The files beside `repro.py` in a pack: README, versions, logs, captured graphs.
 
-Comes in: a symptom, the program that shows it and how it was verified. Goes out: texts
-that still have to be redacted, save those that say they are final.
+Takes a verified repro, returns the contents of the files by name. `redact` removes
+private data from all of them except those marked `final`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import readme as report
 from torchproof.packs.repro import versions
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.target_recording import Captured
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.target_recording import TargetRecording
 
 
 @dataclass(frozen=True)
-class Written:
-    """All that is known when a repro has failed as stated in a clean process."""
+class VerifiedRepro:
+    """A repro that failed as stated in a process of its own, and how it was made."""
 
-    symptom: Symptom
+    signature: FailureSignature
     settings: Settings
-    draft: Draft
-    first: Draft  # before it was made smaller
-    verified: Outcome
+    candidate: Candidate
+    first: Candidate  # before reduction
+    outcome: Outcome
     repro: str
     facts: Mapping[str, Any]
     command: str
@@ -37,8 +37,8 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Paper:
-    """One file; a final one was verified as it is and is not to be touched."""
+class PackFile:
+    """One file; a `final` one was verified as it is, so redaction leaves it alone."""
 
     content: bytes
     about: str
@@ -47,7 +47,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of what a pack holds."""
+    """One line in the list of a pack's files."""
 
     path: str
     size: int
@@ -57,103 +57,117 @@ class Row:
         return f"{self.path}  {self.size:,} bytes  {self.about}"
 
 
-def gathered(environment: Mapping[str, Any], seen: Captured) -> dict[str, Any]:
-    """The facts of the run, of its repetition, and of the machine."""
-    told = {k: v for k, v in seen.environment.items() if k != "kind"}
-    configs = {k: v for k, v in seen.configs.items() if k != "kind"}
-    here = {**versions.machine(), **environment, **told, "configs": configs}
-    if here.get("triton") is None:
-        libraries = here["libraries"]
-        here["triton"] = libraries.get("triton") or libraries.get("pytorch-triton")
-    return here
+def collect_facts(
+    environment: Mapping[str, Any], recording: TargetRecording
+) -> dict[str, Any]:
+    """Merges facts of this machine, the run and the recording; the last one wins."""
+    recorded = {k: v for k, v in recording.environment.items() if k != "kind"}
+    configs = {k: v for k, v in recording.configs.items() if k != "kind"}
+    facts = {**versions.machine(), **environment, **recorded, "configs": configs}
+    if facts.get("triton") is None:
+        libraries = facts["libraries"]
+        facts["triton"] = libraries.get("triton") or libraries.get("pytorch-triton")
+    return facts
 
 
-def header(symptom: Symptom, facts: Mapping[str, Any]) -> str:
-    """Below the headline of `repro.py`."""
+def header(signature: FailureSignature, facts: Mapping[str, Any]) -> str:
+    """Returns the lines below the headline of `repro.py`."""
     lines = [f"Seen with {versions.brief(facts)}."]
-    lines += [f"{name}: {address}" for name, address in report.pages(symptom)]
-    if symptom.search:
-        lines.append(f"Reports of the same: {report.query(symptom.search)}")
+    lines += [f"{name}: {address}" for name, address in report.pages(signature)]
+    if signature.search:
+        lines.append(f"Similar reports: {report.query(signature.search)}")
     return "\n".join(lines)
 
 
-def files(written: Written, graphs: Sequence[Draft], log: str) -> dict[str, Paper]:
-    """Everything but the report itself, by name."""
-    found = {
-        "repro.py": Paper(written.repro.encode(), written.draft.about, final=True),
-        "environment.txt": Paper(
-            versions.text(written.facts).encode(), "versions, machine and variables"
+def files(
+    verified: VerifiedRepro, graphs: Sequence[Candidate], log: str
+) -> dict[str, PackFile]:
+    """Returns all files except the README, by name."""
+    candidate = verified.candidate
+    contents = {
+        "repro.py": PackFile(verified.repro.encode(), candidate.about, final=True),
+        "environment.txt": PackFile(
+            versions.text(verified.facts).encode(), "versions, machine and variables"
         ),
-        "command.txt": Paper(
-            f"{written.command}\n".encode(), "the command that made this pack"
+        "command.txt": PackFile(
+            f"{verified.command}\n".encode(), "the command that made this pack"
         ),
-        "symptom.json": Paper(_plain(details(written)), "the failure as data"),
+        "symptom.json": PackFile(_json(details(verified)), "the failure as data"),
     }
-    for name, content in written.draft.files.items():
-        found[name] = Paper(content, "values that the failure needs", final=True)
+    for name, content in candidate.files.items():
+        contents[name] = PackFile(content, "tensors that the repro loads", final=True)
     if log.strip():
-        found["logs/torch.txt"] = Paper(
-            log.encode("utf-8", "replace"), "what torch logs when repro.py runs"
+        contents["logs/torch.txt"] = PackFile(
+            log.encode("utf-8", "replace"), "torch's log of repro.py"
         )
     for index, graph in enumerate(graphs):
-        mark = re.sub(r"\W+", "_", graph.origin).strip("_") or str(index)
-        name = f"graphs/graph_{mark}.py"
-        if name in found:
-            name = f"graphs/graph_{mark}_{index}.py"
-        found[name] = Paper(graph.source.encode(), graph.about)
-    return found
+        suffix = re.sub(r"\W+", "_", graph.origin).strip("_") or str(index)
+        name = f"graphs/graph_{suffix}.py"
+        if name in contents:
+            name = f"graphs/graph_{suffix}_{index}.py"
+        contents[name] = PackFile(graph.source.encode(), graph.about)
+    return contents
 
 
-def redacted(papers: Mapping[str, Paper], redactor: Redactor) -> dict[str, Paper]:
-    """The files as they are written, so that sizes and counts are those of the pack."""
-    found = {}
-    for name, paper in papers.items():
-        content = paper.content
-        if not paper.final and name.endswith(".py"):
+def redact(
+    pack_files: Mapping[str, PackFile], redactor: Redactor
+) -> dict[str, PackFile]:
+    """Redacts before the README is written, which lists sizes and replacements."""
+    redacted = {}
+    for name, file in pack_files.items():
+        content = file.content
+        if not file.final and name.endswith(".py"):
             content = redactor.source(content.decode()).encode()
-        elif not paper.final:
+        elif not file.final:
             content = redactor.bytes(content)
-        path = "/".join(redactor.name(part) for part in name.split("/"))
-        kept = name if paper.final else path
-        found[kept] = Paper(content, redactor.text(paper.about), final=True)
-    return found
+        clean_name = "/".join(redactor.name(part) for part in name.split("/"))
+        new_name = name if file.final else clean_name
+        redacted[new_name] = PackFile(content, redactor.text(file.about), final=True)
+    return redacted
 
 
 def listing(sizes: Mapping[str, tuple[int, str]]) -> list[Row]:
-    """One row a file: the program first, then by name."""
+    """Returns one row per file: `repro.py` first, then by name."""
     order = sorted(sizes, key=lambda name: (name != "repro.py", "/" in name, name))
     return [Row(name, *sizes[name]) for name in order]
 
 
-def readme(written: Written, rows: Sequence[Row], counts: Mapping[str, int]) -> str:
-    """The report in the form PyTorch asks for, and below it what the pack is."""
-    return report.report(written, rows, counts)
+def readme(
+    verified: VerifiedRepro, rows: Sequence[Row], counts: Mapping[str, int]
+) -> str:
+    """Returns the bug report in PyTorch's form and a description of the pack."""
+    return report.report(verified, rows, counts)
 
 
-def details(written: Written) -> dict[str, Any]:
-    """What the manifest says of a repro pack."""
-    symptom, draft, first = written.symptom, written.draft, written.first
+def details(verified: VerifiedRepro) -> dict[str, Any]:
+    """Returns the `details` of the manifest; their keys are part of the pack format."""
+    signature = verified.signature
+    candidate = verified.candidate
     return {
         "symptom": {
-            "kind": symptom.kind,
-            "judge": symptom.judge,
-            "headline": symptom.headline,
-            "expected": dict(symptom.expected),
-            "ids": list(symptom.ids),
-            "search": symptom.search,
-            "code": symptom.finding.code if symptom.finding else None,
+            "kind": signature.kind,
+            "judge": signature.oracle,
+            "headline": signature.headline,
+            "expected": dict(signature.expected),
+            "ids": list(signature.ids),
+            "search": signature.search,
+            "code": signature.finding.code if signature.finding else None,
         },
-        "settings": written.settings.to_json(),
-        "form": draft.form,
-        "minified": written.minified,
-        "size": {"unit": report.unit(draft), "first": first.size, "last": draft.size},
+        "settings": verified.settings.to_json(),
+        "form": candidate.form,
+        "minified": verified.minified,
+        "size": {
+            "unit": report.unit(candidate),
+            "first": verified.first.size,
+            "last": candidate.size,
+        },
         "verified": {
-            "verdict": written.verified.verdict,
-            "line": written.verified.text,
-            "seconds": round(written.verified.seconds, 1),
+            "verdict": verified.outcome.verdict,
+            "line": verified.outcome.text,
+            "seconds": round(verified.outcome.seconds, 1),
         },
     }
 
 
-def _plain(value: Any) -> bytes:
+def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, default=repr) + "\n").encode()

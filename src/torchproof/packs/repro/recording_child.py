@@ -1,7 +1,7 @@
-"""The child process: runs a target once, and writes drafts of what it compiles.
+"""The child process that runs a target once and writes candidates of it.
 
-Runs as `python -m` with a job (JSON) and the path of a stream. Graphs
-run as they are captured, so that nothing fails or hangs in a backend here.
+Runs as `python -m` with a job (JSON) and the path of a stream. Captured graphs run
+uncompiled, so nothing fails or hangs in a backend here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.process import Stream, parent_death
 from torchproof.records import UserError, one_line
 from torchproof.targets import Target, calls, script
@@ -21,33 +21,34 @@ from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job = json.loads(arguments[0])
+    stream = Stream(arguments[1])
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
-    with contextlib.ExitStack() as watching:
+    with contextlib.ExitStack() as stack:
         try:
             if target.kind == "script":
                 script.when_imported(
-                    "torch", lambda: watching.enter_context(_recorded(stream, job))
+                    "torch", lambda: stack.enter_context(_recording(stream, job))
                 )
                 return script.run(target, stream)
-            with _recorded(stream, job):
+            with _recording(stream, job):
                 _run_calls(target, job, stream)
-            _tell_frames(target, job, stream)
+            _write_frames(target, job, stream)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error))
             return 2
         finally:
             stream.write("environment", **environment.describe(job))
-            _tell_configs(stream)
+            _write_configs(stream)
 
 
 @contextlib.contextmanager
-def _recorded(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
+def _recording(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
     from torchproof.packs.repro.graphs.graph_recorder import recorder
 
-    def write(draft: Draft) -> None:
-        stream.write("draft", **draft.to_json())
+    def write(candidate: Candidate) -> None:
+        stream.write("candidate", **candidate.to_json())
 
     with recorder(
         write,
@@ -65,8 +66,8 @@ def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
 
     loaded = calls.fresh(target, job)
     fn: Any = loaded.fn
-    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    if not (itself or torch_private.is_compiled(fn)):
+    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
+    if not (compiles_itself or torch_private.is_compiled(fn)):
         fn = torch.compile(fn, **job["compile"])
     train = calls.trains(loaded, job)
     stream.write("plan", calls=len(loaded.calls), train=train)
@@ -78,17 +79,17 @@ def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
             calls.invoke(fn, call, train=train)
         except UserError:
             raise
-        except Exception as error:  # what fails is what the pack is about
-            told = one_line(f"{type(error).__name__}: {error}", 200)
-            stream.write("call_error", call=index, error=told)
+        except Exception as error:  # probably the failure that the pack is about
+            message = one_line(f"{type(error).__name__}: {error}", 200)
+            stream.write("call_error", call=index, error=message)
 
 
-def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
-    """Drafts of the function that fails and of those that call it."""
+def _write_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
+    """Writes candidates of the failing function and of its callers."""
     place = job["place"]
     if not place.get("file") or place.get("line") is None:
         return
-    from torchproof.packs.repro.programs.frames import frame_drafts
+    from torchproof.packs.repro.programs.frames import frame_candidates
 
     def run() -> None:
         loaded = calls.fresh(target, job)
@@ -101,14 +102,14 @@ def _tell_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
 
     torch.compiler.set_stance("force_eager")
     try:
-        for draft in frame_drafts(run, place["file"], place["line"]):
-            stream.write("draft", **draft.to_json())
-    except Exception as error:  # a draft less; there are others
-        told = one_line(f"{type(error).__name__}: {error}", 200)
-        stream.write("refused", why=f"the function that fails: {told}")
+        for candidate in frame_candidates(run, place["file"], place["line"]):
+            stream.write("candidate", **candidate.to_json())
+    except Exception as error:  # candidates of other forms remain
+        message = one_line(f"{type(error).__name__}: {error}", 200)
+        stream.write("refused", why=f"extracting the failing function: {message}")
 
 
-def _tell_configs(stream: Stream) -> None:
+def _write_configs(stream: Stream) -> None:
     if "torch" in sys.modules:
         from torchproof.torch_private import configs
 

@@ -1,7 +1,7 @@
-"""Runs drafts as the repro that each would be, and says what they showed.
+"""Runs candidates as `repro.py` files and returns their outcomes.
 
-Comes in: drafts of one symptom. Goes out: outcomes, in the words of the judge that is a
-part of each repro, so that "the same failure" means the same everywhere.
+Takes candidates for one failure signature. The oracle that is part of each repro gives
+the verdict, so "the same failure" means the same here and for whoever opens the pack.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ from typing import Any, Literal, TypeAlias
 
 from torchproof.packs.repro import fork_server
 from torchproof.packs.repro.assembly import repro_text
-from torchproof.packs.repro.candidate import Draft, Outcome, Settings
-from torchproof.packs.repro.failure_signature import Symptom
-from torchproof.packs.repro.fork_server import OUTPUT, PROGRAM, end_family, end_session
+from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
+from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.fork_server import (
+    OUTPUT,
+    PROGRAM,
+    end_process_tree,
+    end_session,
+)
 from torchproof.process import parent_death
 
-_Ending: TypeAlias = tuple[int | None, float]
+_Ending: TypeAlias = tuple[int | None, float]  # exit code (None: timeout), seconds
 
-# What a run needs of its surroundings, and what steers torch.
+# Variables that a run needs, and prefixes of those that configure torch.
 _NEEDED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LANG", "CC", "CXX", "SYSTEMROOT")
-_STEERING: tuple[str, ...] = (
+_CONFIGURING = (
     "LC_",
     "CUDA",
     "NVIDIA",
@@ -39,26 +44,33 @@ _STEERING: tuple[str, ...] = (
     "KMP_",
     "GOMP_",
     "OPENBLAS_",
+    "TORCH",
+    "PYTORCH",
+    "TRITON",
+    "NCCL_",
+    "ROCM",
+    "HIP_",
+    "CUBLAS",
 )
-_STEERING += ("TORCH", "PYTORCH", "TRITON", "NCCL_", "ROCM", "HIP_", "CUBLAS")
-_NOT_HANDED_ON: tuple[str, ...] = (
+_REMOVED = (
     "TORCHPROOF_",
     "TORCH_LOGS",
     "TORCH_TRACE",
     "TORCHELASTIC",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
 )
-_NOT_HANDED_ON += ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
-# Judges that only look at what Dynamo does: no code is generated for them.
-_OF_DYNAMO = frozenset({"breaks", "recompiles", "no_ops"})
-# Judges of how long a compilation takes: one must not profit from another.
-_OF_TIME = frozenset({"compile_time", "hang"})
-_KEPT = 12_000  # characters of what a run printed
+# Oracles that observe Dynamo alone: they use a backend that generates no code.
+_DYNAMO_ORACLES = frozenset({"breaks", "recompiles", "no_ops"})
+# Oracles that time a compilation: they must not share compiler caches.
+_TIMING_ORACLES = frozenset({"compile_time", "hang"})
+_OUTPUT_CHARACTERS = 12_000  # of a run's output, counted from its end
 _VERDICTS: dict[int, tuple[str, Literal["same", "other", "none"]]] = {
     1: ("FAILS AS STATED", "same"),
     0: ("DOES NOT FAIL", "none"),
     3: ("FAILS IN ANOTHER WAY", "other"),
 }
-# `python -I` still sees what is installed: torchproof must not be among it.
+# `python -I` still sees installed packages, so torchproof has to be hidden.
 _RUNNER = (
     "import ctypes, os, runpy, sys; ctypes.CDLL(None).prctl(1, 9);"
     " os.getppid() == int(sys.argv[1]) or sys.exit(1);"
@@ -67,94 +79,102 @@ _RUNNER = (
 )
 
 
-class Court:
-    """Tries drafts for one symptom; to be closed, or used as a context manager.
+class ReproRunner:
+    """Runs candidates for one failure signature; close it or use it in `with`.
 
-    `variables` steer torch in each run, beside those of this process. Both ways of
-    trying may be used from many threads at once.
+    Each run gets the variables of this process that configure torch, and `variables`.
+    All methods that run candidates are thread-safe.
     """
 
     def __init__(
         self,
-        symptom: Symptom,
+        signature: FailureSignature,
         settings: Settings,
         *,
         header: str = "",
         variables: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        self.symptom, self.settings, self.header = symptom, settings, header
-        self._variables = surroundings(os.environ) | dict(variables or {})
+        self.signature = signature
+        self.settings = settings
+        self.header = header
+        self._variables = run_variables(os.environ) | dict(variables or {})
         self._scratch = tempfile.TemporaryDirectory(
-            prefix="torchproof-court-", dir=folder
+            prefix="torchproof-runner-", dir=folder
         )
-        self._nursery: _Nursery | None = None
+        self._fork_server: _ForkServer | None = None
         self._lock = threading.Lock()
-        self._seats = threading.Semaphore(os.cpu_count() or 1)
+        self._slots = threading.Semaphore(os.cpu_count() or 1)
 
-    def __enter__(self) -> Court:
+    def __enter__(self) -> ReproRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._fork_server is not None:
+            self._fork_server.close()
         with contextlib.suppress(OSError):
             self._scratch.cleanup()
 
-    def text(self, draft: Draft, settings: Settings | None = None) -> str:
-        return repro_text(draft, self.symptom, settings or self.settings, self.header)
+    def text(self, candidate: Candidate, settings: Settings | None = None) -> str:
+        return repro_text(
+            candidate, self.signature, settings or self.settings, self.header
+        )
 
-    def clean(self, draft: Draft, settings: Settings | None = None) -> Outcome:
-        """Runs it as a stranger would: a process of its own, nothing but torch."""
-        return self.clean_text(self.text(draft, settings), draft.files)
+    def run_isolated(
+        self, candidate: Candidate, settings: Settings | None = None
+    ) -> Outcome:
+        """Runs a candidate in a new process that can import only torch."""
+        return self.run_isolated_source(self.text(candidate, settings), candidate.files)
 
-    def clean_text(
+    def run_isolated_source(
         self,
         text: str,
         files: Mapping[str, bytes] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> Outcome:
-        """As `clean`, of a `repro.py` that is written already."""
+        """Runs the text of a `repro.py` like `run_isolated`."""
         with self._folder(text, files or {}) as folder:
             command = [sys.executable, "-I", "-u", "-c", _RUNNER, str(os.getpid())]
             ending = self._run(command, folder, variables or {})
             return _outcome(*ending, folder / OUTPUT)
 
-    def quick(self, draft: Draft, settings: Settings | None = None) -> Outcome:
-        """Runs it in a fork of a process that has torch loaded."""
+    def run_forked(
+        self, candidate: Candidate, settings: Settings | None = None
+    ) -> Outcome:
+        """Runs a candidate in a fork of a process that has already imported torch."""
         try:
-            text = self.text(draft, settings)
+            text = self.text(candidate, settings)
         except SyntaxError as error:
-            return Outcome("broken", f"it is no Python: {error}", 0.0)
-        with self._seats, self._folder(text, draft.files) as folder:
-            shared = self.symptom.judge not in _OF_TIME
+            return Outcome("broken", f"not valid Python: {error}", 0.0)
+        with self._slots, self._folder(text, candidate.files) as folder:
+            shared = self.signature.oracle not in _TIMING_ORACLES
             cache = Path(self._scratch.name, "cache") if shared else folder / "cache"
             job = {
                 "folder": str(folder),
-                "variables": self._surroundings(folder, cache),
+                "variables": self._run_variables(folder, cache),
                 "limit_s": self._limit_s(settings),
             }
-            return _outcome(*self._in_nursery(job), folder / OUTPUT)
+            return _outcome(*self._run_in_fork_server(job), folder / OUTPUT)
 
-    def quick_all(self, drafts: Sequence[Draft]) -> list[Outcome]:
-        """Each tried, as many at a time as there are cores."""
+    def run_all_forked(self, candidates: Sequence[Candidate]) -> list[Outcome]:
+        """Runs all candidates, as many at a time as there are cores."""
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-            return list(pool.map(self.quick, drafts))
+            return list(pool.map(self.run_forked, candidates))
 
-    # -- where it runs -----------------------------------------------------------------
+    # -- processes ---------------------------------------------------------------------
 
     def _limit_s(self, settings: Settings | None = None) -> float:
-        """Of one run; a hang must be seen to last first."""
-        waits = 2.0 * float(self.symptom.expected.get("seconds") or 0.0)
+        """Returns the limit of one run; the hang oracle has to wait for the hang."""
+        waits = 2.0 * float(self.signature.expected.get("seconds") or 0.0)
         limit_s = (settings or self.settings).limit_s
-        return limit_s + (waits if self.symptom.judge == "hang" else 0.0)
+        return limit_s + (waits if self.signature.oracle == "hang" else 0.0)
 
     @contextlib.contextmanager
     def _folder(self, text: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-        """With the repro and what lies beside it; gone afterwards."""
+        """Yields a temporary directory with the repro and its files."""
         with tempfile.TemporaryDirectory(dir=self._scratch.name) as scratch:
             folder = Path(scratch, "pack")
             folder.mkdir()
@@ -165,11 +185,10 @@ class Court:
                 (folder / name).write_bytes(content)
             yield folder
 
-    def _surroundings(self, folder: Path, cache: Path) -> dict[str, str]:
-        beside = folder.parent
+    def _run_variables(self, folder: Path, cache: Path) -> dict[str, str]:
         return self._variables | {
-            "HOME": str(beside / "home"),
-            "TMPDIR": str(beside / "tmp"),
+            "HOME": str(folder.parent / "home"),
+            "TMPDIR": str(folder.parent / "tmp"),
             "TORCHINDUCTOR_CACHE_DIR": str(cache),
             "TRITON_CACHE_DIR": str(cache / "triton"),
         }
@@ -177,8 +196,8 @@ class Court:
     def _run(
         self, command: list[str], folder: Path, more: Mapping[str, str]
     ) -> _Ending:
-        began = time.monotonic()
-        variables = self._surroundings(folder, folder.parent / "cache") | dict(more)
+        start = time.monotonic()
+        variables = self._run_variables(folder, folder.parent / "cache") | dict(more)
         with (folder / OUTPUT).open("wb") as output:
             process = parent_death.begun(
                 lambda: subprocess.Popen(
@@ -193,75 +212,80 @@ class Court:
             )
             try:
                 code: int | None = process.wait(self._limit_s())
-                end_session(process.pid)  # what it left behind
+                end_session(process.pid)  # processes that it left behind
             except subprocess.TimeoutExpired:
                 code = None
             finally:
                 if process.poll() is None:
-                    end_family(process.pid)
+                    end_process_tree(process.pid)
                     process.wait()
-        return code, time.monotonic() - began
+        return code, time.monotonic() - start
 
-    def _in_nursery(self, job: dict[str, Any]) -> _Ending:
+    def _run_in_fork_server(self, job: dict[str, Any]) -> _Ending:
         with self._lock:
-            if self._nursery is None or not self._nursery.is_alive:
-                if self._nursery is not None:
-                    self._nursery.close()
+            if self._fork_server is None or not self._fork_server.is_alive:
+                if self._fork_server is not None:
+                    self._fork_server.close()
                 folder = Path(self._scratch.name)
-                variables = self._surroundings(folder / "nursery", folder / "cache")
-                self._nursery = _Nursery(self._warmth, variables, folder)
-            answer = self._nursery.ask(job)
-        return answer.result()
+                variables = self._run_variables(
+                    folder / "fork_server", folder / "cache"
+                )
+                self._fork_server = _ForkServer(self._preload, variables, folder)
+            ending = self._fork_server.submit(job)
+        return ending.result()
 
     @property
-    def _warmth(self) -> str:
-        """What the nursery loads besides torch."""
+    def _preload(self) -> str:
+        """Returns what the fork server loads: torch, or torch and a warm backend."""
         if self.settings.device != "cpu":
             return "torch"
-        dynamo = self.symptom.judge in _OF_DYNAMO
-        dynamo = dynamo or self.symptom.expected.get("backend") == "eager"
+        dynamo = self.signature.oracle in _DYNAMO_ORACLES
+        dynamo = dynamo or self.signature.expected.get("backend") == "eager"
         return "eager" if dynamo else "inductor"
 
 
-def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What of an environment a run gets to see."""
+def run_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment variables that a run inherits."""
     return {
         name: value
         for name, value in environment.items()
-        if (name in _NEEDED or name.startswith(_STEERING))
-        and not name.startswith(_NOT_HANDED_ON)
+        if (name in _NEEDED or name.startswith(_CONFIGURING))
+        and not name.startswith(_REMOVED)
     }
 
 
 def _outcome(code: int | None, seconds: float, output: Path) -> Outcome:
     printed = output.read_bytes().decode(errors="replace") if output.exists() else ""
     lines = [line for line in printed.splitlines() if line.strip()]
-    last, kept = (lines[-1].strip() if lines else ""), printed[-_KEPT:]
+    last = lines[-1].strip() if lines else ""
+    tail = printed[-_OUTPUT_CHARACTERS:]
     if code is None:
-        return Outcome("timeout", f"it did not end in {seconds:.0f} s", seconds, kept)
+        return Outcome("timeout", f"it did not end in {seconds:.0f} s", seconds, tail)
     words, verdict = _VERDICTS.get(code, ("", "other"))
-    # What torch says while the process ends may come after it.
-    told = [line.strip() for line in lines if words and line.startswith(f"{words}: ")]
-    if told:
-        return Outcome(verdict, told[-1], seconds, kept)
+    # torch may print more lines after the verdict while the process exits.
+    stated = [each.strip() for each in lines if words and each.startswith(f"{words}: ")]
+    if stated:
+        return Outcome(verdict, stated[-1], seconds, tail)
     how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    return Outcome("broken", f"no verdict, {how}: {last}", seconds, kept)
+    return Outcome("broken", f"no verdict, {how}: {last}", seconds, tail)
 
 
-class _Nursery:
-    """This process's end of `repro.nursery`."""
+class _ForkServer:
+    """The client of `fork_server`."""
 
-    def __init__(self, warmth: str, variables: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, preload: str, variables: Mapping[str, str], folder: Path
+    ) -> None:
         (folder / "home").mkdir(exist_ok=True)
         (folder / "tmp").mkdir(exist_ok=True)
-        own = {
+        python_variables = {
             k: v for k, v in os.environ.items() if k in ("PYTHONPATH", "VIRTUAL_ENV")
         }
         self._process = parent_death.begun(
             lambda: subprocess.Popen(
-                [sys.executable, fork_server.__file__, warmth],
+                [sys.executable, fork_server.__file__, preload],
                 cwd=folder / "home",
-                env={**variables, **own, **parent_death.parent()},
+                env={**variables, **python_variables, **parent_death.parent()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -278,35 +302,36 @@ class _Nursery:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, job: Mapping[str, Any]) -> Future[_Ending]:
-        answer: Future[_Ending] = Future()
+    def submit(self, job: Mapping[str, Any]) -> Future[_Ending]:
+        ending: Future[_Ending] = Future()
         with self._lock:
             self._count += 1
-            self._waiting[self._count] = answer
+            self._waiting[self._count] = ending
             line = json.dumps({**job, "number": self._count}) + "\n"
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
         except BrokenPipeError:
-            self._forget_all()
-        return answer
+            self._fail_all()
+        return ending
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            told = json.loads(line)
+            reply = json.loads(line)
             with self._lock:
-                answer = self._waiting.pop(told["number"])
-            answer.set_result((told["code"], told["seconds"]))
-        self._forget_all()
+                ending = self._waiting.pop(reply["number"])
+            ending.set_result((reply["code"], reply["seconds"]))
+        self._fail_all()
 
-    def _forget_all(self) -> None:
-        """It has ended: what was asked of it gets no answer."""
+    def _fail_all(self) -> None:
+        """Ends all pending jobs: the server process is gone."""
         with self._lock:
-            left, self._waiting = self._waiting, {}
-        for answer in left.values():
-            answer.set_result((-9, 0.0))
+            pending = self._waiting
+            self._waiting = {}
+        for ending in pending.values():
+            ending.set_result((-9, 0.0))
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -316,7 +341,7 @@ class _Nursery:
         try:
             self._process.wait(2.0)
         except subprocess.TimeoutExpired:
-            end_family(self._process.pid)
+            end_process_tree(self._process.pid)
             self._process.wait()
         self._reader.join(2.0)
         self._process.stdout.close()

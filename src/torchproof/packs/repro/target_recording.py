@@ -1,4 +1,4 @@
-"""What a target's run gives to write repros from: starts the child that records it."""
+"""Runs a target once more in a child process that records candidates of it."""
 
 from __future__ import annotations
 
@@ -9,59 +9,59 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.observe import job
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.process import Conditions, Entry, follow
 from torchproof.records import UserError
 from torchproof.targets import Options, Target
 
 
 @dataclass(frozen=True)
-class Captured:
-    """The drafts of a run, the last one of each origin, and why there are not more."""
+class TargetRecording:
+    """The last candidate of each origin; `refused` says why others do not exist."""
 
-    drafts: tuple[Draft, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
     refused: tuple[str, ...] = ()
     environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
     configs: Mapping[str, Any] = field(default_factory=dict, hash=False)
     train: bool = False
 
 
-def captured(
+def record_target(
     target: Target,
     options: Options,
     *,
     folder: Path,
     more: Mapping[str, Any],
     progress: Callable[[str], None],
-) -> Captured:
-    """Runs the target once more. What was told before it ended or hung is kept.
+) -> TargetRecording:
+    """Runs the target; if it fails or hangs, returns what was recorded until then.
 
-    `folder` is for values of inputs; `more` is what else the child has to know.
+    The child writes tensors to `folder`; `more` are additional fields of its job.
     """
-    told = json.loads(job(target, options)) | {"folder": str(folder), **more}
+    request = json.loads(job(target, options)) | {"folder": str(folder), **more}
 
     def notice(entry: Entry, seconds: float) -> None:
-        progress(f"recording what is compiled, {seconds:.0f} s")
+        progress(f"recording compiled code, {seconds:.0f} s")
 
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    seen = follow(
-        "torchproof.packs.repro.recording_child", json.dumps(told), notice, under
-    )
-    if seen.ending == "interrupted":
+    child = "torchproof.packs.repro.recording_child"
+    entries = follow(child, json.dumps(request), notice, under)
+    if entries.ending == "interrupted":
         raise KeyboardInterrupt
-    if unusable := seen.last("unusable"):
+    if unusable := entries.last("unusable"):
         raise UserError(unusable["message"])
-    drafts: dict[tuple[str, str], Draft] = {}
-    for entry in seen.of("draft"):
-        draft = Draft.from_json({k: v for k, v in entry.items() if k != "kind"})
-        drafts[draft.form, draft.origin] = draft
-    reasons = [entry["why"] for entry in seen.of("refused")]
-    if failure := seen.failure(script=target.kind == "script"):
+    candidates: dict[tuple[str, str], Candidate] = {}
+    for entry in entries.of("candidate"):
+        fields = {k: v for k, v in entry.items() if k != "kind"}
+        candidate = Candidate.from_json(fields)
+        candidates[candidate.form, candidate.origin] = candidate
+    reasons = [entry["why"] for entry in entries.of("refused")]
+    if failure := entries.failure(script=target.kind == "script"):
         reasons.append(failure)
-    return Captured(
-        tuple(drafts.values()),
-        tuple(dict.fromkeys(reasons)),
-        seen.last("environment"),
-        seen.last("configs"),
-        bool(seen.last("plan").get("train")),
+    return TargetRecording(
+        candidates=tuple(candidates.values()),
+        refused=tuple(dict.fromkeys(reasons)),
+        environment=entries.last("environment"),
+        configs=entries.last("configs"),
+        train=bool(entries.last("plan").get("train")),
     )

@@ -1,4 +1,4 @@
-"""The machine and the versions of a repro, as PyTorch's reports list them."""
+"""The machine and the versions of a repro, in the format of PyTorch's bug reports."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _LIBRARIES: tuple[str, ...] = (
     "torchaudio",
     "triton",
     "pytorch-triton",
+    "torchao",
+    "numpy",
+    "transformers",
 )
-_LIBRARIES += ("torchao", "numpy", "transformers")
 _DRIVER = Path("/proc/driver/nvidia/version")
 _PROCESSOR = Path("/proc/cpuinfo")
-_SECONDS = 10.0  # for a program that tells its version
+_TIMEOUT_S = 10.0  # for a program that prints its version
 
 
 def machine() -> dict[str, Any]:
-    """What the operating system tells without torch; None where there is none."""
+    """Returns what the operating system reports; None for what is unknown."""
     return {
         "os": _os(),
         "libc": "-".join(filter(None, platform.libc_ver())) or None,
@@ -40,7 +42,7 @@ def machine() -> dict[str, Any]:
 
 
 def text(facts: Mapping[str, Any]) -> str:
-    """The facts under the headings of torch.utils.collect_env."""
+    """Formats the facts under the headings of torch.utils.collect_env."""
     rows = [
         ("PyTorch version", facts.get("torch")),
         ("CUDA used to build PyTorch", facts.get("cuda")),
@@ -56,7 +58,7 @@ def text(facts: Mapping[str, Any]) -> str:
         ("CPU", facts.get("cpu")),
         ("CPU cores, threads of torch", _pair(facts)),
     ]
-    lines = [f"{name}: {_told(value)}" for name, value in rows]
+    lines = [f"{name}: {_shown(value)}" for name, value in rows]
     lines += _section("Versions of relevant libraries", facts.get("libraries"), "==")
     lines += _section("Variables", facts.get("variables"), "=")
     for module, values in (facts.get("configs") or {}).items():
@@ -65,9 +67,9 @@ def text(facts: Mapping[str, Any]) -> str:
 
 
 def brief(facts: Mapping[str, Any]) -> str:
-    """One line: what decides whether a failure is seen elsewhere too."""
+    """Returns one line with the versions that a failure is most likely to depend on."""
     names = {"torch": "torch", "Python": "python"}
-    parts = [f"{name} {_told(facts.get(key))}" for name, key in names.items()]
+    parts = [f"{name} {_shown(facts.get(key))}" for name, key in names.items()]
     if facts.get("cuda"):
         parts.append(f"CUDA {facts['cuda']}")
     if facts.get("triton"):
@@ -78,22 +80,22 @@ def brief(facts: Mapping[str, Any]) -> str:
     return ", ".join(map(str, parts))
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     return "-" if value in (None, "") else str(value)
 
 
 def _pair(facts: Mapping[str, Any]) -> str:
-    return f"{_told(facts.get('cores'))}, {_told(facts.get('threads'))}"
+    return f"{_shown(facts.get('cores'))}, {_shown(facts.get('threads'))}"
 
 
 def _section(heading: str, values: Any, between: str) -> list[str]:
     if not values:
         return []
-    told = {
+    texts = {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in sorted(values.items())
     }
-    rows = [f"{name}{between}{value}" for name, value in told.items()]
+    rows = [f"{name}{between}{value}" for name, value in texts.items()]
     return ["", f"{heading}:", *rows]
 
 
@@ -111,9 +113,9 @@ def _processor() -> str | None:
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return value.strip()
-    # Processors other than x86 have no name there.
-    told = _output("lscpu") or ""
-    for line in told.splitlines():
+    # /proc/cpuinfo has a model name only on x86.
+    output = _output("lscpu") or ""
+    for line in output.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "Model name" and value.strip() not in ("", "-"):
             return value.strip()
@@ -121,14 +123,14 @@ def _processor() -> str | None:
 
 
 def _driver() -> str | None:
-    """The version of NVIDIA's driver, from the kernel or its own program."""
+    """Returns the version of NVIDIA's driver, from the kernel or from nvidia-smi."""
     with contextlib.suppress(OSError):
         # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ..."
         for word in _DRIVER.read_text().split():
             if word[0].isdigit() and word.count(".") in (1, 2):
                 return word
-    asked = ("--query-gpu=driver_version", "--format=csv,noheader")
-    return _first_line("nvidia-smi", *asked)
+    flags = ("--query-gpu=driver_version", "--format=csv,noheader")
+    return _first_line("nvidia-smi", *flags)
 
 
 def _libraries() -> Iterator[tuple[str, str]]:
@@ -138,23 +140,23 @@ def _libraries() -> Iterator[tuple[str, str]]:
 
 
 def _first_line(*command: str) -> str | None:
-    told = _output(*command)
-    return told.splitlines()[0].strip() if told else None
+    output = _output(*command)
+    return output.splitlines()[0].strip() if output else None
 
 
 def _output(*command: str) -> str | None:
-    """What a program prints, None if it is not there or fails."""
+    """Returns what a program prints; None if it is not installed or fails."""
     if shutil.which(command[0]) is None:
         return None
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=_SECONDS,
+            timeout=_TIMEOUT_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    return result.stdout.strip() or None if result.returncode == 0 else None

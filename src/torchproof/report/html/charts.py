@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from torchproof.measure import trouble
+from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run
 from torchproof.report import bench_sections, numbers
 
@@ -99,7 +99,9 @@ def plain(run: Run) -> list[Measurement]:
     return [
         row
         for row in run.measurements
-        if dict(row.variant) == same and not trouble(row) and known(row.median_ms)
+        if dict(row.variant) == same
+        and not exclusion_reason(row)
+        and known(row.median_ms)
     ]
 
 
@@ -112,7 +114,7 @@ def sweeps(run: Run) -> list[Bars]:
     same, groups = shared(run), dict[tuple[str, ...], list[Measurement]]()
     for row in run.measurements:
         keys = tuple(key for key in row.variant if key not in same)
-        if keys and set(keys) <= set(SIZES) and not trouble(row):
+        if keys and set(keys) <= set(SIZES) and not exclusion_reason(row):
             groups.setdefault(keys, []).append(row)
     found = [_sweep(keys, rows) for keys, rows in groups.items()]
     return [chart for chart in found if chart]
@@ -212,7 +214,7 @@ def _percent(value: float | None, end: float) -> float:
 def phases(run: Run) -> list[Phases]:
     """By strategy; the longest fills the room."""
     rows = [row for row in plain(run) if row.compile_s]
-    rows = rows or [row for row in run.measurements if not trouble(row)]
+    rows = rows or [row for row in run.measurements if not exclusion_reason(row)]
     told = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
     end = max((sum(spent.values()) for _, spent in told), default=0.0)
     alone = len({row.strategy for row in rows}) == len(rows)

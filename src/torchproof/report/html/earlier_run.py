@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchproof.measure import TIMED_UNDER, name_of, trouble
+from torchproof.measure import TIMING_CONDITIONS, exclusion_reason, name_of
 from torchproof.records import SEVERITIES, Measurement, Run
 from torchproof.report import capture_summary, numbers
 from torchproof.report.html import charts
@@ -35,7 +35,7 @@ def unlike(run: Run) -> list[str]:
     """What makes times of the two runs hard to compare."""
     was = (run.baseline or {}).get("environment") or {}
     found = []
-    for key in TIMED_UNDER:
+    for key in TIMING_CONDITIONS:
         before, after = was.get(key), run.environment.get(key)
         if before != after and before is not None and after is not None:
             found.append(f"{key} {before}, then {after}")
@@ -78,7 +78,7 @@ def _times(run: Run) -> Iterator[Change]:
     was = {name_of(row): row for row in map(Measurement.from_json, plain)}
     for row in run.measurements:
         before = was.get(name_of(row))
-        if before and not trouble(row) and not trouble(before):
+        if before and not exclusion_reason(row) and not exclusion_reason(before):
             name = name_of(row)
             yield Change(f"{name}: median call", _time(before), _time(row))
             sizes = numbers.size(before.peak_bytes), numbers.size(row.peak_bytes)

@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from torchproof.records import Run, UserError, store
-from torchproof.report.log import expectations, observation
-from torchproof.report.log import retrospective as retrospect
+from torchproof.report.log import expectations, observation, review
 from torchproof.report.log.entry_markdown import Draft, code, items, own_words
 from torchproof.report.log.log_entries import Entry, entries, find, open_block
 from torchproof.report.log.log_file import DEFAULT, append, read
@@ -88,7 +87,7 @@ def retrospective(
                     " draft another with --again"
                 )
         every = [*runs, *_observed(text, runs)]
-        return retrospect.draft(planned, retrospect.since(planned, every))
+        return review.draft(planned, review.since(planned, every))
 
     return _write(path, draft)
 

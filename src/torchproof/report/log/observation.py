@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torchproof.measure import PATHS, decision, in_words, name_of
+from torchproof.measure import PATH_SUFFIXES, decision, name_of, ratio_text
 from torchproof.records import RUNS, SEVERITIES, Finding, Measurement, Run
 from torchproof.report import bench_sections, numbers, search_trials
 from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
@@ -84,7 +84,7 @@ def _speed(run: Run) -> str:
         return ""
     if row.verdict == "not significant":
         return ", and is as fast as in eager as far as can be told"
-    return f", and is {in_words(row.vs_eager)} than in eager"
+    return f", and is {ratio_text(row.vs_eager)} than in eager"
 
 
 # -- details ---------------------------------------------------------------------------
@@ -214,7 +214,9 @@ def _artifacts(run: Run, came_from: str) -> Iterator[str]:
     steering = [
         f"{name}={value}"
         for name, value in (facts.get("variables") or {}).items()
-        if not name.endswith((*PATHS, "_REMOTE_CACHE"))  # the latter are our own
+        if not name.endswith(
+            (*PATH_SUFFIXES, "_REMOTE_CACHE")
+        )  # the latter are our own
     ]
     if steering:
         yield f"variables: {code(', '.join(steering))}"

@@ -48,11 +48,11 @@ def graph(
     two then take turns. `pad` names the dimensions of arguments that may be padded,
     `unpad` those of outputs, and `buckets` the sizes to pad to.
     """
-    from torchproof.runtime.cudagraph.build_graph import check, made
+    from torchproof.runtime.cudagraph.build_graph import build, check
 
     check(step, example, train=train, strategy=strategy, outputs=outputs, pool=pool)
     asked = {"train": train, "strategy": strategy, "recipe": recipe}
-    graphed = made(
+    graphed = build(
         step,
         {**asked, "arguments": arguments},
         {"pad": pad, "unpad": unpad, "sizes": buckets},

@@ -14,31 +14,38 @@ from torchproof import strategies
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import graph, preparation, recorded_step
 from torchproof.runtime.cudagraph.capture import Pool
-from torchproof.runtime.cudagraph.graph_recipe import Order, ordered
+from torchproof.runtime.cudagraph.graph_recipe import GraphOptions, options_from_recipe
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padder import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.state_snapshot import Sight
-from torchproof.strategies import Strategy, compile_arguments, source_lines, wrong
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
+from torchproof.strategies import (
+    Strategy,
+    compile_arguments,
+    invalid_argument,
+    source_lines,
+)
 
 
 def check(step: Any, example: Any, **given: Any) -> None:
     """Raises a `UserError` for the first argument of `graph` that cannot be used."""
     if given["outputs"] not in ("copies", "buffers"):
-        raise wrong("outputs", given["outputs"], "'copies' or 'buffers'")
+        raise invalid_argument("outputs", given["outputs"], "'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
     kinds = {"train": (bool, "True, False or None"), "strategy": (str, "its name")}
     kinds |= {"pool": (Graphed, "a graphed step")}
     for name, (kind, wanted) in kinds.items():
         if given[name] is not None and not isinstance(given[name], kind):
-            raise wrong(name, given[name], wanted)
+            raise invalid_argument(name, given[name], wanted)
     if not isinstance(example, Mapping | tuple | list | None):
-        raise wrong("example", example, "a tuple of arguments or a dict of keywords")
+        raise invalid_argument(
+            "example", example, "a tuple of arguments or a dict of keywords"
+        )
 
 
-def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
+def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:
     """A strategy by its name, with further arguments for torch.compile."""
     for each in arguments:
         if each == "backend":
@@ -64,7 +71,7 @@ def chosen(name: str, arguments: Mapping[str, Any]) -> Strategy:
     return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
-def made(
+def build(
     step: Callable[..., Any],
     asked: Mapping[str, Any],
     padding: Mapping[str, Any],
@@ -75,22 +82,24 @@ def made(
     """What `torchproof.graph` was asked for, by its arguments or by a recipe."""
     strategy, arguments = asked["strategy"], asked["arguments"]
     if asked["recipe"] is None:
-        order = Order(chosen(strategy or "eager", arguments), bool(asked["train"]))
+        options = GraphOptions(
+            parse_strategy(strategy or "eager", arguments), bool(asked["train"])
+        )
     else:
         beside = {"strategy": strategy, **arguments}
-        order = ordered(step, asked["recipe"], asked["train"], beside)
-    return graphed(
+        options = options_from_recipe(step, asked["recipe"], asked["train"], beside)
+    return build_graphed(
         step,
-        train=order.train,
-        strategy=order.strategy,
+        train=options.train,
+        strategy=options.strategy,
         pool=pool,
         buffers=buffers,
-        padder=Padder.parse(step, **{**padding, **order.padding}),
-        refused=order.refused,
+        padder=Padder.parse(step, **{**padding, **options.padding}),
+        refused=options.refused,
     )
 
 
-def graphed(
+def build_graphed(
     step: Callable[..., Any],
     *,
     train: bool,
@@ -112,8 +121,8 @@ def graphed(
     elif isinstance(step, nn.Module):
         around = recorded_step.inference
 
-    def prepare(sight: Sight) -> Preparation:
-        return preparation.prepare(inner, around, strategy, sight.modules)
+    def prepare(state: StateSnapshot) -> Preparation:
+        return preparation.prepare(inner, around, strategy, state.modules)
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(

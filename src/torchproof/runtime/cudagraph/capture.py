@@ -48,12 +48,12 @@ class Pool:
     def __init__(self) -> None:
         self.turn = forks.rlock()
         self.handle: Any = None
-        self.tapes: weakref.WeakSet[Tape] = weakref.WeakSet()  # that use it
+        self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()  # that use it
         self._last: torch.cuda.Stream | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def open(self) -> Any:
-        if self.handle is None or not self.tapes:
+        if self.handle is None or not self.captures:
             # One whose recordings are all gone cannot be used again.
             self.handle = torch.cuda.graph_pool_handle()
         return self.handle
@@ -88,7 +88,7 @@ class Pool:
         )
 
 
-class Tape:
+class Capture:
     """A recording of one step."""
 
     def __init__(self, device: torch.device, pool: Pool) -> None:
@@ -98,7 +98,7 @@ class Tape:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Work on the tape's own stream, in order with the caller's."""
+        """Work on the capture's own stream, in order with the caller's."""
         with torch.cuda.device(self.device):
             caller, own = torch.cuda.current_stream(), self.pool.stream(self.device)
             own.wait_stream(caller)
@@ -126,7 +126,7 @@ class Tape:
         """
         mode, here = torch.cuda.get_sync_debug_mode(), threading.get_ident()
 
-        def told(message: Any, category: Any, *rest: Any, **more: Any) -> None:
+        def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
             if not any(known in str(message) for known in (WAIT, BOUND)):
                 shown(message, category, *rest, **more)
             elif threading.get_ident() == here:
@@ -136,7 +136,7 @@ class Tape:
             warnings.filterwarnings("ignore", "Synchronization debug mode")
             warnings.filterwarnings("always", WAIT)
             warnings.filterwarnings("always", f"The {BOUND}")
-            shown, warnings.showwarning = warnings.showwarning, told
+            shown, warnings.showwarning = warnings.showwarning, show
             try:
                 torch.cuda.set_sync_debug_mode("warn")
                 yield
@@ -152,7 +152,7 @@ class Tape:
                     self._capturing(self.graph, self.pool.open()),
                 ):
                     output = run()
-                self.pool.tapes.add(self)
+                self.pool.captures.add(self)
                 return output
             except BaseException:
                 self._recover()
@@ -187,7 +187,7 @@ class Tape:
         self.graph.replay()
 
     def drop(self) -> None:
-        self.pool.tapes.discard(self)
+        self.pool.captures.discard(self)
         self.graph.reset()
 
 

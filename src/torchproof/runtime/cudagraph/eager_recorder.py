@@ -21,7 +21,7 @@ from torchproof.runtime.cudagraph.capture import WAIT
 from torchproof.runtime.cudagraph.graph_status import Stop, StopKind
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import HOST, Key, Region, free_bytes, key_of
-from torchproof.torch_private import TorchDispatchMode, written_arguments
+from torchproof.torch_private import TorchDispatchMode, mutated_arguments
 
 _SHARE = 0.25  # of free memory that one copy may take on the device
 _PRECAUTION_BYTES = 64 << 20
@@ -54,7 +54,7 @@ class Origin:
     bytes: int = 0
 
 
-class Witness(TorchDispatchMode):
+class EagerRecorder(TorchDispatchMode):
     """Watches what runs under it; `device` is where the step computes.
 
     With `traces` it also notes the Python functions that each operation comes from.
@@ -74,7 +74,7 @@ class Witness(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for position, name in written_arguments(func):
+        for position, name in mutated_arguments(func):
             value = args[position] if position < len(args) else kwargs.get(name)
             for tensor in _tensors(value):
                 self._save(tensor)

@@ -190,8 +190,8 @@ class Execution:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}  # with their globals
         self.names: set[str] = set()  # given to `__getattr__` and the like
         self.stops: list[Stop] = []
-        self._arguments: dict[int, _Held] = {}
-        self._looked_up: dict[int, _Held] = {}
+        self._arguments: dict[int, _ObjectReference] = {}
+        self._looked_up: dict[int, _ObjectReference] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
         self._owners: dict[types.CodeType, str] = {}
         self._forgotten: dict[tuple[int, str | None], Any] = {}
@@ -245,7 +245,7 @@ class Execution:
         values = list(frame.f_locals.values())
         for value in values:
             if not isinstance_of(value, ATOMS) and _has_attributes(type(value)):
-                self._arguments.setdefault(id(value), _Held(value))
+                self._arguments.setdefault(id(value), _ObjectReference(value))
         if reads_of(code).computes_names or code.co_name.startswith("__getattr"):
             self.names.update(v for v in values if type(v) is str and v.isidentifier())
 
@@ -276,7 +276,7 @@ class Execution:
             if isinstance_of(each, ATOMS):
                 continue
             if _has_attributes(type(each)) or isinstance_of(each, _NAMESPACES):
-                self._looked_up.setdefault(number, _Held(each))
+                self._looked_up.setdefault(number, _ObjectReference(each))
 
     # -- what was seen -------------------------------------------------------------
 
@@ -322,7 +322,7 @@ _ABSTRACT = frozenset(
 )
 
 
-class _Held:
+class _ObjectReference:
     """An object, by a weak reference where it can have one."""
 
     __slots__ = ("_reference", "_value")
@@ -388,9 +388,11 @@ def owner_of(code: types.CodeType) -> str:
         return "standard" if file.startswith("<frozen") else "user"
     if owner == "torch":
         return "internal" if "/_" in file.rpartition("-packages/")[2] else owner
-    if owner == "torchproof":  # what the witness itself does is not the step's
-        own = "/replay/witness.py" in file and code.co_name != "__torch_dispatch__"
-        return "sink" if own else "internal"
+    if owner == "torchproof":
+        # The eager recorder's own helpers are no code of the step.
+        in_recorder = file.endswith("/cudagraph/eager_recorder.py")
+        is_helper = in_recorder and code.co_name != "__torch_dispatch__"
+        return "sink" if is_helper else "internal"
     return owner
 
 

@@ -12,11 +12,18 @@ from torch import nn
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.strategies import AGAIN, Given, Recipe, Strategy, given, parse
+from torchproof.strategies import (
+    TUNE_HINT,
+    Recipe,
+    RecipeSource,
+    Strategy,
+    parse,
+    recipe_source,
+)
 
 
 @dataclass(frozen=True)
-class Order:
+class GraphOptions:
     """How a step is compiled and recorded; with `refused`, why it is not recorded."""
 
     strategy: Strategy
@@ -25,12 +32,12 @@ class Order:
     refused: Stop | None = None
 
 
-def ordered(
+def options_from_recipe(
     step: Callable[..., Any],
     recipe: Any,
     train: bool | None,
     beside: Mapping[str, Any],
-) -> Order:
+) -> GraphOptions:
     """What a recipe says for a step, which runs as it is where that does not hold.
 
     A damaged file does not say whether there is a backward: unless the caller does,
@@ -38,7 +45,7 @@ def ordered(
     """
     if told := ", ".join(name for name, value in beside.items() if value is not None):
         raise UserError(f"recipe and {told}: the recipe says how to compile")
-    source = given(recipe)
+    source = recipe_source(recipe)
     if source.recipe is None:
         if train is None:
             raise UserError(f"{source.path}: {source.damage}")
@@ -49,18 +56,18 @@ def ordered(
         raise UserError(f"train={train}: {name} was measured with train={measured}")
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
         off = Stop("recipe", "torchproof is switched off by TORCHPROOF_DISABLE=1")
-        return Order(parse("eager"), measured, refused=off)
+        return GraphOptions(parse("eager"), measured, refused=off)
     if why := source.adopted(step).why_not:
         return _plain(source, measured, why)
     return _followed(step, source, source.recipe)
 
 
-def _plain(source: Given, train: bool, why: str | None) -> Order:
-    words = f"{source.name} is not followed: {why}; {AGAIN}"
-    return Order(parse("eager"), train, refused=Stop("recipe", words))
+def _plain(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
+    words = f"{source.name} is not followed: {why}; {TUNE_HINT}"
+    return GraphOptions(parse("eager"), train, refused=Stop("recipe", words))
 
 
-def _followed(step: Any, source: Given, recipe: Recipe) -> Order:
+def _followed(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
     strategy, refused = recipe.strategy, None
     if not strategy.graph:
         words = f"{source.name} says {strategy.name}, without a graph"
@@ -69,7 +76,7 @@ def _followed(step: Any, source: Given, recipe: Recipe) -> Order:
     if inner.form == "core":
         compile_method(step, inner)
         inner = parse("eager")
-    return Order(inner, recipe.train, _tuples(recipe.buckets or {}), refused)
+    return GraphOptions(inner, recipe.train, _tuples(recipe.buckets or {}), refused)
 
 
 def _tuples(value: Any) -> Any:

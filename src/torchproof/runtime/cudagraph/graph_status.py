@@ -38,7 +38,7 @@ class Stopped(Exception):
         self.stops = stops
 
 
-class NotYet(Exception):
+class RecordLater(Exception):
     """The step does something else at its first call: it is recorded at a later one."""
 
 

@@ -23,18 +23,18 @@ from torchproof.runtime.cudagraph.call_inputs import Call
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import (
     Bucket,
-    NotYet,
+    RecordLater,
     Status,
     Stop,
     Stopped,
 )
-from torchproof.runtime.cudagraph.optimizers import Rates
+from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.output_copies import mapped
 from torchproof.runtime.cudagraph.padder import Fit, Padder
 from torchproof.runtime.cudagraph.padding import Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.recorder import Check, Maker, Recording
-from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.runtime.cudagraph.recorder import PaddingCheck, Recorder, Recording
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import dispatch_modes
 
@@ -43,14 +43,14 @@ Within = Callable[[], contextlib.AbstractContextManager[Any]]
 # A step whose surroundings change this often between two replays is not recorded.
 _STORM = 4
 _MOST_RECORDINGS = 64
-_MOST_WORLDS = 4  # train and eval, say, each with and without something
+_MAX_SNAPSHOTS = 4  # train and eval, say, each with and without something
 
 
 @dataclass
-class World:
+class Snapshot:
     """Everything the step could see at one time, and its recordings from that time."""
 
-    sight: Sight
+    state: StateSnapshot
     preparation: Preparation
     settings: list[dict[str, Any]]
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Graphed:
     def __init__(
         self,
         step: Callable[..., Any],
-        prepare: Callable[[Sight], Preparation],
+        prepare: Callable[[StateSnapshot], Preparation],
         *,
         pool: Pool,
         buffers: bool = False,
@@ -85,10 +85,10 @@ class Graphed:
         self._within = within
         self.padder = padder
         self._prepare = prepare
-        sight = Sight(step)
-        self._rates = Rates(sight.optimizers)
-        self._notes = self._rates.prepare()
-        self._worlds = [self._world_of(sight)]
+        state = StateSnapshot(step)
+        self._learning_rates = LearningRates(state.optimizers)
+        self._notes = self._learning_rates.prepare()
+        self._snapshots = [self._take_snapshot(state)]
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
         self._restless = 0  # changes since the last replay that was handed out
@@ -108,7 +108,7 @@ class Graphed:
         call = args, kwargs
         with self.pool.turn:
             key = self._key_if_any(call)
-            if self._given_up or key is None or self._world.fitting(key):
+            if self._given_up or key is None or self._snapshot.fitting(key):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
@@ -118,8 +118,8 @@ class Graphed:
                 self._failure = None
 
     @property
-    def _world(self) -> World:
-        return self._worlds[0]
+    def _snapshot(self) -> Snapshot:
+        return self._snapshots[0]
 
     # -- one call ------------------------------------------------------------------
 
@@ -127,18 +127,18 @@ class Graphed:
         key = self._key_if_any(call)
         if self._given_up or key is None:
             return self._plain(call)
-        recording = self._world.fitting(key)
+        recording = self._snapshot.fitting(key)
         given = None
         # Where nothing is lost if a replay has to be thrown away, the device need not
         # wait until everything has been looked at.
         if recording is not None and not recording.writes and not recording.random:
             given = recording.start(call)
         if not self._unchanged():
-            recording, given = self._world.fitting(key), None
+            recording, given = self._snapshot.fitting(key), None
         if recording is None:
             return self._first(key, call)
         if given is None:
-            self._rates.write()
+            self._learning_rates.write()
             given = recording.start(call)
         self._restless = 0
         self._replays += 1
@@ -162,13 +162,13 @@ class Graphed:
 
     def _first(self, key: Hashable, call: Call) -> Any:
         """A call that no recording serves: the recording is made by it."""
-        if self._given_up or key in self._world.refused:
+        if self._given_up or key in self._snapshot.refused:
             return self._plain(call)
-        if len(self._world.recordings()) >= _MOST_RECORDINGS:
+        if len(self._snapshot.recordings()) >= _MOST_RECORDINGS:
             told = f"there are {_MOST_RECORDINGS} recordings: pad to fewer shapes"
             self._refuse(key, Stopped(Stop("memory", told)))
             return self._plain(call)
-        if len(self._world.table.get(key, ())) >= _STORM:
+        if len(self._snapshot.table.get(key, ())) >= _STORM:
             told = "it reads gradients that are others at every call: do the backward"
             self._refuse(key, Stopped(Stop("python", f"{told} inside of the step")))
             return self._plain(call)
@@ -179,8 +179,8 @@ class Graphed:
             answer = self._plain(call)  # with an error of its own, if it has one
             if failure is not None:
                 self._refuse(key, Stopped(failure))
-            elif key not in self._world.refused:  # its first call made something
-                self._world.sight.extend()
+            elif key not in self._snapshot.refused:  # its first call made something
+                self._snapshot.state.extend()
             return answer
         self._replays += 1
         recording.keep()
@@ -193,7 +193,7 @@ class Graphed:
         """
         try:
             return self._record(key, call)
-        except NotYet:
+        except RecordLater:
             return None
         except Stopped as stopped:
             self._refuse(key, stopped)
@@ -205,24 +205,26 @@ class Graphed:
 
     def _record(self, key: Hashable, call: Call) -> Recording:
         call_inputs.assert_finite(call)
-        world = self._world
+        snapshot = self._snapshot
         try:
             with self._within():
-                recording = self._maker().record(call, buffers=self.buffers)
+                recording = self._recorder().record(call, buffers=self.buffers)
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
         if recording.changed_python:
             # What earlier recordings read may have been replaced by this first call.
-            self._end_recordings(world)
-        world.table.setdefault(key, []).append(recording)
+            self._end_recordings(snapshot)
+        snapshot.table.setdefault(key, []).append(recording)
         if self.padder is not None:
             self.padder.learn(call, recording.pool_bytes)
         return recording
 
-    def _maker(self) -> Maker:
-        world = self._world
-        return Maker(world.preparation, world.sight, self._rates, self.pool)
+    def _recorder(self) -> Recorder:
+        snapshot = self._snapshot
+        return Recorder(
+            snapshot.preparation, snapshot.state, self._learning_rates, self.pool
+        )
 
     def _plain(self, call: Call) -> Any:
         """The step without a graph: compiled if that works, else as it is.
@@ -232,7 +234,7 @@ class Graphed:
         """
         self._plain_calls += 1
         args, kwargs = call
-        preparation = self._world.preparation
+        preparation = self._snapshot.preparation
         with (
             preparation.uncompiled()
             if preparation.fails
@@ -273,7 +275,7 @@ class Graphed:
         if not fit.padded:
             return self._answer(call), True
         self._unchanged()
-        cuts = self._world.cuts
+        cuts = self._snapshot.cuts
         key = self._key(call), *fit.bucket.values()
         if key not in cuts:
             cuts[key] = None
@@ -286,17 +288,19 @@ class Graphed:
         """The first call of a size: padded, it has to answer as eager does without."""
         assert self.padder is not None
         self.prepare(*fit.grown[0], **fit.grown[1])
-        recording = self._world.fitting(self._key(fit.grown))
+        recording = self._snapshot.fitting(self._key(fit.grown))
         if recording is None:
             return self._answer(call), False
         try:
-            check = Check(self._maker(), call)
+            check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)
             given = recording.start(fit.grown)
             recording.gradients.attach()
-            check.assert_same(self.padder.cut(recording.handout.recorded, fit, shapes))
-        except NotYet:
-            del self._world.cuts[key]
+            check.assert_same(
+                self.padder.cut(recording.output_copies.recorded, fit, shapes)
+            )
+        except RecordLater:
+            del self._snapshot.cuts[key]
             return self._answer(call), False
         except Stopped as stopped:
             self._hinder(*stopped.stops)
@@ -304,7 +308,7 @@ class Graphed:
         except Exception as error:  # the step's own, which it raises again
             self._hinder(Stop("input", f"not padded: {type(error).__name__}: {error}"))
             return self._answer(call), False
-        self._world.cuts[key] = shapes
+        self._snapshot.cuts[key] = shapes
         self._replays += 1
         return self.padder.cut(recording.finish(given), fit, shapes), True
 
@@ -326,63 +330,71 @@ class Graphed:
     # -- what changes --------------------------------------------------------------
 
     def _unchanged(self) -> bool:
-        """Whether the step sees what it saw; else the world is another afterwards."""
-        world = self._world
-        if world.sight.unchanged() and not self._rates.changes(world.settings):
+        """Whether the step sees what it saw; else the snapshot is another afterwards."""
+        snapshot = self._snapshot
+        if snapshot.state.unchanged() and not self._learning_rates.changes(
+            snapshot.settings
+        ):
             return True
         try:
-            told = self._differences(world)
+            told = self._differences(snapshot)
         except Exception as error:  # of something that is being changed
             told = [f"what the step reads cannot be compared: {error!r}"]
         if not told:  # other objects, but equal ones
-            world.sight.refresh()
+            snapshot.state.refresh()
             return True
         self._changes.update(told)
         if not self._returned():
             self._restless += 1
-            self._begin_world(world)
+            self._start_snapshot(snapshot)
         if self._restless >= _STORM:
             told = [f"it would be recorded at every call: {told[0]}"]
             self._give_up(Stop("python", told[0]))
         return False
 
-    def _differences(self, world: World) -> list[str]:
-        return world.sight.changes() + self._rates.changes(world.settings)
+    def _differences(self, snapshot: Snapshot) -> list[str]:
+        return snapshot.state.changes() + self._learning_rates.changes(
+            snapshot.settings
+        )
 
     def _returned(self) -> bool:
         """Whether everything is as it was at an earlier time that is remembered."""
-        for world in self._worlds[1:]:
-            if not self._differences(world):
-                world.sight.refresh()
-                self._worlds.remove(world)
-                self._worlds.insert(0, world)
+        for snapshot in self._snapshots[1:]:
+            if not self._differences(snapshot):
+                snapshot.state.refresh()
+                self._snapshots.remove(snapshot)
+                self._snapshots.insert(0, snapshot)
                 return True
         return False
 
-    def _begin_world(self, last: World) -> None:
-        moved = last.sight.moved()
-        self._worlds.insert(0, self._world_of(Sight(self.step, last.sight.ran)))
-        # A world whose tensors lie elsewhere would keep their old memory.
-        for old in self._worlds[1:] if moved else self._worlds[_MOST_WORLDS:]:
+    def _start_snapshot(self, last: Snapshot) -> None:
+        moved = last.state.moved()
+        self._snapshots.insert(
+            0, self._take_snapshot(StateSnapshot(self.step, last.state.ran))
+        )
+        # A snapshot whose tensors lie elsewhere would keep their old memory.
+        for old in self._snapshots[1:] if moved else self._snapshots[_MAX_SNAPSHOTS:]:
             self._end_recordings(old)
-            self._worlds.remove(old)
+            self._snapshots.remove(old)
 
-    def _world_of(self, sight: Sight) -> World:
-        world = World(sight, self._prepare(sight), self._rates.settings())
-        sight.refresh()  # torch.compile leaves its mark on what it is given
-        return world
+    def _take_snapshot(self, state: StateSnapshot) -> Snapshot:
+        snapshot = Snapshot(
+            state, self._prepare(state), self._learning_rates.settings()
+        )
+        state.refresh()  # torch.compile leaves its mark on what it is given
+        return snapshot
 
-    def _end_recordings(self, world: World) -> None:
-        for recording in world.recordings():
-            self._clones += recording.handout.clones
-            self._cloned_bytes += recording.handout.cloned_bytes
+    def _end_recordings(self, snapshot: Snapshot) -> None:
+        for recording in snapshot.recordings():
+            self._clones += recording.output_copies.clones
+            self._cloned_bytes += recording.output_copies.cloned_bytes
             recording.drop()
-        world.table.clear()
+        snapshot.table.clear()
 
     def _refuse(self, key: Hashable, stopped: Stopped) -> None:
-        self._world.refused[key] = stopped.stops
+        self._snapshot.refused[key] = stopped.stops
         # Code that cannot be made, and code that answers otherwise than eager.
-        self._world.preparation.fails |= any(
+        self._snapshot.preparation.fails |= any(
             stop.operation == "compiling" or stop.kind == "numerics"
             for stop in stopped.stops
         )
@@ -394,8 +406,8 @@ class Graphed:
 
     def _give_up(self, stop: Stop) -> None:
         self._given_up = (stop,)
-        for world in self._worlds:
-            self._end_recordings(world)
+        for snapshot in self._snapshots:
+            self._end_recordings(snapshot)
         log.warning("not replayed any more: %s", stop)
 
     # -- what became of it ---------------------------------------------------------
@@ -406,21 +418,22 @@ class Graphed:
         return [str(stop) for stop in self._stops()]
 
     def _stops(self) -> tuple[Stop, ...]:
-        refused = [s for stops in self._world.refused.values() for s in stops]
+        refused = [s for stops in self._snapshot.refused.values() for s in stops]
         return tuple(dict.fromkeys([*self._given_up, *refused, *self._obstacles]))
 
     def status(self) -> Status:
-        every = [each for world in self._worlds for each in world.recordings()]
-        handouts = [each.handout for each in every]
+        every = [each for snapshot in self._snapshots for each in snapshot.recordings()]
+        output_copies = [each.output_copies for each in every]
         return Status(
-            strategy=self._world.preparation.name,
+            strategy=self._snapshot.preparation.name,
             calls=self._calls,
             replays=self._replays,
             plain_calls=self._plain_calls,
             recordings=self._recordings,
             pool_bytes=self.pool.bytes(),
-            clones=self._clones + sum(each.clones for each in handouts),
-            cloned_bytes=self._cloned_bytes + sum(e.cloned_bytes for e in handouts),
+            clones=self._clones + sum(each.clones for each in output_copies),
+            cloned_bytes=self._cloned_bytes
+            + sum(e.cloned_bytes for e in output_copies),
             buckets=tuple(_bucket(each) for each in every),
             padding=None if self.padder is None else self.padder.counted().to_json(),
             stops=self._stops(),

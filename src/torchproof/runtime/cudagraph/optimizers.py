@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 Group = dict[str, Any]
 
 
-class Rates:
+class LearningRates:
     """The learning rates of all groups, as numbers for people and as memory."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:

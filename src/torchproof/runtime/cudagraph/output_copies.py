@@ -18,7 +18,7 @@ from torch import Tensor
 from torchproof.runtime.tensors.tree import attributes, unwound
 
 
-class Handout:
+class OutputCopies:
     """Hands out one recorded output, any number of times."""
 
     def __init__(self, recorded: Any, *, buffers: bool) -> None:

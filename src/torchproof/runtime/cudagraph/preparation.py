@@ -23,9 +23,15 @@ import torch
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.recorded_step import Forward
-from torchproof.strategies import NotApplicable, Strategy, Watch, nesting, regions
+from torchproof.strategies import (
+    CallRecorder,
+    NotApplicable,
+    Strategy,
+    nesting,
+    regions,
+)
 from torchproof.torch_private import step_capture
 
 Body = Callable[[Forward], Forward]
@@ -50,7 +56,7 @@ class Preparation:
         """Around the eager run from which it learns."""
         return contextlib.nullcontext()
 
-    def learn(self, witness: Witness) -> None:
+    def learn(self, eager_recorder: EagerRecorder) -> None:
         """What was seen in that run."""
 
     def during(self) -> contextlib.AbstractContextManager[Forward]:
@@ -91,17 +97,19 @@ class Blocks(Preparation):
         super().__init__(step, body)
         self.name, self.strategy, self.roots = strategy.name, strategy, roots
         self.blocks: list[nn.Module] = []
-        self._watches: list[Watch] = []
+        self._watches: list[CallRecorder] = []
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        self._watches = [] if self.blocks else [Watch(root) for root in self.roots]
+        self._watches = (
+            [] if self.blocks else [CallRecorder(root) for root in self.roots]
+        )
         with contextlib.ExitStack() as stack:
             for watch in self._watches:
                 stack.enter_context(watch)
             yield
 
-    def learn(self, witness: Witness) -> None:
+    def learn(self, eager_recorder: EagerRecorder) -> None:
         if self.blocks:
             return
         for root, watch in zip(self.roots, self._watches, strict=True):
@@ -158,17 +166,17 @@ class Regional(Blocks):
         self.rest: set[CodeType] = set()
         self._compiled: list[Any] = []
 
-    def learn(self, witness: Witness) -> None:
-        super().learn(witness)
+    def learn(self, eager_recorder: EagerRecorder) -> None:
+        super().learn(eager_recorder)
         codes = {_code(type(block).forward) for block in self.blocks}
         above: set[CodeType] = set()
-        for stack, _, _ in witness.stacks:
+        for stack, _, _ in eager_recorder.stacks:
             inside = [place for place, code in enumerate(stack) if code in codes]
             if inside:
                 above.update(stack[: inside[0]])
         self.rest |= {
             code
-            for code, origin in witness.origins(frozenset(above)).items()
+            for code, origin in eager_recorder.origins(frozenset(above)).items()
             if code not in codes
             and origin.operations >= _OPERATIONS
             and origin.bytes >= _BYTES
@@ -186,7 +194,7 @@ class Regional(Blocks):
         with contextlib.ExitStack() as stack:
             stack.enter_context(step_capture.many_shapes())
             for block, compiled in zip(self.blocks, self._compiled, strict=True):
-                stack.enter_context(step_capture.compiled_self(block, compiled))
+                stack.enter_context(step_capture.replaced_call(block, compiled))
             yield self.body(self.step)
 
     @contextlib.contextmanager

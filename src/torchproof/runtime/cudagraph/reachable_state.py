@@ -84,7 +84,7 @@ _dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
-class Reach:
+class ReachableState:
     """What was found, each with a label for people.
 
     With `strict`, only what the code that ran has read, for what it must not read.
@@ -553,25 +553,25 @@ class Reach:
 
 
 _WAYS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
-    ((Tensor,), Reach._visit_tensor),
-    ((nn.Module,), Reach._visit_module),
-    (_LEFT_OUT, Reach._visit_keeper),
-    ((types.MethodType,), Reach._visit_method),
-    ((types.FunctionType,), Reach._visit_function),
-    ((functools.partial,), Reach._visit_partial),
-    (CONTAINERS, Reach._visit_parts),
-    ((*BYTES, *NUMBERS_IN_C, ctypes._SimpleCData), Reach._visit_array),
-    ((types.ModuleType,), Reach._visit_python_module),
-    ((type,), Reach._visit_class),
-    ((property, staticmethod, classmethod), Reach._visit_descriptor),
-    ((types.BuiltinFunctionType, types.MethodWrapperType), Reach._visit_bound),
-    (GETTERS, Reach._visit_getter),
-    ((types.MappingProxyType,), Reach._visit_proxy),
-    (CACHED, Reach._visit_cache),
-    ((contextvars.ContextVar,), Reach._visit_context),
-    ((threading.local,), Reach._visit_local),
-    ((weakref.ref,), Reach._visit_reference),
-    ((types.CodeType, types.CellType), Reach._visit_nothing),
+    ((Tensor,), ReachableState._visit_tensor),
+    ((nn.Module,), ReachableState._visit_module),
+    (_LEFT_OUT, ReachableState._visit_keeper),
+    ((types.MethodType,), ReachableState._visit_method),
+    ((types.FunctionType,), ReachableState._visit_function),
+    ((functools.partial,), ReachableState._visit_partial),
+    (CONTAINERS, ReachableState._visit_parts),
+    ((*BYTES, *NUMBERS_IN_C, ctypes._SimpleCData), ReachableState._visit_array),
+    ((types.ModuleType,), ReachableState._visit_python_module),
+    ((type,), ReachableState._visit_class),
+    ((property, staticmethod, classmethod), ReachableState._visit_descriptor),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), ReachableState._visit_bound),
+    (GETTERS, ReachableState._visit_getter),
+    ((types.MappingProxyType,), ReachableState._visit_proxy),
+    (CACHED, ReachableState._visit_cache),
+    ((contextvars.ContextVar,), ReachableState._visit_context),
+    ((threading.local,), ReachableState._visit_local),
+    ((weakref.ref,), ReachableState._visit_reference),
+    ((types.CodeType, types.CellType), ReachableState._visit_nothing),
 )
 
 

@@ -27,19 +27,19 @@ from torchproof.runtime.cudagraph.call_inputs import (
     shapes_of,
     tensors_in,
 )
-from torchproof.runtime.cudagraph.capture import RECORDING, Pool, Tape, home_of
-from torchproof.runtime.cudagraph.eager_recorder import Witness
+from torchproof.runtime.cudagraph.capture import RECORDING, Capture, Pool, home_of
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.executed_code import Execution
-from torchproof.runtime.cudagraph.graph_status import NotYet, Stop, Stopped
-from torchproof.runtime.cudagraph.optimizers import Rates
-from torchproof.runtime.cudagraph.output_copies import Handout, mapped
+from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
+from torchproof.runtime.cudagraph.optimizers import LearningRates
+from torchproof.runtime.cudagraph.output_copies import OutputCopies, mapped
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.recorded_step import Forward
-from torchproof.runtime.cudagraph.replay_check import Answer, compared
-from torchproof.runtime.cudagraph.state_snapshot import Sight
+from torchproof.runtime.cudagraph.replay_check import StepResult, compared
+from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
-from torchproof.runtime.tensors.compare import Likeness
-from torchproof.runtime.tensors.rng_state import Chance
+from torchproof.runtime.tensors.compare import ValueComparison
+from torchproof.runtime.tensors.rng_state import RngState
 
 _REHEARSALS = 3  # compile, allocate, and one as it will be
 # What a model makes at its first call is there at the second; and what the first run
@@ -49,59 +49,61 @@ _REASONS = 5  # of one kind: one is enough not to record
 
 
 @dataclass(frozen=True)
-class Maker:
+class Recorder:
     """Makes recordings of one step."""
 
     preparation: Preparation
-    sight: Sight
-    rates: Rates
+    state: StateSnapshot
+    learning_rates: LearningRates
     pool: Pool
 
     def record(self, call: Call, *, buffers: bool) -> Recording:
         """A recording whose first replay has just been the step on this call."""
         with RECORDING:
-            making = _Making(self, call)
-            with making.undone_on_error():
-                return making.recording(buffers=buffers)
+            attempt = _Attempt(self, call)
+            with attempt.undone_on_error():
+                return attempt.recording(buffers=buffers)
 
 
-class Check:
+class PaddingCheck:
     """A call in eager, to see whether a recording for larger sizes may answer it."""
 
-    def __init__(self, maker: Maker, call: Call) -> None:
+    def __init__(self, recorder: Recorder, call: Call) -> None:
         with RECORDING:
-            self._making = _Making(maker, call)
-            with self._making.undone_on_error():
-                self._eager = self._making.in_eager()
-        self.output = self._making.output
-        if self._making.draws:
+            self._attempt = _Attempt(recorder, call)
+            with self._attempt.undone_on_error():
+                self._eager = self._attempt.in_eager()
+        self.output = self._attempt.output
+        if self._attempt.draws:
             told = "the step draws random numbers, so padding cannot be checked"
             raise Stopped(Stop("input", f"not padded: {told}"))
-        if self._making.inputs.changed:
+        if self._attempt.inputs.changed:
             told = "the step writes into its arguments"
             raise Stopped(Stop("input", f"not padded: {told}"))
 
     def assert_same(self, output: Any) -> None:
         """After a replay on the padded call: raises, with memory as it was before."""
         found = compared(
-            self._making.answer(output), self._eager, self._making.maker.sight.tensors
+            self._attempt.answer(output),
+            self._eager,
+            self._attempt.recorder.state.tensors,
         )
         if found.verdict == "wrong":
-            self._making.undo()
+            self._attempt.undo()
             where = f"at {found.where}: " if found.where else ""
             told = f"not padded: padding changes the answer {where}{found.why}"
             raise Stopped(Stop("numerics", told))
 
 
 class Recording:
-    """One step on one set of shapes: memory for its inputs, a tape, its outputs."""
+    """One step on one set of shapes: memory for its inputs, a capture, its outputs."""
 
-    def __init__(self, call: Call, inputs: Buffers, tape: Tape) -> None:
+    def __init__(self, call: Call, inputs: Buffers, capture: Capture) -> None:
         self.shapes = shapes_of(call)
-        self.inputs, self.tape = inputs, tape
-        self.handout: Handout
+        self.inputs, self.capture = inputs, capture
+        self.output_copies: OutputCopies
         self.gradients: Gradients
-        self.verdict = Likeness("same")
+        self.verdict = ValueComparison("same")
         self.random = False
         self.changed_python = False  # something was made at this first call
         self.writes = False  # into memory that was there before and is read elsewhere
@@ -112,10 +114,10 @@ class Recording:
 
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors in and begins the replay."""
-        self.tape.pool.join()
+        self.capture.pool.join()
         given = self.inputs.fill(call)
         self.gradients.arrange()
-        self.tape.replay()
+        self.capture.replay()
         self.replays += 1
         return given
 
@@ -123,7 +125,7 @@ class Recording:
         """What the step returns, and what it leaves behind."""
         self.gradients.attach()
         self.inputs.give_back(given)
-        return self.handout()
+        return self.output_copies()
 
     def keep(self) -> None:
         """The first replay counts: it need not be undone any more."""
@@ -136,20 +138,20 @@ class Recording:
         self.undo = None
 
     def drop(self) -> None:
-        self.tape.drop()
+        self.capture.drop()
 
 
-class _Making:
+class _Attempt:
     """The way to one recording; every stage leaves memory as it found it."""
 
-    def __init__(self, maker: Maker, call: Call) -> None:
-        self.maker, self.call = maker, call
-        self.device = home_of([*tensors_in(call), *maker.sight.tensors])
-        self.gradients = Gradients(maker.sight.parameters)
+    def __init__(self, recorder: Recorder, call: Call) -> None:
+        self.recorder, self.call = recorder, call
+        self.device = home_of([*tensors_in(call), *recorder.state.tensors])
+        self.gradients = Gradients(recorder.state.parameters)
         self.inputs = Buffers(call)
-        self.tape = Tape(self.device, maker.pool)
-        self.chance = Chance.taken({self.device})
-        self.witness = Witness(self.device)
+        self.capture = Capture(self.device, recorder.pool)
+        self.chance = RngState.capture({self.device})
+        self.eager_recorder = EagerRecorder(self.device)
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
@@ -162,53 +164,53 @@ class _Making:
 
     def recording(self, *, buffers: bool) -> Recording:
         began = time.monotonic()
-        made = Recording(self.call, self.inputs, self.tape)
+        made = Recording(self.call, self.inputs, self.capture)
         eager = self.in_eager()
         plain = self._rehearsed()
-        before = self.maker.pool.bytes()
+        before = self.recorder.pool.bytes()
         output = self._recorded()
-        if self.maker.sight.forget_foreign_changes():  # the compiler exchanges some
-            self.maker.sight.extend()
-        made.handout = Handout(output, buffers=buffers)
+        if self.recorder.state.forget_foreign_changes():  # the compiler exchanges some
+            self.recorder.state.extend()
+        made.output_copies = OutputCopies(output, buffers=buffers)
         made.gradients, made.undo = self.gradients, self.undo
-        made.writes = bool(self.witness.saved)
+        made.writes = bool(self.eager_recorder.saved)
         made.random, made.changed_python = self.draws, self.changed_python
         self._first_replay(made, eager, plain)
-        after = self.maker.pool.bytes()
+        after = self.recorder.pool.bytes()
         made.pool_bytes = None if after is None else after - (before or 0)
         made.record_s = time.monotonic() - began
         return made
 
     # -- eager ---------------------------------------------------------------------
 
-    def in_eager(self) -> Answer:
+    def in_eager(self) -> StepResult:
         """The answer to compare with, and all there is to know about the step."""
-        sight, rates = self.maker.sight, self.maker.rates
-        if not sight.whole:
+        state, learning_rates = self.recorder.state, self.recorder.learning_rates
+        if not state.whole:
             why = "the step can see too many objects for all of them to be watched"
             raise Stopped(Stop("python", why))
-        if sight.strange:
-            why = f"{sight.strange[0]}, whose memory cannot be watched"
+        if state.strange:
+            why = f"{state.strange[0]}, whose memory cannot be watched"
             raise Stopped(Stop("input", why))
-        if sight.lacks_scale or sys.getprofile() is not None:
-            raise NotYet
+        if state.lacks_scale or sys.getprofile() is not None:
+            raise RecordLater
         told: list[str] = []
         self.changed_python = False
         for _ in range(_EAGER_RUNS):
             before, told = told, []
-            sight.refresh()
-            numbers, states = rates.numbers(), rates.states()
+            state.refresh()
+            numbers, states = learning_rates.numbers(), learning_rates.states()
             answer = self._watched_run()
-            moved = self.chance.moved(self.chance.again())
-            new = sight.forget_foreign_changes() | sight.ran.add(self.ran)
-            told = [f"changes {change}" for change in sight.changes()]
-            if rates.numbers() != numbers:
+            moved = self.chance.drawn_since(self.chance.current())
+            new = state.forget_foreign_changes() | state.ran.add(self.ran)
+            told = [f"changes {change}" for change in state.changes()]
+            if learning_rates.numbers() != numbers:
                 told.append("changes the learning rate: step schedulers after it")
             self.undo()
-            if rates.forget_new_states(states):
-                raise NotYet
+            if learning_rates.forget_new_states(states):
+                raise RecordLater
             if new:  # it may have changed what was not watched yet
-                sight.extend()
+                state.extend()
             self.changed_python |= bool(told)
             if not new and (not told or before):
                 break
@@ -221,59 +223,61 @@ class _Making:
                 *(Stop("python", f"the step {each}, {does_not}") for each in told)
             )
         self.draws = "torch" in moved
-        if stops := [*self.witness.stops, *self._unwatchable()]:
+        if stops := [*self.eager_recorder.stops, *self._unwatchable()]:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
-        self.maker.preparation.learn(self.witness)
-        sight.extend()  # what the step has made, and objects that are new in its sight
+        self.recorder.preparation.learn(self.eager_recorder)
+        state.extend()  # what the step has made, and objects that the step can reach only now
         return answer
 
     def _unwatchable(self) -> Iterator[Stop]:
         yield from self.ran.stops
-        opaque = self.maker.sight.unwatchable(self.ran)
+        opaque = self.recorder.state.unwatchable(self.ran)
         for each in opaque[:_REASONS]:
             yield Stop("python", f"the step reads what cannot be watched: {each}")
         if len(opaque) > _REASONS:
             more = len(opaque) - _REASONS
             yield Stop("python", f"the step reads {more} more objects of this kind")
 
-    def _watched_run(self) -> Answer:
-        preparation = self.maker.preparation
-        self.witness = Witness(self.device, traces=preparation.traces)
-        self.witness.beware(self.maker.sight.buffers)
+    def _watched_run(self) -> StepResult:
+        preparation = self.recorder.preparation
+        self.eager_recorder = EagerRecorder(self.device, traces=preparation.traces)
+        self.eager_recorder.beware(self.recorder.state.buffers)
         self.ran = Execution()
         step = preparation.body(preparation.step)
         self.gradients.plant()
         with (
             torch.compiler.set_stance("force_eager"),
             _no_cached_casts(),
-            self.maker.rates.in_memory(),
+            self.recorder.learning_rates.in_memory(),
             preparation.watching(),
-            self.tape.listening(self.witness.hear),
+            self.capture.listening(self.eager_recorder.hear),
         ):
-            output = self.tape.rehearse(self._witnessed(step))
-        self.witness.settle()
-        self.witness.forget(self.gradients.learn(self.witness.wrote, self.witness.read))
+            output = self.capture.rehearse(self._recorded_eagerly(step))
+        self.eager_recorder.settle()
+        self.eager_recorder.forget(
+            self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
+        )
         self.inputs.changed = [
             place
             for place, tensor in enumerate(self.inputs.tensors)
-            if self.witness.wrote(tensor)
+            if self.eager_recorder.wrote(tensor)
         ]
         self.output = mapped(output, Tensor.detach)
         return self.answer(output)
 
-    def answer(self, output: Any) -> Answer:
+    def answer(self, output: Any) -> StepResult:
         """Copies of an output, and of buffers and gradients that the step writes."""
         written = {
             f"buffer {number}": buffer
-            for number, buffer in enumerate(self.maker.sight.buffers)
-            if self.witness.wrote(buffer)
+            for number, buffer in enumerate(self.recorder.state.buffers)
+            if self.eager_recorder.wrote(buffer)
         }
-        return Answer.of(output, written, self.gradients.found())
+        return StepResult.of(output, written, self.gradients.found())
 
-    def _witnessed(self, step: Forward) -> Callable[[], Any]:
+    def _recorded_eagerly(self, step: Forward) -> Callable[[], Any]:
         def run() -> Any:
-            with self.witness, self.ran:
+            with self.eager_recorder, self.ran:
                 return step(*self.inputs.args, **self.inputs.kwargs)
 
         return run
@@ -281,7 +285,7 @@ class _Making:
     def undo(self) -> None:
         """Memory, gradients and random numbers as before the step."""
         with torch.no_grad():
-            for region in self.witness.saved.values():
+            for region in self.eager_recorder.saved.values():
                 region.restore()
         self.gradients.undo()
         for tensor in self.inputs.tensors:
@@ -290,12 +294,12 @@ class _Making:
 
     # -- compiled ------------------------------------------------------------------
 
-    def _rehearsed(self) -> Answer | None:
+    def _rehearsed(self) -> StepResult | None:
         """What the very code that is recorded answers without a recording.
 
         None where it need not be known.
         """
-        preparation, answer = self.maker.preparation, None
+        preparation, answer = self.recorder.preparation, None
         for last in [False] * (_REHEARSALS - 1) + [True]:
             self.gradients.begin()
             with (
@@ -303,7 +307,7 @@ class _Making:
                 self._as_recorded(),
                 preparation.during() as step,
             ):
-                output = self.tape.rehearse(
+                output = self.capture.rehearse(
                     lambda: step(*self.inputs.args, **self.inputs.kwargs)
                 )
             if last and self.draws:
@@ -313,14 +317,14 @@ class _Making:
         return answer
 
     def _recorded(self) -> Any:
-        preparation = self.maker.preparation
+        preparation = self.recorder.preparation
         self.gradients.begin()
         with (
             _explained("the capture"),
             self._as_recorded(),
             preparation.during() as step,
         ):
-            output = self.tape.record(
+            output = self.capture.record(
                 lambda: step(*self.inputs.args, **self.inputs.kwargs)
             )
         self.gradients.recorded()
@@ -328,13 +332,13 @@ class _Making:
 
     @contextlib.contextmanager
     def _as_recorded(self) -> Iterator[None]:
-        with _no_cached_casts(), self.maker.rates.in_memory():
+        with _no_cached_casts(), self.recorder.learning_rates.in_memory():
             yield
 
     # -- compared ------------------------------------------------------------------
 
     def _first_replay(
-        self, made: Recording, eager: Answer, plain: Answer | None
+        self, made: Recording, eager: StepResult, plain: StepResult | None
     ) -> None:
         """Replays once; an answer that eager would not give is not handed out.
 
@@ -344,9 +348,9 @@ class _Making:
         self.chance.restore()
         made.start(self.call)
         self.gradients.attach()
-        given = self.answer(made.handout.recorded)
+        given = self.answer(made.output_copies.recorded)
         expected = eager if plain is None else plain
-        made.verdict = compared(given, expected, self.maker.sight.tensors)
+        made.verdict = compared(given, expected, self.recorder.state.tensors)
         if made.verdict.verdict == "wrong":
             made.drop()
             where = made.verdict.where or "the answer"

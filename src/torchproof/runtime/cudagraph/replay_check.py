@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import Likeness
+from torchproof.runtime.tensors.compare import ValueComparison
 
 
 @dataclass(frozen=True)
-class Answer:
+class StepResult:
     """Copies of what a run returned and wrote, and of the gradients it left."""
 
     output: Mapping[str, Any]
@@ -22,7 +22,7 @@ class Answer:
     @classmethod
     def of(
         cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> Answer:
+    ) -> StepResult:
         parts = compare.parts_of(output, "output")
         return cls(
             {label: _copy(part) for label, part in {**parts, **written}.items()},
@@ -34,7 +34,9 @@ def _copy(part: Any) -> Any:
     return part.detach().clone() if isinstance(part, Tensor) else part
 
 
-def compared(given: Answer, expected: Answer, weights: Collection[Tensor]) -> Likeness:
+def compared(
+    given: StepResult, expected: StepResult, weights: Collection[Tensor]
+) -> ValueComparison:
     """The worse of outputs and gradients; `weights` took part in computing them."""
     found = [
         _compared(given.output, expected.output, weights, gradients=False),
@@ -50,7 +52,7 @@ def _compared(
     weights: Collection[Tensor],
     *,
     gradients: bool,
-) -> Likeness:
+) -> ValueComparison:
     tensors = [each for each in expected.values() if isinstance(each, Tensor)]
     types = compare.types_in_use([*tensors, *weights], weights)
     allowed = compare.allowance(types, tensors, gradients=gradients)

@@ -35,7 +35,7 @@ from torchproof.runtime.cudagraph.reachable_state import (
     HOOKS,
     PLAIN,
     TENSOR_HOOKS,
-    Reach,
+    ReachableState,
     contents,
     dict_of,
     has_plain_memory,
@@ -47,7 +47,7 @@ Place = tuple[Any, ...]
 Found = tuple[Place, str, Any]  # a place, its label, and what is there
 
 
-class Sight:
+class StateSnapshot:
     """What was found, and how it was when `refresh` was called last."""
 
     def __init__(self, step: Callable[..., Any], ran: Execution | None = None) -> None:
@@ -57,25 +57,25 @@ class Sight:
 
     def extend(self) -> None:
         """Watches all that the code reads which has run so far."""
-        self._reach = reach = Reach(self._step, self.ran)
-        self.modules: list[nn.Module] = reach.modules
-        self.optimizers: list[torch.optim.Optimizer] = reach.optimizers
-        self._scalers: list[torch.amp.GradScaler] = reach.scalers
-        self._values_of = _values_of(reach)
-        self._sizes_of = _sizes_of(reach)
-        self._arrays = [each for _, each in reach.arrays]
+        self._reachable = reachable = ReachableState(self._step, self.ran)
+        self.modules: list[nn.Module] = reachable.modules
+        self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
+        self._scalers: list[torch.amp.GradScaler] = reachable.scalers
+        self._values_of = _values_of(reachable)
+        self._sizes_of = _sizes_of(reachable)
+        self._arrays = [each for _, each in reachable.arrays]
         self._asks_abstract_classes = self.ran.asked_abstract_classes
-        self._caches = [each for _, each in reach.caches]
+        self._caches = [each for _, each in reachable.caches]
         self.refresh()
 
     def unwatchable(self, ran: Execution) -> list[str]:
         """What this code has read and that cannot be watched, in words."""
-        return Reach(self._step, ran, strict=True).opaque
+        return ReachableState(self._step, ran, strict=True).opaque
 
     @property
     def whole(self) -> bool:
         """Whether all of it is watched: there may be too much."""
-        return self._reach.whole
+        return self._reachable.whole
 
     @property
     def lacks_scale(self) -> bool:
@@ -87,7 +87,7 @@ class Sight:
         """Tensors whose memory cannot be watched, in words."""
         return [
             f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
-            for label, tensor in self._reach.strange
+            for label, tensor in self._reachable.strange
         ]
 
     @property
@@ -95,7 +95,7 @@ class Sight:
         """Leaves that may get a gradient, each once."""
         return [
             (label, tensor)
-            for label, tensor in self._reach.tensors.values()
+            for label, tensor in self._reachable.tensors.values()
             if tensor.is_leaf and tensor.is_floating_point()
         ]
 
@@ -110,7 +110,7 @@ class Sight:
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [tensor for _, tensor in self._reach.tensors.values()]
+        return [tensor for _, tensor in self._reachable.tensors.values()]
 
     # -- watching ------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Sight:
         self._states = [each.state for each in self.optimizers]
         self._books = [book for state in self._states for book in state.values()]
         self._entries = list(_every(self._books))
-        self._watched = [tensor for _, tensor in self._reach.tensors.values()]
+        self._watched = [tensor for _, tensor in self._reachable.tensors.values()]
         self._watched += [each for each in self._entries if isinstance(each, Tensor)]
         # Storages stay while they are watched: no other tensor gets their address.
         self._kept = [tensor.detach() for tensor in self._watched]
@@ -184,7 +184,7 @@ class Sight:
             for place, label, then, now in self._differing()
             if not self.ran.is_forgotten(place[1], _name_in(place[0], place[2]))
         ]
-        labels = [label for label, _ in self._reach.tensors.values()]
+        labels = [label for label, _ in self._reachable.tensors.values()]
         pairs = zip(
             itertools.chain(labels, itertools.repeat("state of an optimizer")),
             self._watched,
@@ -200,7 +200,9 @@ class Sight:
                 told.append(f"{label} has another shape or other strides")
             elif tensor.requires_grad != learning:
                 told.append(f"{label}.requires_grad is {tensor.requires_grad}")
-        for (label, array), then in zip(self._reach.arrays, self._data, strict=True):
+        for (label, array), then in zip(
+            self._reachable.arrays, self._data, strict=True
+        ):
             if data_of(array) != then:
                 told.append(f"{label} holds other numbers")
         if not self._states_are_there():
@@ -212,13 +214,13 @@ class Sight:
         return told + list(self._new_hooks())
 
     def _new_hooks(self) -> Iterator[str]:
-        watched = {id(each) for _, each in self._reach.dicts}
+        watched = {id(each) for _, each in self._reachable.dicts}
         for module in self.modules:
             for name in HOOKS:
                 hooks = module.__dict__.get(name)
                 if hooks and id(hooks) not in watched:
                     yield f"a hook was added to a {type(module).__name__}"
-        for label, tensor in self._reach.tensors.values():
+        for label, tensor in self._reachable.tensors.values():
             for name in TENSOR_HOOKS:
                 hooks = getattr(tensor, name, None)
                 if hooks and id(hooks) not in watched:
@@ -226,7 +228,7 @@ class Sight:
 
     def forget_foreign_changes(self) -> bool:
         """What changes by itself in torch and the standard library is their own."""
-        foreign = self._reach.foreign
+        foreign = self._reachable.foreign
         changed = [place for place, *_ in self._differing() if place[1] in foreign]
         for kind, owner, name in changed:
             self.ran.forget(foreign[owner], _name_in(kind, name))
@@ -256,50 +258,50 @@ class Sight:
         """Everything that is watched by identity."""
         yield from self._places_in_containers()
         yield from self._places_by_name()
-        reach = self._reach
-        for label, cell in reach.cells:
+        reachable = self._reachable
+        for label, cell in reachable.cells:
             yield ("cell", id(cell), ""), label, contents(cell)
-        for label, variable in reach.contexts:
+        for label, variable in reachable.contexts:
             yield ("context", id(variable), ""), label, variable.get(GONE)
-        for label, reference in reach.references:
+        for label, reference in reachable.references:
             yield ("weak", id(reference), ""), f"{label} is gone", _is_dead(reference)
-        for label, local in reach.locals:
+        for label, local in reachable.locals:
             for name, value in vars(local).items():
                 yield ("local", id(local), name), f"{label}.{name}", value
-        for label, function in reach.functions:
+        for label, function in reachable.functions:
             for name in ("__code__", "__defaults__", "__kwdefaults__"):
                 place = "function", id(function), name
                 yield place, f"{label}.{name}", getattr(function, name)
 
     def _places_in_containers(self) -> Iterator[Found]:
-        reach = self._reach
-        for label, each in reach.dicts:
+        reachable = self._reachable
+        for label, each in reachable.dicts:
             for number, (key, value) in enumerate(dict.items(each)):
                 name = key if type(key) is str else number
                 yield ("dict", id(each), name), f"{label}.{name}", value
-        for label, each in reach.lists:
+        for label, each in reachable.lists:
             for number, value in enumerate(_plainly(each)):
                 yield ("list", id(each), number), f"{label}[{number}]", value
-        for label, each in reach.keyed:
+        for label, each in reachable.keyed:
             for number, key in enumerate(_plainly(each)):
                 yield ("keys", id(each), number), f"a key of {label}", key
 
     def _places_by_name(self) -> Iterator[Found]:
-        reach = self._reach
-        for label, scope, name in reach.named:
+        reachable = self._reachable
+        for label, scope, name in reachable.named:
             yield ("named", id(scope), name), label, scope.get(name, GONE)
-        for label, value in reach.objects:
+        for label, value in reachable.objects:
             yield ("type", id(value), ""), f"the type of {label}", type(value)
             held = dict_of(value)
             yield ("attributes", id(value), ""), f"{label}.__dict__", held
             if held is not None:
-                for name in reach.names_of(value, held):
+                for name in reachable.names_of(value, held):
                     yield ("attribute", id(value), name), f"{label}.{name}", held[name]
-        for label, kind, held in reach.classes:
+        for label, kind, held in reachable.classes:
             yield ("mro", id(kind), ""), f"{label}.__mro__", mro_of(kind)
-            for name in reach.relevant(kind, held):
+            for name in reachable.relevant(kind, held):
                 yield ("class", id(kind), name), f"{label}.{name}", held[name]
-        for label, member, owner in reach.slots:
+        for label, member, owner in reachable.slots:
             yield ("slot", id(owner), label), label, in_slot(member, owner)
 
 
@@ -319,32 +321,36 @@ _of_functions = [
 ]
 
 
-def _values_of(reach: Reach) -> Callable[[], list[Any]]:
+def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
     """All values that are watched by identity, as they are when it is called.
 
     What is empty and stays empty, which sizes tell, has none.
     """
-    objects = [each for _, each in reach.objects]
+    objects = [each for _, each in reachable.objects]
     holders = [each for each in objects if dict_of(each) is not None]
     plain = [each for each in holders if _looks_up_plainly(type(each))]
     others = [each for each in holders if not _looks_up_plainly(type(each))]
-    held = [dict_of(each) for each in holders] + [each for _, _, each in reach.classes]
-    dicts = [each for _, each in reach.dicts if dict.__len__(each)]
-    walks = _walks(each for _, each in [*reach.lists, *reach.keyed] if _plainly(each))
-    scopes = [scope for _, scope, _ in reach.named]
-    names = [name for _, _, name in reach.named]
-    class_dicts = [held for _, _, held, _ in reach.of_classes]
-    class_names = [name for _, _, _, name in reach.of_classes]
-    classes = [kind for _, kind, _ in reach.classes]
-    functions = [each for _, each in reach.functions]
-    cells = [each for _, each in reach.cells]
+    held = [dict_of(each) for each in holders] + [
+        each for _, _, each in reachable.classes
+    ]
+    dicts = [each for _, each in reachable.dicts if dict.__len__(each)]
+    walks = _walks(
+        each for _, each in [*reachable.lists, *reachable.keyed] if _plainly(each)
+    )
+    scopes = [scope for _, scope, _ in reachable.named]
+    names = [name for _, _, name in reachable.named]
+    class_dicts = [held for _, _, held, _ in reachable.of_classes]
+    class_names = [name for _, _, _, name in reachable.of_classes]
+    classes = [kind for _, kind, _ in reachable.classes]
+    functions = [each for _, each in reachable.functions]
+    cells = [each for _, each in reachable.cells]
     full = [each for each in cells if contents(each) is not each]
     empty = [each for each in cells if contents(each) is each]
-    members = [member for _, member, _ in reach.slots]
-    owners = [owner for _, _, owner in reach.slots]
-    variables = [each for _, each in reach.contexts]
-    references = [each for _, each in reach.references]
-    local = [each for _, each in reach.locals]
+    members = [member for _, member, _ in reachable.slots]
+    owners = [owner for _, _, owner in reachable.slots]
+    variables = [each for _, each in reachable.contexts]
+    references = [each for _, each in reachable.references]
+    local = [each for _, each in reachable.locals]
     flat, gone = itertools.chain.from_iterable, itertools.repeat(GONE)
 
     def values() -> list[Any]:
@@ -389,13 +395,15 @@ _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _PARTS_OF_A_LIST = list.__basicsize__ - 2 * _POINTER  # then the room it has
 
 
-def _sizes_of(reach: Reach) -> Callable[[], list[int]]:
+def _sizes_of(reachable: ReachableState) -> Callable[[], list[int]]:
     """The sizes of all containers, and of the attributes of objects and classes."""
-    every = [each for _, each in [*reach.dicts, *reach.lists, *reach.keyed]]
-    every += [held for _, each in reach.objects if (held := dict_of(each)) is not None]
+    every = [each for _, each in [*reachable.dicts, *reachable.lists, *reachable.keyed]]
+    every += [
+        held for _, each in reachable.objects if (held := dict_of(each)) is not None
+    ]
     containers = {id(each): each for each in every}
     plain = [each for each in containers.values() if type(each) in _WALKS]
-    plain += [held for _, _, held in reach.classes]
+    plain += [held for _, _, held in reachable.classes]
     others = _walks(each for each in containers.values() if type(each) not in _WALKS)
     sized = [(len, plain), *((_LENGTHS[walk], each) for walk, each in others)]
     return lambda: [size for length, each in sized for size in map(length, each)]

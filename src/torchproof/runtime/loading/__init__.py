@@ -60,13 +60,13 @@ def load(
             assert_trusted(contents, secret)
             from torchproof.runtime.loading import open_model
 
-            return open_model.opened(contents, model, warm=warm)
+            return open_model.open_model(contents, model, warm=warm)
     except (Refused, OSError) as error:
         if strict or model is None:
             raise PackRefused(str(error)) from None
         from torchproof.runtime.loading import open_model
 
-        return open_model.cold(model, os.fspath(pack), str(error))
+        return open_model.compile_without_pack(model, os.fspath(pack), str(error))
 
 
 def _secret(key: Key) -> bytes | None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from torchproof.runtime.loading.deployed_model import Deployed
+from torchproof.runtime.loading.deployed_model import DeployedModel
 from torchproof.runtime.pack_format.contents import Contents
 
 AOTI_FILE = "model.pt2"
 
 
-def opened(contents: Contents) -> Deployed:
+def load_package(contents: Contents) -> DeployedModel:
     """The package as a callable; the caller has seen to it that the pack is trusted.
 
     Its code runs on the current CUDA device, whichever it was built on.
@@ -29,4 +29,4 @@ def opened(contents: Contents) -> Deployed:
         run = export.load_package(folder / AOTI_FILE, device)
     finally:
         shutil.rmtree(folder)
-    return Deployed(details, run)
+    return DeployedModel(details, run)

@@ -41,7 +41,7 @@ def collect(cache: Path, stage: Path) -> int:
 
 def install(contents: Contents) -> Path:
     """Puts the files into torch's cache folder, which has to be this user's alone."""
-    folder = Path(cache_lookups.present_cache_folder())
+    folder = Path(cache_lookups.current_cache_folder())
     try:
         _assert_own(folder)
         for name in contents.names():

@@ -37,7 +37,7 @@ _OF_GPUS = {
 _TOLD = {"cpu": "CPU", "threads": "threads", "hip": "HIP"}
 
 
-def facts(device: str) -> Facts:
+def environment_facts(device: str) -> Facts:
     """Of this process; those of a GPU only where the model is on one."""
     found: Facts = {
         "torch": str(torch.__version__),
@@ -90,7 +90,9 @@ def refusals(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
         yield f"driver {then['driver']} when it was made, older here: {here['driver']}"
 
 
-def told(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+def speed_differences(
+    then: Mapping[str, Any], here: Mapping[str, Any]
+) -> Iterator[str]:
     """What is another here and changes only how fast the code is."""
     for name, word in _TOLD.items():
         if then.get(name) is not None and then[name] != here.get(name):

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from torchproof.runtime.loading import pytree_json
-from torchproof.runtime.loading.input_spec import Entrance
+from torchproof.runtime.loading.input_spec import InputSpec
 from torchproof.runtime.loading.pytree_json import Unfit
 
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-class Deployed:
+class DeployedModel:
     """Called as the model is; for inference only.
 
     A call of another form, type, device or size than the package was made for raises
@@ -25,22 +25,22 @@ class Deployed:
         self.details = details
         self._signature = pytree_json.signature_from(details["call"]["parameters"])
         self._arguments = dict(details["call"]["arguments"])
-        self._entrance = Entrance.from_json(details["entrance"])
+        self._input_spec = InputSpec.from_json(details["entrance"])
         self._output = details["output"]
         self._run = run
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         given = self._tensors(args, kwargs)
         try:
-            admitted = self._entrance.admit(given)
+            admitted = self._input_spec.admit(given)
         except Unfit as error:
             raise ValueError(f"the pack refuses this call: {error}") from None
         with torch.no_grad():
             answer = list(self._run(admitted))
-            for tensor, used, taken in zip(
-                given, admitted, self._entrance.taken, strict=True
+            for tensor, used, spec in zip(
+                given, admitted, self._input_spec.tensors, strict=True
             ):
-                if taken.written and used.data_ptr() != tensor.data_ptr():
+                if spec.written and used.data_ptr() != tensor.data_ptr():
                     tensor.copy_(used)
         return pytree_json.rebuild(self._output, answer)
 
@@ -62,10 +62,10 @@ class Deployed:
                     raise Unfit(told)
         except Unfit as error:
             raise ValueError(f"the pack refuses this call: {error}") from None
-        return list(pytree_json.ordered({"dict": named}, packed, ours))
+        return list(pytree_json.in_packed_order({"dict": named}, packed, ours))
 
     def __repr__(self) -> str:
         taken = ", ".join(
-            f"{t.label}: {t.dtype}{list(t.sizes)}" for t in self._entrance.taken
+            f"{t.label}: {t.dtype}{list(t.sizes)}" for t in self._input_spec.tensors
         )
         return f"<torchproof {self.details['artifact']} package ({taken})>"

@@ -17,13 +17,13 @@ from torchproof.torch_private import marks_of, put_marks
 Description = dict[str, Any]
 
 
-def described(call: Any) -> Description:
+def describe(call: Any) -> Description:
     """The description of a call; `why_not` says that it cannot be made again."""
     tensors: list[torch.Tensor] = []
     try:
         form = pytree_json.flatten(call, tensors, "the call")
         _assert_plain(form)
-        return {"form": form, "tensors": [_tensor(each) for each in tensors]}
+        return {"form": form, "tensors": [_describe_tensor(each) for each in tensors]}
     except (Unfit, ValueError) as error:
         return {"why_not": str(error)}
 
@@ -38,7 +38,7 @@ def _assert_plain(form: dict[str, Any]) -> None:
         _assert_plain(part)
 
 
-def _tensor(tensor: torch.Tensor) -> Description:
+def _describe_tensor(tensor: torch.Tensor) -> Description:
     kind = type(tensor)
     if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         raise Unfit(f"an argument is a {kind.__name__} of layout {tensor.layout}")
@@ -59,14 +59,14 @@ def _tensor(tensor: torch.Tensor) -> Description:
     return told
 
 
-def made(description: Description, seed: int = 0) -> Any:
+def make(description: Description, seed: int = 0) -> Any:
     """A call of this kind, drawn from a generator of its own."""
     generator = torch.Generator().manual_seed(seed)
-    tensors = [_made(each, generator) for each in description["tensors"]]
+    tensors = [_make_tensor(each, generator) for each in description["tensors"]]
     return pytree_json.rebuild(description["form"], tensors)
 
 
-def _made(told: Description, generator: torch.Generator) -> torch.Tensor:
+def _make_tensor(told: Description, generator: torch.Generator) -> torch.Tensor:
     shape, stride, device = told["shape"], told["stride"], told["device"]
     dtype = getattr(torch, told["dtype"])
     values = _values(told, dtype, generator).to(dtype)

@@ -17,10 +17,10 @@ FILE = "graphs.json"
 _TEXT = 160  # as much of a fact as is kept: a number, a name, a shape
 _CALLED = {"cpp_runtime_thread_count": "the number of threads"}
 
-Packed = list[dict[str, Any]]
+PackedGraphs = list[dict[str, Any]]
 
 
-class Seen:
+class LookupLog:
     """The lookups of a while, from whatever thread."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Seen:
         return [each.why for each in self.lookups if each.why is not None]
 
 
-def packed(seen: Iterable[Lookup]) -> Packed:
+def pack_lookups(seen: Iterable[Lookup]) -> PackedGraphs:
     """What a pack keeps of the lookups: hashes, and texts where they are short."""
     kept = {each.key: each for each in seen if each.cache == "inductor"}
     return [
@@ -56,7 +56,7 @@ def packed(seen: Iterable[Lookup]) -> Packed:
     ]
 
 
-def misses(seen: Seen, known: Packed) -> list[str]:
+def misses(seen: LookupLog, known: PackedGraphs) -> list[str]:
     """One line for each graph that was compiled here, the reason in words."""
     found = [f"torch does not cache it: {why}" for why in seen.bypassed]
     for lookup in seen.graphs:
@@ -66,7 +66,7 @@ def misses(seen: Seen, known: Packed) -> list[str]:
     return found
 
 
-def _explained(lookup: Lookup, known: Packed) -> str:
+def _explained(lookup: Lookup, known: PackedGraphs) -> str:
     if any(each["key"] == lookup.key for each in known):
         return "it is in the pack, and torch did not take it: its guards do not hold"
     if not known:

@@ -53,7 +53,7 @@ _REMEMBERED = 1024
 
 
 @dataclass(frozen=True)
-class Taken:
+class TensorSpec:
     """One tensor that is taken.
 
     A size is a number, or a text: a letter of its own or what it is computed from.
@@ -98,13 +98,13 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Entrance:
+class InputSpec:
     """All tensors that are taken, and what holds between their sizes.
 
     `conditions` are comparisons over `sizeI_D`, dimension D of tensor I.
     """
 
-    taken: tuple[Taken, ...]
+    tensors: tuple[TensorSpec, ...]
     ranges: Mapping[str, Range] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
     _known: set[_Key] = field(default_factory=set, compare=False, repr=False)
@@ -112,7 +112,7 @@ class Entrance:
     def __str__(self) -> str:
         """One line, such as "x float32[n, 8]; n is 2 or more"."""
         tensors = (
-            f"{t.label} {t.dtype}[{', '.join(map(str, t.sizes))}]" for t in self.taken
+            f"{t.label} {t.dtype}[{', '.join(map(str, t.sizes))}]" for t in self.tensors
         )
         letters = (f"{n} is {r}" for n, r in self.ranges.items() if n.isidentifier())
         conditions = [self._in_words(each) for each in self.conditions]
@@ -124,23 +124,23 @@ class Entrance:
         return {
             "inputs": [
                 {**vars(t), "sizes": [*t.sizes], "order": [*t.order]}
-                for t in self.taken
+                for t in self.tensors
             ],
             "ranges": {name: _plain(each) for name, each in self.ranges.items()},
             "conditions": list(self.conditions),
         }
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Entrance:
-        taken = [
-            Taken(**{**t, "sizes": tuple(t["sizes"]), "order": tuple(t["order"])})
+    def from_json(cls, plain: Mapping[str, Any]) -> InputSpec:
+        specs = [
+            TensorSpec(**{**t, "sizes": tuple(t["sizes"]), "order": tuple(t["order"])})
             for t in plain["inputs"]
         ]
         ranges = {
             name: Range(r["low"], r["high"], r["only"] and tuple(r["only"]))
             for name, r in plain["ranges"].items()
         }
-        return cls(tuple(taken), ranges, tuple(plain["conditions"]))
+        return cls(tuple(specs), ranges, tuple(plain["conditions"]))
 
     def admit(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors as the package needs them, copied where their strides differ."""
@@ -149,23 +149,23 @@ class Entrance:
             self.assert_fits(tensors)
             if len(self._known) < _REMEMBERED:
                 self._known.add(key)
-        return [_laid_out(t, self.taken[i]) for i, t in enumerate(tensors)]
+        return [_laid_out(t, self.tensors[i]) for i, t in enumerate(tensors)]
 
     def assert_fits(self, tensors: Sequence[torch.Tensor]) -> None:
-        for tensor, taken in zip(tensors, self.taken, strict=True):
-            _assert_alike(tensor, taken)
+        for tensor, spec in zip(tensors, self.tensors, strict=True):
+            _assert_alike(tensor, spec)
         self.assert_sizes([tuple(t.shape) for t in tensors])
 
     def assert_sizes(self, shapes: Sequence[Sequence[int]]) -> None:
         """Of as many dimensions as are taken; else `Unfit` says which one is off."""
         letters: dict[str, int] = {}
-        for taken, shape in zip(self.taken, shapes, strict=True):
-            for size, wanted in zip(shape, taken.sizes, strict=True):
+        for spec, shape in zip(self.tensors, shapes, strict=True):
+            for size, wanted in zip(shape, spec.sizes, strict=True):
                 if isinstance(wanted, str) and wanted.isidentifier():
                     letters.setdefault(wanted, size)
-        for taken, shape in zip(self.taken, shapes, strict=True):
+        for spec, shape in zip(self.tensors, shapes, strict=True):
             for dimension, size in enumerate(shape):
-                self._assert_size(taken, dimension, size, letters)
+                self._assert_size(spec, dimension, size, letters)
         sizes = {
             f"size{i}_{d}": size
             for i, shape in enumerate(shapes)
@@ -176,10 +176,10 @@ class Entrance:
                 raise Unfit(f"sizes are taken only if {self._in_words(condition)}")
 
     def _assert_size(
-        self, taken: Taken, dimension: int, size: int, letters: Mapping[str, int]
+        self, spec: TensorSpec, dimension: int, size: int, letters: Mapping[str, int]
     ) -> None:
-        wanted = taken.sizes[dimension]
-        where = f"{taken.label} has size {size} in dimension {dimension}"
+        wanted = spec.sizes[dimension]
+        where = f"{spec.label} has size {size} in dimension {dimension}"
         if isinstance(wanted, int):
             if size != wanted:
                 raise Unfit(f"{where}; only {wanted} is taken")
@@ -193,18 +193,18 @@ class Entrance:
     def _first_with(self, letter: str) -> str:
         return next(
             f"dimension {t.sizes.index(letter)} of {t.label}"
-            for t in self.taken
+            for t in self.tensors
             if letter in t.sizes
         )
 
     def _in_words(self, condition: str) -> str:
-        for i, taken in enumerate(self.taken):
-            for d in range(len(taken.sizes)):
+        for i, spec in enumerate(self.tensors):
+            for d in range(len(spec.sizes)):
                 condition = condition.replace(
-                    f"size{i}_{d} ", f"{taken.label}.size({d}) "
+                    f"size{i}_{d} ", f"{spec.label}.size({d}) "
                 )
                 condition = condition.replace(
-                    f"size{i}_{d})", f"{taken.label}.size({d}))"
+                    f"size{i}_{d})", f"{spec.label}.size({d}))"
                 )
         return condition
 
@@ -228,28 +228,26 @@ def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _assert_alike(tensor: torch.Tensor, taken: Taken) -> None:
+def _assert_alike(tensor: torch.Tensor, spec: TensorSpec) -> None:
     if tensor.layout is not torch.strided or type(tensor) not in _PLAIN_TENSORS:
-        raise Unfit(f"{taken.label} is no plain dense tensor")
-    if str(tensor.dtype) != f"torch.{taken.dtype}":
+        raise Unfit(f"{spec.label} is no plain dense tensor")
+    if str(tensor.dtype) != f"torch.{spec.dtype}":
         mine = str(tensor.dtype).removeprefix("torch.")
-        raise Unfit(f"{taken.label} is of type {mine}; only {taken.dtype} is taken")
-    if taken.device not in (str(tensor.device), tensor.device.type):
+        raise Unfit(f"{spec.label} is of type {mine}; only {spec.dtype} is taken")
+    if spec.device not in (str(tensor.device), tensor.device.type):
+        raise Unfit(f"{spec.label} is on {tensor.device}; only {spec.device} is taken")
+    if tensor.dim() != len(spec.sizes):
         raise Unfit(
-            f"{taken.label} is on {tensor.device}; only {taken.device} is taken"
-        )
-    if tensor.dim() != len(taken.sizes):
-        raise Unfit(
-            f"{taken.label} has {tensor.dim()} dimensions; {len(taken.sizes)} are taken"
+            f"{spec.label} has {tensor.dim()} dimensions; {len(spec.sizes)} are taken"
         )
 
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
-def _laid_out(tensor: torch.Tensor, taken: Taken) -> torch.Tensor:
+def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """The tensor itself where its memory lies as it did at the build, else a copy."""
-    strides = taken.strides(tensor.shape)
+    strides = spec.strides(tensor.shape)
     same = all(
         size <= 1 or mine == wanted
         for size, mine, wanted in zip(

@@ -26,13 +26,13 @@ from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.refusal import Refused
 from torchproof.runtime.telemetry import log
-from torchproof.strategies import FILE, Damaged, Given, Recipe, loads
+from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups
 
 _AGAIN = "torchproof pack TARGET --for deploy makes one for here"
 
 
-def opened(contents: Contents, model: Any, *, warm: bool) -> Any:
+def open_model(contents: Contents, model: Any, *, warm: bool) -> Any:
     """What the pack makes of the model; `Refused` says why it is not to be used."""
     manifest = contents.manifest
     if manifest.kind != "deploy":
@@ -65,15 +65,17 @@ def _package(contents: Contents, artifact: str) -> Any:
 def _assert_place(contents: Contents) -> None:
     details = contents.manifest.details
     then = details["place"]
-    for why in compatibility.refusals(then, compatibility.facts(then["device"])):
+    for why in compatibility.refusals(
+        then, compatibility.environment_facts(then["device"])
+    ):
         raise Refused(why)
 
 
-def cold(model: Any, path: str, why: str) -> Any:
+def compile_without_pack(model: Any, path: str, why: str) -> Any:
     """The model compiled as if there were no pack, which the log says once."""
     log.warning("the pack is not used, and compiling starts cold: %s", why)
     compiled = production.compile(model)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     entry.pack = {"path": path, "used": False, "why_not": why}
     return compiled
 
@@ -90,14 +92,14 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         known = read_graphs(contents)
         assert_caches(details)
         told = _assert_fits(details, recipe, model)
-    except (Refused, Damaged) as error:
+    except (Refused, InvalidRecipe) as error:
         raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
     except Exception as error:  # of torch, or of a manifest that lacks something
         reason = one_line(f"{type(error).__name__}: {error}", 200)
         raise Refused(f"{path} is refused: its papers are damaged: {reason}") from None
     cache_install.install(contents)
     compiled = production.compile(model, recipe=recipe)
-    entry = production.entry_of(compiled)
+    entry = production.compiled_forward_of(compiled)
     report: dict[str, Any] = {
         "path": path,
         "used": True,
@@ -112,7 +114,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
     }
     entry.pack = report
     if entry.strategy != "eager":
-        found = precompiled_calls.put_in_force(contents, entry, details)
+        found = precompiled_calls.install(contents, entry, details)
         report |= {"untraced": [*found.calls], "notes": found.notes}
         if warm:
             _warm_or_tell(compiled, details, known, report=report)
@@ -124,23 +126,25 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
 def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list[str]:
     """What differs and does not matter; `Refused` with what does."""
     then = details["place"]
-    here = compatibility.facts(compatibility.device_of(model) or then["device"])
+    here = compatibility.environment_facts(
+        compatibility.device_of(model) or then["device"]
+    )
     reasons = [*compatibility.refusals(then, here)]
     reasons += [] if reasons else source_hash.changes(details["code"])
-    adoption = Given(recipe).adopted(model)
+    adoption = RecipeSource(recipe).adopted(model)
     if adoption.why_not and not reasons:
         reasons.append(adoption.why_not)
     if not cache_lookups.caches_are_on():
         reasons.append("torch's caches are switched off in this process")
     if reasons:
         raise Refused("; ".join(reasons))
-    return [*compatibility.told(then, here)]
+    return [*compatibility.speed_differences(then, here)]
 
 
 def _warm_or_tell(
     compiled: Any,
     details: Mapping[str, Any],
-    known: graph_origin.Packed,
+    known: graph_origin.PackedGraphs,
     *,
     report: dict[str, Any],
 ) -> None:
@@ -155,11 +159,11 @@ def _warm_or_tell(
 def _warm(
     compiled: Any,
     details: Mapping[str, Any],
-    known: graph_origin.Packed,
+    known: graph_origin.PackedGraphs,
     *,
     report: dict[str, Any],
 ) -> None:
-    seen = graph_origin.Seen()
+    seen = graph_origin.LookupLog()
     with cache_lookups.graph_lookups(seen.note):
         notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
     found = [each for each in seen.graphs if each.hit]

@@ -113,7 +113,7 @@ class Signature(TypedDict):
     arguments: Mapping[str, Mapping[str, Any]]
 
 
-class Taken(TypedDict):
+class TensorSpec(TypedDict):
     label: str
     dtype: str
     device: str
@@ -128,8 +128,8 @@ class Range(TypedDict):
     only: tuple[int, ...] | None
 
 
-class Entrance(TypedDict):
-    inputs: tuple[Taken, ...]
+class InputSpec(TypedDict):
+    inputs: tuple[TensorSpec, ...]
     ranges: Mapping[str, Range]
     conditions: tuple[str, ...]
 
@@ -139,7 +139,7 @@ class Package(TypedDict):
 
     device: str
     call: Signature
-    entrance: Entrance
+    entrance: InputSpec
     output: Mapping[str, Any]
     place: NotRequired[Place]
     without: NotRequired[Any]
@@ -173,13 +173,13 @@ def assert_package(plain: Any) -> None:
         _assert_form(form, len(taken), f"call.arguments.{name}")
 
 
-def read_graphs(contents: Contents) -> graphs.Packed:
+def read_graphs(contents: Contents) -> graphs.PackedGraphs:
     """What the pack knows of its graphs."""
     file = graphs.FILE
     if file not in contents.names():
         raise Refused(f"{_DAMAGED}: {file} is missing")
     try:
-        plain: graphs.Packed = schema.loads(contents.read(file).decode())
+        plain: graphs.PackedGraphs = schema.loads(contents.read(file).decode())
     except (ValueError, RecursionError):
         raise Refused(f"{_DAMAGED}: {file} is no JSON") from None
     _assert(tuple[Graph, ...], plain, f"{_DAMAGED}: {file}")

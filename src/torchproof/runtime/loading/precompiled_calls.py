@@ -16,11 +16,17 @@ from torch import nn
 
 from torchproof.records import one_line
 from torchproof.runtime import recipe_following
-from torchproof.runtime.compiled_forward import Entry
+from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
-from torchproof.runtime.method_replacement import Part
+from torchproof.runtime.method_replacement import MethodReplacement
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.torch_private import cache_lookups, frames, precompiled
+from torchproof.torch_private import (
+    InstalledCall,
+    PrecompileError,
+    cache_lookups,
+    frames,
+    install_call,
+)
 
 FOLDER = "entries"
 _HOOKS = (
@@ -33,16 +39,16 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass
-class InForce:
+class InstalledCalls:
     """The calls of a pack that are in force, by number, and why others are not."""
 
-    calls: dict[int, precompiled.InForce] = field(default_factory=dict)
+    calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-def why_none(entry: Entry) -> str | None:
+def why_none(entry: CompiledForward) -> str | None:
     """Why a model compiled in this way has no such calls."""
-    strategy = entry.options.asked
+    strategy = entry.options.requested
     if strategy.graph:
         return f"strategy {strategy.name} records whole calls at start"
     if strategy.form != "full":
@@ -50,16 +56,16 @@ def why_none(entry: Entry) -> str | None:
     return None
 
 
-def put_in_force(
-    contents: Contents, entry: Entry, details: Mapping[str, Any]
-) -> InForce:
+def install(
+    contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
+) -> InstalledCalls:
     """What of the pack's calls fits; others are traced, as they are without a pack."""
-    found = InForce()
+    found = InstalledCalls()
     try:
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-    by_file: dict[str, precompiled.InForce] = {}
+    by_file: dict[str, InstalledCall] = {}
     for number, told in enumerate(details["calls"]):
         name = told.get("entry", {}).get("file")
         if name is None:
@@ -68,7 +74,7 @@ def put_in_force(
         try:
             if why is None:
                 found.calls[number] = _one(contents.read, entry, told, by_file)
-        except precompiled.Unfit as error:
+        except PrecompileError as error:
             why = one_line(str(error), 300)
         except Exception as error:  # a service starts, if not as fast
             why = one_line(f"{type(error).__name__}: {error}", 300)
@@ -79,23 +85,23 @@ def put_in_force(
 
 def _one(
     read: Callable[[str], bytes],
-    entry: Entry,
+    entry: CompiledForward,
     told: Mapping[str, Any],
-    by_file: dict[str, precompiled.InForce],
-) -> precompiled.InForce:
+    by_file: dict[str, InstalledCall],
+) -> InstalledCall:
     """What takes this call: calls that differ in sizes alone may have it in common."""
     name = told["entry"]["file"]
-    with as_told(entry, told) as (fn, args, kwargs):
+    with packed_call(entry, told) as (fn, args, kwargs):
         if name not in by_file:
-            by_file[name] = precompiled.put_in_force(read(name), fn, args, kwargs)
+            by_file[name] = install_call(read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
-            raise precompiled.Unfit("its guards fail here")
+            raise PrecompileError("its guards fail here")
     return by_file[name]
 
 
 @contextlib.contextmanager
-def as_told(
-    entry: Entry, told: Mapping[str, Any]
+def packed_call(
+    entry: CompiledForward, told: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """What is traced and a call of this kind, with the model in the state it was in."""
     owner = entry.owner
@@ -103,16 +109,18 @@ def as_told(
     if owner is not None and told["state"]:
         warm_up.set_training(owner, told["state"])
     try:
-        with warm_up.mode(told["gradients"]):
+        with warm_up.gradient_mode(told["gradients"]):
             yield frames.traceable(entry.eager), *arguments(entry, told["inputs"])
     finally:
         if owner is not None:
             warm_up.set_training(owner, before)
 
 
-def arguments(entry: Entry, told: Mapping[str, Any], seed: int = 0) -> Arguments:
+def arguments(
+    entry: CompiledForward, told: Mapping[str, Any], seed: int = 0
+) -> Arguments:
     """A made call as it reaches compiled code, with the sizes marked that vary."""
-    given = example_inputs.made(dict(told), seed)
+    given = example_inputs.make(dict(told), seed)
     args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
     varying = recipe_following.whole_varying(
         recipe_following.plan_of(entry.options.recipe)
@@ -128,12 +136,14 @@ def _as_given(*args: Any, **kwargs: Any) -> Arguments:
 # -- what guards do not ask for --------------------------------------------------------
 
 
-def put_on(entry: Entry) -> str | None:
+def module_override(entry: CompiledForward) -> str | None:
     """A method or a hook that was put on a single module, which guards overlook."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            own = isinstance(value, Part | nn.Module | type) or not callable(value)
+            own = isinstance(
+                value, MethodReplacement | nn.Module | type
+            ) or not callable(value)
             if not own and hasattr(type(module), name):
                 return f"{name} of {path or 'the model'} is not that of its class"
         for name in _HOOKS:
@@ -144,13 +154,13 @@ def put_on(entry: Entry) -> str | None:
     return None
 
 
-def _changed(entry: Entry, then: Mapping[str, str]) -> str | None:
+def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
     here = switches()
     for name in sorted({*here, *then}):
         if here.get(name) != then.get(name):
             was = then.get(name, "not set")
             return f"{name} is {here.get(name, 'not set')} here, and was {was}"
-    return put_on(entry)
+    return module_override(entry)
 
 
 def switches() -> dict[str, str]:
@@ -168,4 +178,4 @@ def switches() -> dict[str, str]:
     }
     return {
         name: str(value) for name, value in found.items()
-    } | cache_lookups.steering()
+    } | cache_lookups.nondefault_switches()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-Form = dict[str, Any]
+PytreeSpec = dict[str, Any]
 _KINDS = (
     inspect.Parameter.POSITIONAL_ONLY,
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -47,7 +47,7 @@ class Fields(dict[str, Any]):
         return super().__getitem__(key)
 
 
-def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
+def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> PytreeSpec:
     """The form of a value; its tensors are added to the list."""
     try:
         return _flatten(value, tensors, label)
@@ -56,7 +56,7 @@ def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
         raise Unfit(told) from None
 
 
-def _flatten(value: Any, tensors: list[torch.Tensor], label: str) -> Form:
+def _flatten(value: Any, tensors: list[torch.Tensor], label: str) -> PytreeSpec:
     if isinstance(value, torch.Tensor):
         return {"tensor": _added(value, tensors)}
     if isinstance(value, _FORM_OF_NUMBERS):
@@ -115,7 +115,7 @@ def _items(
     return [[k, _flatten(v, tensors, f"{label}[{k!r}]")] for k, v in value.items()]
 
 
-def rebuild(form: Form, tensors: list[torch.Tensor]) -> Any:
+def rebuild(form: PytreeSpec, tensors: list[torch.Tensor]) -> Any:
     """The value of a form, with these tensors in it."""
     if "tensor" in form:
         return tensors[form["tensor"]]
@@ -133,7 +133,7 @@ def rebuild(form: Form, tensors: list[torch.Tensor]) -> Any:
     return kind({key: rebuild(part, tensors) for key, part in items})
 
 
-def difference(given: Form, packed: Form, label: str) -> str | None:
+def difference(given: PytreeSpec, packed: PytreeSpec, label: str) -> str | None:
     """How a value's form differs from the one packed, in words; None if it does not."""
     if set(given) != set(packed):
         return f"{label} is {_told(given)}, and was {_told(packed)} when it was packed"
@@ -164,8 +164,8 @@ def difference(given: Form, packed: Form, label: str) -> str | None:
     return None
 
 
-def ordered(
-    given: Form, packed: Form, tensors: list[torch.Tensor]
+def in_packed_order(
+    given: PytreeSpec, packed: PytreeSpec, tensors: list[torch.Tensor]
 ) -> Iterator[torch.Tensor]:
     """The tensors of a value in the order of the packed form, whose form it has.
 
@@ -175,14 +175,14 @@ def ordered(
         yield tensors[given["tensor"]]
     for key in ("list", "tuple"):
         for one, other in zip(given.get(key, ()), packed.get(key, ()), strict=True):
-            yield from ordered(one, other, tensors)
+            yield from in_packed_order(one, other, tensors)
     for key in ("dict", "fields"):
         ours = dict(given.get(key, ()))
         for name, other in packed.get(key, ()):
-            yield from ordered(ours[name], other, tensors)
+            yield from in_packed_order(ours[name], other, tensors)
 
 
-def _told(form: Form) -> str:
+def _told(form: PytreeSpec) -> str:
     if "value" in form or "float" in form:
         return repr(form.get("value", form.get("float")))
     kind = next(iter(form))
@@ -208,11 +208,11 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
         )
 
 
-def parameters_of(signature: inspect.Signature) -> list[Form]:
+def parameters_of(signature: inspect.Signature) -> list[PytreeSpec]:
     """A signature as JSON; defaults only where they are plain values."""
-    told: list[Form] = []
+    told: list[PytreeSpec] = []
     for each in signature.parameters.values():
-        entry: Form = {"name": each.name, "kind": int(each.kind)}
+        entry: PytreeSpec = {"name": each.name, "kind": int(each.kind)}
         if each.default is not inspect.Parameter.empty:
             entry["default"] = (
                 each.default if isinstance(each.default, _PLAIN) else None
@@ -221,7 +221,7 @@ def parameters_of(signature: inspect.Signature) -> list[Form]:
     return told
 
 
-def signature_from(parameters: list[Form]) -> inspect.Signature:
+def signature_from(parameters: list[PytreeSpec]) -> inspect.Signature:
     kinds = {int(kind): kind for kind in _KINDS}
     empty = inspect.Parameter.empty
     return inspect.Signature(

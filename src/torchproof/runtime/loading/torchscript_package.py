@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from torchproof.runtime.loading.deployed_model import Deployed
+from torchproof.runtime.loading.deployed_model import DeployedModel
 from torchproof.runtime.pack_format.contents import Contents
 
 TORCHSCRIPT_FILE = "model.pt"
 
 
-def opened(contents: Contents) -> Deployed:
+def load_package(contents: Contents) -> DeployedModel:
     """The traced model as a callable; the caller has seen that the pack is trusted."""
     details = contents.manifest.details
     device = details["device"]
@@ -27,4 +27,4 @@ def opened(contents: Contents) -> Deployed:
         model = jit.load(
             io.BytesIO(contents.read(TORCHSCRIPT_FILE)), map_location=device
         )
-    return Deployed(details, lambda tensors: model(*tensors))
+    return DeployedModel(details, lambda tensors: model(*tensors))

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import saved
+from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import example_inputs
 from torchproof.runtime.tensors.tree import walk
 
@@ -28,7 +28,7 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def mode(gradients: bool) -> Iterator[None]:
+def gradient_mode(gradients: bool) -> Iterator[None]:
     """As the calls of a pack ran; a caller in inference mode stays in it."""
     if gradients or torch.is_inference_mode_enabled():
         yield
@@ -45,7 +45,7 @@ def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
     notes: list[str] = []
     owner = model if isinstance(model, nn.Module) else None
     held = owner is not None and any(p.grad is not None for p in owner.parameters())
-    before = saved(owner, (), {}, parameters=held)
+    before = save_state(owner, (), {}, parameters=held)
     try:
         for number, call in enumerate(details["calls"]):
             if why := call["inputs"].get("why_not"):
@@ -67,8 +67,8 @@ def _warm_one(
     if owner is not None and call["state"]:
         set_training(owner, call["state"])
         owner.zero_grad(set_to_none=True)
-    given = example_inputs.made(call["inputs"])
-    with mode(call["gradients"]):
+    given = example_inputs.make(call["inputs"])
+    with gradient_mode(call["gradients"]):
         output = run(**given) if isinstance(given, dict) else run(*given)
         if train:
             backward(output)

@@ -1,4 +1,4 @@
-"""The key that signs packs: a file that only its owner reads."""
+"""The key that signs packs: reads the key file, signs and verifies manifests."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from pathlib import Path
 from torchproof.records import UserError, files
 
 VARIABLE = "TORCHPROOF_PACK_KEY"
-_LEAST_BYTES, _MOST_BYTES = 16, 2**16
+_LEAST_BYTES = 16
+_MOST_BYTES = 2**16
 
 
 def read_key(
     file: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> bytes | None:
-    """The key in a file, or in the one that the environment names; None without one."""
-    given = file or environ.get(VARIABLE)
-    if not given:
+    """Reads the key from `file`, else from the file that the environment names."""
+    name = file or environ.get(VARIABLE)
+    if not name:
         return None
-    path = Path(given)
+    path = Path(name)
     try:
         opened = files.open_regular(path)
     except OSError as error:
@@ -34,11 +35,11 @@ def read_key(
 
 
 def usable_key(key: bytes, file: str = "KEYFILE") -> bytes:
-    """The key without the end of its line; with an empty one anybody could sign."""
+    """Strips the key and checks its length: anybody could guess a short key."""
     key = key.strip()
     if len(key) < _LEAST_BYTES:
         raise UserError(
-            f"the key {file} has {len(key)} bytes, at least {_LEAST_BYTES} are needed:"
+            f"the key {file} has {len(key)} bytes, but needs at least {_LEAST_BYTES}:"
             f" openssl rand -hex 32 > {file}"
         )
     return key
@@ -47,13 +48,15 @@ def usable_key(key: bytes, file: str = "KEYFILE") -> bytes:
 def _assert_private(path: Path, status: os.stat_result) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise UserError(f"the key {path} belongs to user {status.st_uid}, not to you")
-    # A group may read it: that is how a container gets a secret.
+    # Group-readable is fine: containers get secrets that way.
     if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise UserError(f"the key {path} is open to others: chmod 600 {path}")
+        raise UserError(
+            f"the key {path} is readable or writable by other users: chmod 600 {path}"
+        )
 
 
 def signature(key: bytes, manifest: bytes) -> bytes:
-    """What `manifest.sig` holds: the HMAC-SHA256 of the manifest, as a line of hex."""
+    """The content of `manifest.sig`: the HMAC-SHA256 of the manifest, one hex line."""
     return hmac.new(key.strip(), manifest, hashlib.sha256).hexdigest().encode() + b"\n"
 
 

@@ -1,8 +1,8 @@
-"""The manifest of a pack: what it is, what it was made from, and what each file is.
+"""The manifest of a pack: its kind, its origin, and the size and hash of each file.
 
-Its last line is the sha256 of all that stands before it, so that a changed letter
-shows. That guards against accidents alone; against a forger, there is the signature
-beside it.
+Takes the bytes of `manifest.json`, returns a `Manifest`, and writes one. The last line
+is the sha256 of all lines before it. It detects accidental changes; only the signature
+in `manifest.sig` protects against forgery.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from torchproof.records import schema
 from torchproof.runtime.pack_format.refusal import Refused
 
 SCHEMA = 1
-NAME, SIGNATURE = OWN = "manifest.json", "manifest.sig"
-MOST_BYTES = 2**24  # of a manifest; one of a thousand files has a fifth of a megabyte
+NAME = "manifest.json"
+SIGNATURE = "manifest.sig"
+OWN = (NAME, SIGNATURE)
+MOST_BYTES = 2**24  # a manifest of a thousand files has about 200 kB
 _MOST_FILE = 2**60
-_PATH_BYTES, _PART_BYTES, _DEPTH = 1000, 255, 32
+_PATH_BYTES = 1000
+_PART_BYTES = 255
+_DEPTH = 32
 _KINDS = ("repro", "deploy")
 
 Kind = Literal["repro", "deploy"]
@@ -29,7 +33,7 @@ Kind = Literal["repro", "deploy"]
 
 @dataclass(frozen=True)
 class File:
-    """One file of a pack; `about` says what it holds of the user's."""
+    """One file of a pack; `about` says which data of the user it contains."""
 
     sha256: str
     size: int
@@ -37,26 +41,27 @@ class File:
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
-        told = {"sha256": self.sha256, "bytes": self.size, "about": self.about}
-        return told | dict(self.other)
+        fields = {"sha256": self.sha256, "bytes": self.size, "about": self.about}
+        return fields | dict(self.other)
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> File:
         other = dict(plain)
-        digest, size = other.pop("sha256", None), other.pop("bytes", None)
+        digest = other.pop("sha256", None)
+        size = other.pop("bytes", None)
         about = other.pop("about", "")
         if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise Refused(f"no sha256 but {digest!r:.80}")
+            raise Refused(f"a file's sha256 is invalid: {digest!r:.80}")
         if type(size) is not int or not 0 <= size <= _MOST_FILE:
-            raise Refused(f"no size but {size!r:.40}")
+            raise Refused(f"a file's size is invalid: {size!r:.40}")
         if not isinstance(about, str):
-            raise Refused("no text about a file")
-        return cls(digest, size, about, other)
+            raise Refused("a file's description is not text")
+        return cls(sha256=digest, size=size, about=about, other=other)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a pack says of itself. `other` keeps what this torchproof does not know."""
+    """The manifest. `other` has the fields that this version of torchproof ignores."""
 
     kind: Kind
     name: str
@@ -71,7 +76,7 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all its files."""
+        """The total size of the files in bytes."""
         return sum(file.size for file in self.files.values())
 
     def to_json(self) -> dict[str, Any]:
@@ -88,13 +93,14 @@ class Manifest:
     @classmethod
     def from_json(cls, plain: Any) -> Manifest:
         if not isinstance(plain, dict) or not isinstance(plain.get("schema"), int):
-            raise Refused("it is not the manifest of a pack")
+            raise Refused("it is not a manifest of a pack")
         if schema.is_deep(plain):
             raise Refused("it is nested too deeply")
         if plain["schema"] > SCHEMA:
             raise Refused(
-                f"it has schema {plain['schema']}, this torchproof reads up to "
-                f"{SCHEMA}: install a newer torchproof"
+                f"it has schema {plain['schema']}, but this torchproof reads at most"
+                " schema"
+                f" {SCHEMA}: install a newer torchproof"
             )
         other = {k: v for k, v in plain.items() if k not in ("schema", "sha256")}
         values: dict[str, Any] = {}
@@ -102,27 +108,27 @@ class Manifest:
             for name in names:
                 values[name] = other.pop(name, kind())
                 if not isinstance(values[name], kind):
-                    raise Refused(f"{name} in it is no {kind.__name__}")
+                    raise Refused(f"its field {name} is not a {kind.__name__}")
         if values["kind"] not in _KINDS:
             kind = values["kind"]
-            raise Refused(f"it is of kind {kind!r:.40}, not repro or deploy")
+            raise Refused(f"its kind is {kind!r:.40}, not repro or deploy")
         values["files"] = _files(values["files"])
         return cls(**values, other=other)
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Manifest:
-        """Refuses what is changed, cut off, or of a newer torchproof."""
+        """Raises `Refused` for bytes that were changed or need a newer torchproof."""
         if len(raw) > MOST_BYTES:
             raise Refused(f"it has {len(raw)} bytes, more than {MOST_BYTES}")
         try:
-            plain = schema.loads(raw.decode(), object_pairs_hook=_once)
+            plain = schema.loads(raw.decode(), object_pairs_hook=_unique_keys)
         except (ValueError, RecursionError):
-            raise Refused("it is no JSON") from None
-        found = cls.from_json(plain)
+            raise Refused("it is not valid JSON") from None
+        manifest = cls.from_json(plain)
         length = len(_seal(b""))
         if raw[-length:] != _seal(raw[:-length] + _END):
             raise Refused("it was changed after it was written")
-        return found
+        return manifest
 
 
 _TEXTS = ("kind", "name", "torchproof", "made", "target", "command")
@@ -135,47 +141,47 @@ def _seal(body: bytes) -> bytes:
     return b',\n "sha256": "' + digest + b'"' + _END + b"\n"
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name that stands twice means one thing to this reader, another to the next."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name twice")
-    return found
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Rejects duplicate keys, which different JSON readers resolve differently."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("duplicate key")
+    return table
 
 
 def _files(plain: Mapping[str, Any]) -> dict[str, File]:
-    found = {}
-    for name, told in plain.items():
-        if wrong := why_unsafe(name):
-            raise Refused(f"{name!r} in it {wrong}")
-        if not isinstance(told, dict):
-            raise Refused(f"{name!r} in it is no table")
-        found[name] = File.from_json(told)
-    for name in found:
-        if above := next((p for p in parents(name) if p in found), None):
-            raise Refused(f"{above!r} in it is a file and a folder")
-    return found
+    files = {}
+    for name, fields in plain.items():
+        if reason := why_unsafe(name):
+            raise Refused(f"{name!r} in it {reason}")
+        if not isinstance(fields, dict):
+            raise Refused(f"its entry for {name!r} is not a table")
+        files[name] = File.from_json(fields)
+    for name in files:
+        if parent := next((p for p in parents(name) if p in files), None):
+            raise Refused(f"it lists {parent!r} both as a file and as a folder")
+    return files
 
 
 def parents(name: str) -> list[str]:
-    """The folders a file lies in, outermost first."""
+    """The parent folders of a file, the outermost first."""
     parts = name.split("/")[:-1]
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def why_unsafe(name: str) -> str | None:
-    """What is wrong with the name of a file; None if it stays within the pack."""
+    """Why a file name is not allowed in a pack; None if it is allowed."""
     parts = name.split("/")
     if name.startswith("/"):
         return "is an absolute path"
     if ".." in parts:
-        return "climbs out of the pack"
+        return "leaves the pack through '..'"
     if "" in parts or "." in parts or "\\" in name or not name.isprintable():
-        return "is no plain name of a file"
+        return "is not a valid file name"
     sizes = [len(part.encode()) for part in parts]
     long = sum(sizes) + len(sizes) > _PATH_BYTES or max(sizes) > _PART_BYTES
     if long or len(parts) > _DEPTH:
-        return "is too long a name"
+        return "is too long a file name"
     if name in OWN:
-        return "is a name of the manifest's own"
+        return "is a reserved name"
     return None

@@ -1,4 +1,4 @@
-"""Why a pack is not used, or not made."""
+"""The exceptions for packs: one is refused when read, the other failed when built."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from torchproof.records import UserError
 
 
 class Refused(UserError):
-    """A pack that is not to be read or trusted: one line with what, and what next."""
+    """The pack cannot be read or trusted; the message says why and what to do."""
 
 
 class Unverified(UserError):
-    """A pack that did not do in a clean process what it is for, so it was not made."""
+    """The new pack failed its verification in a clean process and was discarded."""

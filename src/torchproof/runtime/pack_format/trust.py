@@ -1,4 +1,4 @@
-"""Whether what a pack holds may be run here."""
+"""Decides whether the code in a pack may run in this process."""
 
 from __future__ import annotations
 
@@ -14,54 +14,60 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def assert_trusted(contents: Contents, key: bytes | None = None) -> None:
-    """Refuses a pack that someone else could have made or changed, or that is damaged.
+    """Raises `Refused` if the pack is damaged, or another user could have written it.
 
-    With a key its signature decides, whoever owns it; without, its owner and the modes
-    of all it consists of and lies in. Then every file is hashed.
+    With a key, the signature decides, whoever owns the pack. Without a key, the owner
+    and the modes of the pack, its files and its parent folders decide. Then every file
+    is hashed.
     """
     try:
         assert_origin(contents, key)
         for why in contents.damage().values():
-            raise Refused(f"{why}: make it again, or copy it again")
+            raise Refused(f"{why}: build the pack again, or copy it again")
     except Refused as error:
         raise Refused(f"{contents.path} is refused: {error}") from None
 
 
 def assert_origin(contents: Contents, key: bytes | None = None) -> None:
-    """Refuses what someone else could have made or changed; its files are not read."""
+    """Raises `Refused` if another user could have written the pack; reads no file."""
     if key is None:
-        _assert_ours(contents)
+        _assert_owned(contents)
     else:
         _assert_signed(contents, key)
 
 
 def _assert_signed(contents: Contents, key: bytes) -> None:
     if contents.signature is None:
-        raise Refused("a key is given and it is not signed: pack it again with --key")
+        raise Refused("it is not signed, but a key was given: pack it again with --key")
     if not keys.fits(key, contents.manifest_bytes, contents.signature):
-        raise Refused("its signature does not fit the key: another key made it")
+        raise Refused(
+            "its signature does not fit the key: it was signed with another key"
+        )
 
 
-def _assert_ours(contents: Contents) -> None:
+def _assert_owned(contents: Contents) -> None:
     for path, status in contents.owned():
         if status.st_uid not in (os.geteuid(), 0):
             raise Refused(
-                f"{path} belongs to user {status.st_uid}, and loading runs code: make"
-                " it yourself, or load it with the key that signed it"
+                f"{path} belongs to user {status.st_uid}, and loading a pack runs its"
+                " code: build the pack yourself, or load it with the key that signed it"
             )
         if status.st_mode & _OTHERS_WRITE:
-            raise Refused(f"others can write {path}: chmod -R go-w {contents.path}")
+            raise Refused(
+                f"other users can write to {path}: chmod -R go-w {contents.path}"
+            )
     for folder in contents.path.resolve().parents:
         _assert_closed(folder)
 
 
 def _assert_closed(folder: Path) -> None:
-    """Who writes in a folder can exchange what lies there, unless it is sticky.
+    """Raises `Refused` if other users can write to the folder and it is not sticky.
 
-    Its owner can too, but only for something that is this user's or root's as well.
+    They could replace the pack. The folder's owner could, too, but the replacement
+    would not belong to this user or root.
     """
     if permissions.others_write(folder) and not folder.stat().st_mode & stat.S_ISVTX:
         raise Refused(
-            f"others can write in {folder}, where it lies: chmod go-w {folder}, or load"
-            " it with the key that signed it"
+            f"other users can write to {folder}, which contains it: chmod go-w"
+            f" {folder}, or load it with the key that signed it"
         )

@@ -1,7 +1,7 @@
-"""A strict reader of tar archives: plain files and folders, nothing else.
+"""A strict reader of tar archives that accepts only regular files and folders.
 
-`tarfile` reads headers that ask for gigabytes of memory, follows links, and guesses
-where an archive is damaged; what is read here comes from people one does not know.
+Archives come from strangers, and `tarfile` trusts them too much: it reads headers that
+ask for gigabytes of memory, follows links, and guesses where an archive is damaged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchproof.runtime.pack_format.refusal import Refused
 
 _BLOCK = 512
 _PIECE = 2**20
-_PADDING = 2**16  # of zeros after the last entry; tar itself writes up to 10 KiB
+_PADDING = 2**16  # zero bytes after the last entry; tar writes up to 10 KiB
 _TYPES = {
     b"1": "a hard link",
     b"2": "a symbolic link",
@@ -22,18 +22,23 @@ _TYPES = {
     b"4": "a device",
     b"6": "a named pipe",
 }
-_LONG_NAMES = (b"L", b"K", b"x", b"g")  # of GNU and of POSIX; what `tar czf` writes
+_LONG_NAMES = (
+    b"L",
+    b"K",
+    b"x",
+    b"g",
+)  # GNU and POSIX extensions, as `tar czf` writes them
 
 
 class Stream(Protocol):
-    """What bytes are read from."""
+    """An object with `read`."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of an archive; a folder has no bytes."""
+    """One entry of an archive; the size of a folder is 0."""
 
     name: str
     size: int
@@ -43,50 +48,58 @@ class Entry:
 def entries(
     stream: Stream, most_bytes: Callable[[Entry], int]
 ) -> Iterator[tuple[Entry, bytes]]:
-    """Each entry with its bytes; one larger than `most_bytes(entry)` is not read."""
+    """Yields each entry with its bytes.
+
+    Raises `Refused` before it reads an entry larger than `most_bytes(entry)`.
+    """
     while any(header := _exactly(stream, _BLOCK)):
         entry = _entry(header)
         if entry.size > most_bytes(entry):
-            raise Refused(f"{entry.name!r} in it has more bytes than its manifest says")
-        held = _exactly(stream, entry.size)
+            raise Refused(f"{entry.name!r} in it has more bytes than the manifest says")
+        content = _exactly(stream, entry.size)
         if any(_exactly(stream, -entry.size % _BLOCK)):
-            raise Refused(f"there is something behind {entry.name!r} in it")
-        yield entry, held
+            raise Refused(f"it has data after the end of {entry.name!r}")
+        yield entry, content
     padding = 0
     while piece := stream.read(_BLOCK):
         padding += len(piece)
         if any(piece) or padding > _PADDING:
-            raise Refused("there is something behind its last file")
+            raise Refused("it has data after its last file")
 
 
 def _exactly(stream: Stream, size: int) -> bytes:
-    """In pieces, so that a size that is a lie takes no memory."""
-    pieces, left = [], size
-    while left:
-        piece = stream.read(min(left, _PIECE))
+    """Reads in pieces, so that a false size allocates no memory."""
+    pieces = []
+    remaining = size
+    while remaining:
+        piece = stream.read(min(remaining, _PIECE))
         if not piece:
             raise EOFError
         pieces.append(piece)
-        left -= len(piece)
+        remaining -= len(piece)
     return b"".join(pieces)
 
 
 def _entry(header: bytes) -> Entry:
     summed = sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
     if summed != _number(header[148:156]):
-        raise Refused("it is damaged: the header of a file is not what it was")
+        raise Refused("it is damaged: the checksum of a header does not match")
     name = _text(header[:100])
     if header[257:263] == b"ustar\0" and header[345]:
         name = f"{_text(header[345:500])}/{name}"
     kind = header[156:157]
     if kind in _LONG_NAMES:
-        raise Refused("it has names in tar's long form: unpack it, use the folder")
+        raise Refused(
+            "it uses tar's extension for long names: unpack it and use the folder"
+        )
     if kind not in (b"0", b"\0", b"5"):
-        told = _TYPES.get(kind, f"an entry of type {kind!r}")
-        raise Refused(f"{name!r} in it is {told}; a pack holds plain files")
+        type_name = _TYPES.get(kind, f"an entry of type {kind!r}")
+        raise Refused(
+            f"{name!r} in it is {type_name}; a pack contains only regular files"
+        )
     size = _number(header[124:136])
     if kind == b"5" and size:
-        raise Refused(f"{name!r} in it is a folder with bytes of its own")
+        raise Refused(f"{name!r} in it is a folder with a size")
     return Entry(name, size, kind == b"5")
 
 
@@ -94,11 +107,11 @@ def _text(field: bytes) -> str:
     try:
         return field.partition(b"\0")[0].decode()
     except UnicodeDecodeError:
-        raise Refused(f"{field!r} in it is no plain name of a file") from None
+        raise Refused(f"{field!r} in it is not a valid file name") from None
 
 
 def _number(field: bytes) -> int:
     digits = field.strip(b" \0")
     if not digits or digits.strip(b"01234567"):
-        raise Refused("it is damaged: the header of a file holds no number")
+        raise Refused("it is damaged: a number in a header is not octal")
     return int(digits, 8)

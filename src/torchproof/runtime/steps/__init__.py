@@ -1,13 +1,13 @@
-"""`torchproof.step`: where a step begins, what it runs, and what outlives it.
+"""`torchproof.step`: marks where a step begins, and copies what outlives it.
 
-The outputs of a function compiled with CUDA graphs, and what it saves for its backward,
-lie in memory that the graphs use again once a step is marked. So there is one place for
-the mark: the beginning of a step, and never between a forward and its backward. And
-there is one way out: what outlives a step is copied, once.
+A function compiled with CUDA graphs keeps its outputs, and what it saves for backward,
+in memory that the graphs reuse after the next mark. So the mark belongs at the
+beginning of a step, and never between a forward and its backward. Tensors that outlive
+a step are copied, once.
 
-Marks are the process's, steps are a thread's. A mark would take the memory of another
-thread's step, so it is left out while one is open; torch then uses memory again as soon
-as nothing holds it.
+A mark is valid for the whole process, a step belongs to one thread. A mark would free
+the memory of another thread's step, so it is left out while one is open. torch then
+reuses memory as soon as nothing references it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torchproof.runtime.steps.output_tensors import Copies, mapped, tensors
 from torchproof.runtime.steps.pending_forwards import (
     Forward,
     Place,
-    awaited,
     calling_place,
+    pending_forward,
     text,
 )
 from torchproof.runtime.steps.step_counts import Counts, Stats, Tally, name_of
@@ -43,17 +43,17 @@ _KEPT = "_kept_by_torchproof_step"
 
 
 class StepError(UserError):
-    """A step begins, or is used, where it must not."""
+    """A step begins, or is used, at a place where that is not allowed."""
 
 
 class _Thread:
-    """The step of one thread, and its forwards that may await their backward."""
+    """The step of one thread, and its forwards whose backward may be pending."""
 
     def __init__(self) -> None:
         self.step: Step | None = None
         self.depth = 0
         self.forwards: list[Forward] = []
-        self.compiled_calls = 0  # in this process, when `run` last called
+        self.compiled_calls = 0  # of this process, after the last `run`
 
     def pending(self) -> list[Forward]:
         self.forwards = [forward for forward in self.forwards if forward.pending]
@@ -65,29 +65,29 @@ class _Thread:
 
 
 class _Process:
-    """What all threads share, under one lock."""
+    """State that all threads share, under one lock."""
 
     def __init__(self) -> None:
         self.lock = forks.lock()
         self.local = threading.local()
         self.threads: weakref.WeakSet[_Thread] = weakref.WeakSet()
-        self.marks = 0  # made here
+        self.marks = 0  # made by torchproof
         self.ended = {"training": Tally(), "inference": Tally()}
         forks.register(self)
 
     def after_fork(self) -> None:
-        """Steps of other threads are the parent's."""
-        mine = getattr(self.local, "thread", None)
-        self.threads = weakref.WeakSet([] if mine is None else [mine])
+        """The child has only the thread that forked."""
+        current = getattr(self.local, "thread", None)
+        self.threads = weakref.WeakSet([] if current is None else [current])
 
     @property
     def thread(self) -> _Thread:
-        found: _Thread | None = getattr(self.local, "thread", None)
-        if found is None:
-            found = self.local.thread = _Thread()
+        current: _Thread | None = getattr(self.local, "thread", None)
+        if current is None:
+            current = self.local.thread = _Thread()
             with self.lock:
-                self.threads.add(found)
-        return found
+                self.threads.add(current)
+        return current
 
     def others_are_busy(self, thread: _Thread) -> bool:
         if len(self.threads) == 1:
@@ -99,23 +99,24 @@ _process = _Process()
 
 
 class Step:
-    """One step: runs compiled functions, and keeps what outlives it."""
+    """One step: runs compiled functions, and copies tensors that outlive it."""
 
     def __init__(self, thread: _Thread, place: Place) -> None:
-        self._thread, self._place = thread, place
+        self._thread = thread
+        self._place = place
         self._tally = Tally(steps=1)
         self._copies = Copies(self._count_copy)
-        self._marks = (0, 0)  # of anyone, and made here, when the step began
+        self._marks = (0, 0)  # all marks, and those of torchproof, at the beginning
         self._training = False
         self._open = True
 
     @property
     def counts(self) -> Counts:
-        """What this step has done so far."""
+        """The counts of this step so far."""
         return self._tally.counts()
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`fn(*args, **kwargs)`, counted; its outputs are valid until the next step."""
+        """Calls `fn` and counts the call; its outputs are valid until the next step."""
         place = calling_place()
         self._assert_open("run", place)
         self._look_for_marks(place)
@@ -124,15 +125,15 @@ class Step:
         self._tally.reentries += any(forward.fn == fn for forward in pending)
         output = fn(*args, **kwargs)
         self._training |= any(tensor.requires_grad for tensor in tensors(output))
-        if forward := awaited(fn, place, output):
+        if forward := pending_forward(fn, place, output):
             self._thread.forwards.append(forward)
         self._thread.compiled_calls = trees.compiled_calls()
         return output
 
     def keep(self, value: Any) -> Any:
-        """A copy that outlives the step; one of each tensor, however often it is kept.
+        """A copy that outlives the step; each tensor is copied only once.
 
-        `value` is a tensor or holds tensors in tuples, lists, dicts and dataclasses.
+        `value` is a tensor, or tensors in tuples, lists, dicts and dataclasses.
         """
         self._assert_open("keep", None)
         return mapped(value, self._copies.of)
@@ -140,9 +141,9 @@ class Step:
     # -- beginning and end -----------------------------------------------------------
 
     def _keep_gradients(self, parameters: tuple[torch.Tensor, ...]) -> None:
-        """Those that are still there when a step begins: more will be added to them.
+        """Copies gradients that exist when a step begins, to accumulate into them.
 
-        Later ones are added in place, so that a copy stays one.
+        Later gradients are added in place, so one copy is enough.
         """
         for parameter in parameters:
             gradient = parameter.grad
@@ -172,26 +173,26 @@ class Step:
     def _assert_open(self, what: str, place: Place | None) -> None:
         if not self._open:
             raise StepError(
-                f"{text(place or calling_place())}: {what}() of the step that began at"
-                f" {text(self._place)} and has ended"
+                f"{text(place or calling_place())}: {what}() was called on a step that"
+                f" has ended; it began at {text(self._place)}"
             )
 
-    # -- what happens in between -----------------------------------------------------
+    # -- during the step -------------------------------------------------------------
 
     def _look_for_marks(self, place: Place | None) -> None:
-        """Marks that somebody else made since the step began, or was last looked at."""
+        """Counts marks that other code made since the last look."""
         now = trees.marks(), _process.marks
         if now == self._marks:
             return
         others = (now[0] - self._marks[0]) - (now[1] - self._marks[1])
         self._marks = now
-        self._tally.marks += max(others, 0)  # below zero: torch was reset
+        self._tally.marks += max(others, 0)  # negative after a reset of torch
         pending = self._thread.pending()
         if others > 0 and pending and place is not None:
             raise StepError(
                 f"cudagraph_mark_step_begin() was called before {text(place)}, inside"
                 f" the step that began at {text(self._place)}, while {pending[0]}:"
-                " leave the mark to the step"
+                " remove the call, because the step makes the mark"
             )
 
     def _count_copy(self, copied: torch.Tensor) -> None:
@@ -200,7 +201,7 @@ class Step:
 
 
 class _Traced:
-    """A step inside a function that is being compiled: part of its graph."""
+    """A step inside a function that is being compiled: it becomes part of the graph."""
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -209,17 +210,18 @@ class _Traced:
         return value
 
 
-class _Boundary:
-    """A step, or within another one a part of that: for `with`, and as a decorator."""
+class _StepContext:
+    """Begins and ends a step, as context manager or decorator; inner ones join it."""
 
     def __init__(self, outputs: Outputs, parameters: tuple[torch.Tensor, ...]) -> None:
-        self._outputs, self._parameters = outputs, parameters
+        self._outputs = outputs
+        self._parameters = parameters
 
     def __call__(self, fn: Function) -> Function:
         if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn):
             raise UserError(
-                f"{name_of(fn)} is left and entered again before it ends: begin a step"
-                " inside of it, with `with torchproof.step():`"
+                f"{name_of(fn)} is a generator or coroutine, which is suspended before"
+                " it ends: begin a step inside it, with `with torchproof.step():`"
             )
 
         @functools.wraps(fn)
@@ -227,11 +229,11 @@ class _Boundary:
             if torch.compiler.is_compiling():
                 return fn(*args, **kwargs)
             inner = _process.thread.step is not None
-            with self as begun:
+            with self as current:
                 output = fn(*args, **kwargs)
-                # What a part of a step returns does not outlive the step.
+                # The output of an inner step does not outlive the outer one.
                 raw = inner or self._outputs == "buffers"
-                return output if raw else begun.keep(output)
+                return output if raw else current.keep(output)
 
         return call  # type: ignore[return-value]
 
@@ -242,10 +244,10 @@ class _Boundary:
         if thread.step is None:
             place = calling_place()
             _assert_nothing_pending(thread, place)
-            began = Step(thread, place)
-            began._keep_gradients(self._parameters)
-            began._begin()
-            thread.step = began
+            step = Step(thread, place)
+            step._keep_gradients(self._parameters)
+            step._begin()
+            thread.step = step
         thread.depth += 1
         return thread.step
 
@@ -260,18 +262,19 @@ class _Boundary:
         thread = _process.thread
         thread.depth -= 1
         if thread.depth == 0 and thread.step is not None:
-            ended, thread.step = thread.step, None
-            ended._end()
+            step = thread.step
+            thread.step = None
+            step._end()
 
 
 class _Steps:
-    """A step as context manager and as decorator, and what steps have done.
+    """A step as context manager and as decorator, and counts of all steps.
 
-    `with torchproof.step() as s:` begins one: `s.run(model, x)` calls what is compiled,
-    `s.keep(value)` copies what is used after the step. A function decorated with
-    `@torchproof.step` is a step, and what it returns is kept; where it returns what
-    nobody uses in the next step, `@torchproof.step(outputs="buffers")` saves the copy.
-    Gradients that add up over steps are kept with `parameters=model.parameters()`.
+    `with torchproof.step() as s:` begins a step: `s.run(model, x)` calls a compiled
+    function, `s.keep(value)` copies what is used after the step. A function decorated
+    with `@torchproof.step` is a step, and its outputs are copied. If the next step does
+    not use them, `@torchproof.step(outputs="buffers")` saves the copy. To accumulate
+    gradients over steps, pass `parameters=model.parameters()`.
     """
 
     __name__ = "step"
@@ -281,7 +284,7 @@ class _Steps:
     @overload
     def __call__(
         self, *, outputs: Outputs = ..., parameters: Iterable[torch.Tensor] = ...
-    ) -> _Boundary: ...
+    ) -> _StepContext: ...
     def __call__(
         self,
         fn: Callable[..., Any] | None = None,
@@ -291,39 +294,40 @@ class _Steps:
     ) -> Any:
         if outputs not in ("copies", "buffers"):
             raise UserError(f"outputs={outputs!r}: choose 'copies' or 'buffers'")
-        boundary = _Boundary(outputs, tuple(parameters))
-        return boundary if fn is None else boundary(fn)
+        context = _StepContext(outputs, tuple(parameters))
+        return context if fn is None else context(fn)
 
     def run(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """`run` of the step that this thread is in."""
+        """Calls `run` of this thread's step."""
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
         return self._current("run").run(fn, *args, **kwargs)
 
     def keep(self, value: Any) -> Any:
-        """`keep` of the step that this thread is in."""
+        """Calls `keep` of this thread's step."""
         if torch.compiler.is_compiling():
             return value
         return self._current("keep").keep(value)
 
     def stats(self) -> Stats:
-        """All steps of all threads that have ended, since the last `reset`."""
+        """The counts of all ended steps of all threads since the last `reset`."""
         with _process.lock:
             return Stats(**{kind: t.counts() for kind, t in _process.ended.items()})
 
     def reset(self) -> None:
-        """Count from zero."""
+        """Sets all counts to zero."""
         with _process.lock:
             _process.ended = {"training": Tally(), "inference": Tally()}
 
     def _current(self, what: str) -> Step:
-        found = _process.thread.step
-        if found is None:
+        current = _process.thread.step
+        if current is None:
             raise StepError(
-                f"{text(calling_place())}: {what}() outside of a step: call it within"
-                " `with torchproof.step():` or a function decorated with it"
+                f"{text(calling_place())}: {what}() was called outside a step: call it"
+                " inside `with torchproof.step():` or a function decorated with"
+                " @torchproof.step"
             )
-        return found
+        return current
 
 
 step = _Steps()
@@ -331,22 +335,22 @@ step = _Steps()
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if thread.pending():
-        trees.let_go()  # what is only held by the graphs themselves
+        trees.release_unused_outputs()  # frees what only the CUDA graphs reference
     for forward in thread.pending():
         raise StepError(
-            f"a step cannot begin at {text(place)}: {forward}, and a step takes the"
-            " memory it needs: run backward() first, drop what it returned, or call it"
+            f"a step cannot begin at {text(place)}: {forward}, and a new step reuses"
+            " the memory it needs: run backward() first, delete the output, or call it"
             " under torch.no_grad()"
         )
     if trees.compiled_calls() == thread.compiled_calls:  # all went through `run`
         return
-    node = trees.awaiting_node()
+    node = trees.pending_forward()
     if node is None:
         return
     where = trees.place_of(node)
     what = f"the compiled forward at {text(where)}" if where else "a forward"
     raise StepError(
-        f"a step cannot begin at {text(place)}: {what}, called outside of run(),"
-        " awaits its backward, and a step takes the memory it needs: run backward()"
-        " first, or drop what it returned"
+        f"a step cannot begin at {text(place)}: the backward of {what}, called outside"
+        " run(), is pending, and a new step reuses the memory it needs: run backward()"
+        " first, or delete the output"
     )

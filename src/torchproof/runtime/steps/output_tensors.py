@@ -1,4 +1,4 @@
-"""Tensors in nested values: found, and copied out of the memory of CUDA graphs."""
+"""Finds tensors in nested values, and copies them out of CUDA graph memory."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from torchproof.records import UserError
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in tuples, lists, dicts and dataclasses, however nested."""
-    waiting, seen = [value], set()
+    """The tensors in nested tuples, lists, dicts and dataclasses."""
+    waiting = [value]
+    entered = set()
     while waiting:
         value = waiting.pop()
         if isinstance(value, Tensor):
             yield value
             continue
         parts = _parts(value)
-        if parts and id(value) not in seen:  # it may hold itself
-            seen.add(id(value))
+        if parts and id(value) not in entered:  # it may contain itself
+            entered.add(id(value))
             waiting += reversed(parts)
 
 
@@ -41,8 +42,8 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return _mapped(value, change)
     except RecursionError:
         raise UserError(
-            f"a {type(value).__name__} holds itself, or is nested too deeply, and"
-            " cannot be copied out of a step: hand on the tensors in it"
+            f"a {type(value).__name__} contains itself, or is nested too deeply, and"
+            " cannot be copied out of a step: return its tensors instead"
         ) from None
 
 
@@ -56,17 +57,16 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_mapped(item, change) for item in value)
     if isinstance(value, dict):
-        found = copy.copy(value)
+        result = copy.copy(value)
         for key, item in value.items():
-            found[key] = _mapped(item, change)
-        return found
-    if any(
-        isinstance(held, Tensor) for held in getattr(value, "__dict__", {}).values()
-    ):
-        # To hand it on as it is would be to keep what the next step overwrites.
+            result[key] = _mapped(item, change)
+        return result
+    attributes = getattr(value, "__dict__", {}).values()
+    if any(isinstance(attribute, Tensor) for attribute in attributes):
+        # Without a copy, the next step would overwrite its tensors.
         raise UserError(
-            f"a {type(value).__name__} holds tensors and cannot be copied out of a"
-            " step: hand its tensors on in a tuple, list, dict or dataclass"
+            f"a {type(value).__name__} contains tensors and cannot be copied out of a"
+            " step: return its tensors in a tuple, list, dict or dataclass"
         )
     return value
 
@@ -80,34 +80,34 @@ def _fields(value: Any) -> list[str]:
 
 
 def _record(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    found = copy.copy(value)
+    result = copy.copy(value)
     frozen = value.__dataclass_params__.frozen
     for name in _fields(value):
         item = _mapped(getattr(value, name), change)
         if frozen:
-            object.__setattr__(found, name, item)
+            object.__setattr__(result, name, item)
         else:
-            setattr(found, name, item)
-    return found
+            setattr(result, name, item)
+    return result
 
 
 class Copies:
-    """One copy of each tensor, and none of a copy."""
+    """Copies each tensor once; a copy is not copied again."""
 
-    def __init__(self, made: Callable[[Tensor], None]) -> None:
-        self._made = made
-        # By identity, for == compares elements; the id of a dead tensor is used again.
-        self._known: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+    def __init__(self, on_copy: Callable[[Tensor], None]) -> None:
+        self._on_copy = on_copy
+        # By id, because == compares elements. The id of a dead tensor may be reused.
+        self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
 
     def of(self, tensor: Tensor) -> Tensor:
-        known = self._known.get(id(tensor))
-        if known is not None and known[0]() is tensor:
-            return known[1]
+        entry = self._copies.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
         copied = tensor.clone()
-        self._made(copied)
+        self._on_copy(copied)
         for each in (tensor, copied):
-            self._known[id(each)] = weakref.ref(each), copied
+            self._copies[id(each)] = weakref.ref(each), copied
         return copied
 
     def forget(self) -> None:
-        self._known.clear()
+        self._copies.clear()

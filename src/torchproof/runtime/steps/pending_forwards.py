@@ -1,4 +1,4 @@
-"""Forwards that await their backward: known by their autograd graph, on any device."""
+"""Finds forwards whose backward is pending, by their autograd graph, on any device."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from torchproof.runtime.steps.step_counts import name_of
 from torchproof.torch_private import step_marks as trees
 
 Place = tuple[str, int]
-_NEAR = 32  # autograd nodes that are looked at
+_MOST_NODES = 32  # autograd nodes that are searched
 
 
 class Backward:
-    """A hook on the autograd nodes of a forward; gone when all of them are gone."""
+    """A hook on the autograd nodes of a forward; only the nodes keep it alive."""
 
     def __init__(self, saved: list[Tensor]) -> None:
         self.ran = False
-        self.saved = saved  # held until the backward begins
+        self.saved = saved  # kept alive until the backward begins
 
     def __call__(self, *gradients: Any) -> None:
         self.ran = True
@@ -32,7 +32,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Forward:
-    """A call whose outputs need a gradient."""
+    """A call whose outputs require a gradient."""
 
     fn: Callable[..., Any]
     place: Place
@@ -44,44 +44,47 @@ class Forward:
         return backward is not None and not backward.ran
 
     def __str__(self) -> str:
-        called = f"called at {text(self.place)}"
-        return f"{name_of(self.fn)}, {called}, awaits its backward"
+        place = text(self.place)
+        return f"the backward of {name_of(self.fn)}, called at {place}, is pending"
 
 
-def awaited(fn: Callable[..., Any], place: Place, output: Any) -> Forward | None:
-    """The forward that gave this output, if a backward has to follow it."""
+def pending_forward(
+    fn: Callable[..., Any], place: Place, output: Any
+) -> Forward | None:
+    """The forward that returned this output, if its backward must still run."""
     nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
-    held = saved(nodes) if nodes and trees.saved_as_they_are() else []
-    if not nodes or held is None:  # none needs a gradient, or `fn` ran the backward
+    saved = saved_tensors(nodes) if nodes and trees.no_saved_tensor_hooks() else []
+    if not nodes or saved is None:  # no gradient is required, or the backward has run
         return None
-    # One with a history would hold the node that holds it.
-    held = [t if t.grad_fn is None else t.detach() for t in held]
-    backward = Backward(held if trees.forgets_what_is_saved() else [])
+    # A tensor with a history would reference the node that references it.
+    saved = [t if t.grad_fn is None else t.detach() for t in saved]
+    backward = Backward(saved if trees.may_overwrite_saved_tensors() else [])
     for node in nodes:
         node.register_prehook(backward)
     return Forward(fn, place, weakref.ref(backward))
 
 
-def saved(nodes: Iterable[Any]) -> list[Tensor] | None:
-    """What compiled forwards close to some autograd nodes have saved.
+def saved_tensors(nodes: Iterable[Any]) -> list[Tensor] | None:
+    """The tensors that compiled forwards near some autograd nodes saved for backward.
 
-    None where it is freed: the backward has run.
+    None if they have been freed, because the backward has run.
     """
-    found: list[Tensor] = []
-    todo, seen = list(nodes), set[Any]()
-    while todo and len(seen) < _NEAR:
-        node = todo.pop(0)
-        if node is None or node in seen:
+    saved: list[Tensor] = []
+    waiting = list(nodes)
+    visited = set[Any]()
+    while waiting and len(visited) < _MOST_NODES:
+        node = waiting.pop(0)
+        if node is None or node in visited:
             continue
-        seen.add(node)
-        if not hasattr(type(node), "saved_tensors"):  # an operator of torch's own
-            todo += [before for before, _ in node.next_functions]
+        visited.add(node)
+        if not hasattr(type(node), "saved_tensors"):  # a built-in operator of torch
+            waiting += [before for before, _ in node.next_functions]
             continue
         try:
-            found += [t for t in node.saved_tensors if t is not None]
+            saved += [t for t in node.saved_tensors if t is not None]
         except RuntimeError:
             return None
-    return found
+    return saved
 
 
 # -- places ----------------------------------------------------------------------------
@@ -92,7 +95,7 @@ def text(place: Place) -> str:
 
 
 def calling_place() -> Place:
-    """The line outside of this room, and of torch, that led here."""
+    """The innermost line of the stack outside this package and torch."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")

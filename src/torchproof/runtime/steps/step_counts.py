@@ -1,4 +1,4 @@
-"""What steps did, counted: in training and in inference apart."""
+"""Counts what steps do, separately for training and inference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 Shapes = tuple[tuple[int, ...], ...]
-_MOST_SHAPES = 1000  # that are told apart
+_MOST_SHAPES = 1000  # that are counted separately
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class CalledWith:
 
 @dataclass(frozen=True)
 class Counts:
-    """What one step did, or several.
+    """The counts of one step, or of several.
 
-    `reentries` are calls of something whose earlier call still awaits its backward,
-    `marks` also those that others made inside a step; `marks_left_out` were not made
-    because another thread was inside a step.
+    `reentries` are calls of a function whose earlier call has a pending backward.
+    `marks` includes those that other code made inside a step. `marks_left_out` were not
+    made because another thread was inside a step.
     """
 
     steps: int
@@ -46,7 +46,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Stats:
-    """All steps that have ended, by whether a backward follows what they computed."""
+    """The counts of all ended steps, by whether their outputs required gradients."""
 
     training: Counts
     inference: Counts
@@ -69,30 +69,30 @@ _HEADS = ["", *(name.replace("_", " ") for name in _COLUMNS)]
 
 
 def _rows(kind: str, counts: Counts) -> list[list[str]]:
-    """One for all steps, and one for each callable and its shapes."""
+    """One row for all steps, and one for each callable and its shapes."""
     called = [["  " + str(each), "", f"{each.calls:,}"] for each in counts.called_with]
     return [[kind, *(f"{getattr(counts, name):,}" for name in _COLUMNS)], *called]
 
 
 class Tally:
-    """Counts in the making. One is made for each step, so it is made of little."""
+    """Mutable counts. Every step makes one, so it must be cheap."""
 
     def __init__(self, steps: int = 0) -> None:
         self.steps = steps
         self.reentries = self.marks = self.marks_left_out = 0
         self.clones = self.bytes_cloned = 0
         self.called: dict[tuple[str, Shapes | None], int] = {}
-        # Calls of a step that is open: names are made once, not at each call.
+        # Calls of an open step; `add` makes their names, not each call.
         self.fns: dict[int, Callable[..., Any]] = {}
         self.calls: dict[tuple[int, Shapes], int] = {}
 
-    def call(self, fn: Callable[..., Any], given: Iterable[Tensor]) -> None:
+    def call(self, fn: Callable[..., Any], inputs: Iterable[Tensor]) -> None:
         self.fns[id(fn)] = fn
-        row = id(fn), tuple([tuple(tensor.shape) for tensor in given])
+        row = id(fn), tuple([tuple(tensor.shape) for tensor in inputs])
         self.calls[row] = self.calls.get(row, 0) + 1
 
     def add(self, step: Tally) -> None:
-        """What a step did, counted in as well."""
+        """Adds the counts of a step."""
         self.steps += step.steps
         self.reentries += step.reentries
         self.marks += step.marks
@@ -125,7 +125,7 @@ class Tally:
 
 
 def name_of(fn: Any) -> str:
-    """A module's class, else the function's own name."""
+    """The class of a module, or the name of a function."""
     inner = getattr(fn, "_orig_mod", fn)
     if isinstance(inner, nn.Module):
         return type(inner).__name__

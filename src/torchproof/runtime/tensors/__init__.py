@@ -1,4 +1,4 @@
-"""What a call is made of and can change: tensors found, compared, copied, put back.
+"""Tensors of a call: finds, compares, copies and restores them, and the RNG state.
 
-`runtime` and `replay` both stand on it. Loading this file does not load torch.
+`runtime` and `runtime.cudagraph` use it. Loading this file does not load torch.
 """

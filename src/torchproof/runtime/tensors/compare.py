@@ -1,9 +1,10 @@
-"""Whether compiled code's values are eager's: same, off by rounding, or wrong.
+"""Compares values of compiled code with eager's: same, off by rounding, or wrong.
 
-In come two values of any structure, or two dicts of tensors, and an allowance. Out goes
-a `Likeness`. Structure, types, shapes, integers, truth values and text must be equal,
-NaN and infinities in the same places. Other numbers must be within the tolerance of
-the shortest floating type that took part in computing them, `TOLERANCES`:
+Takes two values of any structure, or two dicts of tensors, and an allowance; returns a
+`ValueComparison`. Structure, types, shapes, integers, booleans and text must be equal.
+NaN and infinities must be in the same places. Other numbers must be within the
+tolerance of the shortest floating-point type that took part in computing them,
+`TOLERANCES`:
 
     type       each element   as a whole      gradients: element, whole
     float64    1e-8           1e-9            1e-7    1e-8
@@ -13,10 +14,10 @@ the shortest floating type that took part in computing them, `TOLERANCES`:
     float8     0.5            0.25            1       0.5
 
 "Each element": no element may differ by more than this times the sum of its size and
-the root mean square of its tensor. "As a whole": the norm of the difference, over the
-norm of eager's tensor. On top comes what rounding leaves of numbers that cancel to
-nothing, such as the gradient of a bias in front of a batch norm: a few epsilons of the
-largest number among all outputs, or among all gradients.
+the root mean square of its tensor. "As a whole": the norm of the difference divided by
+the norm of eager's tensor. Numbers that cancel to zero, such as the gradient of a bias
+before a batch norm, consist of rounding only. For them the allowance adds a few
+epsilons of the largest number among all outputs, or among all gradients.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from torchproof.runtime.tensors.tree import plain_tensors, walk
 
 Verdict = Literal["same", "rounding", "wrong"]
 
-_TF32 = torch.float16  # as many digits
-# element, whole, and both for gradients
+_TF32 = torch.float16  # has as many mantissa bits
+# (element, whole, element of gradients, whole of gradients)
 TOLERANCES: dict[torch.dtype, tuple[float, float, float, float]] = {
     torch.float64: (1e-8, 1e-9, 1e-7, 1e-8),
     torch.float32: (3e-4, 2e-4, 3e-3, 2e-3),
@@ -50,8 +51,8 @@ _SIMPLE = (float, complex, *_EXACT)
 
 
 @dataclass(frozen=True)
-class Likeness:
-    """How alike two values are; `error` is relative to the largest element."""
+class ValueComparison:
+    """The result of a comparison; `error` is relative to the largest element."""
 
     verdict: Verdict
     error: float | None = None
@@ -61,7 +62,7 @@ class Likeness:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is excused: per element and as a whole, with a floor under both."""
+    """The tolerated difference per element and as a whole, with a floor for both."""
 
     type: torch.dtype
     element: float
@@ -72,7 +73,7 @@ class Allowance:
 def allowance(
     types: Iterable[torch.dtype], values: Iterable[Tensor], *, gradients: bool = False
 ) -> Allowance:
-    """For values computed in these types; `values` are all of eager's."""
+    """The allowance for values computed in these types; `values` are all of eager's."""
     kind = _shortest(types)
     element, whole, *for_gradients = TOLERANCES[kind]
     if gradients:
@@ -88,31 +89,31 @@ def allowance(
 def types_in_use(
     tensors: Collection[Tensor], weights: Collection[Tensor]
 ) -> set[torch.dtype]:
-    """Floating types of tensors, and those torch is told to compute in instead.
+    """The floating-point types of tensors, and those torch computes in instead.
 
-    `weights`: those of the tensors that may be weights of convolutions.
+    `weights` are the tensors that may be weights of convolutions.
     """
-    found = {_real(each.dtype) for each in tensors if _has_digits(each)}
+    types = {_real(each.dtype) for each in tensors if _has_digits(each)}
     for device in {each.device.type for each in tensors} - {"meta"}:
         if torch.is_autocast_enabled(device):
-            found.add(torch.get_autocast_dtype(device))
-    if torch.float32 in found:
+            types.add(torch.get_autocast_dtype(device))
+    if torch.float32 in types:
         cuda = any(each.is_cuda for each in tensors)
-        found |= _types_of_products(cuda, any(each.dim() >= 3 for each in weights))
-    return found
+        types |= _types_of_products(cuda, any(each.dim() >= 3 for each in weights))
+    return types
 
 
 def _types_of_products(cuda: bool, convolutions: bool) -> set[torch.dtype]:
-    """What float32 is rounded to before it is multiplied, where torch may do so."""
-    named = {"tf32": _TF32, "bf16": torch.bfloat16}
-    backends: Any = torch.backends  # whose stubs lack these
+    """The types that torch may round float32 to before it multiplies."""
+    types = {"tf32": _TF32, "bf16": torch.bfloat16}
+    backends: Any = torch.backends  # the stubs lack `fp32_precision`
     if not cuda:
-        told = [backends.mkldnn.matmul.fp32_precision] if _mkldnn() else []
+        settings = [backends.mkldnn.matmul.fp32_precision] if _mkldnn() else []
     else:
-        told = [backends.cuda.matmul.fp32_precision]
+        settings = [backends.cuda.matmul.fp32_precision]
         if convolutions:  # weights of a convolution have three dimensions or more
-            told.append(backends.cudnn.conv.fp32_precision)
-    return {named[each] for each in told if each in named}
+            settings.append(backends.cudnn.conv.fp32_precision)
+    return {types[each] for each in settings if each in types}
 
 
 def _mkldnn() -> bool:
@@ -120,8 +121,8 @@ def _mkldnn() -> bool:
 
 
 def _shortest(types: Iterable[torch.dtype]) -> torch.dtype:
-    known = [t if t in TOLERANCES else _stand_in(t) for t in map(_real, types)]
-    return max(known, key=lambda t: torch.finfo(t).eps, default=torch.float32)
+    listed = [t if t in TOLERANCES else _stand_in(t) for t in map(_real, types)]
+    return max(listed, key=lambda t: torch.finfo(t).eps, default=torch.float32)
 
 
 def _stand_in(kind: torch.dtype) -> torch.dtype:
@@ -140,149 +141,153 @@ def _has_digits(tensor: Tensor) -> bool:
 
 
 def parts_of(value: Any, label: str) -> dict[str, Any]:
-    """The parts of a value by label: tensors without history, of containers the type.
+    """The parts of a value by label: detached tensors, plain values, container types.
 
-    So it keeps no more of the value alive than is compared.
+    The result keeps alive only what is compared.
     """
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name, part in walk(value, label):
         if isinstance(part, Tensor):
-            found[name] = part.detach()
+            parts[name] = part.detach()
         else:
-            found[name] = part if isinstance(part, _SIMPLE) else type(part)
-    return found
+            parts[name] = part if isinstance(part, _SIMPLE) else type(part)
+    return parts
 
 
 def compare_parts(
-    given: Mapping[str, Any], eager: Mapping[str, Any], allowed: Allowance | None
-) -> Likeness:
-    """What goes by the same label on both sides; the worst of all is returned.
+    compiled: Mapping[str, Any], eager: Mapping[str, Any], allowed: Allowance | None
+) -> ValueComparison:
+    """Compares the parts that have the same label; returns the worst comparison.
 
-    Without an allowance only types, shapes and labels are compared.
+    Without an allowance it compares types, shapes and labels only.
     """
-    found = Likeness("same", 0.0)
-    for label in {**eager, **given}:
-        if label not in given or label not in eager:
+    worst = ValueComparison("same", 0.0)
+    for label in {**eager, **compiled}:
+        if label not in compiled or label not in eager:
             whose = "only eager has it" if label in eager else "eager does not have it"
-            return Likeness("wrong", None, label, whose)
-        for one in _compare_part(given[label], eager[label], allowed):
+            return ValueComparison("wrong", None, label, whose)
+        for one in _compare_part(compiled[label], eager[label], allowed):
             if one.verdict == "wrong":
-                return Likeness("wrong", one.error, label, one.why)
-            if _rank(one) > _rank(found):
-                found = Likeness(one.verdict, one.error, label)
-    return found
+                return ValueComparison("wrong", one.error, label, one.why)
+            if _rank(one) > _rank(worst):
+                worst = ValueComparison(one.verdict, one.error, label)
+    return worst
 
 
-def _rank(one: Likeness) -> tuple[bool, float]:
+def _rank(one: ValueComparison) -> tuple[bool, float]:
     return one.verdict == "rounding", one.error or 0.0
 
 
 def _compare_part(
-    given: Any, eager: Any, allowed: Allowance | None
-) -> Iterator[Likeness]:
-    if (difference := _different_form(given, eager)) is not None:
-        yield Likeness("wrong", None, None, difference)
+    compiled: Any, eager: Any, allowed: Allowance | None
+) -> Iterator[ValueComparison]:
+    if (difference := _different_form(compiled, eager)) is not None:
+        yield ValueComparison("wrong", None, None, difference)
     elif isinstance(eager, Tensor):
         if allowed is None or eager.device.type == "meta":
             return
-        pairs = zip(plain_tensors(given), plain_tensors(eager), strict=True)
+        pairs = zip(plain_tensors(compiled), plain_tensors(eager), strict=True)
         yield from (_compare_tensors(one, other, allowed) for one, other in pairs)
     elif isinstance(eager, float | complex):
         if allowed is not None:
-            numbers = [torch.tensor(v, device="cpu") for v in (given, eager)]
+            numbers = [torch.tensor(v, device="cpu") for v in (compiled, eager)]
             yield _compare_tensors(numbers[0], numbers[1], allowed)
-    elif isinstance(eager, _EXACT) and given != eager and allowed is not None:
-        yield Likeness("wrong", None, None, f"it is {given!r}, eager gives {eager!r}")
+    elif isinstance(eager, _EXACT) and compiled != eager and allowed is not None:
+        why = f"it is {compiled!r}, eager gives {eager!r}"
+        yield ValueComparison("wrong", None, None, why)
 
 
-def _different_form(given: Any, eager: Any) -> str | None:
-    if isinstance(given, Tensor) and isinstance(eager, Tensor):
+def _different_form(compiled: Any, eager: Any) -> str | None:
+    if isinstance(compiled, Tensor) and isinstance(eager, Tensor):
         for name in ("dtype", "shape", "device", "layout"):
-            mine, others = getattr(given, name), getattr(eager, name)
-            if mine != others:
-                shown = [list(v) if name == "shape" else v for v in (mine, others)]
-                return f"its {name} is {shown[0]}, eager gives {shown[1]}"
+            values = getattr(compiled, name), getattr(eager, name)
+            if values[0] != values[1]:
+                texts = [list(v) if name == "shape" else v for v in values]
+                return f"its {name} is {texts[0]}, eager gives {texts[1]}"
         return None
-    mine, others = (v if isinstance(v, type) else type(v) for v in (given, eager))
-    if mine is others:
+    kinds = [v if isinstance(v, type) else type(v) for v in (compiled, eager)]
+    if kinds[0] is kinds[1]:
         return None
-    return f"it is of type {mine.__name__}, eager gives {others.__name__}"
+    return f"it is of type {kinds[0].__name__}, eager gives {kinds[1].__name__}"
 
 
 # -- numbers ---------------------------------------------------------------------------
 
 
-def _compare_tensors(given: Tensor, eager: Tensor, allowed: Allowance) -> Likeness:
+def _compare_tensors(
+    compiled: Tensor, eager: Tensor, allowed: Allowance
+) -> ValueComparison:
     if not _has_digits(eager):
-        return _compare_discrete(_flat(given), _flat(eager))
+        return _compare_discrete(_flat(compiled), _flat(eager))
     kind = torch.finfo(eager.dtype)
-    a, e = _flat(given), _flat(eager)
+    flat = _flat(compiled), _flat(eager)
     typical, largest = _size(eager)
     worst, gaps, all_close, example = 0.0, [0.0], True, ""
     squares = 0.0
-    for i, (mine, others) in enumerate(_chunks(a, e)):
-        if told := _different_specials(mine, others, kind, allowed):
-            return Likeness("wrong", None, None, told)
-        gap = torch.where(mine.isfinite() & others.isfinite(), mine - others, 0.0).abs()
-        size = torch.where(others.isfinite(), others, 0.0).abs()
+    for i, (one, other) in enumerate(_chunks(*flat)):
+        if why := _different_specials(one, other, kind, allowed):
+            return ValueComparison("wrong", None, None, why)
+        gap = torch.where(one.isfinite() & other.isfinite(), one - other, 0.0).abs()
+        size = torch.where(other.isfinite(), other, 0.0).abs()
         limit = allowed.element * (size + typical) + allowed.floor + kind.tiny
         excess = gap / limit
         if float(excess.amax()) > worst:
             worst, at = float(excess.amax()), int(excess.argmax())
             example = (
-                f"element {i * _CHUNK + at} is {mine[at]:.6g},"
-                f" eager gives {others[at]:.6g}"
+                f"element {i * _CHUNK + at} is {one[at]:.6g},"
+                f" eager gives {other[at]:.6g}"
             )
         squares += float(gap.square().sum())
         gaps.append(float(gap.amax()))
         all_close &= bool((gap <= _FEW_ROUNDINGS * kind.eps * size + kind.tiny).all())
-    # Of numbers that are nothing but rounding, a relative error says nothing.
+    # A relative error means nothing for numbers that consist of rounding only.
     error = max(gaps) / largest if largest > allowed.floor else None
     if not max(gaps):
         error = 0.0
     if worst > 1:
-        return Likeness("wrong", error, None, example)
-    root = math.sqrt(a.numel())
+        return ValueComparison("wrong", error, None, example)
+    root = math.sqrt(flat[0].numel())
     apart, limit_of_all = math.sqrt(squares), allowed.whole * typical * root
     if apart > limit_of_all + allowed.floor * root and not all_close:
         share = apart / (typical * root) if typical else math.inf
-        return Likeness("wrong", error, None, f"off by {share:.2g} of its norm")
-    return Likeness("same" if all_close else "rounding", error)
+        return ValueComparison("wrong", error, None, f"off by {share:.2g} of its norm")
+    return ValueComparison("same" if all_close else "rounding", error)
 
 
 def _different_specials(
-    mine: Tensor, others: Tensor, kind: torch.finfo, allowed: Allowance
+    compiled: Tensor, eager: Tensor, kind: torch.finfo, allowed: Allowance
 ) -> str | None:
-    """NaN or infinity on one side only, in words.
+    """Describes a NaN or infinity that only one side has; None if there is none.
 
-    An infinity is excused where the other side is about the largest number there is.
+    An infinity is allowed if the other side is close to the type's largest number.
     """
-    nan = mine.isnan() != others.isnan()
+    nan = compiled.isnan() != eager.isnan()
     if bool(nan.any()):
-        whose = "compiled" if bool((nan & mine.isnan()).any()) else "eager"
+        whose = "compiled" if bool((nan & compiled.isnan()).any()) else "eager"
         count = f"{int(nan.sum())} of {nan.numel()} elements"
         return f"only {whose} code gives NaN, in {count}"
-    infinite = (mine.isinf() | others.isinf()) & (mine != others)
-    nearly = kind.max * (1 - allowed.element)
-    excused = (mine.abs() >= nearly) & (others.abs() >= nearly) & (mine * others > 0)
-    if bool((infinite & ~excused).any()):
-        at = int((infinite & ~excused).int().argmax())
-        return f"an element is {mine[at]:.6g}, eager gives {others[at]:.6g}"
+    infinite = (compiled.isinf() | eager.isinf()) & (compiled != eager)
+    limit = kind.max * (1 - allowed.element)
+    both_large = (compiled.abs() >= limit) & (eager.abs() >= limit)
+    differs = infinite & ~(both_large & (compiled * eager > 0))
+    if bool(differs.any()):
+        at = int(differs.int().argmax())
+        return f"an element is {compiled[at]:.6g}, eager gives {eager[at]:.6g}"
     return None
 
 
-def _compare_discrete(given: Tensor, eager: Tensor) -> Likeness:
-    if torch.equal(given, eager):
-        return Likeness("same", 0.0)
-    differ = given != eager
+def _compare_discrete(compiled: Tensor, eager: Tensor) -> ValueComparison:
+    if torch.equal(compiled, eager):
+        return ValueComparison("same", 0.0)
+    differ = compiled != eager
     at = int(differ.int().argmax())
-    told = f"element {at} is {given[at]}, eager gives {eager[at]}"
+    example = f"element {at} is {compiled[at]}, eager gives {eager[at]}"
     count = f"{int(differ.sum())} of {differ.numel()} elements differ"
-    return Likeness("wrong", None, None, f"{count}: {told}")
+    return ValueComparison("wrong", None, None, f"{count}: {example}")
 
 
 def _size(tensor: Tensor) -> tuple[float, float]:
-    """Root mean square and largest of the finite elements of a tensor."""
+    """The root mean square and the largest of a tensor's finite elements."""
     squares, largest, count = 0.0, 0.0, 0
     for plain in plain_tensors(tensor):
         for (values,) in _chunks(_flat(plain)):

@@ -1,4 +1,4 @@
-"""How much memory there is left for this process."""
+"""The memory that this process can still allocate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def available_bytes() -> int:
-    """The memory this process may still take, of the machine's and of its group's."""
+    """The free memory of the machine, or of the process's cgroup if that is less."""
     import psutil
 
     free = int(psutil.virtual_memory().available)

@@ -1,8 +1,8 @@
-"""The state of everything random: taken, compared, put back.
+"""Captures, compares and restores the state of random number generators.
 
-In come the devices and generators in use. Out goes a `Chance`. Covered are torch's
-generators on the CPU and on CUDA devices, generators passed around as objects, Python's
-`random`, and numpy's global one where numpy is loaded.
+`RngState.capture` takes the devices and generators in use. It covers torch's generators
+on the CPU and on CUDA devices, generators passed around as objects, Python's `random`,
+and numpy's global generator if numpy is loaded.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from torchproof.process import forks
 
 
 @dataclass(frozen=True)
-class Chance:
-    """Where each source of random numbers stood."""
+class RngState:
+    """The state of each source of random numbers."""
 
     host: torch.Tensor
     devices: tuple[tuple[torch.device, torch.Tensor], ...]
     generators: tuple[tuple[torch.Generator, torch.Tensor], ...]
     python: Any
-    numpy: Any  # None where numpy is not loaded
+    numpy: Any  # None if numpy is not loaded
 
     @classmethod
-    def taken(
+    def capture(
         cls,
         devices: Iterable[torch.device] = (),
         generators: Iterable[torch.Generator] = (),
-    ) -> Chance:
+    ) -> RngState:
         cuda = {device for device in devices if device.type == "cuda"}
         if torch.cuda.is_initialized():
             cuda.add(torch.device("cuda", torch.cuda.current_device()))
         numpy = sys.modules.get("numpy")
         return cls(
-            torch.get_rng_state(),
-            tuple((device, torch.cuda.get_rng_state(device)) for device in cuda),
-            tuple((each, each.get_state()) for each in generators),
-            random.getstate(),
-            numpy.random.get_state() if numpy is not None else None,
+            host=torch.get_rng_state(),
+            devices=tuple((each, torch.cuda.get_rng_state(each)) for each in cuda),
+            generators=tuple((each, each.get_state()) for each in generators),
+            python=random.getstate(),
+            numpy=numpy.random.get_state() if numpy is not None else None,
         )
 
-    def again(self) -> Chance:
-        """Where the same sources stand at this moment."""
-        return Chance.taken(
+    def current(self) -> RngState:
+        """The present state of the same sources."""
+        return RngState.capture(
             [device for device, _ in self.devices],
             [generator for generator, _ in self.generators],
         )
@@ -67,26 +67,28 @@ class Chance:
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
 
-    def moved(self, later: Chance) -> set[str]:
-        """Which of "torch", "numpy" and "python" have been drawn from since."""
-        here, there = self._digests(), later._digests()
-        return {name for name in here if here[name] != there.get(name, here[name])}
+    def drawn_since(self, later: RngState) -> set[str]:
+        """Which of "torch", "numpy" and "python" were drawn from before `later`."""
+        before, after = self._digests(), later._digests()
+        return {
+            name for name in before if before[name] != after.get(name, before[name])
+        }
 
     def summary(self) -> dict[str, str]:
-        """A seed, where there is one, and a fingerprint of each source."""
+        """torch's seed, and a fingerprint of each source."""
         return {"seed": str(torch.initial_seed()), **self._digests()}
 
     def _digests(self) -> dict[str, str]:
         states = [self.host, *(s for _, s in self.devices + self.generators)]
-        found = {
+        digests = {
             "torch": _digest(b"".join(state.numpy().tobytes() for state in states)),
             "python": _digest(repr(self.python).encode()),
         }
         if self.numpy is not None:
-            # A tuple with an array in it, which `repr` would shorten.
+            # The state contains an array, and `repr` would shorten it.
             plain = [*map(_exactly, self.numpy)]
-            found["numpy"] = _digest(repr(plain).encode())
-        return found
+            digests["numpy"] = _digest(repr(plain).encode())
+        return digests
 
 
 def _exactly(value: Any) -> Any:
@@ -97,57 +99,57 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-# -- left alone ------------------------------------------------------------------------
+# -- suppressing restores --------------------------------------------------------------
 
 _SETTERS: tuple[tuple[Any, str], ...] = (
     (torch.random, "set_rng_state"),
     (torch.cuda, "set_rng_state"),
     (random, "setstate"),
 )
-_is_left_alone: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
-    "torchproof_is_left_alone", default=lambda: False
+_is_suppressed: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
+    "torchproof_rng_restores_suppressed", default=lambda: False
 )
-_counting = forks.lock()
-_leaving = 0  # how many do
+_lock = forks.lock()
+_users = 0  # of `restores_suppressed`
 
 
 @contextlib.contextmanager
-def left_alone(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Nothing random is put back meanwhile, in this context, when that is so.
+def restores_suppressed(when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Ignores calls that set RNG states, in this context, while `when()` is true.
 
-    A compiler that works behind its callers would put it back to where it was when it
-    began, and they would draw the same numbers twice.
+    A compiler in the background would set the generators back to their state at its
+    start, and callers would draw the same numbers twice.
     """
-    global _leaving
-    token = _is_left_alone.set(when)
-    with _counting:
-        if not _leaving:
+    global _users
+    token = _is_suppressed.set(when)
+    with _lock:
+        if not _users:
             for module, name in _SETTERS:
-                setattr(module, name, _unless_left(getattr(module, name)))
-        _leaving += 1
+                setattr(module, name, _unless_suppressed(getattr(module, name)))
+        _users += 1
     try:
-        with forks.undone_in_fork(_end_leaving):
+        with forks.undone_in_fork(_end_suppression):
             yield
     finally:
-        _end_leaving()
-        _is_left_alone.reset(token)
+        _end_suppression()
+        _is_suppressed.reset(token)
 
 
-def _end_leaving() -> None:
-    global _leaving
-    with _counting:
-        _leaving -= 1
-        if not _leaving:
+def _end_suppression() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if not _users:
             for module, name in _SETTERS:
                 now = getattr(module, name)
-                # In a fork, the thread that wrapped them may have been at it.
+                # The fork may have happened before the setter was wrapped.
                 setattr(module, name, getattr(now, "__wrapped__", now))
 
 
-def _unless_left(put_back: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(put_back)
-    def unless_left(*args: Any, **kwargs: Any) -> None:
-        if not _is_left_alone.get()():
-            put_back(*args, **kwargs)
+def _unless_suppressed(setter: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(setter)
+    def unless_suppressed(*args: Any, **kwargs: Any) -> None:
+        if not _is_suppressed.get()():
+            setter(*args, **kwargs)
 
-    return unless_left
+    return unless_suppressed

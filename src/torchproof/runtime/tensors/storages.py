@@ -1,8 +1,8 @@
-"""The memory behind tensors, copied once by storage, compared and written back.
+"""Copies, compares and restores the memory behind tensors, once per storage.
 
-In come tensors, any number of which may share a storage. Out go regions: the span of
-bytes of each storage that these tensors show. Bytes are read and written past autograd,
-which counts no new version of the tensors.
+Takes tensors, any number of which may share a storage; returns a `Region` per storage:
+the span of bytes that these tensors show. Bytes are read and written without autograd,
+so that version counters do not change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchproof.runtime.tensors.free_memory import available_bytes
 HOST = torch.device("cpu")
 _SHARE = 0.25  # of free memory that copies of parameters may fill
 _CHUNK_BYTES = 1 << 26
-_ALIGNED = 16  # bytes; no element type is longer
+_ALIGNED = 16  # bytes, the size of the largest element type
 
 Key = tuple[torch.device, int]  # of a storage
 
@@ -29,7 +29,7 @@ def key_of(tensor: Tensor) -> Key:
 
 @dataclass
 class Region:
-    """The bytes of one storage that the saved tensors show, and their copy."""
+    """The bytes of one storage that some tensors show, and a copy of them."""
 
     live: Tensor
     bulk: bool
@@ -44,7 +44,7 @@ class Region:
                 now.copy_(was)
 
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # After a resize the bytes beyond the end are gone.
+        # A storage that was resized no longer has these bytes.
         if self.copy is None or self.live.untyped_storage().nbytes() < _end(self.live):
             return
         pairs = zip(
@@ -57,7 +57,7 @@ class Region:
 
 
 def _end(tensor: Tensor) -> int:
-    """The first byte of the storage behind what the tensor shows."""
+    """The first byte of the storage after those that the tensor shows."""
     last = sum(
         (n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)
     )
@@ -65,7 +65,7 @@ def _end(tensor: Tensor) -> int:
 
 
 def regions_of(tensors: Iterable[tuple[Tensor, bool]]) -> dict[Key, Region]:
-    """The regions to copy; the flag tells tensors that are copied if memory allows."""
+    """The regions to copy; tensors with the flag are copied only if memory allows."""
     spans: dict[Key, list[tuple[int, int, Tensor, bool]]] = {}
     for tensor, bulk in tensors:
         if tensor.numel():
@@ -73,28 +73,28 @@ def regions_of(tensors: Iterable[tuple[Tensor, bool]]) -> dict[Key, Region]:
             begin -= begin % _ALIGNED
             span = begin, _end(tensor), tensor, bulk
             spans.setdefault(key_of(tensor), []).append(span)
-    found = {}
+    regions = {}
     for key, parts in spans.items():
         begin, end = min(p[0] for p in parts), max(p[1] for p in parts)
         end = min(end, parts[0][2].untyped_storage().nbytes())
         live = torch.empty(0, dtype=torch.uint8, device=key[0])
         live.set_(parts[0][2].untyped_storage(), begin, (max(0, end - begin),), (1,))
-        found[key] = Region(live, all(part[3] for part in parts))
-    return found
+        regions[key] = Region(live, all(part[3] for part in parts))
+    return regions
 
 
 def copy_all(
     regions: Iterable[Region], parameters: bool, refused: dict[str, None]
 ) -> None:
-    """Copies them, and adds to `refused` what memory does not allow to copy."""
+    """Copies the regions; adds to `refused` why parameters were not copied."""
     bulk: dict[torch.device, list[Region]] = {}
     for region in regions:
         if region.bulk:
             bulk.setdefault(region.live.device, []).append(region)
         else:
             region.copy = region.live.clone()
-    for device, those in bulk.items():
-        size = sum(region.live.numel() for region in those)
+    for device, on_device in bulk.items():
+        size = sum(region.live.numel() for region in on_device)
         places = [p for p in (device, HOST) if size <= _SHARE * free_bytes(p)]
         if not parameters:
             refused["parameters: not asked for"] = None
@@ -105,14 +105,14 @@ def copy_all(
                 f" quarter of the {free:.3g} GB free on {device}, and of host memory"
             ] = None
         else:
-            for region in those:
+            for region in on_device:
                 region.copy = region.live.to(places[0], copy=True)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What can still be allocated there, as far as the device or the system tells."""
+    """The memory that can still be allocated on a device."""
     if device.type != "cuda":
         return available_bytes()
     free, _ = torch.cuda.mem_get_info(device)
-    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free) + held
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(free) + cached

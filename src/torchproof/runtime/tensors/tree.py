@@ -1,7 +1,7 @@
-"""What a value is made of: in comes any value, out go its parts, each with a label.
+"""Walks nested values: takes any value, yields its parts, each with a label.
 
-Lists, tuples, dicts and sets are entered, and objects that hold attributes: caches,
-batches and outputs of the user's or a library's own classes.
+It enters lists, tuples and dicts, and objects with attributes: caches, batches and
+outputs of the user's or a library's classes.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-_LONGEST, _HEAD = 500, 100  # characters of a label, and of one that is cut
-# Values that have attributes but are looked at as a whole.
+_LONGEST = 500  # characters of a label
+_HEAD = 100  # characters of a longer label that are kept
+# Values that have attributes but are not entered.
 _WHOLE = (
     torch.Tensor,
     torch.Generator,
@@ -28,24 +29,23 @@ _WHOLE = (
 
 
 def walk(value: Any, label: str, *, objects: bool = True) -> Iterator[tuple[str, Any]]:
-    """The value itself, then all its parts, the outer ones first.
+    """The value itself, then all its parts at any depth, the outer ones first.
 
-    However deep they lie: a part that is one of the containers around it is not entered
-    again, and long labels are cut and numbered. Without `objects`, objects other than
-    lists, tuples and dicts are not entered.
+    A container inside itself is not entered again. Long labels are cut and numbered.
+    Without `objects`, only lists, tuples and dicts are entered.
     """
     above: list[int] = []
     entered: set[int] = set()
     levels: list[Iterator[tuple[str, Any]]] = [iter([(label, value)])]
     number = 0
     while levels:
-        found = next(levels[-1], None)
-        if found is None:
+        item = next(levels[-1], None)
+        if item is None:
             levels.pop()
             if above:
                 entered.discard(above.pop())
             continue
-        name, part = found
+        name, part = item
         number += 1
         if len(name) > _LONGEST:
             name = f"{name[:_HEAD]}...({number})"
@@ -58,26 +58,26 @@ def walk(value: Any, label: str, *, objects: bool = True) -> Iterator[tuple[str,
 
 
 def _parts(value: Any, label: str, objects: bool) -> Iterator[tuple[str, Any]] | None:
-    """What a container holds; None of anything else."""
+    """The parts of a container; None for any other value."""
     if isinstance(value, Mapping):
         return ((f"{label}[{key!r}]", part) for key, part in list(value.items()))
     if isinstance(value, list | tuple):
         return ((f"{label}[{i}]", part) for i, part in enumerate(value))
-    if objects and (held := attributes(value)) is not None:
-        return ((f"{label}.{name}", part) for name, part in list(held.items()))
+    if objects and (own := attributes(value)) is not None:
+        return ((f"{label}.{name}", part) for name, part in list(own.items()))
     return None
 
 
 def attributes(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object that is a container; None of anything else."""
+    """The attributes of an object that is entered; None for any other value."""
     if isinstance(value, _WHOLE) or type(value).__module__.startswith("torch."):
         return None
-    found = getattr(value, "__dict__", None)
-    return found if isinstance(found, dict) else None
+    own = getattr(value, "__dict__", None)
+    return own if isinstance(own, dict) else None
 
 
 def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that hold the numbers: those inside, where it is a wrapper."""
+    """The tensors that contain the data: the inner ones of a wrapper subclass."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield tensor
@@ -89,9 +89,9 @@ def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def unwound(step: Generator[Any, Any, Any]) -> Any:
-    """What a recursive generator returns, without recursion.
+    """Runs a recursive generator without recursion and returns its result.
 
-    It yields the generators that it calls, and gets back what they return.
+    The generator yields the generators that it calls, and receives their results.
     """
     calls, answer = [step], None
     while calls:

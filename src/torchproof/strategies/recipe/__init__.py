@@ -1,8 +1,8 @@
-"""The recipe: a strategy that was chosen, as a file that production code loads.
+"""The recipe: the strategy that `torchproof tune` chose, as a file for production.
 
-In comes what `torchproof tune` found, out goes `torchproof.toml`; or the other way
-round. `fingerprint` knows a model again, `matching` says what differs. Nothing here
-needs torch, and nothing that a file says is ever run as code.
+`Recipe.write` writes `torchproof.toml`, and `load` reads it. `fingerprint` identifies a
+model, and `matching` lists what differs. Nothing here needs torch, and no content of a
+file is ever run as code.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torchproof.strategies.strategy import Strategy
 
 SCHEMA = 1
 FILE = "torchproof.toml"
-_MOST_BYTES = 16 << 20  # a recipe has some kilobytes
+_MOST_BYTES = 16 << 20  # a recipe has a few kilobytes
 
 
-class Damaged(UserError):
-    """There is a file, and it is no recipe that this torchproof can follow."""
+class InvalidRecipe(UserError):
+    """The file exists, but is not a recipe that this torchproof can read."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A strategy, where in the model it compiles, and what it was measured to be worth.
+    """A strategy, what it compiles in the model, and its measured gain.
 
     `gain` has `value`, `low` and `high`: how many times as fast as eager. `model` is
-    what `fingerprint` said of it. What is not known is absent. `other` keeps what a
-    later torchproof wrote and this one does not know.
+    the model's fingerprint. Unknown values are absent. `other` keeps keys that a later
+    torchproof wrote.
     """
 
     strategy: Strategy
@@ -64,20 +64,20 @@ class Recipe:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Recipe:
-        """What `to_json` gave; files that people edit are read by `loads`."""
+        """Reads the output of `to_json`; `loads` reads files that people edit."""
         values = {key: value for key, value in plain.items() if key != "schema"}
         values["strategy"] = Strategy.from_json(plain["strategy"])
         values["plan"] = Plan.from_json(plain["plan"])
         return cls(**values)
 
     def dumps(self) -> str:
-        """As TOML, with a comment on top that says how it is applied."""
+        """The recipe as TOML, with a comment at the top that says how to apply it."""
         from torchproof.strategies.recipe import document
 
         return document.written(self)
 
     def write(self, path: str | Path = FILE, *, overwrite: bool = False) -> Path:
-        """The file, whole or not at all; one that is there stays unless asked."""
+        """Writes the file atomically; does not overwrite one unless asked to."""
         target = Path(path)
         try:
             _write(target, self.dumps().encode(), overwrite=overwrite)
@@ -86,13 +86,13 @@ class Recipe:
                 f"{target} exists and is not overwritten: name another file, or move it"
             ) from None
         except OSError as error:
-            told = error.strerror or str(error)
-            raise UserError(f"cannot write the recipe {target}: {told}") from None
+            why = error.strerror or str(error)
+            raise UserError(f"cannot write the recipe {target}: {why}") from None
         return target
 
 
 def load(path: str | os.PathLike[str]) -> Recipe:
-    """The recipe in a file; `Damaged` if there is one that is no recipe."""
+    """The recipe in a file; raises `InvalidRecipe` if the file has another content."""
     try:
         with files.open_regular(path) as file:
             content = file.read(_MOST_BYTES + 1)
@@ -102,24 +102,24 @@ def load(path: str | os.PathLike[str]) -> Recipe:
             " torchproof tune TARGET makes one"
         ) from None
     if len(content) > _MOST_BYTES:
-        raise Damaged(f"{os.fspath(path)} is too large to be a recipe")
+        raise InvalidRecipe(f"{os.fspath(path)} is too large to be a recipe")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise Damaged(
-            f"{os.fspath(path)} is no recipe: byte {error.start} is not text"
+        raise InvalidRecipe(
+            f"{os.fspath(path)} is not a recipe: byte {error.start} is not UTF-8"
         ) from None
     return loads(text, os.fspath(path))
 
 
 def loads(text: str, path: str = FILE) -> Recipe:
-    """The recipe in a text; `path` is named where it is none."""
+    """The recipe in a text; an error names `path`."""
     from torchproof.strategies.recipe import document
 
     try:
         return document.read(text)
     except UserError as error:
-        raise Damaged(one_line(f"{path}: {error}")) from None
+        raise InvalidRecipe(one_line(f"{path}: {error}")) from None
 
 
 def _write(target: Path, content: bytes, *, overwrite: bool) -> None:
@@ -133,7 +133,7 @@ def _write(target: Path, content: bytes, *, overwrite: bool) -> None:
         if overwrite:
             os.replace(name, target)
         else:
-            # A link is not made over what is there, also where two write at once.
+            # A link never replaces a file, even if two processes write at once.
             os.link(name, target)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Whether a recipe is followed for a model: in production nothing here raises.
+"""Decides whether a recipe fits a model; `RecipeSource.adopted` never raises.
 
-A path that cannot be read is a mistake in the program, and raises at once. A damaged
-file, another torch, another GPU or another model are facts of the place where it runs:
-they are told, and the model runs eager.
+A path that cannot be read is a mistake in the program, and `recipe_source` raises at
+once. An invalid file, or another torch, GPU or model than in the recipe, depends on the
+machine: the reason is reported, and the model runs eager.
 """
 
 from __future__ import annotations
@@ -13,56 +13,55 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.records import UserError, one_line
-from torchproof.strategies.recipe import Damaged, Recipe, load
+from torchproof.strategies.recipe import InvalidRecipe, Recipe, load
 from torchproof.strategies.recipe.matching import differences
 from torchproof.strategies.strategy import BLOCKS
 
-AGAIN = "torchproof tune makes one for here"
+TUNE_HINT = "torchproof tune makes a recipe for this machine"
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """What came of a recipe for one model; followed unless `why_not` says otherwise.
+    """Whether a recipe is followed for one model: yes, unless `why_not` has a reason.
 
-    `told` has what differs and does not matter that much. `movable` says that only the
-    device is another, and the model may still be moved there.
+    `differences` lists those that do not prevent it. `movable` means that only the
+    device differs, and the model may still be moved there.
     """
 
     why_not: str | None = None
-    told: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     movable: bool = False
 
 
 @dataclass(frozen=True)
-class Given:
-    """A recipe as it was handed over: a file, or the record itself."""
+class RecipeSource:
+    """A recipe that the user passed: a file, or a `Recipe` object."""
 
     recipe: Recipe | None
     path: str | None = None
-    damage: str | None = None  # why there is no recipe in the file
+    damage: str | None = None  # why the file is not a recipe
 
     @property
     def name(self) -> str:
         return "the recipe" if self.path is None else self.path
 
     def adopted(self, model: Any) -> Adoption:
-        """Looks at the model as it is, and at this process."""
+        """Compares the recipe with the model and with this process."""
         if self.recipe is None:
             return Adoption(self.damage)
         try:
-            found = differences(self.recipe, model)
-            decisive = [each for each in found if each.decisive]
+            every = differences(self.recipe, model)
+            decisive = [each for each in every if each.decisive]
             missing = [] if decisive else [*_missing(self.recipe, model)]
-        except Exception as error:  # of a model that answers in ways of its own
+        except Exception as error:  # from the model's own methods
             why = one_line(f"{type(error).__name__}: {error}", 200)
             return Adoption(f"the model cannot be compared with it: {why}")
-        told = tuple(one_line(str(each)) for each in found if not each.decisive)
+        others = [one_line(str(each)) for each in every if not each.decisive]
         if unknown := ", ".join(self.recipe.other):
-            left_out = f"this torchproof does not know, and leaves out: {unknown}"
-            told += (one_line(left_out),)
+            others.append(one_line(f"this torchproof ignores unknown keys: {unknown}"))
         why_not = one_line("; ".join([*map(str, decisive), *missing])) or None
         movable = bool(decisive) and {each.what for each in decisive} == {"device"}
-        return Adoption(why_not, told, movable)
+        return Adoption(why_not, tuple(others), movable)
 
     def to_json(self, adoption: Adoption) -> dict[str, Any]:
         recipe = self.recipe
@@ -72,42 +71,42 @@ class Given:
             "strategy": None if recipe is None else recipe.strategy.name,
             "followed": None if adoption.movable else adoption.why_not is None,
             "why_not": adoption.why_not,
-            "differs": [*adoption.told],
+            "differs": [*adoption.differences],
         }
 
 
-def given(recipe: Any) -> Given:
-    """A path or a `Recipe`; a `UserError` if there is nothing to read at the path."""
+def recipe_source(recipe: Any) -> RecipeSource:
+    """Takes a path or a `Recipe`; raises a `UserError` if the path cannot be read."""
     if isinstance(recipe, Recipe):
-        return Given(recipe)
+        return RecipeSource(recipe)
     if not isinstance(recipe, str | os.PathLike):
         kind = type(recipe).__name__
         raise UserError(f"recipe: give the path of a file or a Recipe, not a {kind}")
     path = os.fsdecode(recipe)
     try:
-        return Given(load(path), path)
-    except Damaged as error:
-        # The path is named wherever this is told.
-        return Given(None, path, str(error).removeprefix(f"{path}: "))
+        return RecipeSource(load(path), path)
+    except InvalidRecipe as error:
+        # Messages about the recipe name the path already.
+        return RecipeSource(None, path, str(error).removeprefix(f"{path}: "))
 
 
 def _missing(recipe: Recipe, model: Any) -> Iterator[str]:
-    """What the strategy needs of the model and does not find there."""
+    """What the strategy needs and the model does not have."""
     parts = dict(model.named_modules()) if hasattr(model, "named_modules") else None
     strategy = recipe.strategy
     if parts is None and strategy.form in (*BLOCKS, "core"):
         yield f"{strategy.name} needs a module"
         return
-    if wrong := recipe.plan.wrong_path():
-        yield wrong
+    if problem := recipe.plan.path_problem():
+        yield problem
         return
     for region in recipe.plan.regions:
         for path in region.paths:
             if path not in (parts or {}):
-                yield f"the model has no part {path!r}, which is a region"
+                yield f"the model has no submodule {path!r}, a region of the recipe"
                 return
     if strategy.form == "core" and strategy.method == "forward":
-        yield "its forward is the whole model: that is full"
+        yield "core:forward is the whole model: use strategy full"
     elif strategy.form == "core" and not _has_method(model, strategy.method):
         yield f"the model has no method {strategy.method!r}"
 

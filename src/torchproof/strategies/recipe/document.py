@@ -1,6 +1,6 @@
-"""A recipe as a TOML document that people read and edit, and back.
+"""Writes a recipe as a TOML document that people read and edit, and reads it.
 
-What is read is checked key by key: an error names the key and what it has to be.
+`read` checks every key; an error names the key and what is expected.
 """
 
 from __future__ import annotations
@@ -28,11 +28,22 @@ _ARGUMENTS = {
 _BUCKETS = {"pad": dict, "unpad": dict, "sizes": list}
 _REGION = {"name": str, "place": str, "paths": list}
 _MARK = {"place": str, "argument": list, "sizes": list}
-_KNOWN = {"schema", "strategy", "train", "note", "places", "compile", "regions"}
-_KNOWN |= {"marks", "buckets", *_TEXTS, *_TABLES}
+_KEYS = {
+    "schema",
+    "strategy",
+    "train",
+    "note",
+    "places",
+    "compile",
+    "regions",
+    "marks",
+    "buckets",
+    *_TEXTS,
+    *_TABLES,
+}
 _MODEL = {"class": str, "parameters": int, "structure": str, "code": dict}
 _WORDS = {
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     int: "a whole number",
     dict: "a section",
@@ -40,13 +51,13 @@ _WORDS = {
 }
 
 _APPLY = """\
-# How to run this model, found and measured by torchproof tune. To apply it:
+# The fastest safe way to run this model, measured by torchproof tune. To apply it:
 #
 #     import torchproof
 #     {call}
 #
-# The model runs eager, and torchproof.status says why, where torch, the GPU or the
-# model is another than those below.
+# If torch, the GPU or the model differs from those below, the model runs eager, and
+# torchproof.status has the reason.
 """
 _COMPILE = 'model = torchproof.compile(model, recipe="{file}")'
 _GRAPH = 'step = torchproof.graph(model, recipe="{file}")  # forward, loss and backward'
@@ -80,9 +91,9 @@ def _document(recipe: Recipe) -> dict[str, Any]:
         for site in recipe.plan.regions
     ]
     plain["marks"] = [
-        {"place": site.place, "argument": [*way], "sizes": [*sizes]}
+        {"place": site.place, "argument": [*path], "sizes": [*sizes]}
         for site in sites
-        for way, sizes in site.varying.items()
+        for path, sizes in site.varying.items()
     ]
     plain = {k: v for k, v in plain.items() if k not in ("regions", "marks") or v}
     return plain | dict(recipe.other)
@@ -92,25 +103,27 @@ def _document(recipe: Recipe) -> dict[str, Any]:
 
 
 def read(text: str) -> Recipe:
-    """A `UserError` that says what is wrong, and at which key or line."""
+    """Reads a recipe; raises a `UserError` that names the invalid key or line."""
     try:
         plain = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        told = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise UserError(f"not TOML: {told}") from None
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UserError(f"not TOML: {why}") from None
     if is_deep(plain):
         raise UserError("nested too deeply for a recipe")
     _check_schema(plain)
     _check_model(_typed(plain, "model", dict, {}))
     return Recipe(
-        _strategy(plain),
-        _plan(plain),
-        _typed(plain, "train", bool, False),
-        **{name: _typed(plain, name, str, None) for name in _TEXTS[:3]},
+        strategy=_strategy(plain),
+        plan=_plan(plain),
+        train=_typed(plain, "train", bool, False),
+        target=_typed(plain, "target", str, None),
+        run=_typed(plain, "run", str, None),
+        objective=_typed(plain, "objective", str, None),
         lines=_typed(plain, "lines", str, ""),
         **{name: _typed(plain, name, dict, {}) for name in _TABLES},
         buckets=_buckets(plain),
-        other={key: value for key, value in plain.items() if key not in _KNOWN},
+        other={key: value for key, value in plain.items() if key not in _KEYS},
     )
 
 
@@ -130,11 +143,11 @@ def _check_schema(plain: Mapping[str, Any]) -> None:
 def _check_model(model: Mapping[str, Any]) -> None:
     for name, kind in _MODEL.items():
         if name in model and not _is(model[name], kind):
-            told = f"must be {_WORDS[kind]}, not {_shown(model[name])}"
-            raise UserError(f"model.{name} {told}")
+            problem = f"must be {_WORDS[kind]}, not {_shown(model[name])}"
+            raise UserError(f"model.{name} {problem}")
     for name, code in model.get("code", {}).items():
         if not isinstance(code, str):
-            raise UserError(f"model.code.{name} must be a text, not {_shown(code)}")
+            raise UserError(f"model.code.{name} must be a string, not {_shown(code)}")
 
 
 def _strategy(plain: Mapping[str, Any]) -> Strategy:
@@ -144,69 +157,69 @@ def _strategy(plain: Mapping[str, Any]) -> Strategy:
     strategy = parse(name)
     if "compile" not in plain:
         return strategy
-    given = _table(plain["compile"], "compile", _ARGUMENTS)
-    if given and not strategy.compiles:
+    arguments = _table(plain["compile"], "compile", _ARGUMENTS)
+    if arguments and not strategy.compiles:
         raise UserError(f"compile: {name} has no arguments for torch.compile")
-    if "mode" in given and "options" in given:
+    if "mode" in arguments and "options" in arguments:
         raise UserError("compile: torch.compile takes a mode or options, not both")
-    if strategy.graph and records_graphs(given):
+    if strategy.graph and records_graphs(arguments):
         raise UserError(
             f"compile: these arguments record CUDA graphs, and so does {name}"
         )
-    return dataclasses.replace(strategy, arguments=given)
+    return dataclasses.replace(strategy, arguments=arguments)
 
 
 def _plan(plain: Mapping[str, Any]) -> Plan:
     note = _typed(plain, "note", str, None)
     marks = [_mark(each, f"marks[{i}]") for i, each in enumerate(_list(plain, "marks"))]
     varying: dict[str, dict[tuple[int | str, ...], tuple[int, ...]]] = {}
-    for place, way, sizes in marks:
-        varying.setdefault(place, {})[way] = sizes
+    for place, path, sizes in marks:
+        varying.setdefault(place, {})[path] = sizes
     sites = [
         _region(each, f"regions[{i}]", varying)
         for i, each in enumerate(_list(plain, "regions"))
     ]
-    # After the blocks: what is compiled around them takes them in.
+    # After the blocks: the whole model is compiled with its blocks in place.
     places = _items(_list(plain, "places"), "places", str)
     sites += [Site(place, varying=varying.get(place, {})) for place in places]
     stray = set(varying) - {site.place for site in sites}
     if stray:
-        raise UserError(f"marks: no region and no place is {min(stray)!r}")
+        raise UserError(f"marks: {min(stray)!r} is neither a region nor a place")
     plan = Plan(tuple(sites), note)
-    if wrong := plan.wrong_path():
-        raise UserError(f"regions: {wrong}")
+    if problem := plan.path_problem():
+        raise UserError(f"regions: {problem}")
     return plan
 
 
 def _region(plain: Any, where: str, varying: Mapping[str, Varying]) -> Site:
-    given = _table(plain, where, _REGION, needed=("place", "paths"))
-    paths = tuple(_items(given["paths"], f"{where}.paths", str))
+    table = _table(plain, where, _REGION, needed=("place", "paths"))
+    paths = tuple(_items(table["paths"], f"{where}.paths", str))
     if not paths:
         raise UserError(f"{where}.paths is empty: name the blocks")
-    place = given["place"]
-    return Site(place, given.get("name", ""), paths, varying.get(place, {}))
+    place = table["place"]
+    return Site(place, table.get("name", ""), paths, varying.get(place, {}))
 
 
 def _mark(plain: Any, where: str) -> tuple[str, tuple[int | str, ...], tuple[int, ...]]:
-    given = _table(plain, where, _MARK, needed=("place", "argument", "sizes"))
-    way = tuple(given["argument"])
-    if not way or not all(isinstance(step, str) or _is_count(step) for step in way):
+    table = _table(plain, where, _MARK, needed=("place", "argument", "sizes"))
+    path = tuple(table["argument"])
+    if not path or not all(isinstance(step, str) or _is_count(step) for step in path):
         raise UserError(f"{where}.argument must be a list of names and positions")
-    sizes = given["sizes"]
+    sizes = table["sizes"]
     if not sizes or not all(map(_is_count, sizes)):
         raise UserError(f"{where}.sizes must be a list of dimensions")
-    return given["place"], way, tuple(sizes)
+    return table["place"], path, tuple(sizes)
 
 
 def _buckets(plain: Mapping[str, Any]) -> dict[str, Any] | None:
     if "buckets" not in plain:
         return None
-    given = _table(plain["buckets"], "buckets", _BUCKETS, needed=("pad",))
-    return {key: _swapped(value, "", None) for key, value in given.items()}
+    table = _table(plain["buckets"], "buckets", _BUCKETS, needed=("pad",))
+    return {key: _swapped(value, "", None) for key, value in table.items()}
 
 
 def _swapped(value: Any, one: Any, other: Any) -> Any:
-    """With one thing for another: a dimension without a name is "" in TOML."""
+    """Replaces one value by another: a dimension without a name is "" in TOML."""
     if isinstance(value, Mapping):
         return {str(key): _swapped(each, one, other) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -225,18 +238,18 @@ def _typed(plain: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
 
 
 def _table(
-    value: Any, where: str, known: Mapping[str, type], needed: Iterable[str] = ()
+    value: Any, where: str, types: Mapping[str, type], needed: Iterable[str] = ()
 ) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{where} must be a section, not {_shown(value)}")
     for key, inner in value.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+        if key not in types:
+            near = difflib.get_close_matches(key, types, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(types)}"
             raise UserError(f"{where} has no key {key!r}: {hint}")
-        if not _is(inner, known[key]):
-            told = f"must be {_WORDS[known[key]]}, not {_shown(inner)}"
-            raise UserError(f"{where}.{key} {told}")
+        if not _is(inner, types[key]):
+            problem = f"must be {_WORDS[types[key]]}, not {_shown(inner)}"
+            raise UserError(f"{where}.{key} {problem}")
     for key in needed:
         if key not in value:
             raise UserError(f"{where}.{key} is missing")
@@ -244,15 +257,15 @@ def _table(
 
 
 def _list(plain: Mapping[str, Any], key: str) -> list[Any]:
-    found: list[Any] = _typed(plain, key, list, [])
-    return found
+    values: list[Any] = _typed(plain, key, list, [])
+    return values
 
 
 def _items(values: list[Any], where: str, kind: type) -> list[Any]:
     for i, value in enumerate(values):
         if not _is(value, kind):
-            told = f"must be {_WORDS[kind]}, not {_shown(value)}"
-            raise UserError(f"{where}[{i}] {told}")
+            problem = f"must be {_WORDS[kind]}, not {_shown(value)}"
+            raise UserError(f"{where}[{i}] {problem}")
     return values
 
 

@@ -1,9 +1,9 @@
-"""What a model is, in a few numbers: enough to know it again in another process.
+"""The fingerprint of a model: enough to identify it in another process.
 
-In comes a model or a function, out goes plain data: its class, how many parameters it
-has, a hash of its structure (the class of each part; names, shapes and types of
-parameters and buffers, neither values nor devices), and a hash of the code of each file
-that defines one of its classes. Comments, formatting and docstrings do not count.
+Takes a model or a function. Returns plain data: its class, its number of parameters, a
+hash of its structure (the class of each submodule; names, shapes and types of
+parameters and buffers, but neither values nor devices), and a hash of the code of each
+file that defines one of its classes. Comments, formatting and docstrings do not count.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from torchproof.records import files
 
 _DIGITS = 32
-# How a wrapper names what it wraps: DistributedDataParallel, torch.compile.
+# The attribute of a wrapper that has the wrapped model.
 _WRAPPERS = {"DistributedDataParallel": "module", "OptimizedModule": "_orig_mod"}
 _PLAIN = ("Parameter", "Tensor", "Buffer")
 
 
 def fingerprint(model: Any) -> dict[str, Any]:
-    """`code` has None for a file that cannot be read: what it says is not known."""
+    """The fingerprint; `code` has None for a file that cannot be read."""
     subject, method = _subject(model)
     if not _is_module(subject):
         return _of_function(subject)
@@ -41,36 +41,36 @@ def fingerprint(model: Any) -> dict[str, Any]:
 
 
 def structure(module: Any) -> str:
-    """A hash of what two models have in common that run the same strategy.
+    """A hash of what two models must have in common to run the same strategy.
 
-    Classes go by their own name: the module they are in is called otherwise where a
-    file is loaded by its path, and its code is compared anyway.
+    Classes are named without their module: that has another name if a file is loaded by
+    its path, and its code is compared anyway.
     """
-    told = [f"{path}:{type(part).__qualname__}" for path, part in _parts(module)]
+    lines = [f"{path}:{type(part).__qualname__}" for path, part in _parts(module)]
     for kind, named in (
         ("parameter", module.named_parameters(remove_duplicate=False)),
         ("buffer", module.named_buffers(remove_duplicate=False)),
     ):
-        told += [f"{kind} {name}:{_tensor(each)}" for name, each in named]
-    return _hash("\n".join(told))
+        lines += [f"{kind} {name}:{_tensor(each)}" for name, each in named]
+    return _hash("\n".join(lines))
 
 
 def _parts(module: Any) -> Iterator[tuple[str, Any]]:
-    # A part that is used twice is there twice: tied parts are structure as well.
-    found: Iterator[tuple[str, Any]] = module.named_modules(remove_duplicate=False)
-    return found
+    # A submodule that is used twice is listed twice: tying is part of the structure.
+    parts: Iterator[tuple[str, Any]] = module.named_modules(remove_duplicate=False)
+    return parts
 
 
 def _tensor(tensor: Any) -> str:
     kind = type(tensor).__name__
-    shown = "" if kind in _PLAIN else kind
-    return f"{shown}{_shape(tensor)}{tensor.dtype}"
+    subclass = "" if kind in _PLAIN else kind
+    return f"{subclass}{_shape(tensor)}{tensor.dtype}"
 
 
 def _shape(tensor: Any) -> str:
     try:
         return str(tuple(tensor.shape))
-    except RuntimeError:  # of a lazy module, whose shapes are not known yet
+    except RuntimeError:  # a lazy module does not know its shapes yet
         return "lazy"
 
 
@@ -82,7 +82,7 @@ def _numel(tensor: Any) -> int:
 
 
 def _subject(model: Any) -> tuple[Any, str | None]:
-    """What is inside of wrappers; of a method, the module it is bound to."""
+    """The model inside wrappers; for a method, its module and its name."""
     method = None
     while True:
         if isinstance(model, functools.partial):
@@ -117,7 +117,7 @@ def _of_function(function: Any) -> dict[str, Any]:
 
 
 def _code(kinds: set[type]) -> dict[str, str | None]:
-    """Of each file that defines a class, or the forward that it has from another."""
+    """Code hashes of the files that define the classes or their `forward`."""
     homes: dict[str, Any] = {}
     for kind in kinds:
         homes[kind.__module__] = kind
@@ -132,7 +132,7 @@ def _code(kinds: set[type]) -> dict[str, str | None]:
 
 
 def _called(name: str, path: str | None) -> str:
-    """By its own name, also where a target is loaded from a file by its path."""
+    """The module's own name, also if a target was loaded by its path."""
     stem = None if path is None else os.path.basename(path).removesuffix(".py")
     return stem if stem is not None and name == f"target_{stem}" else name
 
@@ -165,14 +165,14 @@ def _hash_of_file(path: str, changed: int, size: int) -> str:
 
 
 def code_hash(source: str | bytes) -> str:
-    """The same for the same program, however it is laid out."""
-    told: list[str] = []
-    _tell(ast.parse(source), told.append)
-    return _hash("\0".join(told))
+    """A hash of a program that does not depend on its formatting."""
+    parts: list[str] = []
+    _dump(ast.parse(source), parts.append)
+    return _hash("\0".join(parts))
 
 
-def _tell(node: ast.AST, note: Callable[[str], None]) -> None:
-    """What `ast.dump` says, without what is empty: that differs between Pythons."""
+def _dump(node: ast.AST, note: Callable[[str], None]) -> None:
+    """As `ast.dump`, without empty fields: those differ between Python versions."""
     note(type(node).__name__)
     for name in node._fields:
         value = getattr(node, name, None)
@@ -180,12 +180,12 @@ def _tell(node: ast.AST, note: Callable[[str], None]) -> None:
             continue
         note(name)
         if isinstance(value, ast.AST):
-            _tell(value, note)
+            _dump(value, note)
         elif not isinstance(value, list):
             note(repr(value))
         else:
             for each in value[_has_docstring(node, name) :]:
-                _tell(each, note) if isinstance(each, ast.AST) else note(repr(each))
+                _dump(each, note) if isinstance(each, ast.AST) else note(repr(each))
     note(")")
 
 

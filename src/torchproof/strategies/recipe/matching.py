@@ -1,7 +1,7 @@
-"""What differs between where a recipe was measured and where it is to be applied.
+"""Lists what differs between where a recipe was measured and this process.
 
-A decisive difference forbids it: nobody has measured what it does there. Others are
-told, since they change what it gains, not what it does.
+A recipe with a decisive difference is not followed, because its effect was not measured
+here. Other differences may change its gain but not its answers, and are only reported.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchproof.strategies.recipe import Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.torch_private import triton_version
 
-# What of an environment a recipe keeps, and how people call it.
-FACTS = {
+# The keys of an environment that a recipe stores, and their names in messages.
+ENVIRONMENT_KEYS = {
     "torch": "torch",
     "device": "device",
     "gpu": "GPU",
@@ -35,13 +35,13 @@ _OF_GPUS = ("gpu", "cuda", "triton")
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is another here; None stands for what is not known."""
+    """One difference between the recipe and here; None means unknown."""
 
     what: str
     recipe: Any
     here: Any
     decisive: bool = True
-    words: str | None = None  # a whole sentence, where two values do not tell it
+    words: str | None = None  # a sentence in place of the two values
 
     def __str__(self) -> str:
         if self.words is not None:
@@ -49,19 +49,23 @@ class Difference:
         return f"{self.what} {self.recipe} in the recipe, {_shown(self.here)} here"
 
 
-def environment_of(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all that is known about where a run was made, what a recipe keeps."""
-    kept = {name: facts[name] for name in FACTS if facts.get(name) is not None}
-    if kept.get("device", "cuda") == "cuda":
-        return kept
-    # Nothing was computed there.
-    return {name: value for name, value in kept.items() if name not in _OF_GPUS}
+def environment_of(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a run's environment that a recipe stores."""
+    values = {
+        name: environment[name]
+        for name in ENVIRONMENT_KEYS
+        if environment.get(name) is not None
+    }
+    if values.get("device", "cuda") == "cuda":
+        return values
+    # The model did not run on the GPU.
+    return {name: value for name, value in values.items() if name not in _OF_GPUS}
 
 
 def environment_here(model: Any) -> dict[str, Any]:
-    """The same of this process, for a model; loads nothing.
+    """The same part of this process's environment, for a model; imports nothing.
 
-    A function has no device of its own: what a GPU would be here is told as well.
+    A function has no device of its own, so the GPU is included if there is one.
     """
     torch = sys.modules.get("torch")
     facts: dict[str, Any] = {
@@ -83,7 +87,7 @@ def environment_here(model: Any) -> dict[str, Any]:
 
 
 def _device_of(model: Any) -> Any:
-    """Where the first of its parameters or buffers is; None where it has none."""
+    """The device of the first parameter or buffer; None if there is none."""
     for tensors in ("parameters", "buffers"):
         for tensor in getattr(model, tensors, tuple)():
             return tensor.device
@@ -93,35 +97,39 @@ def _device_of(model: Any) -> Any:
 def differences(
     recipe: Recipe, model: Any, environment: Mapping[str, Any] | None = None
 ) -> list[Difference]:
-    """What is another here, by default in this process; decisive ones first."""
-    found = [*_of_environment(recipe, environment or environment_here(model))]
-    found += _of_model(recipe, fingerprint(model))
-    return sorted(found, key=lambda each: not each.decisive)
+    """All differences from `environment`, by default this process; decisive first."""
+    every = [
+        *_of_environment(recipe, environment or environment_here(model)),
+        *_of_model(recipe, fingerprint(model)),
+    ]
+    return sorted(every, key=lambda each: not each.decisive)
 
 
 # -- the environment -------------------------------------------------------------------
 
 
-def _of_environment(recipe: Recipe, here: Mapping[str, Any]) -> Iterator[Difference]:
-    then = recipe.environment
-    if not then:
-        words = "the recipe does not say where it was measured: that is not checked"
+def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+    recorded = recipe.environment
+    if not recorded:
+        words = "not checked: the recipe has no environment"
         yield Difference("environment", None, None, False, words)
         return
-    same_kind = then.get("device") == here.get("device", then.get("device"))
-    for name, word in FACTS.items():
-        known = name in then and not (name == "device" and same_kind)
-        if name in _OF_GPUS and not (same_kind and then.get("device") == "cuda"):
-            continue  # the device says it all
-        if known and then[name] != here.get(name):
+    same_kind = recorded.get("device") == current.get("device", recorded.get("device"))
+    for name, word in ENVIRONMENT_KEYS.items():
+        is_compared = name in recorded and not (name == "device" and same_kind)
+        if name in _OF_GPUS and not (same_kind and recorded.get("device") == "cuda"):
+            continue  # the difference of the device covers it
+        if is_compared and recorded[name] != current.get(name):
             decisive = name in _DECISIVE
-            if name == "torch" and _release(then[name]) == _release(here.get(name)):
+            if name == "torch" and _release(recorded[name]) == _release(
+                current.get(name)
+            ):
                 decisive = False  # the same source, built for something else
-            yield Difference(word, then[name], here.get(name), decisive)
+            yield Difference(word, recorded[name], current.get(name), decisive)
 
 
 def _release(version: Any) -> str:
-    """2.13.0 of 2.13.0+cu130; a build from source is told apart by its commit."""
+    """2.13.0 for 2.13.0+cu130; a build from source keeps its commit."""
     text = str(version)
     release, _, built = text.partition("+")
     return text if built.startswith("git") else release
@@ -130,57 +138,59 @@ def _release(version: Any) -> str:
 # -- the model -------------------------------------------------------------------------
 
 
-def _of_model(recipe: Recipe, here: Mapping[str, Any]) -> Iterator[Difference]:
-    then = recipe.model
-    if not then:
-        words = "the recipe does not say which model it is for: that is not checked"
+def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
+    recorded = recipe.model
+    if not recorded:
+        words = "not checked: the recipe has no fingerprint of the model"
         yield Difference("model", None, None, False, words)
         return
-    if then.get("class") not in (None, here["class"]):
-        yield Difference("model", then["class"], here["class"])
-        return  # of another model everything is another
-    yield from _of_structure(then, here)
-    yield from _of_code(then.get("code") or {}, here["code"])
+    if recorded.get("class") not in (None, current["class"]):
+        yield Difference("model", recorded["class"], current["class"])
+        return  # everything else differs too
+    yield from _of_structure(recorded, current)
+    yield from _of_code(recorded.get("code") or {}, current["code"])
 
 
 def _of_structure(
-    then: Mapping[str, Any], here: Mapping[str, Any]
+    recorded: Mapping[str, Any], current: Mapping[str, Any]
 ) -> Iterator[Difference]:
-    if then.get("structure") == here["structure"]:
+    if recorded.get("structure") == current["structure"]:
         return
-    if then.get("structure") is None:
-        words = "the recipe does not say how the model is built: that is not checked"
+    if recorded.get("structure") is None:
+        words = "not checked: the recipe has no structure of the model"
         yield Difference("structure", None, None, False, words)
         return
-    counts = then.get("parameters"), here["parameters"]
+    counts = recorded.get("parameters"), current["parameters"]
     if None not in counts and counts[0] != counts[1]:
         more = counts[1] - counts[0]
         words = (
-            f"the model has {abs(more):,} parameters {'more' if more > 0 else 'less'}"
+            f"the model has {abs(more):,} {'more' if more > 0 else 'fewer'} parameters"
         )
     else:
-        words = "the model is built of other parts, or of tensors of other types"
-    yield Difference("structure", then["structure"], here["structure"], True, words)
+        words = "the model has other submodules, or tensors of other types"
+    yield Difference(
+        "structure", recorded["structure"], current["structure"], True, words
+    )
 
 
 def _of_code(
-    then: Mapping[str, str | None], here: Mapping[str, str | None]
+    recorded: Mapping[str, str | None], current: Mapping[str, str | None]
 ) -> Iterator[Difference]:
-    """The same code under another name is the same: files are loaded in many ways."""
-    missed = {k: v for k, v in then.items() if v and v not in here.values()}
-    gone = [name for name in missed if name not in here]
+    """Compares code hashes; a file may have another module name here."""
+    missed = {k: v for k, v in recorded.items() if v and v not in current.values()}
+    gone = [name for name in missed if name not in current]
     for name, code in missed.items():
-        if here.get(name, code) is None:
-            continue  # told below
-        changed = "is not what the model is made of here" if name in gone else "changed"
+        if current.get(name, code) is None:
+            continue  # reported below
+        changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
-        yield Difference(f"code of {name}", code, here.get(name), True, words)
-    for name, seen in sorted(here.items()):
-        # What has come in place of something that is gone needs no words of its own.
-        if seen is not None and (seen in then.values() or name in then or gone):
+        yield Difference(f"code of {name}", code, current.get(name), True, words)
+    for name, code in sorted(current.items()):
+        # Code that replaces missing code is covered by the difference above.
+        if code is not None and (code in recorded.values() or name in recorded or gone):
             continue
-        words = f"the code of {name} is not known: whether it changed is not checked"
-        yield Difference(f"code of {name}", then.get(name), seen, False, words)
+        words = f"not checked: the code of {name} is unknown"
+        yield Difference(f"code of {name}", recorded.get(name), code, False, words)
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Plain data as TOML, which the standard library reads but does not write.
+"""Writes plain data as TOML, which the standard library reads but does not write.
 
-TOML has no null: a key without a value is left out. Text that no UTF-8 can hold, such
-as the name of a file in another encoding, is written with escapes in its place.
+TOML has no null: a key whose value is None is left out. Text that UTF-8 cannot encode,
+such as a file name in another encoding, is written with escapes.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _text(text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """Lines as they are, for people to copy, unless something in them forbids it."""
+    """A multi-line string that people can copy, if the text allows that."""
     text = _encodable(text)
     plain = all(c in "\n\t" or c.isprintable() for c in text)
     if not plain or "'''" in text or text.endswith("'"):

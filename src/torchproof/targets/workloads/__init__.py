@@ -1,9 +1,9 @@
-"""The reference models: a registry that is read without importing torch.
+"""The registry of bundled reference models, which does not import torch.
 
-A workload module defines `make(size, batch, sequence, *, device, train)`, `sequence`
-only where the model has one. It returns `(fn, calls)`, both on the device. Where the
-class of `fn` says `compiles_itself`, it does its own compiling inside; where it says
-`trains_itself`, it runs its own backward.
+A workload module defines `make(size, batch, sequence, *, device, train)`; `sequence` is
+missing if the model has no sequence. It returns `(fn, calls)`, both on the device. If
+the class of `fn` sets `compiles_itself`, `fn` calls torch.compile itself. If it sets
+`trains_itself`, `fn` runs its own backward.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """Where a workload is defined, what it shows, and its sizes with parameters."""
+    """The module of a workload, what it shows, and the parameter count of each size."""
 
     module: str
     summary: str
@@ -22,7 +22,7 @@ class Workload:
     gpu_size: str
 
     def size_on(self, device: str) -> str:
-        """The size to take where none is asked for."""
+        """The default size on a device."""
         return self.gpu_size if device == "cuda" else "tiny"
 
 
@@ -56,79 +56,79 @@ _MEGACONTEXT = {"tiny": 369_729, "base": 218_639_617}
 WORKLOADS: dict[str, Workload] = {
     "nanovlm": Workload(
         "torchproof.targets.workloads.nanovlm",
-        "vision-language model; one graph for every batch, length and image count",
+        "vision-language model; one graph for all batches, lengths, image counts",
         _NANOVLM,
         "large",
     ),
     "nanovlm-original": Workload(
         "torchproof.targets.workloads.nanovlm_original",
-        "the same as first written: breaks, recompiles, lists and None as inputs",
+        "the same before the fixes: graph breaks, recompiles, lists and None",
         _NANOVLM,
         "large",
     ),
     "gpt": Workload(
         "torchproof.targets.workloads.gpt",
-        "pre-norm decoder, up to 127B parameters; one graph for every shape",
+        "pre-norm decoder, up to 127B parameters; one graph for all shapes",
         _GPT,
         "small",
     ),
     "gpt-original": Workload(
         "torchproof.targets.workloads.gpt_original",
-        "the same decoder as people write it: breaks, recompiles, recompile limit",
+        "the same before the fixes: graph breaks, recompiles, recompile limit",
         _GPT,
         "small",
     ),
     "gpt-flex": Workload(
         "torchproof.targets.workloads.gpt_flex",
-        "the same with FlexAttention and a sliding window",
+        "the gpt decoder with FlexAttention and a sliding window",
         _GPT,
         "small",
     ),
     "decoder": Workload(
         "torchproof.targets.workloads.decoder",
-        "24 narrow layers, one shape: launching its kernels outlasts running them",
+        "24 narrow layers, one shape: kernel launches take longer than kernels",
         {"tiny": 793_088, "base": 75_657_216},
         "base",
     ),
     "arrcoc": Workload(
         "torchproof.targets.workloads.arrcoc",
-        "ViT-B/16, three relevance maps, trainable choice of patches; one graph",
+        "ViT-B/16, three relevance maps, trainable patch selection; one graph",
         _ARRCOC,
         "base",
     ),
     "arrcoc-original": Workload(
         "torchproof.targets.workloads.arrcoc_original",
-        "the same with whole-batch scores and tensors read in Python: breaks",
+        "the same before the fixes: tensor values read in Python, graph breaks",
         _ARRCOC,
         "base",
     ),
     "arrcoc-scorers": Workload(
         "torchproof.targets.workloads.arrcoc_scorers",
-        "the three scorers alone: entropy, Sobel edges, fit to a query; one graph",
+        "only the three scorers: entropy, Sobel edges, fit to a query; one graph",
         {"tiny": 8_320, "base": 1_181_184},
         "base",
     ),
     "trainstep": Workload(
         "torchproof.targets.workloads.trainstep",
-        "a step with AdamW, schedule, clipping, autocast; two graphs, no read-back",
+        "a step with AdamW, schedule, clipping, autocast; two graphs, no sync",
         _TRAINSTEP,
         "base",
     ),
     "trainstep-original": Workload(
         "torchproof.targets.workloads.trainstep_original",
-        "the same, compiled whole: float rate, .item() logging, backward inside",
+        "the same before the fixes: float rate, .item() logging, backward inside",
         _TRAINSTEP,
         "base",
     ),
     "megacontext": Workload(
         "torchproof.targets.workloads.megacontext",
-        "a GPT over a focused mix of tokens and gists: micro-step and session",
+        "GPT over a mix of tokens and summaries: training step and session",
         _MEGACONTEXT,
         "base",
     ),
     "megacontext-original": Workload(
         "torchproof.targets.workloads.megacontext_original",
-        "the same, net by net and sample by sample: recompile limit, eager base",
+        "the same before the fixes: recompile limit, base model runs eager",
         _MEGACONTEXT,
         "base",
     ),

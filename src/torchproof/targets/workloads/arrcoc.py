@@ -1,9 +1,9 @@
 """Question answering on the most relevant patches of an image (ViT-B/16 in `base`).
 
-Three maps of the patches are balanced for the query, the top patches are kept, and the
-answer is read from them. What is kept is a hard choice with the gradient of a soft one,
-the average of all patches weighted by relevance. So training the answer trains the
-scorers and the balancer, also on patches that were not kept.
+The model weighs three maps of the patches for the query, selects the top patches, and
+computes the answer from them. The forward makes a hard selection. The backward uses the
+gradient of a soft one: the mean of all patches weighted by relevance. The loss trains
+the scorers and the balancer, also on patches that were not selected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchproof.targets.workloads.arrcoc_scorers import TINY, KnowingModule, nor
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of backbone and head, and how many patches are kept."""
+    """The dimensions of backbone and head, and the number of selected patches."""
 
     image: int
     dim: int
@@ -86,10 +86,10 @@ class VisionTransformer(nn.Module):
         nn.init.trunc_normal_(self.positions, std=0.02)
 
     def pixels(self, images: Tensor) -> Tensor:
-        """The pixels of each patch in a row (batch, patches, 3 * patch * patch).
+        """The pixels of each patch as one row (batch, patches, 3 * patch * patch).
 
-        With a Linear it is a convolution whose stride is its kernel. For a real one on
-        a batch of any size, Inductor assumes other strides than the kernel returns.
+        Followed by a Linear, this equals a convolution with stride = kernel size. For a
+        convolution with an unbacked batch, Inductor assumes the wrong output strides.
         """
         x = images.unflatten(3, (-1, self.patch)).unflatten(2, (-1, self.patch))
         return x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
@@ -104,8 +104,8 @@ class VisionTransformer(nn.Module):
 
 
 class TensionBalancer(nn.Module):
-    """Three maps (batch, 3, patches) and a query (batch, dim) -> what each map counts
-    (batch, 3), which adds up to 1."""
+    """Three maps (batch, 3, patches) and a query (batch, dim) -> the weight of each map
+    (batch, 3), with a sum of 1."""
 
     def __init__(self, dim: int, hidden: int = 128) -> None:
         super().__init__()
@@ -118,16 +118,16 @@ class TensionBalancer(nn.Module):
         )
 
     def forward(self, maps: Tensor, query: Tensor) -> Tensor:
-        # The root of a variance of 0, a blank map's, would have no gradient.
+        # The variance of a blank map is 0, where sqrt has no finite gradient.
         spread = (maps.var(-1) + TINY).sqrt()
         statistics = torch.cat((maps.mean(-1), maps.amax(-1), spread), dim=-1)
-        known = torch.cat((statistics.to(query.dtype), query), dim=-1)
-        return self.mlp(known).softmax(-1)
+        inputs = torch.cat((statistics.to(query.dtype), query), dim=-1)
+        return self.mlp(inputs).softmax(-1)
 
 
 class RelevanceAllocator(nn.Module):
     """Features (batch, patches, dim) and their relevance (batch, patches) -> the
-    `kept` most relevant ones (batch, kept, dim)."""
+    `kept` most relevant features (batch, kept, dim)."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -136,14 +136,14 @@ class RelevanceAllocator(nn.Module):
     def forward(self, features: Tensor, relevance: Tensor) -> Tensor:
         where = relevance.topk(self.kept, dim=-1).indices
         where = where.unsqueeze(-1).expand(-1, -1, features.shape[-1])
-        kept = features.gather(1, where)  # `take_along_dim` wants a known batch
+        selected = features.gather(1, where)  # `take_along_dim` needs a static batch
         share = relevance.softmax(-1).unsqueeze(1).to(features.dtype)
         blend = share @ features.detach()  # (batch, 1, dim)
-        return kept + (blend - blend.detach())
+        return selected + (blend - blend.detach())
 
 
 class RelevanceRealizer(nn.Module):
-    """Kept features (batch, kept, dim) and a query (batch, dim) -> answer logits."""
+    """Selected features (batch, kept, dim), a query (batch, dim) -> answer logits."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -151,8 +151,8 @@ class RelevanceRealizer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(size.dim, size.dim), nn.GELU())
         self.head = nn.Linear(size.dim, size.answers)
 
-    def forward(self, kept: Tensor, query: Tensor) -> Tensor:
-        return self.head(self.mlp(self.norm(kept.mean(1) + query)))
+    def forward(self, selected: Tensor, query: Tensor) -> Tensor:
+        return self.head(self.mlp(self.norm(selected.mean(1) + query)))
 
 
 class ARRCOC(nn.Module):
@@ -168,15 +168,15 @@ class ARRCOC(nn.Module):
         self.realizer = RelevanceRealizer(size)
 
     def relevance(self, features: Tensor, queries: Tensor) -> Tensor:
-        """How much each patch matters to the queries, from 0 to 1 (batch, patches)."""
+        """The relevance of each patch to the queries, from 0 to 1 (batch, patches)."""
         maps = torch.stack(self.knowing(features, queries), dim=1)
         counts = self.balancer(maps, queries.mean(1))
         return normalised((counts.unsqueeze(-1) * maps).sum(1))
 
     def forward(self, images: Tensor, queries: Tensor) -> Tensor:
         features = self.backbone(images)
-        kept = self.allocator(features, self.relevance(features, queries))
-        return self.realizer(kept, queries.mean(1))
+        selected = self.allocator(features, self.relevance(features, queries))
+        return self.realizer(selected, queries.mean(1))
 
 
 def samples(size: Size, batch: int, device: str) -> tuple[Tensor, Tensor]:
@@ -197,7 +197,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[ARRCOC, list[tuple[Tensor, Tensor]]]:
-    """The model, and calls of three batch sizes, of which one is 1."""
+    """Returns the model and calls of three batch sizes, one of them 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
     usual = (spec.batch, 1, spec.batch + 1, spec.batch)

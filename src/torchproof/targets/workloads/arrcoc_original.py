@@ -1,9 +1,9 @@
-"""The model of `arrcoc` as such models are often written.
+"""The model of `arrcoc` before the fixes, as such models are often written.
 
-Scores are normalised over the whole batch, behind a test for equal scores that needs
-their values in Python. The number of kept patches is read out of a tensor. `forward`
-builds its constants as tensors on the CPU. Patches are kept by index alone, so the
-answer's gradient never reaches the scorers and the balancer.
+It normalises scores over the whole batch, after a test for equal scores that reads
+their values in Python. It reads the number of selected patches out of a tensor. Its
+`forward` creates constants as tensors on the CPU. It selects patches only by index, so
+the gradient of the answer never reaches the scorers and the balancer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchproof.targets.workloads.arrcoc_scorers import SOBEL, TINY, precise
 
 
 def normalised(scores: Tensor) -> Tensor:
-    """Scores (batch, patches) from 0 to 1."""
+    """Scores (batch, patches), scaled to the range 0 to 1."""
     low, high = scores.min(), scores.max()
     if high == low:
         return torch.zeros_like(scores)
@@ -26,7 +26,7 @@ def normalised(scores: Tensor) -> Tensor:
 
 
 class SalienceScorer(nn.Module):
-    """Features (batch, patches, dim) -> edge strength in the square of patches."""
+    """Features (batch, patches, dim) -> edge strength on the grid (batch, patches)."""
 
     def __init__(self, dim: int, side: int) -> None:
         super().__init__()
@@ -44,8 +44,8 @@ class SalienceScorer(nn.Module):
 
 
 class QueryContentScorer(arrcoc_scorers.QueryContentScorer):
-    """Queries (batch, queries, dim), content (batch, patches, dim) -> what share of a
-    query's attention each patch gets (batch, queries, patches)."""
+    """Queries (batch, queries, dim), content (batch, patches, dim) -> the share of each
+    query's attention for each patch (batch, queries, patches)."""
 
     def forward(self, queries: Tensor, content: Tensor) -> Tensor:
         fit = self.query(queries) @ self.content(content).transpose(1, 2)
@@ -74,7 +74,7 @@ class KnowingModule(nn.Module):
 
 class RelevanceAllocator(nn.Module):
     """Features (batch, patches, dim) and their relevance (batch, patches) -> the
-    most relevant ones (batch, kept, dim)."""
+    most relevant features (batch, kept, dim)."""
 
     share: Tensor
 
@@ -84,8 +84,8 @@ class RelevanceAllocator(nn.Module):
         self.register_buffer("share", share, persistent=False)
 
     def forward(self, features: Tensor, relevance: Tensor) -> Tensor:
-        kept = int(torch.round(self.share * relevance.shape[1]))
-        where = relevance.topk(kept, dim=-1).indices
+        count = int(torch.round(self.share * relevance.shape[1]))
+        where = relevance.topk(count, dim=-1).indices
         where = where.unsqueeze(-1).expand(-1, -1, features.shape[-1])
         return features.gather(1, where)
 
@@ -103,15 +103,15 @@ class ARRCOC(nn.Module):
         self.realizer = arrcoc.RelevanceRealizer(size)
 
     def relevance(self, features: Tensor, queries: Tensor) -> Tensor:
-        """How much each patch matters to the queries, from 0 to 1 (batch, patches)."""
+        """The relevance of each patch to the queries, from 0 to 1 (batch, patches)."""
         maps = torch.stack(self.knowing(features, queries), dim=1)
         counts = self.balancer(maps, queries.mean(1))
         return normalised((counts.unsqueeze(-1) * maps).sum(1))
 
     def forward(self, images: Tensor, queries: Tensor) -> Tensor:
         features = self.backbone(images)
-        kept = self.allocator(features, self.relevance(features, queries))
-        return self.realizer(kept, queries.mean(1))
+        selected = self.allocator(features, self.relevance(features, queries))
+        return self.realizer(selected, queries.mean(1))
 
 
 work = synthetic.images
@@ -124,7 +124,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[ARRCOC, list[tuple[Tensor, Tensor]]]:
-    """The model, and calls of three batch sizes, of which one is 1."""
+    """Returns the model and calls of three batch sizes, one of them 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
     usual = (spec.batch, 1, spec.batch + 1, spec.batch)

@@ -1,8 +1,8 @@
-"""Three views of an image's patches: information, salience, and fit to a query.
+"""Three scores for the patches of an image: information, salience, and fit to a query.
 
-Each scorer gives every patch a number and has something to learn: which channels
-count, or how queries meet content. `KnowingModule` brings each of the three maps to
-the range 0 to 1 sample by sample, so that a score does not depend on its batch.
+Each scorer has trainable weights: which channels count, or how queries match content.
+`KnowingModule` scales each of the three maps to the range 0 to 1 for each sample, so
+that a score does not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TINY = 1e-8
 
 @dataclass(frozen=True)
 class Size:
-    """The features scored: a square of `side` x `side` patches with `dim` channels."""
+    """The scored features: a grid of `side` x `side` patches with `dim` channels."""
 
     side: int
     dim: int
@@ -36,12 +36,12 @@ SIZES = {
 
 
 def precise(x: Tensor) -> Tensor:
-    """At least float32: bfloat16 has steps of 0.03 where the entropy of a patch is."""
+    """Converts to float32 or more: bfloat16 resolves a patch's entropy only to 0.03."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def normalised(scores: Tensor) -> Tensor:
-    """Each sample's scores (batch, patches) from 0 to 1; equal scores become 0."""
+    """Scales each sample's scores (batch, patches) to 0..1; equal scores become 0."""
     low, high = scores.amin(-1, keepdim=True), scores.amax(-1, keepdim=True)
     return (scores - low) / (high - low).clamp_min(TINY)
 
@@ -59,14 +59,14 @@ class InformationScorer(nn.Module):
 
 
 class SalienceScorer(nn.Module):
-    """Features (batch, patches, dim) -> edge strength in the square of patches."""
+    """Features (batch, patches, dim) -> edge strength on the grid (batch, patches)."""
 
     kernels: Tensor
 
     def __init__(self, dim: int, side: int) -> None:
         super().__init__()
         self.side = side
-        # Learned and not the mean: after a LayerNorm the mean of the channels is 0.
+        # Learned, because after a LayerNorm the mean of the channels is always 0.
         self.channel_mix = nn.Linear(dim, 1, bias=False)
         horizontal = torch.tensor(SOBEL)
         kernels = torch.stack((horizontal, horizontal.T))  # (2, 3, 3)
@@ -75,17 +75,17 @@ class SalienceScorer(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         plane = self.channel_mix(features).transpose(1, 2)  # (batch, 1, patches)
         plane = plane.unflatten(-1, (self.side, self.side))
-        # The border repeated: with zeros around it, every border were an edge.
+        # Repeat the border: with zero padding, every border would be an edge.
         plane = F.pad(precise(plane), (1, 1, 1, 1), mode="replicate")
-        # Inductor mistakes the strides of a convolution on a batch of any size.
+        # For a convolution with an unbacked batch, Inductor assumes wrong strides.
         windows = plane.unfold(2, 3, 1).unfold(3, 3, 1)  # (batch, 1, side, side, 3, 3)
         slopes = torch.einsum("nchwij,kij->nkhw", windows, precise(self.kernels))
         return (slopes.square().sum(1) + TINY).sqrt().flatten(1)
 
 
 class QueryContentScorer(nn.Module):
-    """Queries (batch, queries, dim), content (batch, patches, dim) -> what share of a
-    query's attention each patch gets (batch, queries, patches)."""
+    """Queries (batch, queries, dim), content (batch, patches, dim) -> the share of each
+    query's attention for each patch (batch, queries, patches)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[KnowingModule, list[tuple[Tensor, Tensor]]]:
-    """The knowing module, and calls of three batch sizes, of which one is 1."""
+    """Returns the module and calls of three batch sizes, one of them 1."""
     torch.manual_seed(0)
     spec = SIZES[size]
     usual = (spec.batch, 1, spec.batch + 1, spec.batch)

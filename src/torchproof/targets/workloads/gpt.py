@@ -1,11 +1,11 @@
 """A pre-norm GPT from 1M to 127B parameters; one graph for any batch and length.
 
-Attention is SDPA or FlexAttention, either with an optional sliding window, and there is
-no positional embedding. The sizes from `small` to `100b` are a ladder; their names are
-nominal and the registry has the exact counts. Weights are built in their type on their
-device, layer by layer; on the meta device they take no memory.
+Attention is SDPA or FlexAttention, each with an optional sliding window. There is no
+positional embedding. The names of the sizes are nominal; the registry lists the exact
+parameter counts. `make` creates the weights layer by layer with their final dtype and
+device; on the meta device they take no memory.
 
-Weights in FP8 and layers split over several GPUs are left for later.
+FP8 weights and layers split over several GPUs are not supported.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from torchproof.targets.workloads.synthetic import (
 
 ATTENTIONS = ("sdpa", "flex")
 
-# Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens and
-# compiles a sequence that fits into one block apart from all longer ones. Where no
-# code is generated for it, it holds the score of every pair of tokens in memory.
+# Batch and sequence of the calls. FlexAttention works in blocks of 128 tokens, and
+# compiles a separate graph for sequences that fit into one block. Uncompiled, it keeps
+# the score of every pair of tokens in memory, so its sequences are limited.
 SHAPES = [(8, 1024), (4, 2048), (2, 4096), (2, 8192), (1, 12288), (1, 16384)]
 TINY_SHAPES = [(4, 160), (1, 192), (3, 144), (1, 256), (2, 200), (8, 136)]
 LONGEST_WITH_FLEX = 4096
@@ -41,7 +41,7 @@ LONGEST_WITH_FLEX = 4096
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of one decoder; its MLP is four times as wide as the rest."""
+    """The dimensions of one decoder. The MLP is four times as wide as `dim`."""
 
     layers: int
     dim: int
@@ -65,7 +65,7 @@ SIZES = {
 
 
 class Attention(nn.Module):
-    """Causal attention; `mask` says what else is hidden, None that nothing is."""
+    """Causal attention. `mask` None means a plain causal mask."""
 
     def __init__(self, dim: int, heads: int, *, dtype: torch.dtype) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Token ids (batch, sequence) -> logits (batch, sequence, vocabulary).
 
-    With a `window` a token sees itself and the `window - 1` tokens before it.
+    With a `window`, a token attends to itself and the `window - 1` tokens before it.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(size.dim, size.vocabulary, bias=False, dtype=dtype)
 
     def mask(self, length: int, device: torch.device) -> Tensor | BlockMask | None:
-        """What is visible in a sequence of this length, for every layer."""
+        """The attention mask for a sequence of this length, shared by all layers."""
         if self.attention == "sdpa" and self.window is None:
             return None
         window = length if self.window is None else self.window
@@ -141,7 +141,7 @@ class GPT(nn.Module):
         return visible(place, place, place[:, None], place[None, :])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # Part of the graph: a block mask from outside would compile its length in.
+        # Build the mask inside the graph: a block mask as an input fixes the length.
         mask = self.mask(tokens.shape[1], tokens.device)
         x = self.embedding(tokens)
         for block in self.blocks:
@@ -162,11 +162,11 @@ def make(
     attention: str = "sdpa",
     window: int | None = None,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
-    """The model and calls of several shapes, marked as such.
+    """Returns the model and calls of several shapes, marked as dynamic.
 
-    A given batch or sequence is that of every call. Weights need gradients only in
-    training. FlexAttention has no backward on the CPU: training there, SDPA takes its
-    place, with the same window as a dense mask.
+    `batch` and `sequence` apply to every call. Weights require gradients only in
+    training. FlexAttention has no backward on the CPU, so training on the CPU uses
+    SDPA with the same window as a dense mask.
     """
     torch.manual_seed(0)
     if attention not in ATTENTIONS:

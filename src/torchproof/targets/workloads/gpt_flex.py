@@ -1,6 +1,6 @@
 """The decoder of `gpt` with FlexAttention and a sliding window.
 
-On the CPU, where FlexAttention has no backward, it trains with a dense mask instead.
+FlexAttention has no backward on the CPU, so training on the CPU uses a dense mask.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[gpt.GPT, list[tuple[Tensor]]]:
-    """The model and calls of `gpt.make`; the window is shorter than their sequences."""
+    """Returns the model and calls of `gpt.make`, with a window for attention."""
     window = 64 if size == "tiny" else 512
     return gpt.make(
         size,

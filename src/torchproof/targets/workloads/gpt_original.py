@@ -1,7 +1,7 @@
-"""The decoder of `gpt` as it is often written.
+"""The decoder of `gpt` before the fixes, as such models are often written.
 
-It logs from `forward`, reads tensors back into Python, branches on their values and
-keeps Python state between calls. Eager runs it well; `torch.compile` does not.
+Its `forward` logs, reads tensors back into Python, branches on their values and keeps
+Python state between calls. This works in eager mode, but not with `torch.compile`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
-    """The model and twelve calls of one shape."""
+    """Returns the model and twelve calls of one shape."""
     torch.manual_seed(0)
     spec = gpt.SIZES[size]
     usual_batch, usual_sequence = (4, 64) if size == "tiny" else gpt.SHAPES[0]

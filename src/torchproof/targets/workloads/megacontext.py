@@ -1,8 +1,8 @@
-"""MegaContext: a GPT that reads a focused mix of tokens and gists of its past.
+"""MegaContext: a GPT that reads a mix of tokens and gists (summaries) of its past.
 
-GistNet sums up blocks of entries, LensNet scores which entries of a working context
-deserve more or less detail. Trained, it is a micro-step; else a session. Both compile
-their nets with CUDA graphs, by the rules that `megacontext_graphs` states.
+GistNet summarises blocks of entries. LensNet scores which entries of a working context
+need more or less detail. With `train` it is a training micro-step, otherwise a session.
+Both compile their nets with CUDA graphs, by the rules in `megacontext_graphs`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def make(
     compile_training: bool = True,
     compile_inference: bool = True,
 ) -> tuple[step.MicroStep | session.Session, list[tuple[Any, ...]]]:
-    """The micro-step and a batch of each width; or a session, a prompt and its steps.
+    """Returns the micro-step and a batch of each width, or a session and its calls.
 
-    The last two are gates, one for each: where one is closed, nothing is compiled, and
-    the micro-step can be compiled as a whole.
+    Set `compile_training` or `compile_inference` to False to turn the workload's own
+    torch.compile off, for example to compile the micro-step as a whole.
     """
     torch.manual_seed(0)
     spec = SIZES[size]

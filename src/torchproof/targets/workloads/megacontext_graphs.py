@@ -1,24 +1,24 @@
-"""MegaContext's nets as CUDA graphs, and the one way to call them.
+"""Compiles the nets of MegaContext with CUDA graphs, and is the only way to call them.
 
-A graph writes its outputs, and what it saves for its backward, into the same memory at
-each replay. What must hold for that to be safe:
+At each replay, a CUDA graph writes its outputs and the tensors saved for backward into
+the same memory. This is safe under the following rules:
 
-- LensNet, GistNet and the base net are called through `region`, and through nothing
-  else: inside a step, and counted there (`torchproof.step.stats()`).
-- A micro-step is one step, from its first forward to the end of the backward that
-  follows; each call of a session is one, with all its tokens. A step is marked once, at
-  its beginning. No mark stands between a forward and its backward: it would give up
-  what the forward saved, and copies of outputs cannot bring that back.
-- What outlives a step is copied by `keep`, once, at one place each: the output of a
-  call, here; the scores a session holds, in `Session.refocus`. The allocator gets
-  numbers, the drift of the policy is computed from copies, and telemetry is counts.
-- Gradients that a graph has made lie in its memory too. Those that are still there when
-  a micro-step begins, as they add up over several, are copied before its mark.
+- LensNet, GistNet and the base net are called only through `region`, inside a step,
+  which counts the calls (`torchproof.step.stats()`).
+- A micro-step is one step, from its first forward to the end of its backward. Each call
+  of a session is one step, with all its tokens. A step is marked once, at its start.
+  There is no mark between a forward and its backward: a mark would free the tensors
+  saved for backward, and copies of the outputs do not replace them.
+- `keep` copies each value that outlives a step, at one place: the output of a call,
+  here; the scores that a session keeps, in `Session.refocus`. The allocator takes
+  Python numbers, the drift uses the copies, and telemetry is only counts.
+- Gradients computed by a graph are in its memory too. If gradients accumulate over
+  several micro-steps, they are copied before the mark of the next one.
 
-Each shape is a graph of its own. So shapes are filled up to few: widths to a multiple
-of `Size.grain`, a smaller batch to the full one, one block of entries to two. What
-fills up is masked or cut off and changes no answer. The compiler sees sizes that vary,
-and never a size of 1, which it would compile apart.
+Each shape needs its own graph. Padding reduces the number of shapes: widths to a
+multiple of `Size.grain`, a smaller batch to the full batch, one block to two. Padding
+is masked or cut off, and changes no result. The compiler sees dynamic sizes, and never
+a size of 1, which it would specialise on.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from torchproof.targets.workloads import megacontext_step as micro_step
 from torchproof.targets.workloads import synthetic
 from torchproof.targets.workloads.megacontext_nets import Size
 
-LEAST = 2  # the smallest size that is not compiled apart
+LEAST = 2  # the smallest size that torch does not specialise on
 
 
 def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., Any]:
-    """A function on the nets, compiled with CUDA graphs and called in a step.
+    """Compiles a function with CUDA graphs, to be called in a step.
 
-    `varying` says of each tensor it takes which dimensions vary.
+    `varying` lists the dynamic dimensions of each tensor argument.
     """
     compiled = torch.compile(fn, mode="reduce-overhead")
 
     @functools.wraps(fn)
     def call(*tensors: Tensor) -> Any:
-        if not torch.compiler.is_compiling():  # else it is part of a larger graph
+        if not torch.compiler.is_compiling():  # otherwise part of a larger graph
             for tensor, dimensions in zip(tensors, varying, strict=True):
                 for dimension in dimensions:
                     synthetic.any_length(tensor, dimension=dimension)
@@ -59,7 +59,7 @@ def region(fn: Callable[..., Any], *varying: tuple[int, ...]) -> Callable[..., A
 
 
 class MicroStep(micro_step.MicroStep):
-    """The micro-step for batches of up to `batch` samples, filled up to that."""
+    """The micro-step for batches of up to `batch` samples, padded to that size."""
 
     compiles_itself = True
 
@@ -75,14 +75,14 @@ class MicroStep(micro_step.MicroStep):
         with torchproof.step(parameters=self.parameters()) as begun:
             loss, nll, scores = super().forward(*self.filled(tokens, entries))
             real = nll[:samples], scores[:samples, :, :width]
-            kept: micro_step.Output = begun.keep(micro_step.Output(loss, *real))
-            return kept
+            output: micro_step.Output = begun.keep(micro_step.Output(loss, *real))
+            return output
 
     def filled(self, tokens: Tensor, entries: Tensor) -> tuple[Tensor, Tensor]:
-        """Samples and entries that are filler, behind those that are not."""
+        """Pads samples and entries at the end."""
         missing = self.batch - len(tokens)
         if missing < 0:
-            raise ValueError(f"a batch of {len(tokens)}: at most {self.batch} here")
+            raise ValueError(f"batch {len(tokens)} is larger than {self.batch}")
         wider = -entries.shape[2] % self.size.grain
         rows = F.pad(entries, (0, wider, 0, 0, 0, missing), value=-1)
         return F.pad(tokens, (0, 0, 0, missing)), rows
@@ -105,7 +105,7 @@ class MicroStep(micro_step.MicroStep):
 
 
 class Session(session.Session):
-    """The session, each call of which is a step."""
+    """A session in which each call is one step."""
 
     compiles_itself = True
 
@@ -120,8 +120,8 @@ class Session(session.Session):
             return logits
 
     def keep(self, value: Tensor) -> Tensor:
-        kept: Tensor = torchproof.step.keep(value)
-        return kept
+        copy: Tensor = torchproof.step.keep(value)
+        return copy
 
     def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
         missing = max(LEAST - len(groups), 0)

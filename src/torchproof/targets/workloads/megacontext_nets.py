@@ -1,8 +1,8 @@
-"""The three nets of MegaContext: base GPT, GistNet and LensNet, on one kind of block.
+"""The three nets of MegaContext: base GPT, GistNet and LensNet, with the same block.
 
-A sequence is a tree: its token embeddings are level 0, and every further level has one
-gist for `block` entries of the level below. All levels of a sequence lie one after the
-other in a pool; a working context is a row of indices into it, filled up with -1.
+A sequence is a tree: its token embeddings are level 0, and each higher level has one
+gist for `block` entries of the level below. A pool holds all levels of a sequence one
+after the other. A working context is a row of indices into the pool, padded with -1.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Size:
     heads: int
     vocabulary: int
     length: int  # tokens in a training sequence or a prompt
-    block: int  # entries one gist stands for
+    block: int  # entries that one gist represents
     recent: int  # tokens at the end that are never collapsed
     batch: int
-    variants: int = 1  # random working contexts of a sample, beside its tail
-    level_2_share: float = 0.1  # of the random ones, how many hold a gist of gists
+    variants: int = 1  # random working contexts of a sample, in addition to its tail
+    level_2_share: float = 0.1  # the share of random contexts with gists of gists
     refocus_every: int = 32  # tokens
-    grain: int = 128  # CUDA graphs are as wide as a multiple of it
+    grain: int = 128  # the width of a CUDA graph is a multiple of this
 
     @property
     def head_dim(self) -> int:
@@ -69,15 +69,15 @@ SIZES = {
 
 
 def norm(x: Tensor) -> Tensor:
-    """Root mean square norm without weights."""
+    """RMS norm without weights."""
     return F.rms_norm(x, (x.shape[-1],))
 
 
 def rotation(positions: Tensor, head_dim: int, spans: Tensor | None = None) -> Rotation:
-    """Rotary angles of positions (batch, length).
+    """Rotary cosines and sines of positions (batch, length).
 
-    Where an entry stands for a whole span its position is blurred: the wider the span,
-    the more of the fast frequencies fade out.
+    An entry that represents a whole span has no exact position. `spans` damps the high
+    frequencies: the wider the span, the more of them.
     """
     half = head_dim // 2
     exponents = torch.arange(half, device=positions.device) / half
@@ -91,14 +91,14 @@ def rotation(positions: Tensor, head_dim: int, spans: Tensor | None = None) -> R
 
 
 def rotate(x: Tensor, turn: Rotation) -> Tensor:
-    """Turn queries or keys (batch, heads, length, head_dim), half against half."""
+    """Rotates queries or keys (batch, heads, length, head_dim), half against half."""
     cos, sin = (part.to(x.dtype) for part in turn)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
 
 
 class Block(nn.Module):
-    """Causal attention with normed queries and keys, and a squared-ReLU MLP."""
+    """Causal attention with normalised queries and keys, and a squared-ReLU MLP."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(size.dim, size.vocabulary, bias=False)
 
     def forward(self, x: Tensor, turn: Rotation, at: Tensor | None = None) -> Tensor:
-        """At all entries, or at one in each row, `at` (batch,): (batch, vocabulary)."""
+        """Logits at all entries; with `at` (batch,), at one entry of each row."""
         x = norm(x)
         for block in self.blocks:
             x = block(x, turn)
@@ -159,9 +159,9 @@ class GistNet(nn.Module):
         )
 
     def forward(self, x: Tensor, counts: Tensor | None = None) -> Tensor:
-        """`counts` (blocks,): how many entries of a block exist; all if not given.
+        """`counts` (blocks,) is the number of valid entries of each block; None: all.
 
-        What is missing lies behind what exists, where causal attention does not look.
+        Missing entries are at the end of a block, so causal attention ignores them.
         """
         places = torch.arange(x.shape[1], device=x.device)
         turn = rotation(places[None], self.head_dim)
@@ -169,17 +169,17 @@ class GistNet(nn.Module):
             x = block(x, turn)
         if counts is None:
             return self.head(x.mean(dim=1))
-        kept = torch.where((places < counts[:, None])[..., None], x, 0.0)
-        return self.head(kept.sum(dim=1) / counts[:, None].to(x.dtype))
+        masked = torch.where((places < counts[:, None])[..., None], x, 0.0)
+        return self.head(masked.sum(dim=1) / counts[:, None].to(x.dtype))
 
 
 def feature(dim: int) -> nn.Sequential:
-    """A net for one number."""
+    """An MLP that embeds one number."""
     return nn.Sequential(nn.Linear(1, dim), nn.SiLU(), nn.Linear(dim, dim))
 
 
 class LensNet(nn.Module):
-    """A score in [-1, 1] for each entry: above zero expand it, below collapse it."""
+    """A score in [-1, 1] for each entry: expand it if positive, else collapse it."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -208,12 +208,12 @@ class LensNet(nn.Module):
         return torch.tanh(self.head(torch.cat((x, side), dim=-1))).squeeze(-1)
 
     def farthest(self, positions: Tensor) -> Tensor:
-        """Row by row: what else is in the batch does not change a score."""
+        """The largest position of each row, so that a score ignores the other rows."""
         return positions.amax(dim=-1, keepdim=True)
 
 
 class Nets(nn.Module):
-    """The three nets, trained and kept together."""
+    """The three nets, which are trained together."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -223,18 +223,18 @@ class Nets(nn.Module):
 
 
 class Context(NamedTuple):
-    """Working contexts read from a pool, one in a row."""
+    """Working contexts read from a pool, one per row."""
 
     x: Tensor  # (batch * rows, width, dim)
-    positions: Tensor  # (batch * rows, width), the middle of what an entry stands for
+    positions: Tensor  # (batch * rows, width), the middle of the span of an entry
     levels: Tensor  # (batch * rows, width)
     turn: Rotation
-    present: Tensor  # (batch, rows, width), false where a row is filled up
-    ends: Tensor  # (batch, rows, width), the first token behind an entry
+    present: Tensor  # (batch, rows, width), false for padding
+    ends: Tensor  # (batch, rows, width), the first token after an entry
 
 
 def read(pool: Tensor, entries: Tensor, tokens: int, size: Size) -> Context:
-    """Rows of slots (batch, rows, width) of pools (batch, slots, dim).
+    """Reads rows of slots (batch, rows, width) from pools (batch, slots, dim).
 
     The first `tokens` slots are level 0. All rows of all samples become one batch.
     """

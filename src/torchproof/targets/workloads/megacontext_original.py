@@ -1,12 +1,12 @@
-"""MegaContext as it was first compiled: net by net, sample by sample.
+"""MegaContext before the fixes: it compiles net by net and runs sample by sample.
 
-Static shapes meet a working context that changes its width with every edit, so LensNet
-and GistNet are compiled again and again, until the limit. In a session LensNet takes
-the working context as an object, whose Python fields are compiled in. The base model
-that runs is the one the controller got before it was compiled. A step is marked before
-every GistNet forward, though earlier ones still await their backward; LensNet's scores
-are held across calls without a copy. What fills a row up is in front of it and is not
-masked, distances are normalised over the batch, and two nets are never trained.
+It compiles with static shapes, but each edit changes the width of the working context,
+so LensNet and GistNet recompile up to the limit. In a session, LensNet takes the
+context as an object, and Dynamo guards its Python fields. The controller holds the base
+model from before compiling, so the base model runs eager. It marks a step before every
+GistNet forward although earlier ones still need their backward, and keeps LensNet's
+scores without a copy. It pads rows on the left without a mask, normalises distances
+over the whole batch, and never trains two of the nets.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Controller:
         return self.base(x, turn, at)
 
     def remember(self, scores: Tensor) -> None:
-        """How far the policy has moved since it was asked last."""
+        """Stores the scores, and how far their mean moved since the last call."""
         if self.last_scores is not None:
             self.drift = scores.detach().mean() - self.last_scores.mean()
         self.last_scores = scores.detach()
@@ -168,7 +168,7 @@ class MicroStep(nn.Module):
 
 
 def stack(rows: list[dict[str, Any]], width: int) -> dict[str, Any]:
-    """Rows of any width as one batch, each at the end of its row, zeros before it."""
+    """Stacks rows of any width into one batch, with zeros on the left."""
 
     def stacked(parts: list[Tensor], *features: int) -> Tensor:
         padding = [
@@ -186,7 +186,7 @@ def stack(rows: list[dict[str, Any]], width: int) -> dict[str, Any]:
 
 
 class Session(session.Session):
-    """The session on the controller's nets, at the width the context has."""
+    """A session with the controller's nets, at the current width of the context."""
 
     compiles_itself = True
     context: SessionContext
@@ -222,7 +222,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[MicroStep | Session, list[tuple[Any, ...]]]:
-    """The micro-step and a batch of each width; or a session with its prompt."""
+    """Returns the micro-step and a batch of each width, or a session and its calls."""
     torch.manual_seed(0)
     spec = SIZES[size]
     length = sequence or spec.length
@@ -230,8 +230,8 @@ def make(
     with torch.device(device):
         if train:
             micro_step = MicroStep(spec).to(dtype).train()
-            given = step.batches(spec, length, batch, device)
-            return micro_step, list(given)
+            batches = step.batches(spec, length, batch, device)
+            return micro_step, list(batches)
         session.assert_one(batch)
         one = Session(spec, length, dtype)
         return one, session.calls(spec, length, device)

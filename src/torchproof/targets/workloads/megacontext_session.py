@@ -1,7 +1,7 @@
-"""A MegaContext inference session whose working context is refocused as it grows.
+"""A MegaContext inference session, which refocuses its working context as it grows.
 
-The context is edited in Python; LensNet and the base net see it filled up to the
-budget, so that each of them has one shape, whatever the width of the context.
+Python code edits the context. LensNet and the base net take it padded to the budget, so
+that each of them has one shape for every width of the context.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STEPS = 8
 
 @dataclass(frozen=True)
 class Allocator:
-    """Edits a working context, by the scores of its entries or by their age."""
+    """Edits a working context by the scores of its entries or by their age."""
 
     budget: int
     recent: int
@@ -29,9 +29,9 @@ class Allocator:
     most_edits: int = 4
 
     def refocus(self, context: WorkingContext, scores: list[float]) -> int:
-        """Collapse what is scored lowest, then expand what is scored highest.
+        """Collapses the entries with the lowest scores, expands those with the highest.
 
-        Returns the number of edits, of which at most half are collapses.
+        Returns the number of edits. At most half of `most_edits` are collapses.
         """
         block = context.block
         collapses = self.collapses(context, scores)[: self.most_edits // 2]
@@ -39,7 +39,7 @@ class Allocator:
         room = (self.budget - len(context)) // (block - 1) + len(collapses)
         expansions = [p for p in self.expansions(context, scores) if p not in gone]
         expansions = expansions[: min(room, self.most_edits - len(collapses))]
-        # From the back, so that the places in front stay where they are.
+        # Edit from the end, so that earlier places stay valid.
         for place in sorted([*collapses, *expansions], reverse=True):
             if place in gone:
                 context.collapse(place)
@@ -65,7 +65,7 @@ class Allocator:
         return sorted(places, key=scores.__getitem__, reverse=True)
 
     def shrink(self, context: WorkingContext) -> None:
-        """Collapse the oldest entries until the budget holds."""
+        """Collapses the oldest entries until the context fits the budget."""
         while len(context) > self.budget:
             context.collapse(context.collapsible(self.recent)[0])
 
@@ -73,7 +73,7 @@ class Allocator:
 class Session(nn.Module):
     """New tokens (new,) -> logits (vocabulary,) for the token that follows them.
 
-    The first call takes the prompt. The state of the session lives in the object.
+    The first call takes the prompt. The object holds the state of the session.
     """
 
     pool: Tensor
@@ -84,8 +84,8 @@ class Session(nn.Module):
         self.nets = Nets(size)
         whole = size.block**LEVELS
         self.limit = -(-(prompt + STEPS * size.refocus_every) // whole) * whole
-        # The least a context can shrink to: gists of gists, and at the end of each
-        # level a block that is not complete.
+        # The smallest possible context: gists of gists, and an incomplete block at the
+        # end of each level.
         least = self.limit // whole + (LEVELS + 1) * size.block + size.recent
         budget = max(int(0.75 * prompt), least)
         self.allocator = Allocator(budget, size.recent)
@@ -97,28 +97,28 @@ class Session(nn.Module):
         self.to(dtype).eval()
 
     def restart(self) -> None:
-        """Forget everything: the next call takes a prompt."""
+        """Clears the state: the next call takes a prompt."""
         self.pool.zero_()
         self.context = self.empty_context()
-        self.unfocused = 0  # tokens since the last look at the scores
-        self.scores: Tensor | None = None  # of the last look
-        self.drift: Tensor | None = None  # of their mean, since the look before
+        self.unfocused = 0  # tokens since the last refocus
+        self.scores: Tensor | None = None  # of the last refocus
+        self.drift: Tensor | None = None  # the change of their mean
 
     def empty_context(self) -> WorkingContext:
         return WorkingContext(self.size.block)
 
     def compile_nets(self) -> None:
-        """Nothing, here; called before the weights get their type."""
+        """Does nothing here. A subclass compiles; the weights get their dtype later."""
 
     def keep(self, value: Tensor) -> Tensor:
-        """What is held from one call to the next."""
+        """A value that the session keeps between calls; a subclass copies it."""
         return value
 
     @torch.no_grad()
     def forward(self, tokens: Tensor) -> Tensor:
         if self.context.tokens + len(tokens) > self.limit:
             raise ValueError(f"a session of {self.limit} tokens is full")
-        # A prompt is taken in whole, what follows it token by token.
+        # Append a prompt as a whole, and later tokens one by one.
         for piece in tokens.split(1) if self.context.tokens else [tokens]:
             self.append(piece)
             if self.unfocused >= self.size.refocus_every:
@@ -134,15 +134,15 @@ class Session(nn.Module):
         self.unfocused += len(tokens)
 
     def summarise(self, first: int) -> None:
-        """Make the gists over the tokens from `first` on; the last may be partial."""
+        """Computes the gists from token `first` on; the last gist may be partial."""
         block, nodes = self.size.block, self.context.tokens
         start, slots = 0, self.limit
         for _ in range(LEVELS):
             level = self.pool[start : start + slots].unflatten(0, (-1, block))
             first, stop = first // block, -(-nodes // block)
-            left = nodes - block * torch.arange(first, stop, device=level.device)
+            remaining = nodes - block * torch.arange(first, stop, device=level.device)
             start, slots, nodes = start + slots, slots // block, stop
-            gists = self.gist(level[first:stop], left.clamp(max=block))
+            gists = self.gist(level[first:stop], remaining.clamp(max=block))
             self.pool[start + first : start + stop] = gists
 
     def refocus(self) -> None:
@@ -158,11 +158,11 @@ class Session(nn.Module):
         return self.predict(self.pool, self.entries(), last)
 
     def entries(self) -> Tensor:
-        """The slots of the context, filled up to the budget."""
+        """The slots of the context, padded to the budget."""
         slots = filled(self.context.slots(self.limit), self.allocator.budget)
         return torch.tensor(slots, device=self.pool.device)
 
-    # -- the nets, each with what is computed around it --------------------------------
+    # -- the nets, each with its pre- and postprocessing -------------------------------
 
     def gist(self, groups: Tensor, counts: Tensor) -> Tensor:
         gists: Tensor = self.nets.gist(groups, counts)
@@ -175,7 +175,7 @@ class Session(nn.Module):
         return self.nets.lens(x, positions, levels, context.turn)[0]
 
     def predict(self, pool: Tensor, entries: Tensor, last: Tensor) -> Tensor:
-        """The base net's logits (vocabulary,) behind the last entry."""
+        """The base net's logits (vocabulary,) after the last entry."""
         context = read(pool[None], entries[None, None], self.limit, self.size)
         return self.nets.base(context.x, context.turn, last)[0]
 
@@ -186,7 +186,7 @@ def assert_one(batch: int | None) -> None:
 
 
 def calls(size: Size, prompt: int, device: str) -> list[tuple[Tensor]]:
-    """A prompt and the tokens of the steps after it."""
+    """The calls of a session: a prompt, then the tokens of each step."""
     lengths = [prompt, *[size.refocus_every // 2] * STEPS]
     ordinary = size.vocabulary - RESERVED
     tokens = synthetic.token_ids(ordinary, 1, sum(lengths), device)[0]

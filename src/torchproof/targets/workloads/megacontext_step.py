@@ -1,7 +1,7 @@
-"""MegaContext's training micro-step, from tokens to both losses.
+"""The training micro-step of MegaContext, from tokens to both losses.
 
-What is collapsed in which working context is decided before, in Python, and comes in as
-indices; so the step sees tensors only and can be one graph.
+Python code decides in advance what each working context collapses, and passes it as
+indices. So the step takes only tensors and can be one graph.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Output(NamedTuple):
 class MicroStep(nn.Module):
     """Tokens (batch, length), working contexts (batch, contexts, width) -> losses.
 
-    A sample whose contexts are all filler adds nothing: it fills a batch up.
+    A sample whose contexts are all padding adds nothing to the loss.
     """
 
     def __init__(self, size: Size) -> None:
@@ -48,12 +48,12 @@ class MicroStep(nn.Module):
     def forward(self, tokens: Tensor, entries: Tensor) -> Output:
         pool = self.pool(tokens)
         loss, nll = self.predict(pool, entries, tokens)
-        # LensNet learns from what the gists are worth, it does not shape them.
-        wrong, scores = self.score(pool.detach(), entries, tokens, nll.detach())
-        return Output(loss + LENS_WEIGHT * wrong, nll, scores)
+        # LensNet's loss does not train the gists.
+        lens_loss, scores = self.score(pool.detach(), entries, tokens, nll.detach())
+        return Output(loss + LENS_WEIGHT * lens_loss, nll, scores)
 
     def pool(self, tokens: Tensor) -> Tensor:
-        """Embeddings, gists and gists of gists: one GistNet call for each level."""
+        """Embeddings, gists and gists of gists, with one GistNet call per level."""
         level = self.nets.base.embedding(tokens)
         levels = [level]
         for _ in range(LEVELS):
@@ -67,7 +67,7 @@ class MicroStep(nn.Module):
         groups = level[:, : whole * block].unflatten(1, (whole, block))
         return self.gist(groups.flatten(0, 1)).unflatten(0, groups.shape[:2])
 
-    # -- the nets, each with what is computed around it --------------------------------
+    # -- the nets, each with its pre- and postprocessing -------------------------------
 
     def gist(self, groups: Tensor) -> Tensor:
         gists: Tensor = self.nets.gist(groups)
@@ -99,9 +99,9 @@ class MicroStep(nn.Module):
 def token_losses(
     logits: Tensor, tokens: Tensor, context: Context
 ) -> tuple[Tensor, Tensor]:
-    """At every entry, the loss of the token behind its span; and where there is one.
+    """The loss at each entry for the token after its span, and where that token exists.
 
-    Both (batch, contexts, width).
+    Both have the shape (batch, contexts, width).
     """
     ends, length = context.ends, tokens.shape[1]
     targets = tokens.gather(1, ends.clamp(max=length - 1).flatten(1)).flatten()
@@ -110,31 +110,31 @@ def token_losses(
 
 
 def is_recent(context: Context, length: int, size: Size) -> Tensor:
-    """Entries in that part of a sequence which every working context holds."""
+    """The entries at the end of a sequence, which every working context contains."""
     return context.ends > length - size.recent
 
 
 def mean_where(keep: Tensor, values: Tensor) -> Tensor:
-    """The mean along the last dimension of what is kept."""
-    kept = torch.where(keep, values, 0.0)
-    return kept.sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
+    """The mean over the last dimension of the values where `keep` is true."""
+    masked = torch.where(keep, values, 0.0)
+    return masked.sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
 
 
 def mean_of(values: Tensor, present: Tensor) -> Tensor:
-    """The mean over samples, or their contexts, without those that are all filler.
+    """The mean over samples, or over contexts, without those that are all padding.
 
-    What is computed of filler alone is zero.
+    The values of padding must be zero.
     """
     real = present.flatten(values.dim()).any(dim=-1)
     return values.sum() / real.sum().clamp(min=1)
 
 
 def lens_losses(wish: Tensor, nll: Tensor) -> Tensor:
-    """What LensNet should have wished for, of pairs of contexts (batch, contexts).
+    """LensNet's loss for each sample, from pairs of its contexts (batch, contexts).
 
-    Of two contexts of a sample the one that predicts worse should wish for more detail:
-    as a preference weighted by how much worse it is, and by a margin. On the whole the
-    wishes should cancel out, for the budget allows no more.
+    Of two contexts of a sample, the one that predicts worse should ask for more detail
+    (`wish`): a preference loss weighted by how much worse it is, and a margin loss. A
+    third term keeps the wishes near zero on average, because the budget is fixed.
     """
     worse = (nll[:, :, None] - nll[:, None, :]).clamp(min=0)
     ahead = wish[:, :, None] - wish[:, None, :]
@@ -147,11 +147,11 @@ def lens_losses(wish: Tensor, nll: Tensor) -> Tensor:
     return preference + RANK_WEIGHT * rank + BUDGET_WEIGHT * budget
 
 
-# -- what a micro-step is given --------------------------------------------------------
+# -- the inputs of a micro-step --------------------------------------------------------
 
 
 def widths(size: Size, length: int) -> list[int]:
-    """From 9/10 of a sequence to 3/4; each edit makes a context `block - 1` shorter."""
+    """Widths from 9/10 to 3/4 of a sequence; each edit removes `block - 1` entries."""
     edit = size.block - 1
     fewest, most = (-(-(length - int(share * length)) // edit) for share in (0.9, 0.75))
     return [length - edit * edits for edits in range(fewest, most + 1)]
@@ -160,7 +160,7 @@ def widths(size: Size, length: int) -> list[int]:
 def plan(
     size: Size, length: int, width: int, draw: random.Random
 ) -> list[WorkingContext]:
-    """Random working contexts of one sample that are at most `width` long."""
+    """Random working contexts of one sample, at most `width` long."""
     contexts = []
     for _ in range(size.variants):
         context = WorkingContext(size.block)
@@ -172,8 +172,8 @@ def plan(
         groups = [place for place in groups if context.entries[place].level == 0]
         if edits > len(groups):
             raise ValueError(
-                f"sequence {length}: too short for contexts of {width} entries, as"
-                f" {size.recent} recent tokens stay as they are"
+                f"sequence {length}: too short for contexts of {width} entries, because"
+                f" {size.recent} recent tokens are never collapsed"
             )
         for place in sorted(draw.sample(groups, max(edits, 0)), reverse=True):
             context.collapse(place)
@@ -184,7 +184,7 @@ def plan(
 def collapse_some_spans(
     context: WorkingContext, size: Size, draw: random.Random
 ) -> None:
-    """Gists of gists for some spans of a context of tokens; its last span stays."""
+    """Collapses random spans of a context of tokens to gists of gists."""
     whole = size.block**2
     spans = range(len(context) // whole - 1)
     chosen = draw.sample(spans, draw.randint(0, len(spans)))
@@ -196,7 +196,7 @@ def collapse_some_spans(
 
 
 def pack(plans: list[list[WorkingContext]], length: int, width: int) -> Tensor:
-    """Slots (batch, contexts, width); first of each sample the tail of its tokens."""
+    """Slots (batch, contexts, width); the first context of a sample is its tail."""
     tail = list(range(length - width, length))
     rows = [
         [tail, *(filled(context.slots(length), width) for context in contexts)]
@@ -212,23 +212,23 @@ def filled(slots: list[int], width: int) -> list[int]:
 def batches(
     size: Size, length: int, batch: int | None, device: str
 ) -> list[tuple[Tensor, list[list[WorkingContext]], int]]:
-    """Tokens, plans and width: every width once, the first again with a batch of 1."""
+    """Tokens, plans and width for each width, and the first width with a batch of 1."""
     draw = random.Random(0)
     ordinary = size.vocabulary - RESERVED
-    found = []
+    drawn = []
     every = widths(size, length)
     counts = synthetic.sizes_of_calls(batch, [*[size.batch] * len(every), 1])
     for width, samples in zip([*every, every[0]], counts, strict=True):
         plans = [plan(size, length, width, draw) for _ in range(samples)]
         tokens = synthetic.token_ids(ordinary, samples, length, device)
-        found.append((tokens, plans, width))
-    return found
+        drawn.append((tokens, plans, width))
+    return drawn
 
 
 def calls(
     size: Size, length: int, batch: int | None, device: str
 ) -> list[tuple[Tensor, Tensor]]:
-    """Inputs of the micro-step, marked: batch and width vary."""
+    """The inputs of the micro-step, with batch and width marked as dynamic."""
     marked = []
     for tokens, plans, width in batches(size, length, batch, device):
         entries = pack(plans, length, width).to(device)
@@ -240,5 +240,5 @@ def calls(
 
 
 def optimizer(step: nn.Module) -> torch.optim.Optimizer:
-    """One for all three nets."""
+    """An optimizer for all three nets."""
     return torch.optim.AdamW(step.parameters(), lr=3e-4)

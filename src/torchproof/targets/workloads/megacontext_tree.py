@@ -1,4 +1,4 @@
-"""Which entries of the tree a working context holds, and the edits that change it."""
+"""The entries of a working context as nodes of a tree, and the edits that change it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torchproof.targets.workloads.megacontext_nets import LEVELS
 
 
 class Entry(NamedTuple):
-    """One node of the tree, counted within its level."""
+    """One node of the tree; `node` is its index within the level."""
 
     level: int
     node: int
 
 
 class WorkingContext:
-    """Entries that cover a sequence once, in order."""
+    """Entries that together cover a sequence exactly once, in order."""
 
     def __init__(self, block: int) -> None:
         self.block = block
@@ -26,22 +26,22 @@ class WorkingContext:
         return len(self.entries)
 
     def append(self, count: int) -> None:
-        """Tokens that follow, each an entry of its own."""
+        """Adds the next `count` tokens, each as its own entry."""
         added = range(self.tokens, self.tokens + count)
         self.entries += [Entry(0, node) for node in added]
         self.tokens += count
 
     def span(self, entry: Entry) -> range:
-        """The tokens an entry stands for."""
+        """The tokens that an entry represents."""
         width = self.block**entry.level
         return range(entry.node * width, (entry.node + 1) * width)
 
     def collapsible(self, recent: int) -> list[int]:
-        """Where `block` siblings begin that one gist can stand for.
+        """The places where `block` siblings begin that one gist can replace.
 
-        The last `recent` tokens are left out.
+        Excludes the last `recent` tokens.
         """
-        found = []
+        places = []
         for place in range(len(self.entries) - self.block + 1):
             first, last = self.entries[place], self.entries[place + self.block - 1]
             siblings = (
@@ -50,17 +50,17 @@ class WorkingContext:
                 and last == (first.level, first.node + self.block - 1)
             )
             if siblings and self.span(last).stop <= self.tokens - recent:
-                found.append(place)
-        return found
+                places.append(place)
+        return places
 
     def collapse(self, place: int) -> None:
-        """The siblings that begin here become the gist above them."""
+        """Replaces the siblings that begin here by their parent gist."""
         first = self.entries[place]
         parent = Entry(first.level + 1, first.node // self.block)
         self.entries[place : place + self.block] = [parent]
 
     def expand(self, place: int) -> None:
-        """A gist becomes the entries it stands for."""
+        """Replaces a gist by its child entries."""
         gist = self.entries[place]
         first = gist.node * self.block
         self.entries[place : place + 1] = [
@@ -68,7 +68,7 @@ class WorkingContext:
         ]
 
     def slots(self, tokens: int) -> list[int]:
-        """Indices into a pool with this many slots for tokens."""
+        """The indices of the entries in a pool with this many token slots."""
         return [self.slot(entry, tokens) for entry in self.entries]
 
     def slot(self, entry: Entry, tokens: int) -> int:

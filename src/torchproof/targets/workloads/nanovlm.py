@@ -1,8 +1,8 @@
-"""A vision-language model that takes tensors only: one graph for every shape.
+"""A vision-language model that takes only tensors: one graph for every shape.
 
-A vision transformer, a pixel-shuffle projector and a Llama-style decoder with a tied
-head. What needs Python (lists of images, padding, counting placeholders, marks) is done
-in eager by `nanovlm_batches.collate`.
+It has a vision transformer, a pixel-shuffle projector and a Llama-style decoder with a
+tied head. `nanovlm_batches.collate` does the Python work outside the compiled code: it
+turns lists of images into tensors, pads, counts placeholders, and marks dynamic sizes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Vision:
 
 @dataclass(frozen=True)
 class Size:
-    """One model; `shuffle` squared patches become one image token."""
+    """The dimensions of one model. `shuffle`**2 patches become one image token."""
 
     decoder: Decoder
     vision: Vision
@@ -62,7 +62,7 @@ class Size:
 
     @property
     def layout(self) -> Layout:
-        """What a batch has to look like: the added ids begin with these two."""
+        """The token ids of a batch. The first two added ids are image and padding."""
         ordinary = self.decoder.ordinary_tokens
         return Layout(
             ordinary_tokens=ordinary,
@@ -130,10 +130,10 @@ class VisionTransformer(nn.Module):
         return self.norm(x)
 
     def embed(self, images: Tensor) -> Tensor:
-        """The convolution as a product: its patches do not overlap.
+        """The convolution as a matrix product: its patches do not overlap.
 
-        Inductor expects another memory layout of a convolution over an unbacked
-        batch than the CPU kernel returns.
+        For a convolution over an unbacked batch, Inductor expects a different memory
+        layout than the CPU kernel returns.
         """
         weight, bias = self.patches.weight, self.patches.bias
         patch = weight.shape[-1]
@@ -144,7 +144,7 @@ class VisionTransformer(nn.Module):
 
 
 class Projector(nn.Module):
-    """Neighbouring patches side by side, then into the decoder's dimension."""
+    """Concatenates neighbouring patches, and projects them to the decoder's width."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Cosines and sines; beyond the trained positions, the angles are squeezed."""
+    """Cosines and sines. Longer sequences than trained scale the angles down."""
 
     def __init__(self, size: Decoder) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class Rotary(nn.Module):
 
     def forward(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         positions = torch.arange(length, device=device).float()
-        # A tensor, so that no graph depends on the side of the limit it was traced on.
+        # Use a tensor: a Python branch on the length would need a graph for each side.
         squeeze = ((positions[-1] + 1) / self.trained).clamp(min=1.0)
         angles = torch.outer(positions / squeeze, frequencies(self.head_dim, device))
         angles = torch.cat((angles, angles), dim=-1)
@@ -188,22 +188,22 @@ class Rotary(nn.Module):
 
 
 def frequencies(head_dim: int, device: torch.device) -> Tensor:
-    """One for two dimensions of a head; in float32 whatever the model is kept in."""
+    """One frequency for two dimensions of a head, in float32 for every model dtype."""
     return 100_000.0 ** (-torch.arange(0, head_dim, 2, device=device) / head_dim)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn queries or keys (batch, heads, length, head_dim) by their position."""
+    """Rotates queries or keys (batch, heads, length, head_dim) by their position."""
     first, second = x.chunk(2, dim=-1)
     turned = x * cos + torch.cat((-second, first), dim=-1) * sin
     return turned.to(x.dtype)
 
 
 class Attention(nn.Module):
-    """Causal, with fewer heads for keys and values than for queries.
+    """Causal attention with fewer heads for keys and values than for queries.
 
-    Batches are padded on the right: no token sees padding, and the causal mask, which
-    fast kernels know, is all the mask there is.
+    Batches are padded on the right, so no token attends to padding. The causal mask is
+    sufficient, and fast kernels support it.
     """
 
     def __init__(self, size: Decoder) -> None:
@@ -253,18 +253,18 @@ class DecoderBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
-# -- the whole -------------------------------------------------------------------------
+# -- the model -------------------------------------------------------------------------
 
 
 class Output(NamedTuple):
-    """Logits (batch, length, vocabulary); the loss where there were targets."""
+    """Logits (batch, length, vocabulary), and the loss if there are targets."""
 
     logits: Tensor
     loss: Tensor | None
 
 
 class NanoVLM(nn.Module):
-    """Tokens with image placeholders, and their images in order, to logits."""
+    """Tokens with image placeholders, and the images in order -> logits and loss."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -289,18 +289,18 @@ class NanoVLM(nn.Module):
         logits = F.linear(self.norm(x), self.embedding.weight)
         if targets is None:
             return Output(logits, None)
-        # Two inputs, one length: torch 2.11 takes them for unrelated without this.
+        # Shows torch 2.11 that both inputs have the same length.
         return Output(logits, loss_of(logits, targets.expand_as(tokens)))
 
     def embed(self, tokens: Tensor, images: Tensor) -> Tensor:
-        """The k-th placeholder of the batch becomes the k-th image token."""
+        """Replaces the k-th placeholder of the batch by the k-th image token."""
         x = self.embedding(tokens)
-        seen = self.projector(self.vision(images)).flatten(0, 1)
+        features = self.projector(self.vision(images)).flatten(0, 1)
         placeholder = tokens == self.image_token
-        # Ordinary tokens read some row as well, and `where` drops it.
+        # Ordinary tokens also read some row, and `where` discards it.
         index = placeholder.flatten().cumsum(0) - 1
         index = index.clamp(min=0).view_as(tokens)
-        return torch.where(placeholder.unsqueeze(-1), seen[index], x)
+        return torch.where(placeholder.unsqueeze(-1), features[index], x)
 
 
 def initialise(module: nn.Module) -> None:
@@ -327,7 +327,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[NanoVLM, list[dict[str, Tensor]]]:
-    """The model and calls of many shapes; a batch or length that is given is kept."""
+    """Returns the model and calls of many shapes; `batch` and `sequence` fix them."""
     torch.manual_seed(0)
     model = build(NanoVLM, size, device).train(train).requires_grad_(train)
     layout = SIZES[size].layout

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from torchproof.targets.workloads import synthetic
 
-IGNORED = -100  # a target that takes no part in the loss
+IGNORED = -100  # a target that the loss ignores
 SHAPES = ((4, 128), (3, 200), (1, 80), (2, 512), (1, 333), (4, 96))
-TEXT_ONLY = 3  # which of the batches has no image
+TEXT_ONLY = 3  # the index of the batch without images
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which ids mean what, and what one image is."""
+    """The meaning of token ids, and the size of an image in tokens and pixels."""
 
     ordinary_tokens: int
     image_token: int
@@ -38,9 +38,9 @@ class Sample:
 def synthesize(
     layout: Layout, batch: int | None, sequence: int | None, *, device: str
 ) -> Iterator[list[Sample]]:
-    """Batches of several shapes, the longest sample of each as long as its shape says.
+    """Batches of several shapes; the longest sample of a batch has the full length.
 
-    Sizes vary from batch to batch unless they are given. One batch is text alone.
+    Sizes vary between batches unless `batch` or `sequence` is set. One batch is text.
     """
     for number, (rows, length) in enumerate(SHAPES):
         rows, length = batch or rows, sequence or length
@@ -53,7 +53,7 @@ def synthesize(
 
 
 def _sample(layout: Layout, length: int, pictured: bool, *, device: str) -> Sample:
-    """One id, the image's placeholders if there is one, then ids."""
+    """One text id, then the placeholders of an image if there is one, then text ids."""
     ids = synthetic.token_ids(layout.ordinary_tokens, 1, length, device).squeeze(0)
     if not pictured:
         return Sample(ids)
@@ -81,11 +81,11 @@ def padded(layout: Layout, samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def collate(layout: Layout, samples: Sequence[Sample]) -> dict[str, Tensor]:
-    """A batch as tensors alone, with the sizes marked that vary between batches.
+    """A batch as tensors only, with marks on the sizes that vary between batches.
 
-    Raises where placeholders and images do not match: inside a kernel, an index out of
-    bounds would end the process's use of the device. A batch without any image gets one
-    blank image, which no placeholder reads.
+    Raises if placeholders and images do not match: in a CUDA kernel, an index out of
+    bounds would make the device unusable for the process. A batch without images gets
+    one blank image, which no placeholder reads.
     """
     for number, sample in enumerate(samples):
         assert_matching(layout, sample, number)
@@ -100,7 +100,7 @@ def collate(layout: Layout, samples: Sequence[Sample]) -> dict[str, Tensor]:
 
 
 def assert_matching(layout: Layout, sample: Sample, number: int) -> None:
-    """Every image has its placeholders, every placeholder its image."""
+    """Raises unless the placeholders of a sample match its images."""
     if sample.tokens.is_meta:
         return
     count = int((sample.tokens == layout.image_token).sum())

@@ -1,8 +1,8 @@
-"""The model of `nanovlm` as it was first written, which `torch.compile` cuts up.
+"""The model of `nanovlm` before the fixes, with many graph breaks and recompiles.
 
-Its `forward` asks the tokenizer for an id, takes lists of images or None, replaces
-image tokens through a boolean mask, decides in Python about the rotary scale, and
-derives `is_causal` from a length; its positions change their strides at batch 1.
+Its `forward` looks a token id up in the tokenizer, takes lists of images or None,
+replaces image tokens with a boolean mask, chooses the rotary scale in Python, and
+derives `is_causal` from a length. Its positions have different strides at batch 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Rotary(nn.Module):
         longest = positions.max() + 1
         if longest > self.trained:
             turns = turns / (longest / self.trained)
-        # (batch, length, head_dim), over one dimension for the heads
+        # (batch, 1, length, head_dim), where the 1 broadcasts over the heads
         angles = positions.unsqueeze(-1).float() * turns
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
         return angles.cos(), angles.sin()
@@ -75,11 +75,11 @@ class NanoVLM(nanovlm.NanoVLM):
         x = self.embedding(tokens)
         if images is not None:
             pictures = torch.stack([image for sample in images for image in sample])
-            seen = self.projector(self.vision(pictures)).flatten(0, 1)
+            features = self.projector(self.vision(pictures)).flatten(0, 1)
             image_token = self.tokenizer.id_of("<image>")
             mask = tokens == image_token
             places = x[mask]
-            x[mask] = seen.view_as(places)
+            x[mask] = features.view_as(places)
         batch, length = tokens.shape
         positions = torch.arange(length, device=tokens.device).expand(batch, -1)
         cos, sin = self.rotary(positions)
@@ -100,7 +100,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[nn.Module, list[dict[str, object]]]:
-    """The model and the batches of `nanovlm`, with the images as lists or None."""
+    """Returns the model and the batches of `nanovlm`, with images as lists or None."""
     torch.manual_seed(0)
     model = nanovlm.build(NanoVLM, size, device).train(train).requires_grad_(train)
     layout = nanovlm.SIZES[size].layout

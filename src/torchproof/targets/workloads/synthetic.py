@@ -1,4 +1,4 @@
-"""Synthetic inputs: ids that are never reserved ones, marks for shapes that vary."""
+"""Synthetic inputs for the workloads: random token ids, and marks for dynamic sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchproof import torch_private
 
 
 def number_type(device: str) -> torch.dtype:
-    """What weights and activations are kept in there."""
+    """The dtype of weights and activations on a device."""
     return torch.bfloat16 if device == "cuda" else torch.float32
 
 
@@ -21,29 +21,29 @@ def token_ids(ordinary: int, batch: int, length: int, device: str) -> Tensor:
     return torch.randint(ordinary, (batch, length), device=device)
 
 
-def sizes_of_calls(given: int | None, usual: Iterable[int]) -> list[int]:
-    """The usual sizes, one for each call, or for all of them the given one."""
-    return [each if given is None else given for each in usual]
+def sizes_of_calls(size: int | None, usual: Iterable[int]) -> list[int]:
+    """One size for each call: `size` if it is set, otherwise the usual sizes."""
+    return [each if size is None else size for each in usual]
 
 
 def tokens(call: Any) -> tuple[float, str]:
-    """What a call works off: its first tensor is (batch, length) or has more after."""
+    """The tokens of a call, by the first two dimensions of its first tensor."""
     first = next(iter(call.values() if isinstance(call, dict) else call))
     return float(first.shape[0] * first.shape[1]), "tokens"
 
 
 def images(call: Any) -> tuple[float, str]:
-    """What a call works off: its first tensor has one image, or its features, a row."""
+    """The images of a call, by the first dimension of its first tensor."""
     return float(call[0].shape[0]), "images"
 
 
 def any_batch(*tensors: Tensor, name: str = "batch") -> None:
-    """One graph for every size of dimension 0, 1 included; one size in one call."""
+    """Marks dimension 0 as unbacked: one graph for every batch size, including 1."""
     for tensor in tensors:
         torch_private.mark_unbacked(tensor, 0, shape_id=name)
 
 
 def any_length(*tensors: Tensor, dimension: int = 1) -> None:
-    """One graph for every size of this dimension that tracing finds no limit for."""
+    """Marks a dimension as dynamic, unless tracing finds that it must be constant."""
     for tensor in tensors:
         torch_private.mark_weakly_dynamic(tensor, dimension)

@@ -1,7 +1,7 @@
-"""A training step as two graphs: forward with loss, and one update, without a sync.
+"""A training step with two graphs, forward with loss and update, without a host sync.
 
-The learning rate and the metrics are tensors on the device, written by the compiled
-update; `metrics()` reads them when asked to. It trains with and without `--train`.
+The learning rate and the metrics are tensors on the device. The compiled update writes
+them, and only `metrics()` reads them back. It trains with and without `--train`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchproof.targets.workloads import synthetic
 
 @dataclass(frozen=True)
 class Size:
-    """One language model, and the batches it is trained on."""
+    """The dimensions of a language model and of its training batches."""
 
     layers: int
     dim: int
@@ -38,11 +38,11 @@ SIZES = {
 PEAK_RATE, FLOOR = 3e-3, 0.1
 WARM_UP_STEPS, DECAY_STEPS = 4, 32
 MAX_NORM = 1.0
-WINDOW = 10  # steps that the logged loss is averaged over
+WINDOW = 10  # the logged loss is the mean over this many steps
 
 
 def sized(name: str, batch: int | None, sequence: int | None) -> Size:
-    """A size by its name, with other batches where they are given."""
+    """The size of this name, with `batch` and `sequence` replaced if they are set."""
     size = SIZES[name]
     return replace(
         size,
@@ -102,14 +102,14 @@ def waves(size: Size) -> Tensor:
 
 
 def mixed_precision_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of the next tokens: bf16 matrix products, fp32 weights and loss."""
+    """Cross-entropy of the next tokens: bf16 matmuls, fp32 weights and loss."""
     with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
         logits = model(inputs)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def learning_rate(steps: Tensor) -> Tensor:
-    """Linear warm-up, then a cosine down to the floor, after so many steps."""
+    """Linear warm-up, then cosine decay to the floor, computed on the device."""
     warmth = ((steps + 1) / WARM_UP_STEPS).clamp(max=1.0)
     progress = (steps / DECAY_STEPS).clamp(max=1.0)
     height = 0.5 + 0.5 * torch.cos(math.pi * progress)
@@ -131,7 +131,7 @@ class TrainStep:
             self.learning_rate = torch.zeros(())
             self.gradient_norm = torch.zeros(())
             self.recent_losses = torch.zeros(WINDOW)
-        # On a GPU the count of steps has to be a tensor there, or it is read back.
+        # `capturable` keeps the step count on the GPU; otherwise AdamW reads it back.
         on_gpu = device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.parameters, capturable=on_gpu)
         for group in self.optimizer.param_groups:
@@ -149,10 +149,10 @@ class TrainStep:
 
     @torch.no_grad()
     def _update(self, loss: Tensor) -> None:
-        """Clip, step with the scheduled rate, and keep the metrics."""
+        """Clips gradients, steps with the scheduled rate, and stores the metrics."""
         norm = nn.utils.clip_grad_norm_(self.parameters, MAX_NORM)
         self.learning_rate.copy_(learning_rate(self.steps))
-        # The method around this one breaks the graph to switch gradients off.
+        # Unwrap it: the decorator of `step` causes a graph break to disable gradients.
         inspect.unwrap(torch.optim.AdamW.step)(self.optimizer)
         self.gradient_norm.copy_(norm)
         slot = (self.steps % WINDOW).view(1)
@@ -160,9 +160,9 @@ class TrainStep:
         self.steps.add_(1)
 
     def metrics(self) -> dict[str, float]:
-        """What to log: the only place where the host waits for the device."""
-        kept = torch.stack((self.steps, self.learning_rate, self.gradient_norm))
-        steps, rate, norm, *losses = torch.cat((kept, self.recent_losses)).tolist()
+        """The metrics to log. Only this method makes the host wait for the device."""
+        state = torch.stack((self.steps, self.learning_rate, self.gradient_norm))
+        steps, rate, norm, *losses = torch.cat((state, self.recent_losses)).tolist()
         losses = losses[: int(steps)]
         return {
             "loss": sum(losses) / len(losses) if losses else math.nan,
@@ -174,14 +174,14 @@ class TrainStep:
 def model_and_epoch(
     size: Size, device: str
 ) -> tuple[LanguageModel, list[tuple[Tensor, Tensor]]]:
-    """A model, and twelve batches (inputs, targets), the last one of its own size."""
+    """A model and twelve batches (inputs, targets); the last batch is smaller."""
     epoch = []
     for batch in [size.batch] * 11 + [size.last_batch]:
-        # Runs of consecutive ids: something to learn within a few steps.
+        # Runs of consecutive ids, which the model can learn within a few steps.
         first = synthetic.token_ids(size.vocabulary, batch, 1, device)
         tokens = first + torch.arange(size.sequence + 1, device=device)
         tokens = tokens % size.vocabulary
-        # A batch of one is contiguous with any stride, and strides are guarded: copy.
+        # Copy: a slice of a batch of 1 keeps its odd strides, and Dynamo guards them.
         dense = torch.contiguous_format
         inputs = tokens[:, :-1].clone(memory_format=dense)
         epoch.append((inputs, tokens[:, 1:].clone(memory_format=dense)))
@@ -200,7 +200,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
-    """The step and an epoch for it; it trains, whatever `train` says."""
+    """Returns the step and one epoch of batches; it trains even without `train`."""
     torch.manual_seed(0)
     model, epoch = model_and_epoch(sized(size, batch, sequence), device)
     for inputs, targets in epoch:

@@ -1,9 +1,9 @@
-"""The training step of `trainstep` as one function to compile, as it is often written.
+"""The training step of `trainstep` before the fixes, as it is often written.
 
-The whole step is compiled, backward and all. The optimizer keeps its learning rate as a
-float, which a scheduler changes; the loss and the gradient norm are read with `.item()`
-for a log line at every step; the losses are kept in a list; and the last batch of the
-epoch is smaller. Eager runs it well; `torch.compile` makes many small graphs of it.
+It compiles the whole step, including backward. The learning rate is a Python float that
+a scheduler changes. Every step reads the loss and the gradient norm with `.item()` for
+a log line, and appends the loss to a list. The last batch of the epoch is smaller. This
+works in eager mode; `torch.compile` splits it into many small graphs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def share_of_peak(step: int) -> float:
-    """Linear warm-up, then a cosine down to the floor."""
+    """Linear warm-up, then cosine decay to the floor."""
     warmth = min(1.0, (step + 1) / WARM_UP_STEPS)
     height = 0.5 + 0.5 * math.cos(math.pi * min(1.0, step / DECAY_STEPS))
     return warmth * (FLOOR + (1 - FLOOR) * height)
@@ -87,7 +87,7 @@ def make(
     device: str = "cpu",
     train: bool = False,
 ) -> tuple[TrainStep, list[tuple[Tensor, Tensor]]]:
-    """The step and an epoch for it; it trains, whatever `train` says."""
+    """Returns the step and one epoch of batches; it trains even without `train`."""
     torch.manual_seed(0)
     model, epoch = model_and_epoch(sized(size, batch, sequence), device)
     return TrainStep(model), epoch

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure import ArmError
+from torchproof.measure import WorkerError
 from torchproof.process import parent_death
 from torchproof.records import Measurement, UserError
 from torchproof.tuning.cluster.remote_worker import Errand, errand
@@ -122,7 +122,7 @@ class Cluster:
             self._listen(0.2)
         kind, value = self._answers.pop()
         if kind == "refused":
-            raise ArmError(value)
+            raise WorkerError(value)
         return value
 
     def _send(self, name: str, *given: Any) -> None:
@@ -158,8 +158,8 @@ class Cluster:
     def keep(self, names: Collection[str]) -> None:
         self._send("keep", tuple(names))
 
-    def sit(self, finalists: Finalists, sitting: int) -> None:
-        self._ask("sit", list(finalists), sitting)
+    def sit(self, finalists: Finalists, repeat: int) -> None:
+        self._ask("sit", list(finalists), repeat)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._ask("turns", list(names), rounds))

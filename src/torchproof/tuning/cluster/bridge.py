@@ -20,7 +20,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from torchproof.measure import ArmError
+from torchproof.measure import WorkerError
 from torchproof.process import parent_death
 from torchproof.records import UserError
 from torchproof.tuning.cluster.remote_worker import Errand
@@ -128,7 +128,7 @@ class Bridge:
         else:
             try:
                 answer = ("answer", self._asked_for(name, *given))
-            except ArmError as error:
+            except WorkerError as error:
                 answer = ("refused", str(error))
             self._tell_crew()
             self.pipe.send(answer)
@@ -196,7 +196,7 @@ class Bridge:
         if ending == "refused":
             raise UserError(value)
         if ending == "failed":
-            raise ArmError(value)
+            raise WorkerError(value)
         if ending == "broken":
             raise UserError(f"{station.where}: {value}")
         return value

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torchproof.measure import ArmError, Plan
+from torchproof.measure import Plan, WorkerError
 from torchproof.records import UserError
 from torchproof.targets import own_file
 from torchproof.tuning.cluster import watchdog
@@ -27,7 +27,7 @@ from torchproof.tuning.cluster.node_timing_lock import NodeGate
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
-# An answer; a `UserError`; an `ArmError`; an error that is ours.
+# An answer; a `UserError`; an `WorkerError`; an error that is ours.
 Ending = Literal["done", "refused", "failed", "broken"]
 # What steers a target and what is measured of it; a node has its own of the rest, and
 # what is secret stays here.
@@ -160,7 +160,7 @@ class Outpost:
             return "done", getattr(self._worker, name)(*given)
         except UserError as error:
             return "refused", str(error)
-        except ArmError as error:
+        except WorkerError as error:
             return "failed", str(error)
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,4 +1,4 @@
-"""The patterns that are looked for: in compiled code, and in whole files."""
+"""Lists the patterns to search for: in compiled code, and in whole files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,20 @@ from torchproof.checking.static.patterns import (
     tensors,
 )
 from torchproof.checking.static.patterns.files import FILE_PATTERNS
-from torchproof.checking.static.patterns.pattern import FilePattern, Pattern, Sighting
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    Pattern,
+    PatternMatch,
+)
 
-__all__ = ["FILE_PATTERNS", "PATTERNS", "FilePattern", "Pattern", "Sighting", "by_node"]
+__all__ = [
+    "FILE_PATTERNS",
+    "PATTERNS",
+    "FilePattern",
+    "Pattern",
+    "PatternMatch",
+    "by_node",
+]
 
 PATTERNS: tuple[Pattern, ...] = (
     tensors.ToPython(),
@@ -46,9 +57,9 @@ PATTERNS: tuple[Pattern, ...] = (
 
 
 def by_node(patterns: Iterable[Pattern]) -> dict[type[ast.AST], list[Pattern]]:
-    """Which patterns look at which nodes."""
-    found: dict[type[ast.AST], list[Pattern]] = {}
+    """The patterns for each type of node."""
+    table: dict[type[ast.AST], list[Pattern]] = {}
     for pattern in patterns:
         for node in pattern.nodes:
-            found.setdefault(node, []).append(pattern)
-    return found
+            table.setdefault(node, []).append(pattern)
+    return table

@@ -1,4 +1,4 @@
-"""CUDA graphs as the program uses them: captures, steps, and outputs that are kept."""
+"""Misuse of CUDA graphs: nested captures, unmarked steps, outputs kept too long."""
 
 from __future__ import annotations
 
@@ -7,24 +7,43 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 
 _GRADLESS = ("torch.no_grad", "torch.inference_mode")
 _MARK = "cudagraph_mark_step_begin"
 _STEPS = ("backward", _MARK)
-# Methods and attributes that give the same memory under another name.
-_VIEWS = {"detach", "view", "view_as", "squeeze", "unsqueeze", "transpose", "permute"}
-_VIEWS |= {"reshape", "flatten", "expand", "contiguous", "t", "unbind", "chunk"}
+# Methods that return a view of the same memory.
+_VIEWS = {
+    "detach",
+    "view",
+    "view_as",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "reshape",
+    "flatten",
+    "expand",
+    "contiguous",
+    "t",
+    "unbind",
+    "chunk",
+}
 _FRESH = {"shape", "dtype", "device", "ndim"}
 
 
 class CaptureInCapture(FilePattern):
-    """torch.cuda.graph around something that records CUDA graphs itself."""
+    """torch.cuda.graph around compiled code that records CUDA graphs itself."""
 
-    code, severity = "CF103", "high"
+    code = "CF103"
+    severity = "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "cuda.graph" not in source.text and "make_graphed" not in source.text:
             return
         file = _with_graphs(source)
@@ -35,30 +54,30 @@ class CaptureInCapture(FilePattern):
                 for statement in node.body:
                     for call, site in file.within(statement):
                         if site.has_graphs:
-                            yield self._sighting(call, source)
+                            yield self._match(call, source)
             elif isinstance(node, ast.Call) and node.args:
                 called = source.dotted(node.func) or ""
-                given = file.of(node.args[0]) if "make_graphed" in called else None
-                if given is not None and given.has_graphs:
-                    yield self._sighting(node, source)
+                inner_site = file.of(node.args[0]) if "make_graphed" in called else None
+                if inner_site is not None and inner_site.has_graphs:
+                    yield self._match(node, source)
 
-    def _sighting(self, node: ast.Call, source: Source) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.Call, source: Source) -> PatternMatch:
+        return PatternMatch(
             node,
-            f"`{shorten(source.text_of(node))}` is captured, and records CUDA graphs"
-            " itself",
+            f"`{shorten(source.text_of(node))}` records CUDA graphs itself, inside"
+            " another capture",
             "modes reduce-overhead and max-autotune record and replay CUDA graphs, and"
             " neither can be done while a stream is capturing: the capture fails",
-            "compile what is captured without graphs of its own, with the default mode,"
-            " and call it a few times before the capture",
+            "compile the captured function with the default mode, which records no CUDA"
+            " graphs, and call it a few times before the capture",
         )
 
 
 def _captures(node: ast.With, source: Source) -> bool:
     for item in node.items:
-        made = item.context_expr
-        if isinstance(made, ast.Call):
-            dotted = source.dotted(made.func) or ""
+        context = item.context_expr
+        if isinstance(context, ast.Call):
+            dotted = source.dotted(context.func) or ""
             if dotted in ("torch.cuda.graph", "torch.cuda.graphs.graph"):
                 return True
     return False
@@ -72,13 +91,15 @@ def _with_graphs(source: Source) -> Compilation | None:
 
 
 class UnmarkedSteps(FilePattern):
-    """Compiled functions with CUDA graphs are chained, and no step is marked."""
+    """Chained compiled functions with CUDA graphs, and no call that marks a step."""
 
-    code, kind, certain = "CF104", "cudagraph_lifetime", False
+    code = "CF104"
+    kind = "cudagraph_lifetime"
+    certain = False
     shown_by = ("CG301", "CG304")
     calls = 2
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = _with_graphs(source)
         if file is None or _MARK in source.text or not _is_gradless(source):
             return
@@ -89,27 +110,27 @@ class UnmarkedSteps(FilePattern):
             if site is None or not site.has_graphs:
                 continue
             for argument in node.args:
-                made = file.bindings.meaning(argument) or argument
-                inner = made.func if isinstance(made, ast.Call) else None
+                producer = file.bindings.meaning(argument) or argument
+                inner = producer.func if isinstance(producer, ast.Call) else None
                 other = file.of(inner) if inner is not None else None
                 gradless = _under_no_grad(node, file)
                 if other is None or other is site or not other.has_graphs:
                     continue
                 if gradless:
-                    yield self._sighting(made, node, source)
+                    yield self._match(producer, node, source)
 
-    def _sighting(self, made: ast.AST, node: ast.Call, source: Source) -> Sighting:
-        assert isinstance(made, ast.expr)
-        first = shorten(source.text_of(made), 30)
+    def _match(self, producer: ast.AST, node: ast.Call, source: Source) -> PatternMatch:
+        assert isinstance(producer, ast.expr)
+        first = shorten(source.text_of(producer), 30)
         second = shorten(source.text_of(node.func), 30)
-        return Sighting(
-            made,
-            f"`{first}` would be overwritten before `{second}` has read it",
+        return PatternMatch(
+            producer,
+            f"the output of `{first}` would be overwritten before `{second}` reads it",
             "without a mark, each call of a function compiled with CUDA graphs begins"
             " a step of its own, and a step frees what the one before it gave",
-            "call torch.compiler.cudagraph_mark_step_begin() before the first of them,"
-            " so that they are one step; or clone what is handed on, or compile both"
-            " as one function",
+            "call torch.compiler.cudagraph_mark_step_begin() before the first call, so"
+            " that both calls belong to one step; or clone the output that is passed"
+            " on, or compile both as one function",
         )
 
 
@@ -122,8 +143,8 @@ def _under_no_grad(node: ast.AST, file: Compilation) -> bool:
     at: ast.AST | None = node
     while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.With):
-            made = [item.context_expr for item in at.items]
-            names = [source.dotted(m.func) for m in made if isinstance(m, ast.Call)]
+            contexts = [item.context_expr for item in at.items]
+            names = [source.dotted(m.func) for m in contexts if isinstance(m, ast.Call)]
             if any(name in _GRADLESS for name in names):
                 return True
         if isinstance(at, Definition):
@@ -135,69 +156,71 @@ def _under_no_grad(node: ast.AST, file: Compilation) -> bool:
 
 
 class KeptOutput(FilePattern):
-    """Outputs of CUDA graphs that a loop keeps, or feeds back, without a copy."""
+    """A loop keeps outputs of CUDA graphs, or feeds them back, without a copy."""
 
-    code, kind, certain = "CG301", "cudagraph_lifetime", False
+    code = "CG301"
+    kind = "cudagraph_lifetime"
+    certain = False
     shown_by = ("CG301", "CG304")
     calls = 1
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = _with_graphs(source)
         if file is None:
             return
-        seen: set[ast.AST] = set()
+        reported: set[ast.AST] = set()
         for node in source.nodes:
             repeats = isinstance(node, ast.For | ast.While) or _is_method(node, file)
             if repeats and _begins_steps(node, file):
                 for statement in node.body:  # type: ignore[attr-defined]
-                    yield from self._kept(statement, node, file, seen)
+                    yield from self._kept(statement, node, file, reported)
             elif (
                 isinstance(node, ast.ListComp)
                 and _is_output(node.elt, file)
                 and _under_no_grad(node, file)
             ):
-                yield self._sighting(node, node.elt, source)
+                yield self._match(node, node.elt, source)
 
     def _kept(
         self,
         statement: ast.stmt,
         loop: ast.AST,
         file: Compilation,
-        seen: set[ast.AST],
-    ) -> Iterator[Sighting]:
+        reported: set[ast.AST],
+    ) -> Iterator[PatternMatch]:
         for node in walk(statement):
             value = _stored(node, loop, file)
-            if value is None or node in seen or not _is_output(value, file):
+            if value is None or node in reported or not _is_output(value, file):
                 continue
-            seen.add(node)
+            reported.add(node)
             assert isinstance(node, ast.expr | ast.stmt)
-            yield self._sighting(node, value, file.source)
+            yield self._match(node, value, file.source)
 
-    def _sighting(
+    def _match(
         self, node: ast.expr | ast.stmt, value: ast.expr, source: Source
-    ) -> Sighting:
+    ) -> PatternMatch:
         whole = source.text_of(value)
         text = shorten(whole, 40)
         copy = f"{text}.clone()" if text == whole else ".clone()"
-        return Sighting(
+        return PatternMatch(
             node,
-            f"`{text}` is kept over later calls, which would overwrite it",
+            f"`{text}` is kept, and later calls would overwrite it",
             "with CUDA graphs every call writes its outputs to the same memory, so an"
             " output is good until the next call",
-            f"keep a copy, made outside of what is compiled: {copy}; or keep .item()"
-            " or .cpu() of it",
+            f"keep a copy, made outside the compiled function: {copy}; or keep the"
+            " result of .item() or .cpu()",
         )
 
 
 def _is_method(node: ast.AST, file: Compilation) -> bool:
-    """What is called again and again on the same object, and may keep things on it."""
+    """Whether a node is a method, which repeated calls may use to keep outputs."""
     if not isinstance(node, Definition) or node.name == "__init__":
         return False
     return isinstance(file.source.parents.get(node), ast.ClassDef)
 
 
 def _begins_steps(loop: ast.AST, file: Compilation) -> bool:
-    """Whether each turn is a step of its own: no backward of an earlier one is due."""
+    """Whether each iteration starts a new step: no backward is pending."""
     inside = loop.body[0] if isinstance(loop, Definition) else loop
     if _under_no_grad(inside, file):
         return True
@@ -211,10 +234,10 @@ def _begins_steps(loop: ast.AST, file: Compilation) -> bool:
 
 
 def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
-    """The value that a node keeps beyond a turn of the loop."""
+    """The value that a node stores beyond one iteration of the loop."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        kept = node.func.attr in ("append", "appendleft", "add", "put") and node.args
-        return node.args[0] if kept and _outlives(node.func.value, loop) else None
+        stores = node.func.attr in ("append", "appendleft", "add", "put") and node.args
+        return node.args[0] if stores and _outlives(node.func.value, loop) else None
     if not isinstance(node, ast.Assign):
         return None
     for target in node.targets:
@@ -222,8 +245,8 @@ def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
             return node.value
         if isinstance(target, ast.Subscript) and _outlives(target.value, loop):
             # out[i] = y copies into a tensor; a dict or a list keeps y itself.
-            made = file.bindings.meaning(target.value)
-            plain = isinstance(made, ast.Dict | ast.List | ast.ListComp)
+            container = file.bindings.meaning(target.value)
+            plain = isinstance(container, ast.Dict | ast.List | ast.ListComp)
             return node.value if plain else None
         turns = isinstance(loop, ast.For | ast.While)
         if turns and isinstance(target, ast.Name) and _feeds_back(node, target):
@@ -232,14 +255,14 @@ def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
 
 
 def _feeds_back(node: ast.Assign, target: ast.Name) -> bool:
-    """`state = step(state)`."""
+    """Whether an assignment is `state = step(state)`."""
     if not isinstance(node.value, ast.Call):
         return False
     return any(isinstance(a, ast.Name) and a.id == target.id for a in node.value.args)
 
 
 def _outlives(node: ast.expr, loop: ast.AST) -> bool:
-    """Whether a container is not made in the loop itself."""
+    """Whether a container is created outside the loop."""
     if not isinstance(node, ast.Name):
         return True
     return not any(
@@ -251,7 +274,7 @@ def _outlives(node: ast.expr, loop: ast.AST) -> bool:
 
 
 def _is_output(value: ast.expr, file: Compilation) -> bool:
-    """Whether a value is memory of a CUDA graph, or a view of it."""
+    """Whether a value is an output of a CUDA graph, or a view of one."""
     at: ast.AST | None = value
     for _ in range(6):
         if isinstance(at, ast.Call):

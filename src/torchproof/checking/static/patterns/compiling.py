@@ -1,4 +1,4 @@
-"""How a program compiles: when, in what order, and what it does with the result."""
+"""Misuse of torch.compile: useless try or timing, repeated compiling, new backends."""
 
 from __future__ import annotations
 
@@ -8,72 +8,82 @@ from typing import ClassVar
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 
-# Exceptions that say whether torch.compile exists, not whether compiling works.
+# Exceptions that show whether torch.compile exists, not whether compiling works.
 _PROBES = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError")
 _CLOCKS = (
-    *("time.time", "time.perf_counter", "time.monotonic", "timeit.default_timer"),
-    *("time.perf_counter_ns", "time.time_ns", "time.process_time"),
+    "time.time",
+    "time.perf_counter",
+    "time.monotonic",
+    "timeit.default_timer",
+    "time.perf_counter_ns",
+    "time.time_ns",
+    "time.process_time",
 )
 _ALARMS = ("signal.alarm", "signal.setitimer")
 
 
 class _SitePattern(FilePattern):
-    """A bad pattern at a torch.compile, in files that have one of the `words`."""
+    """A bad pattern at a torch.compile, in files that contain one of the `words`."""
 
     words: ClassVar[tuple[str, ...]] = ("compile",)
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         file = compiled.of(source)
         if file is None or not any(word in source.text for word in self.words):
             return
         for site in file.sites:
-            seen = self.at(site, file, shorten(source.text_of(site.node)))
-            if seen is not None:
-                yield seen
+            hit = self.at(site, file, shorten(source.text_of(site.node)))
+            if hit is not None:
+                yield hit
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
 class LazyTry(_SitePattern):
     """try/except around torch.compile, and not around the first call."""
 
-    code, words = "CF101", ("except",)
+    code = "CF101"
+    words = ("except",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         block = _enclosing_try(site, file)
         if block is None or _mentions(file, site, block.body):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
-            f"the except around `{text}` catches no error of compiling",
+            f"the except around `{text}` catches no compile error",
             "torch.compile only wraps: compiling happens at the first call, and what"
             " goes wrong is raised there",
-            "put the first call, with real inputs, into the try as well and keep the"
-            " eager model in the except; or use torchproof.compile, which falls back"
-            " by itself",
+            "move the first call, with real inputs, into the try and keep the eager"
+            " model in the except; or use torchproof.compile, which falls back to eager"
+            " automatically",
         )
 
 
 def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
-    """The try whose body has the call, if its except is meant for compiling."""
+    """The try around the call, if its except handles compile errors."""
     parents = file.source.parents
     at: ast.AST = site.node
     while (up := parents.get(at)) is not None:
         if isinstance(up, Definition | ast.Lambda | ast.With):
             return None
         if isinstance(up, ast.Try) and up.handlers and at in up.body:
-            meant = [h for h in up.handlers if _goes_on(h, file.source)]
-            return up if meant else None
+            handlers = [h for h in up.handlers if _goes_on(h, file.source)]
+            return up if handlers else None
         at = up
     return None
 
 
 def _goes_on(handler: ast.ExceptHandler, source: Source) -> bool:
-    """Whether the program goes on without compiling; one that raises only explains."""
+    """Whether the handler continues without compiling, instead of raising again."""
     kind = handler.type
     kinds = kind.elts if isinstance(kind, ast.Tuple) else [kind] if kind else []
     names = {source.dotted(each) or "" for each in kinds}
@@ -82,10 +92,10 @@ def _goes_on(handler: ast.ExceptHandler, source: Source) -> bool:
 
 
 def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bool:
-    """Whether the statements use the result: they may well call it."""
+    """Whether the statements use the result, and so may call it."""
     target = file.name(site)
     parent = file.source.parents.get(site.node)
-    if isinstance(parent, ast.Call):  # torch.compile(f)(x), or given to something
+    if isinstance(parent, ast.Call):  # torch.compile(f)(x), or passed to a function
         return True
     name = target and file.source.dotted(target)
     if not name:
@@ -95,8 +105,12 @@ def _mentions(file: Compilation, site: Compiled, body: Sequence[ast.stmt]) -> bo
             loads = isinstance(getattr(node, "ctx", None), ast.Load)
             if node is site.subject or not loads:
                 continue
-            here = isinstance(node, ast.Name | ast.Attribute)
-            if here and file.source.dotted(node) == name and _after(node, site.node):
+            is_reference = isinstance(node, ast.Name | ast.Attribute)
+            if (
+                is_reference
+                and file.source.dotted(node) == name
+                and _after(node, site.node)
+            ):
                 return True
     return False
 
@@ -110,20 +124,21 @@ def _after(node: ast.AST, other: ast.expr) -> bool:
 class TimedNothing(_SitePattern):
     """A clock or an alarm around torch.compile itself."""
 
-    code, words = "CF111", ("time", "signal")
+    code = "CF111"
+    words = ("time", "signal")
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         guard = self._guard(site, file)
         if guard is None:
             return None
         what = "stops" if guard in _ALARMS else "times"
-        return Sighting(
+        return PatternMatch(
             site.node,
-            f"`{guard}` around `{text}` {what} no compiling",
+            f"`{guard}` around `{text}` {what} no compilation",
             "torch.compile only wraps: compiling happens at the first call, which is"
             " outside of what is limited or timed here",
-            "put the first call with real inputs between the two; for a deadline that"
-            " works use torchproof.compile, for numbers torchproof bench",
+            "put the first call, with real inputs, between the two; use"
+            " torchproof.compile for a deadline, or torchproof bench to measure",
         )
 
     def _guard(self, site: Compiled, file: Compilation) -> str | None:
@@ -145,7 +160,7 @@ class TimedNothing(_SitePattern):
 
 
 def _statement(node: ast.AST, source: Source) -> tuple[ast.stmt | None, list[ast.stmt]]:
-    """The statement that a node is part of, and the block that has it."""
+    """The statement that contains a node, and the block of that statement."""
     at: ast.AST | None = node
     while at is not None and not isinstance(at, ast.stmt):
         at = source.parents.get(at)
@@ -160,7 +175,7 @@ def _statement(node: ast.AST, source: Source) -> tuple[ast.stmt | None, list[ast
 
 
 def _clock(statement: ast.stmt, source: Source) -> str | None:
-    """What a plain statement starts, reads or stops; None for others."""
+    """The clock or alarm that a simple statement calls; None if it calls none."""
     if not isinstance(statement, ast.Assign | ast.Expr):
         return None
     for node in walk(statement):
@@ -172,57 +187,64 @@ def _clock(statement: ast.stmt, source: Source) -> str | None:
 
 
 class CompiledAnew(_SitePattern):
-    """torch.compile inside forward, or again in each turn of a loop."""
+    """torch.compile inside forward, or in each iteration of a loop."""
 
-    code, severity = "CF105", "low"
+    code = "CF105"
+    severity = "low"
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         where = _repeated(site, file)
         if where is None or _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
-            f"`{text}` wraps anew {where}",
+            f"`{text}` creates a new wrapper {where}",
             "each torch.compile makes a wrapper and looks its backend and options up,"
             " though what was compiled before is found again",
-            "call torch.compile once, outside, and keep its result",
+            "call torch.compile once, outside, and reuse its result",
         )
 
 
 class FreshBackend(_SitePattern):
-    """torch.compile again and again, each time with another backend object."""
+    """Repeated torch.compile, each time with a new backend object."""
 
-    code, kind, certain = "RC219", "recompile", False
-    calls, words = 2, ("backend",)
+    code = "RC219"
+    kind = "recompile"
+    certain = False
+    calls = 2
+    words = ("backend",)
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> Sighting | None:
+    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
         repeated = _repeated(site, file) or _in_inner_function(site, file)
         if not repeated or not _fresh_backend(site, file):
             return None
-        return Sighting(
+        return PatternMatch(
             site.node,
-            f"`{text}` would compile again each time",
+            f"`{text}` would recompile each time",
             "the backend is another object each time, so nothing that was compiled"
             " before is used again",
-            "call torch.compile once, outside, or make the backend once",
+            "call torch.compile once, outside, or create the backend once",
         )
 
 
 def _fresh_backend(site: Compiled, file: Compilation) -> bool:
-    given = site.arguments.get("backend")
-    if isinstance(given, ast.Lambda):
+    backend = site.arguments.get("backend")
+    if isinstance(backend, ast.Lambda):
         return True
-    if isinstance(given, ast.Call):
-        return file.source.dotted(given.func) in ("functools.partial", "partial")
-    if isinstance(given, ast.Name):
-        made = file.bindings.meaning(given)
+    if isinstance(backend, ast.Call):
+        return file.source.dotted(backend.func) in ("functools.partial", "partial")
+    if isinstance(backend, ast.Name):
+        definition = file.bindings.meaning(backend)
         inside = file.bindings.scope(site.node)
-        return isinstance(made, Definition) and file.bindings.scope(made) is inside
+        return (
+            isinstance(definition, Definition)
+            and file.bindings.scope(definition) is inside
+        )
     return False
 
 
 def _in_inner_function(site: Compiled, file: Compilation) -> str | None:
-    """A function inside a function, which is there to be called more than once."""
+    """Whether the site is in an inner function, which is likely called repeatedly."""
     scope = file.bindings.scope(site.node)
     if not isinstance(scope, Definition) or site.function is not None:
         return None
@@ -233,7 +255,7 @@ def _in_inner_function(site: Compiled, file: Compilation) -> str | None:
 
 
 def _repeated(site: Compiled, file: Compilation) -> str | None:
-    """Where a site is run again with the same subject; None where it is not."""
+    """Where a site runs repeatedly with the same subject; None if it does not."""
     if site.function is not None or site.subject is None:
         return None
     scope = file.bindings.scope(site.node)
@@ -244,12 +266,12 @@ def _repeated(site: Compiled, file: Compilation) -> str | None:
     at: ast.AST | None = site.node
     while (at := file.source.parents.get(at)) is not None and at is not scope:  # type: ignore[arg-type]
         if isinstance(at, ast.For | ast.While):
-            return "in each turn of the loop" if _invariant(site, at, file) else None
+            return "in each iteration" if _invariant(site, at, file) else None
     return None
 
 
 def _is_cached(site: Compiled, file: Compilation) -> bool:
-    """`if self.compiled is None: self.compiled = torch.compile(...)`."""
+    """Whether a condition guards it: `if self.compiled is None: ...`."""
     at: ast.AST | None = site.node
     while (at := file.source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.If):
@@ -260,9 +282,9 @@ def _is_cached(site: Compiled, file: Compilation) -> bool:
 
 
 def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> bool:
-    """Whether the loop changes neither what is compiled nor how, and uses the result.
+    """Whether the loop compiles the same thing with the same arguments each time.
 
-    A loop over blocks or over modes compiles something else each time.
+    A loop over blocks or over modes compiles something different each time.
     """
     changed = set()
     for node in walk(loop):
@@ -277,14 +299,14 @@ def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> 
             return False
     used = {n.id for n in walk(site.node) if isinstance(n, ast.Name)}
     name = file.name(site)
-    own = {name.id} if isinstance(name, ast.Name) else set()
+    result = {name.id} if isinstance(name, ast.Name) else set()
     if not isinstance(name, ast.Name) or name.id in used:
-        return False  # model = torch.compile(model): another model each time
+        return False  # model = torch.compile(model): a different model each time
     guarded = any(
         isinstance(each, ast.If | ast.Break) and _holds(each, site.node)
         for each in walk(loop)
     )
-    return not guarded and not (used - own) & changed
+    return not guarded and not (used - result) & changed
 
 
 def _holds(node: ast.AST, inner: ast.AST) -> bool:

@@ -1,4 +1,4 @@
-"""Tensors that compiled code makes on the CPU or takes there."""
+"""Tensors that compiled code creates on the CPU or moves there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 
 _MADE = {"tensor", "arange", "zeros", "ones", "full", "linspace", "eye"}
 
@@ -14,24 +14,26 @@ _MADE = {"tensor", "arange", "zeros", "ones", "full", "linspace", "eye"}
 class OnTheCpu(Pattern):
     """`torch.tensor(0.5)` without a device, `torch.arange(n).to(...)`, `x.cpu()`."""
 
-    code, kind, severity = "CG312", "cudagraph_skip", "low"
+    code = "CG312"
+    kind = "cudagraph_skip"
+    severity = "low"
     nodes = (ast.Call,)
     shown_by = ("CG312", "CG318")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if _is_scalar(node, at) or _is_moved(node, at):
-            what = "makes a tensor on the CPU"
+            what = "creates a tensor on the CPU"
             fix = (
-                "make it once in __init__ and register_buffer it, or give"
+                "create it once in __init__ with register_buffer, or pass"
                 " device=x.device; a plain Python number needs no tensor"
             )
         elif _leaves(node, at):
-            what = "takes a tensor to the CPU"
-            fix = "do it after the compiled call"
+            what = "moves a tensor to the CPU"
+            fix = "move the tensor after the compiled call"
         else:
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` {what} in each call of {at.function.name}",
             "a CUDA graph holds the work of one GPU: what is on the CPU can cut it in"
@@ -41,7 +43,7 @@ class OnTheCpu(Pattern):
 
 
 def _makes(node: ast.expr, at: Flow) -> bool:
-    """A call that makes a tensor and names no device."""
+    """Whether a call creates a tensor without a device argument."""
     if not isinstance(node, ast.Call):
         return False
     dotted = at.dotted(node.func) or ""
@@ -50,7 +52,7 @@ def _makes(node: ast.expr, at: Flow) -> bool:
 
 
 def _is_scalar(node: ast.Call, at: Flow) -> bool:
-    """`torch.tensor(0.5)`; a name may hold anything, a literal is made each time."""
+    """Whether a call is `torch.tensor` of a literal, as `torch.tensor(0.5)`."""
     if not _makes(node, at) or at.dotted(node.func) != "torch.tensor":
         return False
     return bool(node.args) and all(
@@ -61,7 +63,7 @@ def _is_scalar(node: ast.Call, at: Flow) -> bool:
 
 
 def _is_moved(node: ast.Call, at: Flow) -> bool:
-    """`torch.arange(n).to(x.device)`: made on one device, used on another."""
+    """Whether a call is `torch.arange(n).to(x.device)`: created on the CPU first."""
     called = node.func
     if not isinstance(called, ast.Attribute) or called.attr not in ("to", "cuda"):
         return False
@@ -69,8 +71,8 @@ def _is_moved(node: ast.Call, at: Flow) -> bool:
         return False
     if called.attr == "cuda":
         return True
-    given = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
-    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in given)
+    targets = [*node.args, *(k.value for k in node.keywords if k.arg == "device")]
+    return any((at.dotted(g) or "").rpartition(".")[2] == "device" for g in targets)
 
 
 def _leaves(node: ast.Call, at: Flow) -> bool:

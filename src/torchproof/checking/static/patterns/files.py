@@ -1,4 +1,4 @@
-"""The patterns of whole files: how a program compiles, captures and scripts."""
+"""Lists the patterns for whole files: how a program compiles, captures and scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE_PATTERNS: tuple[FilePattern, ...] = (
     settings.LateEnvironment(),
     settings.UnknownSetting(),
     settings.SilentErrors(),
-    removed_apis.GoneApi(),
+    removed_apis.RemovedApiUse(),
     removed_apis.ScaledBfloat16(),
     learning_rates.FloatRate(),
     results.ThrownAway(),

@@ -7,18 +7,20 @@ from collections.abc import Iterator
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting
+from torchproof.checking.static.patterns.pattern import FilePattern, PatternMatch
 from torchproof.checking.static.source import Definition, Source, walk
 
 
 class FloatRate(FilePattern):
     """A scheduler changes the float that a compiled optimizer step reads."""
 
-    code, kind, certain = "RC218", "recompile", False
+    code = "RC218"
+    kind = "recompile"
+    certain = False
     severity = "low"
     calls = 3
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "optim" not in source.text or "lr" not in source.text:
             return
         file = compiled.of(source)
@@ -27,22 +29,22 @@ class FloatRate(FilePattern):
         for site in file.sites:
             for node, optimizer in _steps(site.subject or site.node, file):
                 if _has_float_rate(optimizer, file) and _is_scheduled(optimizer, file):
-                    yield self._sighting(node)
+                    yield self._match(node)
 
-    def _sighting(self, node: ast.expr) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.expr) -> PatternMatch:
+        return PatternMatch(
             node,
-            "the optimizer's step would be compiled twice: its learning rate is a float"
-            " that changes",
+            "the optimizer step would compile twice: its learning rate is a Python"
+            " float that changes",
             "a float is compiled in as a constant; when the scheduler changes it, the"
             " step is compiled again, with the rate as an input",
-            "make the rate a tensor: lr=torch.tensor(0.1), which schedulers keep;"
+            "use a tensor: lr=torch.tensor(0.1), which schedulers update in place;"
             " or accept one recompile",
         )
 
 
 def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """The calls of an optimizer's step in what is compiled, with the optimizer."""
+    """The calls of `optimizer.step` in the compiled code, with the optimizer."""
     if isinstance(subject, ast.Attribute) and subject.attr == "step":
         yield subject, subject.value
         return
@@ -57,24 +59,24 @@ def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast
 
 
 def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
-    made = file.bindings.meaning(optimizer)
-    if not isinstance(made, ast.Call):
+    constructor = file.bindings.meaning(optimizer)
+    if not isinstance(constructor, ast.Call):
         return False
-    if not (file.source.dotted(made.func) or "").startswith("torch.optim."):
+    if not (file.source.dotted(constructor.func) or "").startswith("torch.optim."):
         return False
-    for keyword in made.keywords:
+    for keyword in constructor.keywords:
         if keyword.arg == "lr":
             return isinstance(keyword.value, ast.Constant)
     return False
 
 
 def _is_scheduled(optimizer: ast.expr, file: Compilation) -> bool:
-    """Whether a scheduler is made for it, or its groups' rates are written."""
-    made = file.bindings.meaning(optimizer)
+    """Whether a scheduler or an assignment changes the learning rate."""
+    constructor = file.bindings.meaning(optimizer)
     for node in file.source.nodes:
         if isinstance(node, ast.Call) and node.args:
             scheduler = ".lr_scheduler." in (file.source.dotted(node.func) or "")
-            if scheduler and file.bindings.meaning(node.args[0]) is made:
+            if scheduler and file.bindings.meaning(node.args[0]) is constructor:
                 return True
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Subscript) and compiled.literal(target.slice) == "lr":

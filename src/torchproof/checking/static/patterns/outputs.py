@@ -1,4 +1,4 @@
-"""What compiled code prints and logs."""
+"""Output inside compiled code: print, logging, warnings and progress bars."""
 
 from __future__ import annotations
 
@@ -7,13 +7,31 @@ import re
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, splits
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, splits
 from torchproof.checking.static.source import walk
 
-_WRITES = {"print", "pprint.pprint", "pprint.pp", "warnings.warn"}
-_WRITES |= {"sys.stdout.write", "sys.stderr.write", "tqdm.write"}
-_LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "exception", "log"}
-_LEVELS |= {"warning_once", "info_once", "fatal"}
+_WRITES = {
+    "print",
+    "pprint.pprint",
+    "pprint.pp",
+    "warnings.warn",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "tqdm.write",
+}
+_LEVELS = {
+    "debug",
+    "info",
+    "warning",
+    "warn",
+    "error",
+    "critical",
+    "exception",
+    "log",
+    "warning_once",
+    "info_once",
+    "fatal",
+}
 _LOGGER = re.compile(r"(?:self\.|cls\.|\w+\.)*_?log(?:ger|ging)?", re.IGNORECASE)
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
@@ -22,11 +40,12 @@ _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
 class Output(Pattern):
     """print, logging, warnings and progress bars."""
 
-    code, kind = "GB104", "graph_break"
+    code = "GB104"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB104", "GB105", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if not _is_output(node, at) or _is_switched(at):
             return
@@ -34,9 +53,9 @@ class Output(Pattern):
             node,
             at,
             cause="{} writes output in the middle of the region",
-            fix="remove it, write after the compiled call, or keep it behind `if not"
+            fix="remove it, move it after the compiled call, or guard it with `if not"
             " torch.compiler.is_compiling():`",
-            # Under a condition it may never be reached.
+            # Under a condition, the program may never reach it.
             severity="low" if at.conditions else None,
         )
 
@@ -53,7 +72,7 @@ def _is_output(node: ast.Call, at: Flow) -> bool:
 
 
 def _is_switched(at: Flow) -> bool:
-    """Whether a switch for debugging must be on to come here."""
+    """Whether a debug or verbose switch guards this code."""
     for condition in at.conditions:
         for node in walk(condition):
             name = getattr(node, "attr", getattr(node, "id", ""))

@@ -1,4 +1,4 @@
-"""Calls that leave what a graph can hold: the clock, files, C code, autograd."""
+"""Calls that a graph cannot contain: the clock, files, C code, autograd."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -37,30 +37,31 @@ _RANDOM_ONCE = re.compile(r"random\.(?:random|shuffle|sample|seed)")
 class OutsideWorld(Pattern):
     """The clock, files, processes, the environment and random generators."""
 
-    code, kind = "GB115", "graph_break"
+    code = "GB115"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript)
         if isinstance(node, ast.Subscript):
             written = not isinstance(node.ctx, ast.Load)
             if written and at.dotted(node.value) == "os.environ":
-                yield self._sighting(node, at, "writes to the environment", _PASS)
+                yield self._match(node, at, "writes to the environment", _PASS)
             return
         dotted = at.dotted(node.func) or ""
         if _CLOCK.fullmatch(dotted):
-            fix = "take the time around the compiled call; torch.profiler looks inside"
-            yield self._sighting(node, at, "reads the clock", fix)
+            fix = "time the compiled call from outside; torch.profiler shows the inside"
+            yield self._match(node, at, "reads the clock", fix)
         elif _FILES.fullmatch(dotted):
-            yield self._sighting(node, at, "reaches outside the tensor program", _PASS)
+            yield self._match(node, at, "reaches outside the tensor program", _PASS)
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
             fix = f"draw with torch.rand or random.uniform, or {_PASS}"
-            yield self._sighting(node, at, what, fix)
+            yield self._match(node, at, what, fix)
 
-    def _sighting(self, node: ast.expr, at: Flow, what: str, fix: str) -> Sighting:
+    def _match(self, node: ast.expr, at: Flow, what: str, fix: str) -> PatternMatch:
         return splits(node, at, cause=f"{{}} {what}", fix=fix)
 
 
@@ -77,13 +78,14 @@ _LOOKUPS = re.compile(
 
 
 class UntraceableCall(Pattern):
-    """Functions written in C, and a tokenizer at work."""
+    """Functions written in C, and calls of a tokenizer."""
 
-    code, kind = "GB105", "graph_break"
+    code = "GB105"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if _UNTRACED.fullmatch(dotted):
@@ -96,7 +98,7 @@ class UntraceableCall(Pattern):
                 cause="{} does the tokenizer's work in each call, in code that tracing"
                 " cannot follow",
                 fix="look the id up once, in __init__ or before the compiled call, and"
-                " keep it as a Python int",
+                " store it as a Python int",
             )
 
 
@@ -110,10 +112,11 @@ def _asks_tokenizer(dotted: str) -> bool:
 class Recurrent(Pattern):
     """nn.LSTM, nn.GRU and nn.RNN."""
 
-    code, kind = "GB108", "graph_break"
+    code = "GB108"
+    kind = "graph_break"
     nodes = (ast.Call,)
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if at.kind(node.func) is Kind.RECURRENT:
             yield splits(
@@ -121,20 +124,21 @@ class Recurrent(Pattern):
                 at,
                 cause="{} calls a recurrent module, which tracing leaves out, with the"
                 " whole function around it",
-                fix="compile the layers before and after it and call it between them;"
-                " or set torch._dynamo.config.allow_rnn = True (experimental, unrolls"
-                " the sequence)",
+                fix="compile the layers before and after it, and call it uncompiled"
+                " between them; or set torch._dynamo.config.allow_rnn = True"
+                " (experimental, unrolls the sequence)",
             )
 
 
 class DeepCopy(Pattern):
     """copy.deepcopy of a tensor."""
 
-    code, kind = "GB109", "graph_break"
+    code = "GB109"
+    kind = "graph_break"
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         if at.dotted(node.func) != "copy.deepcopy" or not node.args:
             return
@@ -149,23 +153,24 @@ class DeepCopy(Pattern):
 class Autograd(Pattern):
     """backward() and autograd.grad."""
 
-    code, kind = "GB110", "graph_break"
+    code = "GB110"
+    kind = "graph_break"
     nodes = (ast.Call,)
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
-        found = dotted in ("torch.autograd.grad", "torch.autograd.backward")
+        runs_autograd = dotted in ("torch.autograd.grad", "torch.autograd.backward")
         if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-            known = at.kind(node.func.value).is_tensor
-            found |= known or dotted.rpartition(".")[0].endswith("loss")
-        if found:
+            on_tensor = at.kind(node.func.value).is_tensor
+            runs_autograd |= on_tensor or dotted.rpartition(".")[0].endswith("loss")
+        if runs_autograd:
             yield splits(
                 node,
                 at,
                 cause="{} runs autograd inside the region that is being traced",
-                fix="compile the forward only and call backward() outside: it is"
-                " compiled with the forward; for gradients as values use"
+                fix="compile only the forward and call backward() outside: torch"
+                " compiles the backward with the forward; for gradients as values use"
                 " torch.func.grad",
             )
 
@@ -175,29 +180,30 @@ _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
 class TensorInternals(Pattern):
-    """requires_grad_(), retain_grad(), `.data =` and parameters made on the way."""
+    """requires_grad_(), retain_grad(), `.data =` and parameters created in forward."""
 
-    code, kind = "GB116", "graph_break"
+    code = "GB116"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Assign)
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 if _is_data(target, at):
                     fix = "copy in place: x.copy_(y), under torch.no_grad()"
-                    yield self._sighting(node, at, fix)
+                    yield self._match(node, at, fix)
             return
         called = node.func
         if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
             if at.kind(called.value).is_tensor:
-                fix = "do it before the tensor goes into the compiled function"
-                yield self._sighting(node, at, fix)
+                fix = "do it before you pass the tensor to the compiled function"
+                yield self._match(node, at, fix)
         elif at.dotted(called) in _PARAMETERS:
-            yield self._sighting(node, at, "make the parameter in __init__")
+            yield self._match(node, at, "create the parameter in __init__")
 
-    def _sighting(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Sighting:
+    def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> PatternMatch:
         cause = "{} works on the tensor itself rather than its values"
         return splits(node, at, cause=cause, fix=fix)
 
@@ -212,42 +218,48 @@ def _is_data(target: ast.expr, at: Flow) -> bool:
 class DeviceContext(Pattern):
     """`with torch.device(...)`."""
 
-    code, kind = "GB111", "graph_break"
+    code = "GB111"
+    kind = "graph_break"
     nodes = (ast.With,)
     shown_by = ("GB111", "GB115", "GB199")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.With)
         for item in node.items:
-            made = item.context_expr
-            if isinstance(made, ast.Call) and at.dotted(made.func) == "torch.device":
+            context = item.context_expr
+            if (
+                isinstance(context, ast.Call)
+                and at.dotted(context.func) == "torch.device"
+            ):
                 yield splits(
-                    made,
+                    context,
                     at,
                     cause="{} as a context manager cannot be entered while tracing, and"
                     " the whole function is left out",
-                    fix="give device= to each call that makes a tensor",
+                    fix="pass device= to each call that creates a tensor",
                 )
 
 
 class FrozenEnvironment(Pattern):
-    """A read of the environment: compiled code keeps the value."""
+    """A read of the environment: compiled code keeps the value it had at tracing."""
 
-    code, kind, severity = "NM411", "stale_state", "low"
+    code = "NM411"
+    kind = "stale_state"
+    severity = "low"
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         if not _reads_environment(node, at):
             return
         assert isinstance(node, ast.expr)
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
-            f"{at.function.name} would keep what `{text}` gave while it was traced",
+            f"{at.function.name} would keep the value that `{text}` had at trace time",
             "nothing checks an environment variable when compiled code runs: a later"
             " change has no effect",
-            "read it once before the compiled function and pass the value in",
+            "read it before the compiled call and pass the value as an argument",
         )
 
 
@@ -262,24 +274,25 @@ def _reads_environment(node: ast.AST, at: Flow) -> bool:
 
 
 class NumpyRandom(Pattern):
-    """numpy's random numbers: compiled code draws from torch's, or stops."""
+    """numpy.random: compiled code draws from torch instead, or breaks the graph."""
 
-    code, kind = "NM413", "stale_state"
+    code = "NM413"
+    kind = "stale_state"
     nodes = (ast.Call,)
     shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
         if not dotted.startswith(("np.random.", "numpy.random.")):
             return
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
-            f"`{text}` would draw from torch instead of numpy, or split the graph of"
-            f" {at.function.name}",
+            f"`{text}` would draw from torch instead of numpy, or cause a graph break"
+            f" in {at.function.name}",
             "tracing replaces numpy by torch, so numpy's seed has no effect; what it"
             " cannot replace splits the graph",
-            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers in"
+            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers"
             " as an argument",
         )

@@ -1,4 +1,4 @@
-"""What every pattern is: it looks at a node of compiled code, or at a whole file."""
+"""The base classes of patterns, for nodes of compiled code and for whole files."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from torchproof.records import Severity
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """A pattern at a node, in words."""
+class PatternMatch:
+    """A place where a pattern matches, with the texts of the finding."""
 
     node: ast.AST
     message: str
     cause: str
     fix: str
-    severity: Severity | None = None  # the pattern's, if it is not said here
+    severity: Severity | None = None  # None: the severity of the pattern
 
 
 class Pattern:
-    """A bad pattern inside code that is compiled. `nodes` are what it looks at."""
+    """A bad pattern inside compiled code. `nodes` are the node types to look at."""
 
-    code: ClassVar[str]  # of the rule that explains it
-    kind: ClassVar[str]  # what it is if a run shows it
+    code: ClassVar[str]  # the code of the rule that explains it
+    kind: ClassVar[str]  # the kind of the finding if a run confirms it
     nodes: ClassVar[tuple[type[ast.AST], ...]]
     severity: ClassVar[Severity] = "medium"
-    shown_by: ClassVar[tuple[str, ...]] = ()  # codes of a run that confirm it; its own
-    calls: ClassVar[int] = 1  # that a run needs to show it
+    shown_by: ClassVar[tuple[str, ...]] = ()  # codes that confirm it; empty: `code`
+    calls: ClassVar[int] = 1  # the calls that a run needs to confirm it
     certain: ClassVar[bool] = False
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
 class FilePattern:
     """A bad pattern anywhere in a file: how the program compiles, captures, scripts.
 
-    What it sees stands without a run where it is `certain`; else a run decides.
+    A `certain` pattern needs no run. Otherwise a run decides.
     """
 
     code: ClassVar[str]
@@ -51,7 +51,7 @@ class FilePattern:
     shown_by: ClassVar[tuple[str, ...]] = ()
     calls: ClassVar[int] = 1
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         raise AssertionError(f"{type(self).__name__} does not say what it looks for")
 
 
@@ -66,11 +66,11 @@ def splits(
     cause: str,
     fix: str,
     severity: Severity | None = None,
-) -> Sighting:
-    """What would be a graph break. `{}` in a text stands for the source's words."""
+) -> PatternMatch:
+    """A match that would be a graph break. `{}` in a text is the source of the node."""
     text = shorten(at.text(node))
-    message = f"`{text}` would split the graph of {at.function.name}"
+    message = f"`{text}` would cause a graph break in {at.function.name}"
     quoted = f"`{text}`"
-    return Sighting(
+    return PatternMatch(
         node, message, cause.replace("{}", quoted), fix.replace("{}", quoted), severity
     )

@@ -1,4 +1,4 @@
-"""Calls that guides still show, and that torch has dropped, renamed or deprecated."""
+"""Calls from older guides that torch has removed, renamed or deprecated."""
 
 from __future__ import annotations
 
@@ -8,61 +8,79 @@ from dataclasses import dataclass
 
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compiled, literal
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import Severity
 
 
 @dataclass(frozen=True)
-class Gone:
-    """A dotted name, what becomes of it, and what to write instead."""
+class RemovedApi:
+    """The replacement of a removed or deprecated function."""
 
     instead: str
-    raises: bool = False  # else it works, with a warning
+    raises: bool = False  # otherwise it works with a warning
 
     @property
     def severity(self) -> Severity:
         return "high" if self.raises else "low"
 
 
-GONE = {
-    "torch.cuda.amp.autocast": Gone('torch.amp.autocast("cuda", ...)'),
-    "torch.cuda.amp.GradScaler": Gone('torch.amp.GradScaler("cuda", ...)'),
-    "torch.cuda.amp.custom_fwd": Gone('torch.amp.custom_fwd(..., device_type="cuda")'),
-    "torch.cuda.amp.custom_bwd": Gone('torch.amp.custom_bwd(..., device_type="cuda")'),
-    "torch.cpu.amp.autocast": Gone('torch.amp.autocast("cpu", ...)'),
-    "torch.backends.cuda.sdp_kernel": Gone("torch.nn.attention.sdpa_kernel(...)"),
-    "torch.cuda.memory_cached": Gone("torch.cuda.memory_reserved()"),
-    "torch.cuda.max_memory_cached": Gone("torch.cuda.max_memory_reserved()"),
-    "torch.get_autocast_gpu_dtype": Gone('torch.get_autocast_dtype("cuda")'),
-    "torch._dynamo.mark_unbacked": Gone(
+REMOVED = {
+    "torch.cuda.amp.autocast": RemovedApi('torch.amp.autocast("cuda", ...)'),
+    "torch.cuda.amp.GradScaler": RemovedApi('torch.amp.GradScaler("cuda", ...)'),
+    "torch.cuda.amp.custom_fwd": RemovedApi(
+        'torch.amp.custom_fwd(..., device_type="cuda")'
+    ),
+    "torch.cuda.amp.custom_bwd": RemovedApi(
+        'torch.amp.custom_bwd(..., device_type="cuda")'
+    ),
+    "torch.cpu.amp.autocast": RemovedApi('torch.amp.autocast("cpu", ...)'),
+    "torch.backends.cuda.sdp_kernel": RemovedApi("torch.nn.attention.sdpa_kernel(...)"),
+    "torch.cuda.memory_cached": RemovedApi("torch.cuda.memory_reserved()"),
+    "torch.cuda.max_memory_cached": RemovedApi("torch.cuda.max_memory_reserved()"),
+    "torch.get_autocast_gpu_dtype": RemovedApi('torch.get_autocast_dtype("cuda")'),
+    "torch._dynamo.mark_unbacked": RemovedApi(
         "torch._dynamo.decorators.mark_unbacked(...)", raises=True
     ),
-    "torch._dynamo.utils.CompileProfiler": Gone(
+    "torch._dynamo.utils.CompileProfiler": RemovedApi(
         "torchproof check, or torch._dynamo.utils.counters", raises=True
     ),
-    "torch._dynamo.testing.CompileProfiler": Gone(
+    "torch._dynamo.testing.CompileProfiler": RemovedApi(
         "torchproof check, or torch._dynamo.utils.counters", raises=True
     ),
-    "torch._dynamo.skip": Gone("torch.compiler.disable(...)", raises=True),
-    "torch.export.dynamic_dim": Gone("torch.export.Dim(...)", raises=True),
-    "torch.export.export_for_training": Gone("torch.export.export(...)", raises=True),
-    "torch.export.export_for_inference": Gone(
-        "torch.export.export(...).run_decompositions()", raises=True
-    ),
-    "torch._export.capture_pre_autograd_graph": Gone(
+    "torch._dynamo.skip": RemovedApi("torch.compiler.disable(...)", raises=True),
+    "torch.export.dynamic_dim": RemovedApi("torch.export.Dim(...)", raises=True),
+    "torch.export.export_for_training": RemovedApi(
         "torch.export.export(...)", raises=True
     ),
-    "torch.onnx.dynamo_export": Gone(
+    "torch.export.export_for_inference": RemovedApi(
+        "torch.export.export(...).run_decompositions()", raises=True
+    ),
+    "torch._export.capture_pre_autograd_graph": RemovedApi(
+        "torch.export.export(...)", raises=True
+    ),
+    "torch.onnx.dynamo_export": RemovedApi(
         "torch.onnx.export(..., dynamo=True)", raises=True
     ),
 }
-# One of these is in every file that has one of those names.
+# Every file that uses one of those names contains one of these words.
 _WORDS = (
-    *("cuda.amp", "cpu.amp", "sdp_kernel", "memory_cached", "autocast_gpu_dtype"),
-    *("_dynamo", "torch.export", "torch._export", "dynamo_export", "pad_sequence"),
+    "cuda.amp",
+    "cpu.amp",
+    "sdp_kernel",
+    "memory_cached",
+    "autocast_gpu_dtype",
+    "_dynamo",
+    "torch.export",
+    "torch._export",
+    "dynamo_export",
+    "pad_sequence",
 )
-# Keywords that a function does not take, and what to do instead.
+# Keywords that a function no longer takes, and what to do instead.
 _KEYWORDS = {
     "torch.nn.utils.rnn.pad_sequence": {
         "max_length": "pad to a fixed length with torch.nn.functional.pad afterwards"
@@ -70,21 +88,36 @@ _KEYWORDS = {
     "torch.export.export": {"constraints": "pass dynamic_shapes=..."},
 }
 MODES = (
-    *("default", "lite", "reduce-overhead", "max-autotune"),
+    "default",
+    "lite",
+    "reduce-overhead",
+    "max-autotune",
     "max-autotune-no-cudagraphs",
 )
 # The parameters of torch.compile in torch 2.11 to 2.15 together.
-_COMPILE = {"model", "fullgraph", "dynamic", "backend", "mode", "options", "disable"}
-_COMPILE |= {"recompile_limit", "isolate_recompiles", "shapes_spec", "dynamic_shapes"}
-_COMPILE |= {"name"}
+_COMPILE = {
+    "model",
+    "fullgraph",
+    "dynamic",
+    "backend",
+    "mode",
+    "options",
+    "disable",
+    "recompile_limit",
+    "isolate_recompiles",
+    "shapes_spec",
+    "dynamic_shapes",
+    "name",
+}
 
 
-class GoneApi(FilePattern):
-    """A function, keyword or mode that torch does not have, or is about to drop."""
+class RemovedApiUse(FilePattern):
+    """A function, keyword or mode that torch does not have, or will remove."""
 
-    code, severity = "CF108", "low"
+    code = "CF108"
+    severity = "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if any(word in source.text for word in _WORDS):
             for node in source.nodes:
                 if isinstance(node, ast.Call):
@@ -96,9 +129,9 @@ class GoneApi(FilePattern):
         for site in file.sites if file else ():
             yield from self._arguments(site, source)
 
-    def _name(self, node: ast.Call, source: Source) -> Iterator[Sighting]:
+    def _name(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
         dotted = source.dotted(node.func) or ""
-        gone = GONE.get(dotted)
+        gone = REMOVED.get(dotted)
         if gone is None or _is_probed(node, source):
             return
         what = "does not exist" if gone.raises else "is deprecated"
@@ -107,76 +140,76 @@ class GoneApi(FilePattern):
             if gone.raises
             else f"torch warns of {dotted} and will drop it"
         )
-        yield Sighting(
+        yield PatternMatch(
             node.func, f"{dotted} {what}", cause, f"use {gone.instead}", gone.severity
         )
 
-    def _keywords(self, node: ast.Call, source: Source) -> Iterator[Sighting]:
+    def _keywords(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
         dotted = source.dotted(node.func) or ""
         for keyword in node.keywords if dotted in _KEYWORDS else ():
-            cure = _KEYWORDS[dotted].get(keyword.arg or "")
-            if cure:
-                yield Sighting(
+            fix = _KEYWORDS[dotted].get(keyword.arg or "")
+            if fix:
+                yield PatternMatch(
                     keyword.value,
                     f"{dotted} takes no {keyword.arg}: this raises TypeError",
                     f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
-                    cure,
+                    fix,
                     "high",
                 )
 
-    def _old_signatures(self, source: Source) -> Iterator[Sighting]:
-        """`explain(f, x)`, where it is `explain(f)(x)`."""
+    def _old_signatures(self, source: Source) -> Iterator[PatternMatch]:
+        """`explain(f, x)` instead of `explain(f)(x)`."""
         for node in source.nodes:
             if not isinstance(node, ast.Call) or len(node.args) < 2:
                 continue
             dotted = source.dotted(node.func) or ""
             if dotted in ("torch._dynamo.explain", "torch._dynamo.export"):
                 name = dotted.rpartition(".")[2]
-                yield Sighting(
+                yield PatternMatch(
                     node,
                     f"{name}(f, *args) is deprecated",
                     f"torch warns of {dotted} with arguments beside the function",
                     f"write torch._dynamo.{name}(f)(*args)",
                 )
 
-    def _arguments(self, site: Compiled, source: Source) -> Iterator[Sighting]:
-        given = site.arguments
+    def _arguments(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
+        arguments = site.arguments
         text = shorten(source.text_of(site.node))
-        mode = literal(given.get("mode"))
+        mode = literal(arguments.get("mode"))
         if mode is not None and mode not in MODES and site.backend == "inductor":
-            yield Sighting(
-                given["mode"],
-                f'torch.compile has no mode "{mode}": this raises',
+            yield PatternMatch(
+                arguments["mode"],
+                f'torch.compile has no mode "{mode}": this call raises',
                 f"the modes are {', '.join(MODES)}",
-                "choose one of them; torchproof bench measures which is fastest",
+                "use one of these modes; torchproof bench measures which is fastest",
                 "high",
             )
-        if _is_given(given.get("mode")) and _is_given(given.get("options")):
-            yield Sighting(
-                given["options"],
-                f"`{text}` raises: mode and options exclude each other",
+        if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
+            yield PatternMatch(
+                arguments["options"],
+                f"`{text}` raises: it passes both mode and options",
                 "a mode is a preset of options, and torch.compile takes one of the two",
-                "leave mode out and give its options:"
-                " torch._inductor.list_mode_options(mode) names them",
+                "remove mode and pass its options:"
+                " torch._inductor.list_mode_options(mode) lists them",
                 "high",
             )
-        for name in sorted(set(given) - _COMPILE):
-            yield Sighting(
-                given[name],
+        for name in sorted(set(arguments) - _COMPILE):
+            yield PatternMatch(
+                arguments[name],
                 f"torch.compile takes no {name}: this raises TypeError",
                 f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
-                "write fullgraph=True" if name == "nopython" else "leave it out",
+                "write fullgraph=True" if name == "nopython" else "remove it",
                 "high",
             )
 
 
 def _is_given(node: ast.expr | None) -> bool:
-    """As something that is surely no None."""
+    """Whether an argument is present and certainly not None."""
     return isinstance(node, ast.Dict) or literal(node) is not None
 
 
 def _is_probed(node: ast.AST, source: Source) -> bool:
-    """Where the program asks what torch has, it may be one of two ways."""
+    """Whether the program may check first that torch has the function."""
     at: ast.AST | None = node
     while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
         if isinstance(at, ast.Try | ast.If | ast.IfExp):
@@ -187,15 +220,16 @@ def _is_probed(node: ast.AST, source: Source) -> bool:
 
 
 class ScaledBfloat16(FilePattern):
-    """A GradScaler beside autocast to bfloat16."""
+    """A GradScaler together with autocast to bfloat16."""
 
-    code, severity = "CF109", "low"
+    code = "CF109"
+    severity = "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "GradScaler" not in source.text or "bfloat16" not in source.text:
             return
         if "float16" in source.text.replace("bfloat16", "") or "fp16" in source.text:
-            return  # the program has both ways
+            return  # the program also supports float16
         if not self._casts(source):
             return
         for node in source.nodes:
@@ -204,12 +238,12 @@ class ScaledBfloat16(FilePattern):
             name = (source.dotted(node.func) or "").rpartition(".")[2]
             switched = any(k.arg == "enabled" for k in node.keywords)
             if name == "GradScaler" and not switched:
-                yield Sighting(
+                yield PatternMatch(
                     node,
-                    "GradScaler has nothing to do: autocast is to bfloat16",
+                    "GradScaler has no effect: autocast uses bfloat16",
                     "scaling keeps small gradients of float16 from vanishing; bfloat16"
                     " has the range of float32",
-                    "leave the scaler out: loss.backward() and optimizer.step()",
+                    "remove the scaler: use loss.backward() and optimizer.step()",
                 )
 
     def _casts(self, source: Source) -> bool:

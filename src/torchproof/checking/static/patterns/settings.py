@@ -1,4 +1,4 @@
-"""Settings that have no effect, do not exist, or hide what goes wrong."""
+"""Settings that have no effect, do not exist, or hide errors."""
 
 from __future__ import annotations
 
@@ -11,44 +11,51 @@ from pathlib import Path
 
 from torchproof.checking.static import bindings, compiled
 from torchproof.checking.static.compiled import Compiled, is_true, literal
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.source import Definition, Source
 
-# Read once, while `import torch` runs.
+# torch reads these once, during `import torch`.
 AT_IMPORT = ("TORCH_LOGS", "TORCH_TRACE")
-# Read once, at the first torch.compile or import of torch._dynamo. Others, as
-# TORCHINDUCTOR_CACHE_DIR, are read whenever they are needed.
+# torch reads these once, at the first torch.compile or import of torch._dynamo. It
+# reads others, such as TORCHINDUCTOR_CACHE_DIR, each time it needs them.
 AT_COMPILE = (
-    *("TORCH_COMPILE_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS", "TORCHDYNAMO_VERBOSE"),
-    *("TORCHINDUCTOR_MAX_AUTOTUNE", "TORCHINDUCTOR_COMPILE_THREADS"),
+    "TORCH_COMPILE_DISABLE",
+    "TORCHDYNAMO_SUPPRESS_ERRORS",
+    "TORCHDYNAMO_VERBOSE",
+    "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "TORCHINDUCTOR_COMPILE_THREADS",
     "TORCHINDUCTOR_FX_GRAPH_CACHE",
 )
 _STARTS_OTHERS = ("subprocess", "multiprocessing", "mp.spawn", "os.exec", "ray.init")
 
 
 @functools.cache
-def known() -> Mapping[str, frozenset[str]]:
+def settings() -> Mapping[str, frozenset[str]]:
     """The settings of torch 2.11, 2.13 and 2.15 together, by module."""
     text = Path(__file__).with_name("settings.json").read_text(encoding="utf-8")
     return {module: frozenset(names) for module, names in json.loads(text).items()}
 
 
 class LateEnvironment(FilePattern):
-    """An environment variable is set after torch has read it."""
+    """The program sets an environment variable after torch has read it."""
 
     code = "CF106"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "environ" not in source.text or "TORCH" not in source.text:
             return
         if any(word in source.text for word in _STARTS_OTHERS):
-            return  # it may be for a process that is yet to start
+            return  # the variable may be for a process that starts later
         for node in source.nodes:
             for name in _set_variables(node, source):
                 when = self._when(name, node, source)
                 if when is not None:
                     assert isinstance(node, ast.stmt | ast.expr)
-                    yield self._sighting(name, when, node)
+                    yield self._match(name, when, node)
 
     def _when(self, name: str, node: ast.AST, source: Source) -> str | None:
         if name in AT_IMPORT:
@@ -60,17 +67,17 @@ class LateEnvironment(FilePattern):
             return "the first torch.compile" if _compiled_before(node, source) else None
         return None
 
-    def _sighting(self, name: str, when: str, node: ast.stmt | ast.expr) -> Sighting:
+    def _match(self, name: str, when: str, node: ast.stmt | ast.expr) -> PatternMatch:
         api = {
             "TORCH_LOGS": "torch._logging.set_logs(...)",
             "TORCH_COMPILE_DISABLE": 'torch.compiler.set_stance("force_eager")',
         }.get(name)
         instead = f", or use {api} from inside the program" if api else ""
-        return Sighting(
+        return PatternMatch(
             node,
-            f"{name} is set too late, and has no effect",
+            f"{name} is set too late and has no effect",
             f"torch reads {name} once, at {when}, which has run by then",
-            f"set it before that, best in the shell: {name}=... python ...{instead}",
+            f"set it earlier, best in the shell: {name}=... python ...{instead}",
         )
 
 
@@ -95,7 +102,7 @@ def _is_environ(node: ast.expr, source: Source) -> bool:
 
 
 def _imports(source: Source, node: ast.AST, modules: tuple[str, ...]) -> bool:
-    """Whether a module is imported before a node runs, as far as the file shows."""
+    """Whether the file imports a module before a node runs."""
     scope = _function(source, node)
     line = getattr(node, "lineno", 0)
     for each in source.nodes:
@@ -110,7 +117,7 @@ def _imports(source: Source, node: ast.AST, modules: tuple[str, ...]) -> bool:
         if where is scope and each.lineno < line and _is_plain(source, each):  # type: ignore[attr-defined]
             return True
         if where is None and scope is not None and _is_plain(source, each):
-            return True  # a function runs after its module's own imports
+            return True  # a function runs after the imports of its module
     return False
 
 
@@ -123,7 +130,7 @@ def _function(source: Source, node: ast.AST) -> ast.AST | None:
 
 
 def _is_plain(source: Source, node: ast.AST) -> bool:
-    """Under no condition: a statement of the module or of the function itself."""
+    """Whether a statement is directly in the module or function, under no condition."""
     return isinstance(source.parents.get(node), ast.Module | Definition)
 
 
@@ -150,10 +157,11 @@ def _is_looped(source: Source, node: ast.AST) -> bool:
 class UnknownSetting(FilePattern):
     """A setting of the compiler that torch does not have."""
 
-    code, severity = "CF107", "high"
+    code = "CF107"
+    severity = "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        if any(module.rpartition(".")[0] in source.text for module in known()):
+    def read(self, source: Source) -> Iterator[PatternMatch]:
+        if any(module.rpartition(".")[0] in source.text for module in settings()):
             for node in source.nodes:
                 yield from self._assigned(node, source)
                 yield from self._patched(node, source)
@@ -162,84 +170,87 @@ class UnknownSetting(FilePattern):
             yield from self._options(site, source)
             yield from self._ignored_mode(site, source)
 
-    def _assigned(self, node: ast.AST, source: Source) -> Iterator[Sighting]:
+    def _assigned(self, node: ast.AST, source: Source) -> Iterator[PatternMatch]:
         if not isinstance(node, ast.Assign | ast.AugAssign):
             return
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             dotted = source.dotted(target) or ""
             if not dotted.startswith("torch.") or not _is_imported(target, source):
                 continue
-            for module, names in known().items():
+            for module, names in settings().items():
                 setting = dotted.removeprefix(f"{module}.")
-                if setting == dotted or _has(setting, _meant(target, names, source)):
+                if setting == dotted or _has(
+                    setting, _settings_of(target, names, source)
+                ):
                     continue
-                yield self._sighting(target, module, setting)
+                yield self._match(target, module, setting)
 
-    def _patched(self, node: ast.AST, source: Source) -> Iterator[Sighting]:
-        """`config.patch(name=value)`, with names as keywords, a dict or a string."""
+    def _patched(self, node: ast.AST, source: Source) -> Iterator[PatternMatch]:
+        """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
         if not isinstance(node, ast.Call):
             return
         module = (source.dotted(node.func) or "").removesuffix(".patch")
-        names = known().get(module)
+        names = settings().get(module)
         if names is None or source.dotted(node.func) == module:
             return
         if not _is_imported(node.func, source):
             return
-        given = {k.arg: k.value for k in node.keywords if k.arg}
+        patched = {k.arg: k.value for k in node.keywords if k.arg}
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Dict):
-            given |= {literal(key) or "": key for key in first.keys if key}
+            patched |= {literal(key) or "": key for key in first.keys if key}
         elif (name := literal(first)) is not None and first is not None:
-            given[name] = first
-        names = _meant(node.func, names, source)
-        for setting, value in given.items():
+            patched[name] = first
+        names = _settings_of(node.func, names, source)
+        for setting, value in patched.items():
             if setting and not _has(setting, names):
-                yield self._sighting(value, module, setting)
+                yield self._match(value, module, setting)
 
-    def _options(self, site: Compiled, source: Source) -> Iterator[Sighting]:
+    def _options(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
         options = site.arguments.get("options")
         if site.backend != "inductor" or not isinstance(options, ast.Dict):
             return
         module = "torch._inductor.config"
         for key in options.keys:
             name = literal(key)
-            if name and name not in _OPTIONS and not _has(name, known()[module]):
+            if name and name not in _OPTIONS and not _has(name, settings()[module]):
                 assert key is not None
-                yield Sighting(
+                yield PatternMatch(
                     key,
-                    f'torch.compile has no option "{name}": this raises',
+                    f'torch.compile has no option "{name}": this call raises',
                     f"options are settings of {module}, and torch 2.11, 2.13 and 2.15"
                     " have none of this name",
                     "torch._inductor.list_options() lists them" + _near(name),
                 )
 
-    def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[Sighting]:
+    def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
         mode = site.arguments.get("mode")
         if mode is None or site.backend not in ("eager", "aot_eager"):
             return
         if site.mode in (None, "default"):
             return
-        yield Sighting(
+        yield PatternMatch(
             mode,
             f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             "modes are presets of the Inductor backend; others ignore them",
-            'leave backend out, or pass backend="inductor"',
+            'remove backend, or pass backend="inductor"',
             "low",
         )
 
-    def _sighting(self, node: ast.expr, module: str, setting: str) -> Sighting:
-        return Sighting(
+    def _match(self, node: ast.expr, module: str, setting: str) -> PatternMatch:
+        return PatternMatch(
             node,
             f"{module} has no setting {setting}: this raises AttributeError",
             f"torch 2.11, 2.13 and 2.15 have no {shorten(setting)} in {module}",
-            _CURES.get(setting, f"remove it, or look the name up: dir({module})")
-            + (_near(setting) if setting not in _CURES else ""),
+            _REPLACEMENTS[setting]
+            if setting in _REPLACEMENTS
+            else f"remove it, or look the name up: dir({module}){_near(setting)}",
         )
 
 
-# Options of torch.compile that are no settings.
+# Options of torch.compile that are not settings of torch._inductor.config.
 _OPTIONS = {"guard_filter_fn", "trace.enabled", "trace.graph_diagram"}
-_CURES = {
+_REPLACEMENTS = {
     "cache_dir": "set the environment variable TORCHINDUCTOR_CACHE_DIR",
     "log_level": "use torch._logging.set_logs(dynamo=...) or TORCH_LOGS",
     "output_code": "use torch._logging.set_logs(output_code=True) or TORCH_LOGS",
@@ -250,7 +261,7 @@ _CURES = {
 
 
 def _is_imported(node: ast.expr, source: Source) -> bool:
-    """Whether the first word is an import where it is used, and no variable."""
+    """Whether the first part of a dotted name is an import and not a variable."""
     while isinstance(node, ast.Attribute):
         node = node.value
     if not isinstance(node, ast.Name) or bindings.of(source).owner(node) is not None:
@@ -258,30 +269,32 @@ def _is_imported(node: ast.expr, source: Source) -> bool:
     inside = _function(source, node)
     for each in source.nodes:
         if isinstance(each, ast.Import | ast.ImportFrom):
-            given = {a.asname or a.name.partition(".")[0] for a in each.names}
-            if node.id in given and _function(source, each) in (None, inside):
+            imported = {a.asname or a.name.partition(".")[0] for a in each.names}
+            if node.id in imported and _function(source, each) in (None, inside):
                 return True
     return False
 
 
-def _meant(node: ast.expr, names: frozenset[str], source: Source) -> frozenset[str]:
-    """All settings, where a short name may stand for another module elsewhere."""
+def _settings_of(
+    node: ast.expr, names: frozenset[str], source: Source
+) -> frozenset[str]:
+    """The settings of the module; of all modules if the source uses a short name."""
     if source.text_of(node).startswith("torch."):
         return names
-    return frozenset().union(*known().values())
+    return frozenset().union(*settings().values())
 
 
 def _has(setting: str, names: frozenset[str]) -> bool:
-    """A setting, a group of settings, or something private or callable."""
+    """Whether a name is a setting, a group of settings, or private."""
     if setting in names or setting.startswith("_"):
         return True
     return any(name.startswith(f"{setting}.") for name in names)
 
 
 def _near(setting: str) -> str:
-    every = sorted({name for names in known().values() for name in names})
-    found = difflib.get_close_matches(setting, every, 1, 0.8)
-    return f"; there is {found[0]}" if found else ""
+    every = sorted({name for names in settings().values() for name in names})
+    similar = difflib.get_close_matches(setting, every, 1, 0.8)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 class SilentErrors(FilePattern):
@@ -289,7 +302,7 @@ class SilentErrors(FilePattern):
 
     code = "CF113"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if "suppress_errors" not in source.text:
             return
         for node in source.nodes:
@@ -297,12 +310,12 @@ class SilentErrors(FilePattern):
                 continue
             for target in node.targets:
                 if source.dotted(target) == "torch._dynamo.config.suppress_errors":
-                    yield Sighting(
+                    yield PatternMatch(
                         node,
-                        "errors of compiling are hidden; what they hit runs eagerly",
+                        "compile errors are hidden, and the functions run uncompiled",
                         "suppress_errors turns every error of compiling into a log line"
                         " and runs the function uncompiled",
-                        "remove it and see what fails with torchproof check; for"
-                        " production use torchproof.compile, which falls back and says"
-                        " so",
+                        "remove it and run torchproof check to see what fails; in"
+                        " production use torchproof.compile, which falls back to eager"
+                        " and reports it",
                     )

@@ -1,4 +1,4 @@
-"""Operations whose output size depends on values, and what a changing size does."""
+"""Operations whose output size depends on values, and code that depends on sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 from torchproof.checking.static.patterns.pattern import (
     Pattern,
-    Sighting,
+    PatternMatch,
     shorten,
     splits,
 )
@@ -21,29 +21,34 @@ _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 class DynamicSize(Pattern):
     """`nonzero`, `unique`, `x[mask]` and others whose output size depends on values."""
 
-    code, kind = "GB103", "graph_break"
+    code = "GB103"
+    kind = "graph_break"
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
     functions = (
-        *("nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"),
+        "nonzero",
+        "argwhere",
+        "unique",
+        "unique_consecutive",
+        "masked_select",
         "bincount",
     )
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)
         if isinstance(node, ast.AugAssign):  # `x[mask] += y` reads first
             if isinstance(node.target, ast.Subscript) and _by_mask(node.target, at):
-                yield self._sighting(node.target, at)
+                yield self._match(node.target, at)
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
-                yield self._sighting(node, at)
+                yield self._match(node, at)
         elif self._is_call(node, at):
-            yield self._sighting(node, at)
+            yield self._match(node, at)
         elif (fix := _unsized(node, at)) is not None:
             cause = "how much {} gives depends on values, which tracing does not have"
             yield splits(node, at, cause=cause, fix=fix)
 
-    def _sighting(self, node: ast.expr, at: Flow) -> Sighting:
+    def _match(self, node: ast.expr, at: Flow) -> PatternMatch:
         return splits(
             node,
             at,
@@ -68,43 +73,44 @@ class DynamicSize(Pattern):
 
 
 def _by_mask(node: ast.Subscript, at: Flow) -> bool:
-    """`x[mask]`; writing a plain value through a mask needs no size."""
+    """Whether a subscript is `x[mask]`."""
     base = at.kind(node.value)
     if not base.is_tensor and base is not Kind.UNKNOWN:
-        return False  # what a mask of tensors indexes is one, where nothing is known
+        return False  # a value of unknown kind that a mask indexes is a tensor
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     return any(at.kind(part) is Kind.MASK for part in parts)
 
 
 def _unsized(node: ast.Call, at: Flow) -> str | None:
-    """The fix, where a call leaves a size to be found out that it could be told."""
+    """The fix, if a call could pass the output size but leaves it to the values."""
     dotted = at.dotted(node.func) or ""
-    told = {k.arg: k.value for k in node.keywords}
-    if dotted in _ONE_HOT and None not in told:
-        classes = node.args[1] if len(node.args) > 1 else told.get("num_classes")
+    keywords = {k.arg: k.value for k in node.keywords}
+    if dotted in _ONE_HOT and None not in keywords:
+        classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
         if classes is not None and at.text(classes) != "-1":
             return None
-        return "give the number of classes: one_hot(x, num_classes=n)"
+        return "pass the number of classes: one_hot(x, num_classes=n)"
     if dotted == "torch.repeat_interleave":
-        repeats = node.args[1] if len(node.args) > 1 else told.get("repeats")
+        repeats = node.args[1] if len(node.args) > 1 else keywords.get("repeats")
         repeats = repeats or (node.args[0] if node.args else None)
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
-        repeats = node.args[0] if node.args else told.get("repeats")
+        repeats = node.args[0] if node.args else keywords.get("repeats")
     else:
         return None
-    if repeats is None or "output_size" in told or not at.kind(repeats).is_tensor:
+    if repeats is None or "output_size" in keywords or not at.kind(repeats).is_tensor:
         return None
-    return "give the size of the result: repeat_interleave(..., output_size=n)"
+    return "pass the size of the result: repeat_interleave(..., output_size=n)"
 
 
 class SymbolicArgument(Pattern):
-    """A comparison of sizes given to an operator that takes a plain bool."""
+    """A comparison of sizes passed to an operator that takes a plain bool."""
 
-    code, kind = "GB118", "graph_break"
+    code = "GB118"
+    kind = "graph_break"
     nodes = (ast.Call,)
-    calls = 2  # a size is dynamic once it has changed
+    calls = 2  # a size becomes dynamic after it has changed
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         for keyword in node.keywords:
             name = keyword.arg
@@ -116,9 +122,9 @@ class SymbolicArgument(Pattern):
                 at,
                 cause=f"`{name}` comes from a size: a dynamic one is a symbol while"
                 " tracing, and the operator takes a plain bool",
-                fix=f"give `{name}` as a plain value (`{name}=True`, or an attribute"
-                " set once); or choose it with a condition, which becomes a guard:"
-                " `True if length > 1 else False` (bool(...) stays a symbol)",
+                fix=f"pass `{name}` as a plain value (`{name}=True`, or an attribute"
+                " set once); or use a condition, which becomes a guard: `True if length"
+                " > 1 else False` (bool(...) stays a symbol)",
             )
 
 
@@ -133,12 +139,14 @@ def _of_torch(node: ast.Call, at: Flow) -> bool:
 class UnrolledLoop(Pattern):
     """`for t in range(x.shape[1])`: the loop becomes part of the graph."""
 
-    code, kind, severity = "SP511", "compile_time", "low"
+    code = "SP511"
+    kind = "compile_time"
+    severity = "low"
     nodes = (ast.For,)
     shown_by = ("SP511", "RC201", "RC220", "RC290", "DS60", "SP531")
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.For)
         loop = node.iter
         if not isinstance(loop, ast.Call) or at.dotted(loop.func) != "range":
@@ -147,19 +155,19 @@ class UnrolledLoop(Pattern):
         if not lengths or not _carries(node, at):
             return
         text = shorten(at.text(loop))
-        yield Sighting(
+        yield PatternMatch(
             loop,
             f"the loop over `{text}` would be unrolled into the graph of"
             f" {at.function.name}",
             "each step is a copy of the loop's body, and each other length is compiled"
             " again",
-            "compute all steps at once with operations over the whole dimension; else"
-            " compile the loop's body alone and loop outside",
+            "compute all steps at once with operations over the whole dimension; or"
+            " compile only the body of the loop and loop outside",
         )
 
 
 def _carries(loop: ast.For, at: Flow) -> bool:
-    """Whether a step needs what the one before it made: `h = f(h, x[:, t])`."""
+    """Whether an iteration uses the result of the one before: `h = f(h, x[:, t])`."""
     stored: dict[str, int] = {}
     for statement in loop.body:
         for node in walk(statement):

@@ -1,4 +1,4 @@
-"""What compiled code leaves behind: counters, lists that grow, kept outputs."""
+"""State that compiled code changes: counters, growing lists, stored outputs."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import ast
 from collections.abc import Iterator
 
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.patterns.pattern import Pattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
 from torchproof.checking.static.source import walk
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 
 
 class Counter(Pattern):
-    """`self.calls += 1`: an integer attribute that is another one in each call."""
+    """`self.calls += 1`: an integer attribute that changes in each call."""
 
-    code, kind = "RC213", "recompile"
+    code = "RC213"
+    kind = "recompile"
     nodes = (ast.AugAssign, ast.Assign)
     shown_by = ("RC213", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.AugAssign | ast.Assign)
         name = _counted(node, at)
         if name is None or not _is_integer(name, at):
             return
         text = shorten(at.text(node))
-        yield Sighting(
+        yield PatternMatch(
             node,
-            f"`{text}` would compile {at.function.name} again in each call",
+            f"`{text}` would recompile {at.function.name} in each call",
             f"compiled code holds for one value of `self.{name}`, and each call changes"
             " it",
-            f"keep the count in a tensor (self.register_buffer({name!r},"
+            f"count in a tensor (self.register_buffer({name!r},"
             " torch.zeros((), dtype=torch.long)) and add_(1)), or count outside the"
             " compiled function",
         )
 
 
 def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
-    """The attribute that is counted up or down by a whole number."""
+    """The attribute of `self` that a statement changes by an integer."""
     if isinstance(node, ast.AugAssign):
         target, step, operation = node.target, node.value, node.op
     elif len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
@@ -49,12 +50,14 @@ def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
         return None
     dotted = at.dotted(target) or ""
     whole = isinstance(step, ast.Constant) and type(step.value) is int
-    own = dotted.startswith("self.") and dotted.count(".") == 1
-    return dotted[5:] if own and whole and isinstance(operation, _COUNTERS) else None
+    on_self = dotted.startswith("self.") and dotted.count(".") == 1
+    return (
+        dotted[5:] if on_self and whole and isinstance(operation, _COUNTERS) else None
+    )
 
 
 def _is_integer(name: str, at: Flow) -> bool:
-    """Set to a whole number, and to nothing else, by the class."""
+    """Whether the class assigns only integers to the attribute."""
     owner = at.function.owner
     values = at.program.assigned(owner, name) if owner else []
     first = [v for v in values if not isinstance(v, ast.BinOp)]
@@ -66,12 +69,13 @@ def _is_integer(name: str, at: Flow) -> bool:
 class GlobalCounter(Pattern):
     """`global CALLS; CALLS += 1`."""
 
-    code, kind = "RC214", "recompile"
+    code = "RC214"
+    kind = "recompile"
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.AugAssign)
         target, step = node.target, node.value
         if not isinstance(target, ast.Name) or not isinstance(step, ast.Constant):
@@ -83,7 +87,7 @@ class GlobalCounter(Pattern):
             for n in walk(at.function.node)
         ):
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` would compile {at.function.name} again in each"
             " call",
@@ -94,14 +98,15 @@ class GlobalCounter(Pattern):
 
 
 class GrowingList(Pattern):
-    """`self.outputs.append(y)`: a list that is one longer in each call."""
+    """`self.outputs.append(y)`: a list that grows in each call."""
 
-    code, kind = "RC212", "recompile"
+    code = "RC212"
+    kind = "recompile"
     nodes = (ast.Call,)
     shown_by = ("RC212", "RC213", "RC214", "RC290", "RC215", "RC299")
     calls = 3
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Call)
         called = node.func
         if not isinstance(called, ast.Attribute) or called.attr != "append":
@@ -109,7 +114,7 @@ class GrowingList(Pattern):
         name = at.dotted(called.value) or ""
         if not _is_kept_list(name, at) or _is_emptied(name, at):
             return
-        yield Sighting(
+        yield PatternMatch(
             node,
             f"`{shorten(at.text(node))}` would compile {at.function.name} again in each"
             " call",
@@ -137,7 +142,7 @@ def _is_store(node: ast.AST) -> bool:
 
 
 def _is_emptied(name: str, at: Flow) -> bool:
-    """Whether the same function starts the list anew."""
+    """Whether the same function also resets or shortens the list."""
     for node in walk(at.function.node):
         if isinstance(node, ast.Assign) and any(
             at.dotted(target) == name for target in node.targets
@@ -153,12 +158,14 @@ def _is_emptied(name: str, at: Flow) -> bool:
 class KeptOutput(Pattern):
     """`self.last = y` in a forward: with CUDA graphs the next call overwrites it."""
 
-    code, kind, severity = "CG304", "cudagraph_lifetime", "low"
+    code = "CG304"
+    kind = "cudagraph_lifetime"
+    severity = "low"
     nodes = (ast.Assign,)
     shown_by = ("CG301", "CG302", "CG303", "CG304")
     calls = 2
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         assert isinstance(node, ast.Assign)
         if at.function.node.name != "forward" or not at.kind(node.value).is_tensor:
             return
@@ -168,10 +175,10 @@ class KeptOutput(Pattern):
             name = at.dotted(target) or ""
             if not (name.startswith("self.") and name.count(".") == 1):
                 continue
-            yield Sighting(
+            yield PatternMatch(
                 node,
                 f"`{shorten(at.text(node))}` would keep an output of"
-                f" {at.function.name} beyond its call",
+                f" {at.function.name} after the call",
                 "with CUDA graphs (mode='reduce-overhead') the next call overwrites the"
                 " memory of what the last one gave",
                 f"keep a copy, made outside the compiled function: {name}.clone(); or"
@@ -180,7 +187,7 @@ class KeptOutput(Pattern):
 
 
 def _is_copied(value: ast.expr) -> bool:
-    """`.cpu()` and `.item()` leave the graph's memory; clone() inside does not."""
+    """Whether a value is copied out of the graph's memory; clone() inside is not."""
     called = value.func if isinstance(value, ast.Call) else None
     return isinstance(called, ast.Attribute) and called.attr in (
         "cpu",
@@ -190,29 +197,31 @@ def _is_copied(value: ast.expr) -> bool:
 
 
 class ListArgument(Pattern):
-    """A list of tensors as an argument: each other length is compiled anew."""
+    """A list of tensors as an argument: each new length recompiles."""
 
-    code, kind, severity = "RC212", "recompile", "low"
+    code = "RC212"
+    kind = "recompile"
+    severity = "low"
     nodes = (ast.For, ast.ListComp, ast.GeneratorExp, ast.Call)
     shown_by = ("RC212", "RC290")
     calls = 2
     joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
-    def look(self, node: ast.AST, at: Flow) -> Iterator[Sighting]:
+    def look(self, node: ast.AST, at: Flow) -> Iterator[PatternMatch]:
         if at.function.node.name != "forward":
             return
         for each in self._used(node, at):
-            known = isinstance(each, ast.Name) and each.id in _lists_given(at)
-            if known and at.text(each) not in at.told:
-                at.told.add(at.text(each))
-                yield Sighting(
+            is_list = isinstance(each, ast.Name) and each.id in _list_parameters(at)
+            if is_list and at.text(each) not in at.reported:
+                at.reported.add(at.text(each))
+                yield PatternMatch(
                     each,
-                    f"{at.function.name} would be compiled again for each length of"
-                    f" the list `{at.text(each)}`",
+                    f"{at.function.name} would recompile for each length of the list"
+                    f" `{at.text(each)}`",
                     "compiled code holds for one length of a Python list: a guard"
                     " counts its items",
-                    "pass one tensor (torch.stack or a padded batch) made before the"
-                    " compiled call",
+                    "build one tensor (torch.stack or a padded batch) before the"
+                    " compiled call and pass it",
                 )
 
     def _used(self, node: ast.AST, at: Flow) -> list[ast.expr]:
@@ -225,14 +234,14 @@ class ListArgument(Pattern):
         return [each.iter for each in node.generators]
 
 
-def _lists_given(at: Flow) -> set[str]:
-    """Parameters that are annotated as lists of tensors and still what was given."""
-    found = set()
+def _list_parameters(at: Flow) -> set[str]:
+    """The parameters that are annotated as lists of tensors."""
+    parameters = set()
     for parameter in at.function.parameters:
         if parameter.annotation is None:
             continue
         text = ast.unparse(parameter.annotation).replace(" ", "")
         text = text.removesuffix("|None").removeprefix("Optional[").lower()
         if text.startswith(("list[", "sequence[", "typing.list[")) and "tensor" in text:
-            found.add(parameter.arg)
-    return found
+            parameters.add(parameter.arg)
+    return parameters

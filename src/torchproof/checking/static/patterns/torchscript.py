@@ -1,4 +1,4 @@
-"""TorchScript: what tracing gets wrong, what scripting refuses, what mixes badly."""
+"""TorchScript: wrong traces, code that scripting refuses, and mixing with compile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from torchproof.checking.static import bindings
 from torchproof.checking.static.bindings import Bindings
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import FilePattern, Sighting, shorten
+from torchproof.checking.static.patterns.pattern import (
+    FilePattern,
+    PatternMatch,
+    shorten,
+)
 from torchproof.checking.static.patterns.tensors import Branch, ToPython
 from torchproof.checking.static.program import COMPILE, Program
 from torchproof.checking.static.source import Class, Function, Source, walk
@@ -17,12 +21,17 @@ from torchproof.checking.static.source import Class, Function, Source, walk
 TRACE = ("torch.jit.trace",)
 SCRIPT = ("torch.jit.script",)
 _DEPRECATED = (
-    *(*TRACE, *SCRIPT, "torch.jit.trace_module", "torch.jit.freeze"),
+    *TRACE,
+    *SCRIPT,
+    "torch.jit.trace_module",
+    "torch.jit.freeze",
     "torch.jit.optimize_for_inference",
 )
-# Methods of a module that give the module itself.
+# Methods of a module that return the module itself.
 _SAME = {"to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_"}
-_WAY_OUT = "torch.compile for speed in Python, torch.export for a file without Python"
+_REPLACEMENT = (
+    "torch.compile for speed in Python, torch.export for a file without Python"
+)
 
 
 def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
@@ -34,7 +43,7 @@ def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
 
 
 def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
-    """The function or class of what is traced or scripted, if the file has it."""
+    """The traced or scripted function or class, if the file contains it."""
     source = names.source
     for _ in range(4):
         if isinstance(node, ast.Call):
@@ -58,9 +67,10 @@ def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
 class TracedBranch(FilePattern):
     """torch.jit.trace of code that depends on the values of tensors."""
 
-    code, severity = "TS101", "high"
+    code = "TS101"
+    severity = "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, TRACE):
             subject = call.args[0] if call.args else None
             code = _code(subject, bindings.of(source))
@@ -69,45 +79,46 @@ class TracedBranch(FilePattern):
             if code is None or "is_tracing" in source.text:
                 continue
             for place, text in _decided(code, source):
-                yield Sighting(
+                yield PatternMatch(
                     call,
-                    f"the trace of {code.name} keeps what `{text}` (line {place}) gave"
-                    " for the example: other inputs get wrong answers, silently",
+                    f"the trace of {code.name} fixes the result of `{text}` (line"
+                    f" {place}) for the example input: other inputs silently give wrong"
+                    " results",
                     "torch.jit.trace records the operations of one call; what Python"
                     " decides from a tensor's value is not among them",
-                    f"compute it with torch.where, then use {_WAY_OUT}",
+                    f"use torch.where instead of the branch, and {_REPLACEMENT}",
                 )
                 break
 
 
 def _decided(function: Function, source: Source) -> Iterator[tuple[int, str]]:
-    """Where the function, or one it calls, takes a tensor's value into Python."""
+    """Where the function, or one it calls, reads the value of a tensor into Python."""
     program = Program([source])
-    waiting, done = [function], {function}
-    found: list[tuple[int, str]] = []
+    waiting, visited = [function], {function}
+    decisions: list[tuple[int, str]] = []
     patterns = (Branch(), ToPython())
 
     def look(node: ast.AST, at: Flow) -> None:
         for pattern in patterns:
             if isinstance(node, pattern.nodes):
-                for sighting in pattern.look(node, at):
-                    place = sighting.node
+                for hit in pattern.look(node, at):
+                    place = hit.node
                     assert isinstance(place, ast.expr | ast.stmt)
-                    found.append((place.lineno, shorten(at.text(place), 40)))
+                    decisions.append((place.lineno, shorten(at.text(place), 40)))
         if isinstance(node, ast.Call):
             callee = program.callee(node, at.function)
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
     while waiting:
         each = waiting.pop()
-        Flow(each, program, given=_tensors(each, each is function), look=look).run()
-    return iter(sorted(found))
+        Flow(each, program, arguments=_tensors(each, each is function), look=look).run()
+    return iter(sorted(decisions))
 
 
 def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
-    """What is traced is given tensors, for parameters without a default."""
+    """The kinds of the arguments: the traced function takes tensors."""
     if not is_traced:
         return {}
     arguments = function.node.args
@@ -118,51 +129,53 @@ def _tensors(function: Function, is_traced: bool) -> dict[str, Kind]:
 
 
 class Deprecated(FilePattern):
-    """torch.jit.script and torch.jit.trace, which torch is about to drop."""
+    """torch.jit.script and torch.jit.trace, which torch will remove."""
 
-    code, severity = "TS102", "low"
+    code = "TS102"
+    severity = "low"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         for call in _calls(source, _DEPRECATED):
-            yield self._sighting(call.func, source)
+            yield self._match(call.func, source)
         if "jit" not in source.text:
             return
         for function in source.functions.values():
             for each in function.node.decorator_list:
                 if source.dotted(each) in SCRIPT:
-                    yield self._sighting(each, source)
+                    yield self._match(each, source)
 
-    def _sighting(self, node: ast.expr, source: Source) -> Sighting:
+    def _match(self, node: ast.expr, source: Source) -> PatternMatch:
         name = source.dotted(node)
-        return Sighting(
+        return PatternMatch(
             node,
             f"{name} is deprecated",
             "torch warns of TorchScript on every use and develops it no further",
-            f"use {_WAY_OUT}",
+            f"use {_REPLACEMENT}",
         )
 
 
 class Unscriptable(FilePattern):
-    """Scripted code with something that torch.jit.script refuses."""
+    """Scripted code that uses Python which torch.jit.script refuses."""
 
-    code, severity = "TS103", "high"
+    code = "TS103"
+    severity = "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
-        seen: set[Function] = set()
+    def read(self, source: Source) -> Iterator[PatternMatch]:
+        visited: set[Function] = set()
         for function in _scripted(source):
             for each in _reached(function, source):
-                if each not in seen:
-                    seen.add(each)
+                if each not in visited:
+                    visited.add(each)
                     yield from self._refused(each)
 
-    def _refused(self, function: Function) -> Iterator[Sighting]:
-        for node, what, cure in _unsupported(function):
-            yield Sighting(
+    def _refused(self, function: Function) -> Iterator[PatternMatch]:
+        for node, what, fix in _unsupported(function):
+            yield PatternMatch(
                 node,
                 f"torch.jit.script refuses {function.name}: {what}",
                 "TorchScript is a part of Python, and the whole function must be"
                 " written in it, branches that are never taken too",
-                f"{cure}; or use torch.compile, which takes Python as it is",
+                f"{fix}; or use torch.compile, which supports plain Python",
             )
 
 
@@ -183,9 +196,9 @@ def _scripted(source: Source) -> Iterator[Function]:
 
 
 def _reached(function: Function, source: Source) -> Iterator[Function]:
-    """A function and those of the file that it calls, as far as they are scripted."""
+    """A function and the functions of the file that are scripted with it."""
     program = Program([source])
-    waiting, done = [function], {function}
+    waiting, visited = [function], {function}
     while waiting:
         each = waiting.pop()
         if set(each.decorators) & {"torch.jit.ignore", "torch.jit.unused"}:
@@ -193,21 +206,21 @@ def _reached(function: Function, source: Source) -> Iterator[Function]:
         yield each
         for node in walk(each.node):
             callee = program.callee(node, each) if isinstance(node, ast.Call) else None
-            if callee is not None and callee not in done:
-                done.add(callee)
+            if callee is not None and callee not in visited:
+                visited.add(callee)
                 waiting.append(callee)
 
 
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Try: ("it has a try block", "test for the condition instead of catching"),
-    ast.Lambda: ("it has a lambda", "make it a function of the module"),
+    ast.Lambda: ("it has a lambda", "define a function in the module"),
     ast.Yield: ("it is a generator", "return a list"),
     ast.YieldFrom: ("it is a generator", "return a list"),
-    ast.SetComp: ("it makes a set", "use a list or a dict"),
-    ast.Set: ("it makes a set", "use a list or a dict"),
-    ast.NamedExpr: ("it uses `:=`", "assign on a line of its own"),
-    ast.Import: ("it imports", "import at the top of the file"),
-    ast.ImportFrom: ("it imports", "import at the top of the file"),
+    ast.SetComp: ("it builds a set", "use a list or a dict"),
+    ast.Set: ("it builds a set", "use a list or a dict"),
+    ast.NamedExpr: ("it uses `:=`", "assign in a separate statement"),
+    ast.Import: ("it has an import", "import at the top of the file"),
+    ast.ImportFrom: ("it has an import", "import at the top of the file"),
     ast.Global: ("it sets a global variable", "return the value"),
     ast.Nonlocal: ("it sets a variable of an outer function", "return the value"),
     ast.Match: ("it uses match", "use if and elif"),
@@ -229,19 +242,19 @@ def _unsupported(
     with_default = plain[len(plain) - len(arguments.defaults) :]
     for parameter, default in zip(with_default, arguments.defaults, strict=True):
         if isinstance(default, ast.List | ast.Dict | ast.Set):
-            yield default, "a default can be changed", "make the default None"
+            yield default, "a default value is mutable", "use None as the default"
         elif parameter.annotation is None and _is_plain(default):
             yield (
                 default,
-                f"{parameter.arg} has no annotation, so it is taken for a Tensor",
+                f"{parameter.arg} has no annotation, so its type is Tensor",
                 f"annotate it: {parameter.arg}: {type(default.value).__name__}",  # type: ignore[attr-defined]
             )
     for statement in node.body:
         for each in walk(statement):
-            told = _REFUSED.get(type(each))
-            if told is not None:
+            refusal = _REFUSED.get(type(each))
+            if refusal is not None:
                 assert isinstance(each, ast.expr | ast.stmt)
-                yield each, *told
+                yield each, *refusal
                 return
 
 
@@ -256,7 +269,7 @@ class TracedTraining(FilePattern):
 
     code = "TS104"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".eval()" in source.text or "train(False)" in source.text:
             return
         for call in _calls(source, TRACE):
@@ -266,9 +279,9 @@ class TracedTraining(FilePattern):
             layer = _trained_layer(code)
             if layer is not None:
                 text = shorten(source.text_of(call))
-                yield Sighting(
+                yield PatternMatch(
                     call,
-                    f"`{text}` records {layer} as it is in training",
+                    f"`{text}` records {layer} in training mode",
                     "a module is made in training mode, the trace keeps what it does"
                     " there, and eval() on the traced module changes nothing of it",
                     "call model.eval() before tracing",
@@ -287,38 +300,41 @@ def _trained_layer(code: Class) -> str | None:
 
 
 class Mixed(FilePattern):
-    """torch.compile of TorchScript, or TorchScript of what torch.compile made."""
+    """torch.compile of a TorchScript function, or TorchScript of a compiled one."""
 
-    code, severity = "TS105", "high"
+    code = "TS105"
+    severity = "high"
 
-    def read(self, source: Source) -> Iterator[Sighting]:
+    def read(self, source: Source) -> Iterator[PatternMatch]:
         if ".compile" not in source.text or ".jit" not in source.text:
             return
         for call in _calls(source, (*COMPILE, *TRACE, *SCRIPT)):
-            made: ast.AST | None = call.args[0] if call.args else None
-            if isinstance(made, ast.Name | ast.Attribute):
-                made = bindings.of(source).meaning(made)
-            inner = source.dotted(made.func) if isinstance(made, ast.Call) else None
+            subject: ast.AST | None = call.args[0] if call.args else None
+            if isinstance(subject, ast.Name | ast.Attribute):
+                subject = bindings.of(source).meaning(subject)
+            inner = (
+                source.dotted(subject.func) if isinstance(subject, ast.Call) else None
+            )
             outer = source.dotted(call.func)
             if outer in COMPILE and inner in _DEPRECATED:
-                yield self._sighting(call, f"{inner} made it", source)
+                yield self._match(call, f"the result of {inner}", source)
             elif outer not in COMPILE and inner in COMPILE:
-                yield self._sighting(call, "torch.compile made it", source)
+                yield self._match(call, "the result of torch.compile", source)
 
-    def _sighting(self, call: ast.Call, made: str, source: Source) -> Sighting:
+    def _match(self, call: ast.Call, origin: str, source: Source) -> PatternMatch:
         text = shorten(source.text_of(call))
         if source.dotted(call.func) in COMPILE:
-            message = f"`{text}` compiles nothing: {made}"
+            message = f"`{text}` compiles nothing: its input is {origin}"
             cause = (
                 "Dynamo traces Python, and TorchScript has none: what is traced runs as"
                 " it is, and for what is scripted newer versions raise"
             )
         else:
-            message = f"`{text}` raises: {made}"
+            message = f"`{text}` raises: its input is {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
-        return Sighting(
+        return PatternMatch(
             call,
             message,
             cause,
-            "give the original module to torch.compile, and leave TorchScript out",
+            "pass the original module to torch.compile, and remove TorchScript",
         )

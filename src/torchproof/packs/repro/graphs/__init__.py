@@ -1,12 +1,7 @@
-"""Graph drafts: a graph that Dynamo captured, as torch code that anyone can run.
+"""Candidates of form "graph": a graph that Dynamo captured, as plain torch code.
 
-`recording` writes them in the process that runs the target, `variants` and `reducing`
-change them where torch is not loaded; `sketch` is what they pass to each other.
+`graph_recorder` reads graphs (`fx_reader`) in the process that runs the target.
+`variants` turns a recorded graph into candidates, and `graph_reducer` shrinks them;
+both work without torch. They all exchange `graph_ir.GraphIR`; `source_writer` writes it
+as Python source. `python -m torchproof.packs.repro.graphs` runs torch's minifier.
 """
-
-from __future__ import annotations
-
-from torchproof.packs.repro.graphs.graph_reducer import reduced
-from torchproof.packs.repro.graphs.variants import variants
-
-__all__ = ["reduced", "variants"]

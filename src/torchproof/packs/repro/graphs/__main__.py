@@ -1,7 +1,7 @@
-"""torch's minifier over the graph of a draft; candidates go out, answers come in.
+"""The child process that runs torch's minifier on the graph of a candidate.
 
-One line of JSON each: first the draft's source comes in, then each candidate goes out
-as a sketch and whether it fails comes in.
+It speaks JSON lines. stdin first brings the candidate's source. Then the child writes
+each smaller graph (`GraphIR`) to stdout and reads whether it fails from stdin.
 """
 
 from __future__ import annotations
@@ -16,67 +16,69 @@ import torch
 from torch import Tensor, fx
 
 from torchproof.packs.repro.graphs.expressions import NotPortable
-from torchproof.packs.repro.graphs.fx_reader import Reader, Run
+from torchproof.packs.repro.graphs.fx_reader import Reader, RecordingInterpreter
 from torchproof.process import parent_death
-from torchproof.torch_private import instead_of_backends, minified, without_regions
+from torchproof.torch_private import minify, replace_backends, without_regions
 
 
-class _Captured(Exception):
-    """The first graph is there, with what it is called with."""
+class _GraphCaptured(Exception):
+    """Stops the program at its first graph and carries the graph and its inputs."""
 
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
         super().__init__()
-        self.gm, self.inputs = gm, inputs
+        self.gm = gm
+        self.inputs = inputs
 
 
 def main() -> None:
     parent_death.hold()
-    answers, sys.stdout = sys.stdout, sys.stderr  # what torch prints is no candidate
+    replies = sys.stdout
+    sys.stdout = sys.stderr  # torch's own prints must not reach the parent
     job = json.loads(sys.stdin.readline())
-    gm, inputs = _captured(job["source"])
+    gm, inputs = _capture(job["source"])
     if not all(isinstance(value, Tensor) for value in inputs):
-        return  # of sizes that are symbols, torch's minifier keeps none
+        return  # torch's minifier cannot handle symbolic sizes
 
     def fails(candidate: fx.GraphModule, values: Sequence[Any]) -> bool:
         try:
-            sketch = _sketch(candidate, values)
+            graph = _graph_ir(candidate, values)
         except NotPortable:
             return False
-        print(json.dumps(sketch), file=answers, flush=True)
+        print(json.dumps(graph), file=replies, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
 
-    minified(gm, inputs, fails)
+    minify(gm, inputs, fails)
 
 
-def _captured(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
-    # Dynamo looks a function's module up by name.
-    module: Any = types.ModuleType("torchproof_draft")
+def _capture(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
+    # Dynamo looks up a function's module by name.
+    module: Any = types.ModuleType("torchproof_candidate")
     sys.modules[module.__name__] = module
     exec(compile(source, module.__name__, "exec"), vars(module))
     fn, calls = module.make()
 
     def run(gm: fx.GraphModule, _: str) -> Callable[..., Any]:
         def stop(*args: Any) -> None:
-            raise _Captured(gm, args)
+            raise _GraphCaptured(gm, args)
 
         return stop
 
     try:
-        with instead_of_backends(run):
+        with replace_backends(run):
             compiled: Any = torch.compile(fn)
             compiled(*calls[0])
-    except _Captured as captured:
+    except _GraphCaptured as captured:
         return captured.gm, captured.inputs
-    raise AssertionError("nothing was captured")
+    raise AssertionError("Dynamo captured no graph")
 
 
-def _sketch(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
+def _graph_ir(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
     reader = Reader(gm)
     reader.read_inputs(values)
     reader.read_lines()
     plain = without_regions(gm)
-    Run(plain, reader).run(*values)
-    return reader.sketch().to_json()
+    RecordingInterpreter(plain, reader).run(*values)
+    return reader.graph_ir().to_json()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sketches with something taken out of them; what is cut off becomes an input."""
+"""Removes parts of a graph; values that are cut off become inputs."""
 
 from __future__ import annotations
 
@@ -8,144 +8,145 @@ from dataclasses import replace
 
 from torchproof.packs.repro.graphs.graph_ir import (
     Function,
+    GraphIR,
     Input,
     Line,
-    Sketch,
     names,
-    renamed,
+    substitute,
 )
 
 
-def pruned(sketch: Sketch) -> Sketch:
-    """Without what nothing reads: lines, then inputs and functions."""
-    wanted = {name for output in sketch.outputs for name in names(output)}
+def prune(graph: GraphIR) -> GraphIR:
+    """Removes lines, inputs and subgraphs that nothing reads."""
+    needed = {name for output in graph.outputs for name in names(output)}
     lines: list[Line] = []
-    for line in reversed(sketch.lines):
-        if line.name in wanted or (line.acts and not _opens(line)):
+    for line in reversed(graph.lines):
+        if line.name in needed or (line.has_effect and not _enters_context(line)):
             lines.append(line)
-            wanted |= {*line.uses}
+            needed |= {*line.uses}
     functions: list[Function] = []
-    for inner in reversed(sketch.functions):  # an outer one comes after those it calls
-        if inner.name in wanted:
+    for inner in reversed(graph.functions):  # an outer one comes after those it calls
+        if inner.name in needed:
             functions.append(inner)
-            wanted |= {name for line in inner.lines for name in line.uses}
+            needed |= {name for line in inner.lines for name in line.uses}
     return replace(
-        sketch,
-        inputs=tuple(entry for entry in sketch.inputs if entry.name in wanted),
+        graph,
+        inputs=tuple(entry for entry in graph.inputs if entry.name in needed),
         lines=tuple(reversed(lines)),
         functions=tuple(reversed(functions)),
     )
 
 
-def without(sketch: Sketch, gone: Iterable[str]) -> Sketch | None:
-    """Without these lines; None where nothing would be left to look at.
+def remove_lines(graph: GraphIR, removed: Iterable[str]) -> GraphIR | None:
+    """Removes lines; returns None if no output would be left.
 
-    What others read of them becomes an input, or the number that it was.
+    A value that other lines read becomes an input, or the recorded number.
     """
-    lines = {line.name: line for line in sketch.lines}
-    gone = _with_dependents(sketch, {*gone})
-    outputs = tuple(out for out in sketch.outputs if not gone & {*names(out)})
+    lines = {line.name: line for line in graph.lines}
+    removed = _with_dependents(graph, {*removed})
+    outputs = tuple(out for out in graph.outputs if not removed & {*names(out)})
     if not outputs:
         return None
-    kept = [line for line in sketch.lines if line.name not in gone]
-    read = {name for line in kept for name in line.uses} & gone
+    kept = [line for line in graph.lines if line.name not in removed]
+    read = {name for line in kept for name in line.uses} & removed
     numbers = {name: lines[name].literal for name in read if lines[name].literal}
-    fresh = [name for name in lines if name in read - {*numbers}]
-    told = {name: f"x_{name}" for name in fresh}
+    cut = [name for name in lines if name in read - {*numbers}]
+    inputs = {name: f"x_{name}" for name in cut}
     return replace(
-        sketch,
-        inputs=(*sketch.inputs, *(_input(told[name], lines[name]) for name in fresh)),
-        lines=tuple(_reading(line, told | numbers) for line in kept),
+        graph,
+        inputs=(*graph.inputs, *(_input(inputs[name], lines[name]) for name in cut)),
+        lines=tuple(_reading(line, inputs | numbers) for line in kept),
         outputs=outputs,
     )
 
 
-def ending_at(sketch: Sketch, count: int) -> Sketch | None:
-    """The first lines alone; outputs are the tensors that the rest would read."""
-    kept, rest = sketch.lines[:count], sketch.lines[count:]
+def keep_first_lines(graph: GraphIR, count: int) -> GraphIR | None:
+    """Keeps the first lines; the tensors that later lines read become outputs."""
+    kept, rest = graph.lines[:count], graph.lines[count:]
     later = {name for line in rest for name in line.uses}
-    later |= {name for output in sketch.outputs for name in names(output)}
+    later |= {name for output in graph.outputs for name in names(output)}
     outputs = [line.name for line in kept if line.facts and line.name in later]
     if not outputs:
         return None
-    return replace(sketch, lines=kept, outputs=tuple(outputs))
+    return replace(graph, lines=kept, outputs=tuple(outputs))
 
 
-def bypassed(sketch: Sketch, line: Line, operand: str) -> Sketch:
-    """With one of a line's operands in its place."""
-    other = {line.name: operand}
-    lines = [_reading(kept, other) for kept in sketch.lines if kept is not line]
-    outputs = tuple(dict.fromkeys(renamed(out, other) for out in sketch.outputs))
-    return replace(sketch, lines=tuple(lines), outputs=outputs)
+def bypass(graph: GraphIR, line: Line, operand: str) -> GraphIR:
+    """Replaces a line by one of its operands."""
+    values = {line.name: operand}
+    lines = [_reading(each, values) for each in graph.lines if each is not line]
+    outputs = tuple(dict.fromkeys(substitute(out, values) for out in graph.outputs))
+    return replace(graph, lines=tuple(lines), outputs=outputs)
 
 
-def operands(sketch: Sketch, line: Line) -> list[str]:
-    """What a line reads and could stand in its place: a tensor like its own."""
-    facts = {entry.name: entry.facts for entry in sketch.inputs}
-    facts |= {other.name: other.facts for other in sketch.lines if other.facts}
+def operands(graph: GraphIR, line: Line) -> list[str]:
+    """Returns the operands that could replace a line: same shape and dtype."""
+    facts = {entry.name: entry.facts for entry in graph.inputs}
+    facts |= {other.name: other.facts for other in graph.lines if other.facts}
     own = line.facts
     return [
         name
         for name in line.uses
         if own
-        and (found := facts.get(name))
-        and (found.shape, found.dtype) == (own.shape, own.dtype)
+        and (operand := facts.get(name))
+        and (operand.shape, operand.dtype) == (own.shape, own.dtype)
     ]
 
 
-def inlined(sketch: Sketch) -> Sketch:
-    """With the graphs inside it that are merely called put where they are called."""
-    functions = {inner.name: inner for inner in sketch.functions}
+def inline(graph: GraphIR) -> GraphIR:
+    """Replaces plain calls of subgraphs by the lines of the subgraph."""
+    functions = {inner.name: inner for inner in graph.functions}
     lines: list[Line] = []
-    for count, line in enumerate(sketch.lines):
+    for count, line in enumerate(graph.lines):
         called = _called(line, functions)
         if called is None:
             lines.append(line)
         else:
             lines += _body(*called, line, f"_{count}")
-    return replace(sketch, lines=tuple(lines))
+    return replace(graph, lines=tuple(lines))
 
 
 def _called(
     line: Line, functions: Mapping[str, Function]
 ) -> tuple[Function, list[str]] | None:
-    """The graph that a line merely calls, and what it gives it."""
+    """Returns the subgraph that a line calls directly, and its arguments."""
     call = ast.parse(line.expression, mode="eval").body
     if not isinstance(call, ast.Call):
         return None
-    callee, given = call.func, list(call.args)
-    if ast.unparse(callee) == "torch.utils.checkpoint.checkpoint" and given:
-        callee, given = given[0], given[1:]
+    callee = call.func
+    arguments = list(call.args)
+    if ast.unparse(callee) == "torch.utils.checkpoint.checkpoint" and arguments:
+        callee, *arguments = arguments
     if not isinstance(callee, ast.Name) or callee.id not in functions:
         return None
-    return functions[callee.id], [ast.unparse(value) for value in given]
+    return functions[callee.id], [ast.unparse(value) for value in arguments]
 
 
-def _body(inner: Function, given: list[str], line: Line, ending: str) -> list[Line]:
-    """The lines of a graph inside, under names of their own for this call."""
-    told = dict(zip(inner.parameters, given, strict=True))
+def _body(inner: Function, arguments: list[str], line: Line, suffix: str) -> list[Line]:
+    """Returns the lines of a subgraph, with unique names for this call."""
+    values = dict(zip(inner.parameters, arguments, strict=True))
     lines = []
     for own in inner.lines:
-        told[own.name] = f"{own.name}{ending}"
-        lines.append(replace(_reading(own, told), name=told[own.name]))
-    result = renamed(inner.result, told)
-    return [*lines, replace(line, expression=result, acts=False)]
+        values[own.name] = f"{own.name}{suffix}"
+        lines.append(replace(_reading(own, values), name=values[own.name]))
+    result = substitute(inner.result, values)
+    return [*lines, replace(line, expression=result, has_effect=False)]
 
 
-def _with_dependents(sketch: Sketch, gone: Set[str]) -> set[str]:
-    """And with those that read of them what cannot be an input."""
-    lost = {*gone}
-    odd = {
+def _with_dependents(graph: GraphIR, first: Set[str]) -> set[str]:
+    """Adds the lines that read a removed value which cannot be an input."""
+    removed = {*first}
+    opaque = {
         line.name
-        for line in sketch.lines
-        if line.name in lost and not (line.facts or line.literal)
+        for line in graph.lines
+        if line.name in removed and not (line.facts or line.literal)
     }
-    for line in sketch.lines:
-        if line.name not in lost and odd & {*line.uses}:
-            lost.add(line.name)
-        if line.name in lost and not (line.facts or line.literal):
-            odd.add(line.name)
-    return lost
+    for line in graph.lines:
+        if line.name not in removed and opaque & {*line.uses}:
+            removed.add(line.name)
+        if line.name in removed and not (line.facts or line.literal):
+            opaque.add(line.name)
+    return removed
 
 
 def _input(name: str, line: Line) -> Input:
@@ -153,10 +154,10 @@ def _input(name: str, line: Line) -> Input:
     return Input(name, line.facts)
 
 
-def _reading(line: Line, other: Mapping[str, str]) -> Line:
-    return replace(line, expression=renamed(line.expression, other))
+def _reading(line: Line, values: Mapping[str, str]) -> Line:
+    return replace(line, expression=substitute(line.expression, values))
 
 
-def _opens(line: Line) -> bool:
-    """Whether a line only opens what another one closes."""
+def _enters_context(line: Line) -> bool:
+    """Whether a line enters a context that another line exits."""
     return "._enter_" in line.expression

@@ -1,7 +1,7 @@
-"""A captured graph as plain data: what goes in, one line per operation, what comes out.
+"""The graph IR: a captured graph as plain data, with inputs, lines and outputs.
 
-A line is Python source that names other lines and inputs, so a sketch is cut, joined
-and written out without torch.
+Each line is one operation, as Python source that names other lines and inputs. So a
+graph can be cut, joined and written without torch.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Role = Literal["input", "weight", "buffer"]
 
 @dataclass(frozen=True)
 class Values:
-    """How numbers like the recorded ones are made.
+    """A distribution from which numbers like the recorded ones can be drawn.
 
-    `normal`: mean and spread. `positive`: any magnitude between low and high, and
-    `negative` is its mirror. `whole`: from low to high. `choice`: one of a few.
-    `fill`: one number.
+    `normal`: mean and standard deviation. `positive`: any magnitude between low and
+    high; `negative` is its mirror image. `whole`: integers from low to high. `choice`:
+    one of a few numbers. `fill`: one number.
     """
 
     kind: Literal["normal", "positive", "negative", "whole", "choice", "fill"]
@@ -30,14 +30,14 @@ class Values:
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor without its numbers."""
+    """Shape, layout and distribution of a tensor, without its data."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
     device: str = "cpu"
     requires_grad: bool = False
-    values: Values | None = None  # None: it was never seen with numbers in it
+    values: Values | None = None  # None: only the tracer's fake tensor was seen
 
     @property
     def numel(self) -> int:
@@ -56,32 +56,32 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class Input:
-    """One tensor that goes in, be it an argument or a weight.
+    """One tensor input: an argument, a weight or a buffer.
 
-    Inputs of the same `storage` share memory, each from its own `offset` on.
+    Inputs of the same `storage` share memory; each starts at its own `offset`.
     """
 
     name: str
     facts: TensorFacts
     role: Role = "input"
-    dynamic: tuple[int, ...] = ()  # dimensions that were symbols in the graph
+    dynamic: tuple[int, ...] = ()  # dimensions with symbolic sizes
     storage: str = ""
     offset: int = 0
-    file: str = ""  # beside the draft: real values
+    file: str = ""  # the recorded tensor, in a file beside the candidate
 
 
 @dataclass(frozen=True)
 class Line:
-    """`name = expression`. `facts` of a tensor, `literal` of a number, else neither.
+    """`name = expression`, with the `facts` of a tensor or the `literal` of a number.
 
-    `acts`: it does something besides giving a value, such as writing to a tensor.
+    `has_effect`: it does more than return a value, such as writing to a tensor.
     """
 
     name: str
     expression: str
     facts: TensorFacts | None = None
     literal: str = ""
-    acts: bool = False
+    has_effect: bool = False
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Function:
-    """A graph inside the graph, such as a branch or a checkpointed part."""
+    """A subgraph, such as a branch or a checkpointed region."""
 
     name: str
     parameters: tuple[str, ...]
@@ -100,38 +100,38 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class GraphIR:
     """One captured graph."""
 
     inputs: tuple[Input, ...]
     lines: tuple[Line, ...]
     outputs: tuple[str, ...]  # expressions
     functions: tuple[Function, ...] = ()
-    calls: int = 1  # how often it is called in a row
-    under: tuple[str, ...] = ()  # what it runs under, as decorators
+    calls: int = 1  # how many calls the candidate makes
+    contexts: tuple[str, ...] = ()  # grad mode and autocast around it, as decorators
 
     @property
     def size(self) -> int:
-        """How many operations it has."""
+        """The number of operations."""
         return len(self.lines) + sum(len(inner.lines) for inner in self.functions)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Sketch:
+    def from_json(cls, data: Mapping[str, Any]) -> GraphIR:
         return cls(
             inputs=tuple(_input(entry) for entry in data["inputs"]),
             lines=tuple(_line(entry) for entry in data["lines"]),
             outputs=tuple(data["outputs"]),
             functions=tuple(_function(entry) for entry in data["functions"]),
             calls=data["calls"],
-            under=tuple(data["under"]),
+            contexts=tuple(data["contexts"]),
         )
 
 
 def contiguous(shape: Iterable[int]) -> tuple[int, ...]:
-    """The strides of a dense tensor, as torch counts them."""
+    """Returns the strides of a contiguous tensor."""
     strides: list[int] = []
     step = 1
     for size in reversed(tuple(shape)):
@@ -141,27 +141,27 @@ def contiguous(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def names(expression: str) -> tuple[str, ...]:
-    """The names that an expression reads, each once."""
+    """Returns the names that an expression reads, each once."""
     tree = ast.parse(expression, mode="eval")
-    found = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return tuple(dict.fromkeys(found))
+    read = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return tuple(dict.fromkeys(read))
 
 
-def renamed(expression: str, other: Mapping[str, str]) -> str:
-    """The expression with names replaced by the expressions given for them."""
-    if not any(name in other for name in names(expression)):
+def substitute(expression: str, values: Mapping[str, str]) -> str:
+    """Replaces names in an expression by other expressions."""
+    if not any(name in values for name in names(expression)):
         return expression
-    return ast.unparse(_Renaming(other).visit(ast.parse(expression, mode="eval")))
+    return ast.unparse(_Substitution(values).visit(ast.parse(expression, mode="eval")))
 
 
-class _Renaming(ast.NodeTransformer):
-    def __init__(self, other: Mapping[str, str]) -> None:
-        self._other = other
+class _Substitution(ast.NodeTransformer):
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id not in self._other:
+        if node.id not in self._values:
             return node
-        return ast.parse(self._other[node.id], mode="eval").body
+        return ast.parse(self._values[node.id], mode="eval").body
 
 
 def _facts(data: Mapping[str, Any] | None) -> TensorFacts | None:

@@ -1,4 +1,4 @@
-"""Drafts of the graphs that Dynamo captures, written while a target runs."""
+"""Writes candidates of the graphs that Dynamo captures while a target runs."""
 
 from __future__ import annotations
 
@@ -12,28 +12,32 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs.expressions import NotPortable
-from torchproof.packs.repro.graphs.fx_reader import Reader, Run, tensors_of
-from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
-from torchproof.packs.repro.graphs.variants import Recorded, seeded
-from torchproof.torch_private import instead_of_backends, without_regions
+from torchproof.packs.repro.graphs.fx_reader import (
+    Reader,
+    RecordingInterpreter,
+    tensors_of,
+)
+from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
+from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
+from torchproof.torch_private import replace_backends, without_regions
 
-_CALLS = 3  # as many as it takes until CUDA graphs replay
-_VALUES_BYTES = 2**26  # of the inputs of one graph; a pack is something to send
+_CALLS = 3  # CUDA graphs replay from the third call on
+_MAX_BYTES = 2**26  # of the recorded inputs of one graph, to keep packs small
 
 
 def recorder(
-    write: Callable[[Draft], None],
+    write: Callable[[Candidate], None],
     folder: Path,
     *,
     weights: bool = False,
     refuse: Callable[[str], None] = lambda reason: None,
 ) -> AbstractContextManager[None]:
-    """While it is entered, captured graphs are written out and run as they are.
+    """Returns a context in which captured graphs run uncompiled and are recorded.
 
-    A draft is written at a graph's first run, and again, of the same origin, when it is
-    called more often. Values of inputs go to `folder`, those of weights if asked for.
+    It writes a candidate at the first call of a graph, and again, with the same origin,
+    at the next calls. Input tensors are saved to `folder`; with `weights`, weights too.
     """
 
     def run(gm: fx.GraphModule, origin: str) -> Callable[..., Any]:
@@ -41,18 +45,18 @@ def recorder(
             gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
         )
 
-    return instead_of_backends(run)
+    return replace_backends(run)
 
 
 class _Recording:
-    """One graph, in the place of its compiled code."""
+    """Runs one graph in place of its compiled code, and records it."""
 
     def __init__(
         self,
         gm: fx.GraphModule,
         origin: str,
         *,
-        write: Callable[[Draft], None],
+        write: Callable[[Candidate], None],
         folder: Path,
         weights: bool,
         refuse: Callable[[str], None],
@@ -64,7 +68,7 @@ class _Recording:
         self._refuse = refuse
         self._folder = folder / re.sub(r"\W", "_", origin)
         self._weights = weights
-        self._recorded: Recorded | None = None
+        self._recorded: RecordedGraph | None = None
         self._calls = 0
 
     def __call__(self, *args: Any) -> Any:
@@ -72,9 +76,9 @@ class _Recording:
         if self._calls == 1:
             return self._first(args)
         if self._recorded is not None and self._calls <= _CALLS:
-            sketch = replace(self._recorded.sketch, calls=self._calls)
-            self._recorded = replace(self._recorded, sketch=sketch)
-            self._write(seeded(self._recorded))
+            graph = replace(self._recorded.graph, calls=self._calls)
+            self._recorded = replace(self._recorded, graph=graph)
+            self._write(to_candidate(self._recorded))
         return self._plain(*args)
 
     def _first(self, args: tuple[Any, ...]) -> Any:
@@ -82,37 +86,39 @@ class _Recording:
         try:
             reader.read_inputs(args)
             reader.read_lines()
-            files = self._kept(reader.inputs, args)
+            files = self._save_inputs(reader.inputs, args)
         except NotPortable as reason:
             self._refuse(f"graph {self._origin}: {reason}")
             return self._plain(*args)
         try:
-            return Run(self._plain, reader).run(*args)
+            return RecordingInterpreter(self._plain, reader).run(*args)
         finally:
-            self._tell(reader.sketch(), files)
+            self._write_first(reader.graph_ir(), files)
 
-    def _tell(self, sketch: Sketch, files: dict[str, str]) -> None:
-        self._recorded = Recorded(sketch, self._origin, str(self._folder), files)
-        self._write(seeded(self._recorded))
+    def _write_first(self, graph: GraphIR, files: dict[str, str]) -> None:
+        self._recorded = RecordedGraph(graph, self._origin, str(self._folder), files)
+        self._write(to_candidate(self._recorded))
 
-    def _kept(self, inputs: list[Input], args: tuple[Any, ...]) -> dict[str, str]:
-        """The values of inputs as files, by name; none where they are too many."""
+    def _save_inputs(
+        self, inputs: list[Input], args: tuple[Any, ...]
+    ) -> dict[str, str]:
+        """Saves input tensors and returns their files; {} if they are too large."""
         tensors = tensors_of(self._gm, args)
-        wanted = [
+        saved = [
             (entry, value)
             for entry, value in zip(inputs, tensors, strict=False)
             if entry.role == "input" or self._weights
         ]
-        if sum(value.numel() * value.itemsize for _, value in wanted) > _VALUES_BYTES:
+        if sum(value.numel() * value.itemsize for _, value in saved) > _MAX_BYTES:
             return {}
         self._folder.mkdir(parents=True, exist_ok=True)
-        for entry, value in wanted:
-            torch.save(_numbers(value), self._folder / f"{entry.name}.pt")
-        return {entry.name: f"{entry.name}.pt" for entry, _ in wanted}
+        for entry, value in saved:
+            torch.save(_without_storage(value), self._folder / f"{entry.name}.pt")
+        return {entry.name: f"{entry.name}.pt" for entry, _ in saved}
 
 
-def _numbers(value: Tensor) -> Tensor:
-    """The numbers alone: a view saved as it is would take its whole storage along."""
+def _without_storage(value: Tensor) -> Tensor:
+    """Copies a tensor: torch.save of a view would write its whole storage."""
     value = value.detach().cpu()
     if value.is_contiguous() or not value.numel():
         return value.clone()

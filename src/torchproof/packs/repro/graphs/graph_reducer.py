@@ -1,4 +1,4 @@
-"""Graph drafts made smaller, as long as they fail in the same way."""
+"""Reduces graph candidates as long as they fail in the same way."""
 
 from __future__ import annotations
 
@@ -6,114 +6,112 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from torchproof.packs.repro.candidate import Draft
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.graphs import cuts, minifier, smaller_shapes
-from torchproof.packs.repro.graphs.graph_ir import Input, Sketch, Values, contiguous
-from torchproof.packs.repro.graphs.variants import Recorded, seeded
+from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input, Values, contiguous
+from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
 
-Fails = Callable[[Draft], bool]
+Fails = Callable[[Candidate], bool]
 
-# Of the time there is. Halves come first, since they take a few tries; torch's minifier
-# gets what is left, and that is looked at again.
-_TORCHS_SHARE = 0.35
-_SMALL = 8  # nodes: torch's minifier takes longer to start than this takes to reduce
+# Bisection needs few attempts and comes first. torch's minifier then gets this share of
+# the remaining time, and its result is reduced further.
+_MINIFIER_SHARE = 0.35
+_SMALL = 8  # nodes: reducing this few is faster than starting torch's minifier
 
 
-def reduced(draft: Draft, fails: Fails, deadline: float) -> Draft:
-    """The smallest draft found that still fails; `deadline` of the monotonic clock.
-
-    After it no draft is tried any more, and the smallest so far is returned.
-    """
-    search = _Search(draft, fails, deadline)
+def reduce_graph(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
+    """Returns the smallest failing candidate found by `deadline` (`time.monotonic`)."""
+    search = _Search(candidate, fails, deadline)
     _fewer_calls(search)
-    search.attempt(cuts.inlined(search.sketch))
-    _halves(search)
-    if search.draft.size > _SMALL and not search.draft.files:
-        ends = time.monotonic() + _TORCHS_SHARE * (deadline - time.monotonic())
+    search.attempt(cuts.inline(search.graph))
+    _bisect(search)
+    if search.candidate.size > _SMALL and not search.candidate.files:
+        ends = time.monotonic() + _MINIFIER_SHARE * (deadline - time.monotonic())
         minifier.minify(search.best, search.fails, ends)
     _fewer_lines(search)
-    _fewer_surroundings(search)
+    _fewer_contexts(search)
     _plainer_inputs(search)
     _smaller_sizes(search)
-    return search.draft
+    return search.candidate
 
 
 class _Search:
-    """The best draft so far, and every text that was tried."""
+    """The smallest failing candidate so far, and all sources that were tried."""
 
-    def __init__(self, draft: Draft, fails: Fails, deadline: float) -> None:
-        self.draft = draft
-        self.best = Recorded.of(draft)
-        self._fails, self._deadline = fails, deadline
-        self._tried = {draft.source: True}
+    def __init__(self, candidate: Candidate, fails: Fails, deadline: float) -> None:
+        self.candidate = candidate
+        self.best = RecordedGraph.of(candidate)
+        self._fails = fails
+        self._deadline = deadline
+        self._tried = {candidate.source: True}
 
     @property
-    def sketch(self) -> Sketch:
-        return self.best.sketch
+    def graph(self) -> GraphIR:
+        return self.best.graph
 
     @property
     def is_over(self) -> bool:
         return time.monotonic() >= self._deadline
 
-    def attempt(self, sketch: Sketch | None) -> bool:
-        """Whether it fails as well and was not tried before; then it is the best."""
-        if sketch is None or self.is_over:
+    def attempt(self, graph: GraphIR | None) -> bool:
+        """Tries a graph; if it is new and fails, it becomes the best one."""
+        if graph is None or self.is_over:
             return False
-        recorded, draft = self._written(sketch)
-        if draft.source in self._tried or not recorded.sketch.lines:
+        recorded, candidate = self._write(graph)
+        if candidate.source in self._tried or not recorded.graph.lines:
             return False
-        self._tried[draft.source] = self._fails(draft)
-        if self._tried[draft.source]:
-            self.best, self.draft = recorded, draft
-        return self._tried[draft.source]
+        self._tried[candidate.source] = self._fails(candidate)
+        if self._tried[candidate.source]:
+            self.best, self.candidate = recorded, candidate
+        return self._tried[candidate.source]
 
-    def fails(self, sketch: Sketch) -> bool:
-        """Whether it fails, tried before or not; only a smaller one is the best."""
-        recorded, draft = self._written(sketch)
-        if draft.source not in self._tried and not self.is_over:
-            self._tried[draft.source] = self._fails(draft)
-        found = self._tried.get(draft.source, False)
-        if found and draft.size < self.draft.size:
-            self.best, self.draft = recorded, draft
-        return found
+    def fails(self, graph: GraphIR) -> bool:
+        """Whether a graph fails; it becomes the best one only if it is smaller."""
+        recorded, candidate = self._write(graph)
+        if candidate.source not in self._tried and not self.is_over:
+            self._tried[candidate.source] = self._fails(candidate)
+        failed = self._tried.get(candidate.source, False)
+        if failed and candidate.size < self.candidate.size:
+            self.best, self.candidate = recorded, candidate
+        return failed
 
-    def _written(self, sketch: Sketch) -> tuple[Recorded, Draft]:
-        recorded = replace(self.best, sketch=cuts.pruned(sketch))
-        return recorded, seeded(recorded)
+    def _write(self, graph: GraphIR) -> tuple[RecordedGraph, Candidate]:
+        recorded = replace(self.best, graph=cuts.prune(graph))
+        return recorded, to_candidate(recorded)
 
 
 def _fewer_calls(search: _Search) -> None:
-    for calls in range(1, search.sketch.calls):
-        if search.attempt(replace(search.sketch, calls=calls)):
+    for calls in range(1, search.graph.calls):
+        if search.attempt(replace(search.graph, calls=calls)):
             return
 
 
-def _fewer_surroundings(search: _Search) -> None:
-    for decorator in search.sketch.under:
-        left = tuple(one for one in search.sketch.under if one != decorator)
-        search.attempt(replace(search.sketch, under=left))
+def _fewer_contexts(search: _Search) -> None:
+    for decorator in search.graph.contexts:
+        left = tuple(one for one in search.graph.contexts if one != decorator)
+        search.attempt(replace(search.graph, contexts=left))
 
 
 def _fewer_lines(search: _Search) -> None:
-    size = search.sketch.size + 1
-    while search.sketch.size < size and not search.is_over:
-        size = search.sketch.size
-        _halves(search)
-        _no_chunks(search)
-        _bypasses(search)
+    size = search.graph.size + 1
+    while search.graph.size < size and not search.is_over:
+        size = search.graph.size
+        _bisect(search)
+        _cut_runs(search)
+        _bypass_lines(search)
 
 
-def _halves(search: _Search) -> None:
-    """From both ends, in steps that halve what is left to try."""
+def _bisect(search: _Search) -> None:
+    """Bisects the graph from both ends."""
     _one_output(search)
-    _no_suffix(search)
-    _no_prefix(search)
+    _cut_end(search)
+    _cut_start(search)
     _one_output(search)
 
 
 def _one_output(search: _Search) -> None:
-    """One output is enough for most failures, and the last one comes of most lines."""
-    whole = search.sketch
+    """Tries single outputs, the last one first because it uses most lines."""
+    whole = search.graph
     if len(whole.outputs) == 1:
         return
     if any(
@@ -122,72 +120,74 @@ def _one_output(search: _Search) -> None:
     ):
         return
     for output in whole.outputs:
-        left = tuple(out for out in search.sketch.outputs if out != output)
+        left = tuple(out for out in search.graph.outputs if out != output)
         if left:
-            search.attempt(replace(search.sketch, outputs=left))
+            search.attempt(replace(search.graph, outputs=left))
 
 
-def _no_suffix(search: _Search) -> None:
-    """The earliest end at which it fails, taken for a single turning point."""
-    whole, low, high = search.sketch, 1, len(search.sketch.lines)
+def _cut_end(search: _Search) -> None:
+    """Bisects for the earliest end at which the graph fails."""
+    whole = search.graph
+    low, high = 1, len(whole.lines)
     while low < high and not search.is_over:
         middle = (low + high) // 2
-        if search.attempt(cuts.ending_at(whole, middle)):
+        if search.attempt(cuts.keep_first_lines(whole, middle)):
             high = middle
         else:
             low = middle + 1
 
 
-def _no_prefix(search: _Search) -> None:
-    """The latest beginning from which it fails, its operands being inputs."""
-    whole, low, high = search.sketch, 0, len(search.sketch.lines) - 1
+def _cut_start(search: _Search) -> None:
+    """Bisects for the latest start from which the graph fails."""
+    whole = search.graph
+    low, high = 0, len(whole.lines) - 1
     while low < high and not search.is_over:
         middle = (low + high + 1) // 2
-        gone = {line.name for line in whole.lines[:middle]}
-        if search.attempt(cuts.without(whole, gone)):
+        first = {line.name for line in whole.lines[:middle]}
+        if search.attempt(cuts.remove_lines(whole, first)):
             low = middle
         else:
             high = middle - 1
 
 
-def _no_chunks(search: _Search) -> None:
-    """Runs of lines taken out, long ones first."""
-    length = max(1, len(search.sketch.lines) // 2)
+def _cut_runs(search: _Search) -> None:
+    """Removes runs of lines, long ones first."""
+    length = max(1, len(search.graph.lines) // 2)
     while length:
         at = 0
-        while at < len(search.sketch.lines) and not search.is_over:
-            chunk = search.sketch.lines[at : at + length]
-            gone = {line.name for line in chunk}
-            if not search.attempt(cuts.without(search.sketch, gone)):
+        while at < len(search.graph.lines) and not search.is_over:
+            lines = search.graph.lines[at : at + length]
+            run = {line.name for line in lines}
+            if not search.attempt(cuts.remove_lines(search.graph, run)):
                 at += length
         length //= 2
 
 
-def _bypasses(search: _Search) -> None:
-    """Single lines replaced by an operand of theirs."""
-    for name in [line.name for line in search.sketch.lines]:
-        line = next((one for one in search.sketch.lines if one.name == name), None)
+def _bypass_lines(search: _Search) -> None:
+    """Replaces single lines by one of their operands."""
+    for name in [line.name for line in search.graph.lines]:
+        line = next((one for one in search.graph.lines if one.name == name), None)
         if line is None:
             continue
-        for operand in cuts.operands(search.sketch, line):
-            if search.attempt(cuts.bypassed(search.sketch, line, operand)):
+        for operand in cuts.operands(search.graph, line):
+            if search.attempt(cuts.bypass(search.graph, line, operand)):
                 break
 
 
 def _plainer_inputs(search: _Search) -> None:
-    """All inputs as plain as can be, else each as plain as it may."""
-    plain = tuple(_plainest(entry) for entry in search.sketch.inputs)
-    if search.attempt(replace(search.sketch, inputs=plain)):
+    """Simplifies all inputs at once, or else one property of one input at a time."""
+    plain = tuple(_plainest(entry) for entry in search.graph.inputs)
+    if search.attempt(replace(search.graph, inputs=plain)):
         return
-    for at in range(len(search.sketch.inputs)):
-        for other in _plainer(search.sketch.inputs[at]):
-            inputs = [*search.sketch.inputs]
+    for at in range(len(search.graph.inputs)):
+        for other in _plainer(search.graph.inputs[at]):
+            inputs = [*search.graph.inputs]
             inputs[at] = other
-            search.attempt(replace(search.sketch, inputs=tuple(inputs)))
+            search.attempt(replace(search.graph, inputs=tuple(inputs)))
 
 
 def _plainest(entry: Input) -> Input:
-    """Made of plain numbers, dense, an argument of its own."""
+    """Returns a contiguous argument with standard normal numbers."""
     facts = replace(
         entry.facts,
         stride=contiguous(entry.facts.shape),
@@ -198,7 +198,7 @@ def _plainest(entry: Input) -> Input:
 
 
 def _plainer(entry: Input) -> Iterator[Input]:
-    """The entry with one thing less about it."""
+    """Yields the input with one property simplified."""
     facts = entry.facts
     if entry.file:
         yield replace(entry, file="")
@@ -222,12 +222,12 @@ def _plain_values(entry: Input) -> Values | None:
 
 
 def _smaller_sizes(search: _Search) -> None:
-    for size in smaller_shapes.sizes(search.sketch):
+    for size in smaller_shapes.sizes(search.graph):
         for other in smaller_shapes.smaller(size):
             if any(
                 search.attempt(
-                    smaller_shapes.shrunk(
-                        search.sketch, size, other, multiples=multiples
+                    smaller_shapes.shrink(
+                        search.graph, size, other, multiples=multiples
                     )
                 )
                 for multiples in (False, True)

@@ -1,4 +1,4 @@
-"""torch's own minifier, in a process that has torch, asked for candidates."""
+"""Runs torch's minifier in a child process and tries the graphs that it proposes."""
 
 from __future__ import annotations
 
@@ -12,34 +12,36 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from torchproof.packs.repro.graphs.graph_ir import Sketch
-from torchproof.packs.repro.graphs.variants import Recorded, seeded
+from torchproof.packs.repro.graphs.graph_ir import GraphIR
+from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
 from torchproof.process import parent_death
 
 
 def minify(
-    recorded: Recorded, attempt: Callable[[Sketch], bool], deadline: float
+    recorded: RecordedGraph, attempt: Callable[[GraphIR], bool], deadline: float
 ) -> None:
-    """`attempt(sketch)` for each candidate of torch's minifier, until it has no more.
+    """Calls `attempt(graph)` for each graph that torch's minifier proposes.
 
-    Where it cannot work on this graph there is no candidate.
+    It proposes none if it cannot handle the graph.
     """
     with _process(deadline) as process:
         assert process.stdin is not None and process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
-            _say(process, {"source": seeded(recorded).source})
+            _send(process, {"source": to_candidate(recorded).source})
             for line in process.stdout:
-                sketch = Sketch.from_json(json.loads(line))
-                around = recorded.sketch
-                fails = attempt(replace(sketch, calls=around.calls, under=around.under))
+                graph = GraphIR.from_json(json.loads(line))
+                whole = recorded.graph
+                fails = attempt(
+                    replace(graph, calls=whole.calls, contexts=whole.contexts)
+                )
                 if time.monotonic() >= deadline:
                     return
-                _say(process, {"fails": fails})
+                _send(process, {"fails": fails})
 
 
 @contextlib.contextmanager
 def _process(deadline: float) -> Iterator[subprocess.Popen[str]]:
-    """It is gone at the deadline, and when this process is."""
+    """Starts the child, which ends at the deadline or with this process."""
     process = parent_death.begun(
         lambda: subprocess.Popen(
             [sys.executable, "-m", "torchproof.packs.repro.graphs"],
@@ -66,7 +68,7 @@ def _process(deadline: float) -> Iterator[subprocess.Popen[str]]:
                     pipe.close()
 
 
-def _say(process: subprocess.Popen[str], message: object) -> None:
+def _send(process: subprocess.Popen[str], message: object) -> None:
     assert process.stdin is not None
     process.stdin.write(json.dumps(message) + "\n")
     process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Sketches of smaller tensors."""
+"""Replaces sizes in a graph by smaller ones."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from torchproof.packs.repro.graphs.graph_ir import (
+    GraphIR,
     Input,
     Line,
-    Sketch,
     TensorFacts,
     Values,
     contiguous,
 )
 
 
-def sizes(sketch: Sketch) -> list[int]:
-    """The sizes that tensors going in have, those of most elements first."""
-    found: Counter[int] = Counter()
-    for entry in sketch.inputs:
+def sizes(graph: GraphIR) -> list[int]:
+    """Returns the sizes of the inputs, those of the largest tensors first."""
+    elements: Counter[int] = Counter()
+    for entry in graph.inputs:
         for size in {*entry.facts.shape}:
-            found[size] += 0 if entry.file else entry.facts.numel
-    return [size for size, _ in found.most_common() if size > 1]
+            elements[size] += 0 if entry.file else entry.facts.numel
+    return [size for size, _ in elements.most_common() if size > 1]
 
 
 def smaller(size: int) -> Iterator[int]:
-    """What to try in place of a size, the smallest first."""
-    tried = [1, 2, 4, size // 4, size // 2]
-    yield from sorted({other for other in tried if 0 < other < size})
+    """Yields sizes to try instead of a size, the smallest first."""
+    options = [1, 2, 4, size // 4, size // 2]
+    yield from sorted({other for other in options if 0 < other < size})
 
 
-def shrunk(sketch: Sketch, size: int, other: int, *, multiples: bool) -> Sketch:
-    """With one size replaced wherever it stands, and its multiples too if asked for.
+def shrink(graph: GraphIR, size: int, other: int, *, multiples: bool) -> GraphIR:
+    """Replaces one size everywhere; with `multiples`, its multiples too.
 
-    What lines give is no longer known: it was seen with the sizes of before.
+    The lines lose their facts, which hold for the old sizes only.
     """
 
-    def told(number: int) -> int:
+    def resized(number: int) -> int:
         if number == size:
             return other
         whole = multiples and number > size and number % size == 0
         return number // size * other if whole else number
 
-    def line_with(line: Line) -> Line:
+    def resized_line(line: Line) -> Line:
         tree = ast.parse(line.expression, mode="eval")
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and type(node.value) is int:
-                node.value = told(node.value)
+                node.value = resized(node.value)
         return replace(line, expression=ast.unparse(tree), facts=None)
 
-    def input_with(entry: Input) -> Input:
-        shape = tuple(told(number) for number in entry.facts.shape)
+    def resized_input(entry: Input) -> Input:
+        shape = tuple(resized(number) for number in entry.facts.shape)
         if entry.file or shape == entry.facts.shape:
             return entry
         facts = replace(
@@ -64,28 +64,28 @@ def shrunk(sketch: Sketch, size: int, other: int, *, multiples: bool) -> Sketch:
         return replace(entry, facts=facts, storage="", offset=0)
 
     return replace(
-        sketch,
+        graph,
         inputs=tuple(
-            _indexing(input_with(entry), size, other) for entry in sketch.inputs
+            _indexing(resized_input(entry), size, other) for entry in graph.inputs
         ),
-        lines=tuple(line_with(line) for line in sketch.lines),
+        lines=tuple(resized_line(line) for line in graph.lines),
         functions=tuple(
-            replace(inner, lines=tuple(line_with(line) for line in inner.lines))
-            for inner in sketch.functions
+            replace(inner, lines=tuple(resized_line(line) for line in inner.lines))
+            for inner in graph.functions
         ),
     )
 
 
 def _stride(shape: tuple[int, ...], before: TensorFacts) -> tuple[int, ...]:
-    """Dense strides in the order of before; what was expanded stays so."""
+    """Returns dense strides in the same order; expanded dimensions stay expanded."""
     order = sorted(range(len(shape)), key=lambda at: -before.stride[at])
     dense = contiguous(1 if before.stride[at] == 0 else shape[at] for at in order)
-    found = dict(zip(order, dense, strict=True))
-    return tuple(found[at] if before.stride[at] else 0 for at in range(len(shape)))
+    strides = dict(zip(order, dense, strict=True))
+    return tuple(strides[at] if before.stride[at] else 0 for at in range(len(shape)))
 
 
 def _indexing(entry: Input, size: int, other: int) -> Input:
-    """An input of whole numbers that count up to a size stays below it."""
+    """Keeps integers that may index a dimension below its new size."""
     values = _within(entry.facts.values, size, other)
     if entry.file or values == entry.facts.values:
         return entry

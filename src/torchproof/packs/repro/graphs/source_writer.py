@@ -1,4 +1,4 @@
-"""A sketch as the source of a draft: torch code, read from top to bottom."""
+"""Writes the graph IR as the source of a candidate: plain torch code."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Iterable, Sequence
 
 from torchproof.packs.repro.graphs.graph_ir import (
     Function,
+    GraphIR,
     Input,
     Line,
-    Sketch,
     TensorFacts,
     Values,
     names,
-    renamed,
+    substitute,
 )
 
-# Numbers are made on the CPU, so that they are the same wherever a draft runs.
+# Tensors are drawn on the CPU, so they are the same on every device.
 _MAKERS = {
     "normal": """\
 def normal(shape, mean=0.0, std=1.0, dtype=torch.float32, device="cpu"):
-    made = torch.float64 if dtype == torch.float64 else torch.float32
-    return (torch.randn(shape, dtype=made) * std + mean).to(device, dtype)
+    drawn = torch.float64 if dtype == torch.float64 else torch.float32
+    return (torch.randn(shape, dtype=drawn) * std + mean).to(device, dtype)
 """,
     "positive": """\
 def positive(shape, low, high, dtype=torch.float32, device="cpu"):
-    \"\"\"Any magnitude between low and high.\"\"\"
+    \"\"\"Draws magnitudes between low and high.\"\"\"
     low, high = math.log(low), math.log(high)
     exponents = torch.rand(shape, dtype=torch.float64) * (high - low) + low
     return exponents.exp().to(device, dtype)
@@ -45,36 +45,43 @@ def real(name, device="cpu"):
 """,
 }
 _STDLIB = ("math", "operator", "pathlib")
-_ORDINARY = {"normal": "float32", "positive": "float32", "choice": "float32"}
-_ORDINARY |= {"whole": "int64"}
+_DEFAULT_DTYPES = {
+    "normal": "float32",
+    "positive": "float32",
+    "choice": "float32",
+    "whole": "int64",
+}
 
 
-def source(sketch: Sketch) -> str:
-    """The source of a draft: `make()` and what it needs, torch and the stdlib alone."""
-    state = [entry for entry in sketch.inputs if entry.role != "input"]
-    arguments = [entry for entry in sketch.inputs if entry.role == "input"]
-    made = "\n\n".join([_program(sketch, state, arguments), _make(sketch, arguments)])
-    makers = [text for name, text in _MAKERS.items() if f"{name}(" in made]
-    whole = "".join([*makers, made])
+def candidate_source(graph: GraphIR) -> str:
+    """Returns source that defines `make()` and imports only torch and the stdlib."""
+    state = [entry for entry in graph.inputs if entry.role != "input"]
+    arguments = [entry for entry in graph.inputs if entry.role == "input"]
+    body = "\n\n".join([_program(graph, state, arguments), _make(graph, arguments)])
+    makers = [text for name, text in _MAKERS.items() if f"{name}(" in body]
+    whole = "".join([*makers, body])
     head = "".join(f"import {name}\n" for name in _STDLIB if f"{name}." in whole)
     head += "\nimport torch\n" if head else "import torch\n"
-    return "\n\n".join([head, *makers, made])
+    return "\n\n".join([head, *makers, body])
 
 
-def _program(sketch: Sketch, state: Sequence[Input], arguments: Sequence[Input]) -> str:
-    functions = [_function(inner) for inner in sketch.functions]
+def _program(graph: GraphIR, state: Sequence[Input], arguments: Sequence[Input]) -> str:
+    functions = [_function(inner) for inner in graph.functions]
     parameters = ", ".join(entry.name for entry in arguments)
-    own = {entry.name: f"self.{entry.name}" for entry in state}
-    body = _body(sketch.lines, _returned(sketch.outputs), own)
-    under = [f"@{decorator}" for decorator in sketch.under]
+    attributes = {entry.name: f"self.{entry.name}" for entry in state}
+    body = _body(graph.lines, _returned(graph.outputs), attributes)
+    decorators = [f"@{context}" for context in graph.contexts]
     if not state:
-        head = "\n".join([*under, f"def repro({parameters}):"])
+        head = "\n".join([*decorators, f"def repro({parameters}):"])
         return "\n\n".join([*functions, f"{head}\n{_indented(body, 4)}"])
     lines = ["class Repro(torch.nn.Module):", "    def __init__(self):"]
-    lines += ["        super().__init__()", *(f"        {s}" for s in _kept(state))]
-    taken = f", {parameters}" if parameters else ""
-    lines += ["", *(f"    {decorator}" for decorator in under)]
-    lines += [f"    def forward(self{taken}):", _indented(body, 8)]
+    lines += [
+        "        super().__init__()",
+        *(f"        {s}" for s in _assignments(state)),
+    ]
+    after_self = f", {parameters}" if parameters else ""
+    lines += ["", *(f"    {decorator}" for decorator in decorators)]
+    lines += [f"    def forward(self{after_self}):", _indented(body, 8)]
     return "\n\n".join([*functions, "\n".join(lines)])
 
 
@@ -84,70 +91,71 @@ def _function(inner: Function) -> str:
     return head + _indented(_body(inner.lines, inner.result, {}), 4)
 
 
-def _body(lines: Sequence[Line], returned: str, own: dict[str, str]) -> list[str]:
+def _body(lines: Sequence[Line], returned: str, values: dict[str, str]) -> list[str]:
     read = {name for line in lines for name in line.uses} | {*names(returned)}
     statements = []
     for line in lines:
-        expression = renamed(line.expression, own)
-        named = f"{line.name} = " if line.name in read or not line.acts else ""
-        comment = f"  # {line.facts}" if line.facts and named else ""
-        statements.append(f"{named}{expression}{comment}")
-    return [*statements, f"return {renamed(returned, own)}"]
+        expression = substitute(line.expression, values)
+        unnamed = line.has_effect and line.name not in read
+        target = "" if unnamed else f"{line.name} = "
+        comment = f"  # {line.facts}" if line.facts and target else ""
+        statements.append(f"{target}{expression}{comment}")
+    return [*statements, f"return {substitute(returned, values)}"]
 
 
 def _returned(outputs: Sequence[str]) -> str:
     return outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
 
 
-def _kept(state: Sequence[Input]) -> list[str]:
-    """The assignments of `__init__`."""
-    lines = _memories(state)
+def _assignments(state: Sequence[Input]) -> list[str]:
+    """Returns the assignments of `__init__`."""
+    lines = _shared_storages(state)
     for entry in state:
-        made = _made(entry)
+        tensor = _tensor(entry)
         if entry.role == "weight":
             grad = "" if entry.facts.requires_grad else ", requires_grad=False"
-            lines.append(f"self.{entry.name} = torch.nn.Parameter({made}{grad})")
+            lines.append(f"self.{entry.name} = torch.nn.Parameter({tensor}{grad})")
         else:
-            lines.append(f'self.register_buffer("{entry.name}", {made})')
+            lines.append(f'self.register_buffer("{entry.name}", {tensor})')
             if entry.facts.requires_grad:
                 lines.append(f"self.{entry.name}.requires_grad_()")
     return lines
 
 
-def _make(sketch: Sketch, arguments: Sequence[Input]) -> str:
-    has_state = len(arguments) < len(sketch.inputs)
+def _make(graph: GraphIR, arguments: Sequence[Input]) -> str:
+    has_state = len(arguments) < len(graph.inputs)
     fn = "Repro()" if has_state else "repro"
-    given = ", ".join(entry.name for entry in arguments)
-    call = f"({given},)" if len(arguments) == 1 else f"({given})"
-    made = _memories(arguments)
+    names = ", ".join(entry.name for entry in arguments)
+    call = f"({names},)" if len(arguments) == 1 else f"({names})"
+    inputs = _shared_storages(arguments)
     for entry in arguments:
         grad = ".requires_grad_()" if entry.facts.requires_grad else ""
-        made.append(f"{entry.name} = {_made(entry)}{grad}")
-        made += [
+        inputs.append(f"{entry.name} = {_tensor(entry)}{grad}")
+        inputs += [
             f"torch._dynamo.maybe_mark_dynamic({entry.name}, {dimension})"
             for dimension in entry.dynamic
         ]
-    seeded = ["torch.manual_seed(0)"]
-    if sketch.calls == 1:
-        body = [*seeded, f"fn = {fn}", *made, f"return fn, [{call}]"]
+    seed = ["torch.manual_seed(0)"]
+    if graph.calls == 1:
+        body = [*seed, f"fn = {fn}", *inputs, f"return fn, [{call}]"]
         return f"def make():\n{_indented(body, 4)}"
-    several = f"return {fn}, [arguments() for _ in range({sketch.calls})]"
+    several = f"return {fn}, [arguments() for _ in range({graph.calls})]"
     return "\n\n".join(
         [
-            f"def arguments():\n{_indented([*made, f'return {call}'], 4)}",
-            f"def make():\n{_indented([*seeded, several], 4)}",
+            f"def arguments():\n{_indented([*inputs, f'return {call}'], 4)}",
+            f"def make():\n{_indented([*seed, several], 4)}",
         ]
     )
 
 
-def _memories(inputs: Sequence[Input]) -> list[str]:
-    """What inputs of one storage are views of, as long as the furthest reaches."""
+def _shared_storages(inputs: Sequence[Input]) -> list[str]:
+    """Returns assignments of the storages that several inputs are views of."""
     lengths: dict[str, int] = {}
     first: dict[str, Input] = {}
     for entry in inputs:
         if entry.storage:
-            reach = entry.offset + _extent(entry.facts)
-            lengths[entry.storage] = max(lengths.get(entry.storage, 0), reach)
+            end = entry.offset + _extent(entry.facts)
+            lengths[entry.storage] = max(lengths.get(entry.storage, 0), end)
             first.setdefault(entry.storage, entry)
     return [
         f"{storage} = {_numbers(first[storage].facts, (length,))}"
@@ -155,12 +163,12 @@ def _memories(inputs: Sequence[Input]) -> list[str]:
     ]
 
 
-def _made(entry: Input) -> str:
+def _tensor(entry: Input) -> str:
     facts = entry.facts
     view = f".as_strided({_tuple(facts.shape)}, {_tuple(facts.stride)}"
     if entry.file:
-        read = f"real({entry.file!r}, {facts.device!r})"
-        return read if facts.is_contiguous or not facts.numel else f"{read}{view})"
+        loaded = f"real({entry.file!r}, {facts.device!r})"
+        return loaded if facts.is_contiguous or not facts.numel else f"{loaded}{view})"
     if entry.storage:
         return f"{entry.storage}{view}, {entry.offset})"
     if facts.is_contiguous or not facts.numel:
@@ -169,7 +177,7 @@ def _made(entry: Input) -> str:
 
 
 def _extent(facts: TensorFacts) -> int:
-    """How many numbers lie between the first and the last one."""
+    """Returns how many elements of storage a tensor spans."""
     if not facts.numel:
         return 0
     steps = zip(facts.shape, facts.stride, strict=True)
@@ -177,11 +185,11 @@ def _extent(facts: TensorFacts) -> int:
 
 
 def _numbers(facts: TensorFacts, shape: tuple[int, ...]) -> str:
-    values = facts.values or _unseen(facts.dtype)
+    values = facts.values or _default_values(facts.dtype)
     if facts.dtype.startswith("complex"):
         part = {"complex128": "float64"}.get(facts.dtype, "float32")
-        told = _call(values, (*shape, 2), part, facts.device)
-        return f"torch.view_as_complex({told})"
+        parts = _call(values, (*shape, 2), part, facts.device)
+        return f"torch.view_as_complex({parts})"
     return _call(values, shape, facts.dtype, facts.device)
 
 
@@ -193,21 +201,22 @@ def _call(values: Values, shape: tuple[int, ...], dtype: str, device: str) -> st
     if values.kind == "fill":
         return f"torch.full({_tuple(shape)}, {numbers[0]}, dtype=torch.{dtype}{where})"
     kind = "positive" if values.kind == "negative" else values.kind
-    given = f"[{', '.join(numbers)}]" if kind == "choice" else ", ".join(numbers)
-    given = "" if kind == "normal" and values.numbers == (0.0, 1.0) else f", {given}"
-    exact = "" if dtype == _ORDINARY[kind] else f", dtype=torch.{dtype}"
+    parameters = f"[{', '.join(numbers)}]" if kind == "choice" else ", ".join(numbers)
+    standard = kind == "normal" and values.numbers == (0.0, 1.0)
+    parameters = "" if standard else f", {parameters}"
+    exact = "" if dtype == _DEFAULT_DTYPES[kind] else f", dtype=torch.{dtype}"
     sign = "-" if values.kind == "negative" else ""
-    return f"{sign}{kind}({_tuple(shape)}{given}{exact}{where})"
+    return f"{sign}{kind}({_tuple(shape)}{parameters}{exact}{where})"
 
 
-def _unseen(dtype: str) -> Values:
+def _default_values(dtype: str) -> Values:
     if dtype.startswith(("float", "bfloat", "complex")):
         return Values("normal", (0.0, 1.0))
     return Values("whole", (0, 1))
 
 
 def _number(number: float) -> str:
-    """A number as source; infinities have no literal."""
+    """Writes a number as source; infinities have no literal."""
     text = f"{number:.6g}"
     return f'float("{text}")' if text.strip("-") in ("inf", "nan") else text
 

@@ -1,4 +1,4 @@
-"""What a tensor is like, without its numbers."""
+"""Describes tensors by shape, layout and distribution, without their data."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torchproof.packs.repro.graphs.expressions import NotPortable
 from torchproof.packs.repro.graphs.graph_ir import TensorFacts, Values
 from torchproof.torch_private import is_wrapped
 
-_FEW = 4  # distinct numbers: a mask or a flag rather than a measurement
-_SAMPLED = 4096
+_FEW = 4  # distinct numbers at most in a mask or a flag
+_SAMPLE = 4096
 _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _LARGEST = 2**62
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Whether shape, strides and kind of numbers say what a tensor is."""
+    """Whether `TensorFacts` describe a tensor: it is dense and no subclass."""
     usual = type(tensor) in _PLAIN and tensor.layout == torch.strided
     return usual and not is_wrapped(tensor)
 
 
 def facts(tensor: Tensor) -> TensorFacts:
-    """Shape, layout and kind of numbers of a real tensor."""
+    """Returns the facts of a real tensor."""
     if not is_plain(tensor):
         kind = type(tensor).__name__
-        raise NotPortable(f"it works on tensors of the type {kind}, {tensor.layout}")
+        raise NotPortable(f"it uses a tensor of type {kind} and layout {tensor.layout}")
     return TensorFacts(
         shape=tuple(tensor.shape),
         stride=tuple(tensor.stride()),
@@ -38,8 +38,8 @@ def facts(tensor: Tensor) -> TensorFacts:
     )
 
 
-def imagined(value: Any) -> TensorFacts | None:
-    """The facts of a tensor that the tracer saw, where no size of it is a symbol."""
+def traced_facts(value: Any) -> TensorFacts | None:
+    """Returns the facts of a traced tensor; None if a size is symbolic."""
     if not isinstance(value, Tensor):
         return None
     sizes = (*value.shape, *value.stride())
@@ -70,15 +70,15 @@ def _values(tensor: Tensor) -> Values | None:
 
 def _few(tensor: Tensor) -> Values | None:
     numbers = tensor.reshape(-1)
-    for part in (numbers[:_SAMPLED], numbers):
-        found = torch.unique(part.double())
-        if len(found) > _FEW or bool(found.isnan().any()):
+    for part in (numbers[:_SAMPLE], numbers):
+        distinct = torch.unique(part.double())
+        if len(distinct) > _FEW or bool(distinct.isnan().any()):
             return None
-    listed = tuple(found.tolist())
-    if len(listed) == 1:
-        return Values("fill", listed)
-    # A handful of numbers is not a choice between as many.
-    return Values("choice", listed) if len(numbers) > 2 * _FEW else None
+    options = tuple(distinct.tolist())
+    if len(options) == 1:
+        return Values("fill", options)
+    # A tensor this small may have few distinct numbers by chance.
+    return Values("choice", options) if len(numbers) > 2 * _FEW else None
 
 
 def _many(tensor: Tensor) -> Values:
@@ -91,14 +91,16 @@ def _many(tensor: Tensor) -> Values:
         sizes = numbers.abs()
         sizes = sizes[sizes > 0]
         if len(sizes):
-            reach = (float(sizes.min()), float(sizes.max()))
-            return Values("positive" if low >= 0 else "negative", reach)
+            bounds = (float(sizes.min()), float(sizes.max()))
+            return Values("positive" if low >= 0 else "negative", bounds)
     spread = float(numbers.std(correction=0))
-    return Values("normal", (_short(float(numbers.mean()), spread), _short(spread, 0)))
+    return Values(
+        "normal", (_rounded(float(numbers.mean()), spread), _rounded(spread, 0))
+    )
 
 
-def _short(number: float, spread: float) -> float:
-    """Two digits are enough of a scale, and none of a mean that is noise."""
+def _rounded(number: float, spread: float) -> float:
+    """Rounds to two digits, to 0 within the noise, and to 1 close to 1."""
     if abs(number) < spread / 10:
         return 0.0
     return 1.0 if 0.9 < number < 1.1 else float(f"{number:.2g}")

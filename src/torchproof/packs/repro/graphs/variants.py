@@ -1,4 +1,4 @@
-"""The drafts of one recorded graph: made numbers first, then real ones."""
+"""The candidates of one recorded graph: with synthetic tensors, then recorded ones."""
 
 from __future__ import annotations
 
@@ -7,85 +7,87 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
-from torchproof.packs.repro.graphs.graph_ir import Input, Sketch
-from torchproof.packs.repro.graphs.source_writer import source
+from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
+from torchproof.packs.repro.graphs.source_writer import candidate_source
 
-_ABOUT = "torch operations of one captured graph under neutral names"
+_ABOUT = "the torch operations of one captured graph, with neutral names"
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """A graph and where real values of its inputs lie, by input."""
+class RecordedGraph:
+    """A graph, and the files with the recorded tensors of its inputs."""
 
-    sketch: Sketch
+    graph: GraphIR
     origin: str
     folder: str = ""
     files: Mapping[str, str] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "sketch": self.sketch.to_json(),
+            "graph": self.graph.to_json(),
             "folder": self.folder,
             "files": dict(self.files or {}),
         }
 
     @classmethod
-    def of(cls, draft: Draft) -> Recorded:
-        told = draft.record
-        sketch = Sketch.from_json(told["sketch"])
-        return cls(sketch, draft.origin, told["folder"], told["files"])
+    def of(cls, candidate: Candidate) -> RecordedGraph:
+        record = candidate.record
+        graph = GraphIR.from_json(record["graph"])
+        return cls(graph, candidate.origin, record["folder"], record["files"])
 
 
-def variants(draft: Draft) -> list[Draft]:
-    """The draft with made numbers, with real inputs, and with real weights if kept."""
-    recorded = Recorded.of(draft)
-    plain = tuple(replace(entry, file="") for entry in recorded.sketch.inputs)
-    drafts = [_with(recorded, plain)]
+def variants(candidate: Candidate) -> list[Candidate]:
+    """Returns it with synthetic tensors, recorded inputs, and recorded weights."""
+    recorded = RecordedGraph.of(candidate)
+    plain = tuple(replace(entry, file="") for entry in recorded.graph.inputs)
+    candidates = [_with_inputs(recorded, plain)]
     for roles in (("input",), ("input", "weight", "buffer")):
-        filled = tuple(_filled(entry, recorded, roles) for entry in plain)
-        if filled != plain and filled not in [_inputs(draft) for draft in drafts]:
-            drafts.append(_with(recorded, filled))
-    return drafts
+        inputs = tuple(_from_file(entry, recorded, roles) for entry in plain)
+        if inputs != plain and inputs not in [
+            _inputs(candidate) for candidate in candidates
+        ]:
+            candidates.append(_with_inputs(recorded, inputs))
+    return candidates
 
 
-def seeded(recorded: Recorded) -> Draft:
-    """A draft of what was recorded; files beside it for inputs that name one."""
-    sketch = recorded.sketch
-    needed = [entry for entry in sketch.inputs if entry.file]
-    return Draft(
+def to_candidate(recorded: RecordedGraph) -> Candidate:
+    """Writes the candidate of a graph, with the files that its inputs name."""
+    graph = recorded.graph
+    from_files = [entry for entry in graph.inputs if entry.file]
+    return Candidate(
         form="graph",
-        source=source(sketch),
-        about=about(needed),
-        size=sketch.size,
+        source=candidate_source(graph),
+        about=about(from_files),
+        size=graph.size,
         files={
             entry.file: (Path(recorded.folder) / entry.file).read_bytes()
-            for entry in needed
+            for entry in from_files
         },
         origin=recorded.origin,
         record=recorded.to_json(),
     )
 
 
-def about(real: Sequence[Input]) -> str:
-    """What a draft holds of the user's, as one sentence."""
-    if not real:
-        return f"{_ABOUT}, with made inputs and made weights"
-    if all(entry.role == "input" for entry in real):
-        return f"{_ABOUT}, with real values of its inputs and made weights"
-    return f"{_ABOUT}, with real values of its inputs and of its weights"
+def about(recorded: Sequence[Input]) -> str:
+    """Says which of the user's tensors a candidate contains."""
+    if not recorded:
+        return f"{_ABOUT}, with synthetic inputs and weights"
+    if all(entry.role == "input" for entry in recorded):
+        return f"{_ABOUT}, with recorded inputs and synthetic weights"
+    return f"{_ABOUT}, with recorded inputs and weights"
 
 
-def _with(recorded: Recorded, inputs: tuple[Input, ...]) -> Draft:
-    return seeded(replace(recorded, sketch=replace(recorded.sketch, inputs=inputs)))
+def _with_inputs(recorded: RecordedGraph, inputs: tuple[Input, ...]) -> Candidate:
+    return to_candidate(replace(recorded, graph=replace(recorded.graph, inputs=inputs)))
 
 
-def _filled(entry: Input, recorded: Recorded, roles: tuple[str, ...]) -> Input:
+def _from_file(entry: Input, recorded: RecordedGraph, roles: tuple[str, ...]) -> Input:
     file = (recorded.files or {}).get(entry.name, "")
     if not file or entry.role not in roles:
         return entry
     return replace(entry, file=file, storage="", offset=0)
 
 
-def _inputs(draft: Draft) -> tuple[Input, ...]:
-    return Recorded.of(draft).sketch.inputs
+def _inputs(candidate: Candidate) -> tuple[Input, ...]:
+    return RecordedGraph.of(candidate).graph.inputs

@@ -1,5 +1,6 @@
-"""How each failure is recognised: the source of one file is a part of every repro.
+"""Oracles: each file recognises one kind of failure. Its source goes into `repro.py`.
 
-A judge needs torch alone, and its public names only. `words` and `prelude` stand before
-it in a repro, so what they define may be imported from there and from nowhere else.
+An oracle imports only torch and the standard library, and uses only public names of
+torch. It may also import from `error_text` and `prelude`: `assembly` puts their source
+before the oracle's. Comments and names here are read by whoever opens a repro.
 """

@@ -1,4 +1,4 @@
-"""Answers of compiled code that eager does not give, beyond what rounding excuses."""
+"""Recognises results of compiled code that differ from eager by more than rounding."""
 
 from __future__ import annotations
 
@@ -8,75 +8,77 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
+    build,
     call_all,
-    compiled,
+    compile_fn,
     leaves,
-    made,
     one_line,
-    otherwise,
     seed_all,
+    unexpected_error,
 )
 
-# How many times eager's own distance from float64 is excused, and, in epsilons of the
-# type, what many roundings in another order add.
-EXCUSE, ROUNDINGS, SHORT_ROUNDINGS = 8, 64, 8
+# The tolerance: this many times eager's own distance from float64, plus this many
+# epsilons of the dtype for roundings in another order.
+EAGER_ERRORS = 8
+ROUNDINGS = 64
+SHORT_ROUNDINGS = 8  # for dtypes of 16 bits and less
 INFINITE = ("nan", "infinity")
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: `how` it differs, and the `error` that was seen, relative or None.
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects `how` the results differ, and the relative `error` that was seen or None.
 
-    With `random`, answers that depend on the seed are compared as well; with `later`,
-    the first call is right and a later one is wrong.
+    With `random`, results that depend on the seed are compared too. With `later`, the
+    first call is right and a later one is wrong.
     """
     try:
         with torch.compiler.set_stance("force_eager"):
-            eager = answers(make, settings, before_call)
-            again = answers(make, settings, before_call, seeds=1000)
+            eager = results_of(make, settings, before_call)
+            reseeded = results_of(make, settings, before_call, seeds=1000)
     except Exception as error:
-        return OTHER, f"it fails in eager: {one_line(error)}"
-    exact = doubled(make, settings, before_call)
+        return OTHER, f"eager fails: {one_line(error)}"
+    exact = float64_results(make, settings, before_call)
     try:
-        given = answers(make, settings, before_call, wrap=True)
+        actual = results_of(make, settings, before_call, wrap=True)
     except Exception as error:
-        return otherwise(error, make, settings, before_call)
+        return unexpected_error(error, make, settings, before_call)
     if not expected.get("random"):
-        steady = [k for k in eager if is_equal(eager[k], again.get(k))]
+        steady = [k for k in eager if is_equal(eager[k], reseeded.get(k))]
         eager = {k: eager[k] for k in steady}
-        given = {k: v for k, v in given.items() if k in steady or k not in again}
-    return verdict(differences(given, eager, exact), expected)
+        actual = {k: v for k, v in actual.items() if k in steady or k not in reseeded}
+    return verdict(differences(actual, eager, exact), expected)
 
 
-def verdict(found, expected):
-    if not found:
-        return NONE, "compiled code gives eager's answers"
-    # What is infinite in the middle is NaN or another number at a program's end.
+def verdict(wrong, expected):
+    if not wrong:
+        return NONE, "compiled code gives the same results as eager"
+    # An infinity inside the program may be NaN or another number at its end.
     inside = expected["how"] in INFINITE
-    same = (*INFINITE, "value") if inside else (expected["how"],)
-    alike = [item for item in found if item[1] in same]
-    if expected.get("later") and any(label.startswith("call 0") for label, *_ in found):
-        return OTHER, f"the first call is wrong too, {told(found[0])}"
+    kinds = (*INFINITE, "value") if inside else (expected["how"],)
+    alike = [item for item in wrong if item[1] in kinds]
+    if expected.get("later") and any(label.startswith("call 0") for label, *_ in wrong):
+        return OTHER, f"the first call is wrong too, {describe(wrong[0])}"
     if not alike:
-        return OTHER, f"wrong in another way, {told(found[0])}"
+        return OTHER, f"wrong in another way, {describe(wrong[0])}"
     worst = max(alike, key=lambda item: item[2] or 0.0)
     least = 0.01 * (expected.get("error") or 0.0)
     if worst[2] is not None and worst[2] < least:
-        return OTHER, f"wrong by much less than is stated, {told(worst)}"
-    return SAME, told(worst)
+        return OTHER, f"the error is much smaller than stated, {describe(worst)}"
+    return SAME, describe(worst)
 
 
-def told(item):
+def describe(item):
     label, _, error, text = item
     size = "" if error is None else f" (off by {error:.2g} of the largest element)"
     return f"{label}: {text}{size}"
 
 
-def answers(make, settings, before_call, *, wrap=False, seeds=0, change=None):
-    """Outputs, gradients and what was changed in place, of each call, by name."""
-    fn, calls = made(make, settings)
+def results_of(make, settings, before_call, *, wrap=False, seeds=0, change=None):
+    """Returns outputs, gradients, arguments and buffers after each call, by name."""
+    fn, calls = build(make, settings)
     if change is not None:
         fn, calls = change(fn), change(calls)
-    found = {}
+    results = {}
 
     def before(original, index):
         seed_all(settings["seed"] + seeds + index)
@@ -86,35 +88,35 @@ def answers(make, settings, before_call, *, wrap=False, seeds=0, change=None):
     def after(index, output):
         for what, value in (("output", output), ("argument", calls[index])):
             for number, leaf in enumerate(leaves(value)):
-                found[f"call {index} {what} {number}"] = copied(leaf)
+                results[f"call {index} {what} {number}"] = copy_of(leaf)
         if settings["train"]:
-            found.update(gradients(fn, calls[index], index))
+            results.update(gradients(fn, calls[index], index))
 
-    called = compiled(fn, settings) if wrap else fn
-    call_all(called, fn, calls, settings, before_call=before, after=after)
+    compiled = compile_fn(fn, settings) if wrap else fn
+    call_all(compiled, fn, calls, settings, before_call=before, after=after)
     if isinstance(fn, torch.nn.Module):
-        found.update((f"buffer {k}", copied(v)) for k, v in fn.named_buffers())
-    return found
+        results.update((f"buffer {k}", copy_of(v)) for k, v in fn.named_buffers())
+    return results
 
 
 def gradients(fn, call, index):
     if isinstance(fn, torch.nn.Module):
         for name, parameter in fn.named_parameters():
-            yield f"call {index} gradient of {name}", copied(parameter.grad)
+            yield f"call {index} gradient of {name}", copy_of(parameter.grad)
     for number, leaf in enumerate(leaves(call)):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf:
-            yield f"call {index} gradient of argument {number}", copied(leaf.grad)
+            yield f"call {index} gradient of argument {number}", copy_of(leaf.grad)
 
 
-def copied(leaf):
+def copy_of(leaf):
     if not isinstance(leaf, torch.Tensor):
         return leaf
     dense = leaf.detach() if leaf.layout is torch.strided else leaf.detach().to_dense()
     return dense.to("cpu", copy=True)
 
 
-def doubled(make, settings, before_call):
-    """The same program in float64; nothing where it cannot be computed so."""
+def float64_results(make, settings, before_call):
+    """Returns the results in float64; {} if the program does not run in float64."""
 
     def change(value):
         if isinstance(value, torch.nn.Module):
@@ -131,8 +133,8 @@ def doubled(make, settings, before_call):
 
     try:
         with torch.compiler.set_stance("force_eager"):
-            return answers(make, settings, before_call, change=change)
-    except Exception:  # many programs name their types; eager stands in then
+            return results_of(make, settings, before_call, change=change)
+    except Exception:  # many programs name their dtypes; then eager is the reference
         return {}
 
 
@@ -145,39 +147,39 @@ def is_equal(one, other):
     return alike and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def differences(given, eager, exact):
-    """Name, way, relative error and words of everything that is wrong."""
-    found = []
-    for label in {**eager, **given}:
-        if label not in given or label not in eager:
+def differences(actual, eager, exact):
+    """Returns label, kind, relative error and description of each wrong result."""
+    wrong = []
+    for label in {**eager, **actual}:
+        if label not in actual or label not in eager:
             only = "eager" if label in eager else "compiled code"
-            found.append((label, "form", None, f"only {only} gives it"))
+            wrong.append((label, "form", None, f"only {only} returns it"))
             continue
-        mine, right = given[label], eager[label]
+        mine, right = actual[label], eager[label]
         if not isinstance(mine, torch.Tensor) or not isinstance(right, torch.Tensor):
             if not is_equal(mine, right) and type(mine) in (bool, int, float, str):
-                text = f"it is {mine!r}, eager gives {right!r}"
-                found.append((label, "value", None, text))
+                text = f"it is {mine!r}, in eager {right!r}"
+                wrong.append((label, "value", None, text))
             continue
-        seen = difference(mine, right, exact.get(label))
-        if seen is not None:
-            found.append((label, *seen))
-    return found
+        differing = difference(mine, right, exact.get(label))
+        if differing is not None:
+            wrong.append((label, *differing))
+    return wrong
 
 
 def difference(mine, right, exact):
-    """Way, relative error and words of one wrong tensor; None where it is right."""
+    """Returns kind, relative error and description of a wrong tensor, or None."""
     for name in ("dtype", "shape"):
         one, other = getattr(mine, name), getattr(right, name)
         if one != other:
-            return "form", None, f"its {name} is {one}, eager gives {other}"
+            return "form", None, f"its {name} is {one}, in eager {other}"
     if not right.is_floating_point() and not right.is_complex():
         if torch.equal(mine, right):
             return None
         return "value", None, f"{share(mine != right)} differ, {example(mine, right)}"
     fits = isinstance(exact, torch.Tensor) and exact.shape == right.shape
-    m, r = doubles(mine), doubles(right)
-    x = doubles(exact) if fits else r
+    m, r = as_doubles(mine), as_doubles(right)
+    x = as_doubles(exact) if fits else r
     if bool((x.isnan() & ~r.isnan()).any()):
         x = r
     lost = m.isnan() & ~r.isnan()
@@ -190,27 +192,27 @@ def difference(mine, right, exact):
     if bool(infinite.any()):
         text = f"infinity on one side only, in {share(infinite)}"
         return "infinity", None, f"{text}, {example(m, r, infinite)}"
-    return too_far(m, r, x, torch.finfo(right.dtype))
+    return beyond_tolerance(m, r, x, torch.finfo(right.dtype))
 
 
-def too_far(m, r, x, kind):
+def beyond_tolerance(m, r, x, kind):
     size = torch.where(x.isfinite(), x.abs(), 0.0)
     error = finite(m - x)
     many = (ROUNDINGS if kind.bits > 16 else SHORT_ROUNDINGS) * kind.eps
     typical = size.square().mean().sqrt() if size.numel() else 0.0
     allowed = many * (size + typical) + kind.tiny
     if x is not r and size.numel():
-        allowed = allowed + EXCUSE * finite(r - x).amax()
+        allowed = allowed + EAGER_ERRORS * finite(r - x).amax()
     wrong = (error > allowed) & (m != r) & ~r.isnan()
     if not bool(wrong.any()):
         return None
     largest = float(size.amax())
     worst = float(torch.where(wrong, error, 0.0).amax())
-    text = f"{share(wrong)} too far off, {example(m, r, wrong)}"
+    text = f"{share(wrong)} are beyond the tolerance, {example(m, r, wrong)}"
     return "value", worst / largest if largest else None, text
 
 
-def doubles(values):
+def as_doubles(values):
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj().to(torch.complex128))
     return values.to(torch.float64).flatten()
@@ -225,8 +227,8 @@ def share(where):
 
 
 def example(mine, right, where=None):
-    """The first element that differs, on both sides."""
+    """Describes the first element that differs."""
     where = mine != right if where is None else where
     at = int(where.flatten().int().argmax())
     one, other = mine.flatten()[at].item(), right.flatten()[at].item()
-    return f"element {at} is {one:.6g}, eager gives {other:.6g}"
+    return f"element {at} is {one:.6g}, in eager {other:.6g}"

@@ -1,4 +1,4 @@
-"""What torch says of a failure, less what differs from one program to the next."""
+"""Compares torch's messages without the parts that differ between programs."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ import re
 
 _PAGE = re.compile(r"/gb/(gb\d+)\.html")
 _NESTED = "*** While handling this graph break, another graph break occurred: ***"
-_LONGEST = 160  # of two messages, as much as is compared
+_COMPARED = 160  # characters of two messages that have to agree
 
 
 def reason_of(text: str) -> dict:
-    """The part of a message of Dynamo's that gives its own reason: type, id, names."""
+    """Returns type, id and names of the reason in a message of Dynamo."""
     first = text.partition(_NESTED)[0]
-    introduced = re.match(
+    introduction = re.match(
         r"\s*(?:Encountered|Failed to handle) graph break.*?:\n\n", first, re.DOTALL
     )
-    first = first[introduced.end() :] if introduced else first
+    first = first[introduction.end() :] if introduction else first
     page = _PAGE.search(first)
     lines = [line.strip() for line in first.strip().splitlines()]
-    told = re.search(r"Explanation: (.*?)(?=\s+Hint:|\n\n|\Z)", first, re.DOTALL)
+    explanation = re.search(r"Explanation: (.*?)(?=\s+Hint:|\n\n|\Z)", first, re.DOTALL)
     return {
         "type": lines[0] if lines else "unknown",
         "id": page[1].upper() if page else None,
-        "names": names_in(told[1] if told else ""),
+        "names": names_in(explanation[1] if explanation else ""),
     }
 
 
 def names_in(explanation: str) -> list[str]:
-    """What of Python's or torch's own a message names in backticks, sorted."""
-    named = re.findall(r"`([A-Za-z_][\w.]*)`", explanation)
-    return sorted({name for name in named if _is_public(name)})
+    """Returns the names of Python or torch that stand in backticks, sorted."""
+    quoted = re.findall(r"`([A-Za-z_][\w.]*)`", explanation)
+    return sorted({name for name in quoted if _is_public(name)})
 
 
 def _is_public(name: str) -> bool:
@@ -38,20 +38,20 @@ def _is_public(name: str) -> bool:
     return hasattr(builtins, name) or first in ("torch", "Tensor", "builtins", "math")
 
 
-def is_same_reason(seen: dict, expected: dict) -> bool:
-    """Whether two reasons are one, by torch's own id where there is one."""
-    if expected.get("id") and seen["id"]:
-        same = seen["id"] == expected["id"]
+def is_same_reason(actual: dict, expected: dict) -> bool:
+    """Compares two reasons by torch's id if both have one, else by their type."""
+    if expected.get("id") and actual["id"]:
+        same = actual["id"] == expected["id"]
     else:
-        same = without_values(seen["type"]) == without_values(expected["type"])
-    return same and (not expected.get("names") or seen["names"] == expected["names"])
+        same = without_values(actual["type"]) == without_values(expected["type"])
+    return same and (not expected.get("names") or actual["names"] == expected["names"])
 
 
 def innermost(message: str) -> str:
-    """`shape '[3, 3]' is invalid` out of torch's "failed to run FX node ..."."""
-    told = re.search(r"got \w+\((['\"])(.+?)(?:\1\)|\Z)", message, re.DOTALL)
-    if told:
-        return told[2]
+    """Extracts `shape '[3, 3]' is invalid` from torch's "failed to run FX node ..."."""
+    wrapped = re.search(r"got \w+\((['\"])(.+?)(?:\1\)|\Z)", message, re.DOTALL)
+    if wrapped:
+        return wrapped[2]
     message = re.sub(r"^\s*backend=.{1,80}? raised:\s*", "", message)
     first = next((line.strip() for line in message.splitlines() if line.strip()), "")
     return re.split(r" Explanation: | Set TORCHDYNAMO_VERBOSE| from user code:", first)[
@@ -60,9 +60,9 @@ def innermost(message: str) -> str:
 
 
 def without_values(text: str) -> str:
-    """A message without its paths, addresses, numbers and quoted names."""
+    """Replaces paths, addresses, numbers and quoted names in a message."""
     text = re.sub(r"0x[0-9a-fA-F]+", "N", text)
-    # Where the stack ends is chance.
+    # The depth at which the stack ends differs from run to run.
     text = re.sub(r"(maximum recursion depth exceeded) .*", r"\1", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.-]+", "PATH", text)
     text = re.sub(r"[LG]\['\w+'\]", "NAME", text)
@@ -74,22 +74,22 @@ def without_values(text: str) -> str:
 
 
 def _quoted(match: re.Match) -> str:
-    """What is torch's own stays; a shape or a name of somebody's does not."""
+    """Keeps names of torch, replaces shapes and names of the program."""
     inner = match[0][1:-1]
     return match[0] if re.fullmatch(r"(?:torch|aten)[\w.:]*", inner) else "NAME"
 
 
-def is_same_message(seen: str, expected: str) -> bool:
-    """Whether two messages tell of one error; the expected one is in one line.
+def is_same_message(actual: str, expected: str) -> bool:
+    """Whether two messages describe one error.
 
-    It may hold more lines than the first, and it may be cut off.
+    The expected one is in one line; it may contain later lines, and it may be cut off.
     """
-    mine, other = (without_values(innermost(text)) for text in (seen, expected))
-    length = min(len(mine), len(other), _LONGEST)
+    mine, other = (without_values(innermost(text)) for text in (actual, expected))
+    length = min(len(mine), len(other), _COMPARED)
     return mine[:length] == other[:length] if length else mine == other
 
 
-# What a failed guard was about, by what torch writes of it. The first that fits.
+# Kinds of guards, by torch's description of a failed one. The first match counts.
 _GUARDS = (
     (r"\.size\(\)\[\d+\] == [\w.\[\]'\"]+\.size\(\)\[\d+\]$", "equal sizes"),
     (r" size mismatch .*(?:expected|actual) [01]\b", "size 0 or 1"),
@@ -112,12 +112,12 @@ _GUARDS = (
 
 
 def kind_of_guard(reason: str) -> str:
-    """What it is about: `size` of "tensor 'x' size mismatch at index 0. ..."."""
-    told = reason.split("\nUser stack trace:")[0].strip()
-    told = re.sub(r"^\[?(?:!\d+/)?\d+/\d+(?:_\d+)?\]?: ", "", told)
-    condition = re.split(r"\s+# ", told)[0].strip()
+    """Returns the kind of a guard: `size` for "tensor 'x' size mismatch at index 0"."""
+    guard = reason.split("\nUser stack trace:")[0].strip()
+    guard = re.sub(r"^\[?(?:!\d+/)?\d+/\d+(?:_\d+)?\]?: ", "", guard)
+    condition = re.split(r"\s+# ", guard)[0].strip()
     for pattern, kind in _GUARDS:
-        found = re.search(pattern, condition)
-        if found:
-            return kind or without_values(found[1]).strip()
+        match = re.search(pattern, condition)
+        if match:
+            return kind or without_values(match[1]).strip()
     return "other"

@@ -1,4 +1,4 @@
-"""Errors that compiling raises, or the first compiled call, where eager runs."""
+"""Recognises errors of compilation or of the first compiled call where eager runs."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
-    failure_in_eager,
+    collect_trace,
+    eager_error,
     run_compiled,
-    traced,
 )
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: the `error` class, its `message`, torch's `id` or None, and `names`.
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects the `error` class, its `message`, torch's `id` or None, and `names`.
 
-    `backend` is the one that is enough to see it, or None.
+    `backend` is the simplest backend that shows the error, or None.
     """
-    enough = {"backend": expected["backend"]} if expected.get("backend") else {}
-    with traced() as trace:
-        error = run_compiled(make, settings, before_call, **enough)
+    defaults = {"backend": expected["backend"]} if expected.get("backend") else {}
+    with collect_trace() as trace:
+        error = run_compiled(make, settings, before_call, **defaults)
     if error is None:
         return NONE, "it compiles and runs without an error"
-    own = failure_in_eager(make, settings, before_call)
-    if own is not None:
-        return OTHER, f"it fails in eager: {own}"
+    in_eager = eager_error(make, settings, before_call)
+    if in_eager is not None:
+        return OTHER, f"eager fails: {in_eager}"
     for name, text in errors_in(error, trace):
         if is_same_error(name, text, expected):
             return SAME, f"{name}: {innermost(text)}"
@@ -39,10 +39,10 @@ def judge(make, settings, expected, before_call=None):
 
 
 def errors_in(error, trace):
-    """Class and message of what was raised, of its causes, and of what torch noted."""
-    seen = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """Yields class and message of the error, of its causes, and of logged errors."""
+    visited = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield type(error).__name__, str(error)
         error = error.__cause__ or error.__context__
     for _, metrics in trace.named("compilation_metrics"):

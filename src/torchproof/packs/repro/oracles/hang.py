@@ -1,4 +1,4 @@
-"""Compilations that have not ended after the seconds that are stated."""
+"""Recognises compilations that do not end within the stated seconds."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
-    failure_in_eager,
+    eager_error,
     one_line,
     run_compiled,
 )
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: `seconds`, and where it stands then: a module of torch, or None."""
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects `seconds`, and the `place` of the hang: a module of torch, or None."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         stacks = os.path.join(folder, "stacks.txt")
@@ -31,63 +31,63 @@ def judge(make, settings, expected, before_call=None):
         if not pid:
             limit = {"writer": writer, "stacks": stacks}
             limit["seconds"] = expected["seconds"]
-            attempt(make, settings, before_call, **limit)
+            run_in_child(make, settings, before_call, **limit)
         os.close(writer)
         try:
-            return watched(reader, stacks, settings, expected)
+            return watch(reader, stacks, expected)
         finally:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def attempt(make, settings, before_call, *, writer, stacks, seconds):
-    """In a process of its own: eager first, then compiled, each told as it ends."""
+def run_in_child(make, settings, before_call, *, writer, stacks, seconds):
+    """Runs eager, then compiled code, in the fork; writes a message after each."""
 
-    def tell(**what):
-        os.write(writer, (json.dumps(what) + "\n").encode())
+    def write(**message):
+        os.write(writer, (json.dumps(message) + "\n").encode())
 
     try:
-        own = failure_in_eager(make, settings, before_call)
-        tell(eager=own)
-        if own is None:
+        in_eager = eager_error(make, settings, before_call)
+        write(eager=in_eager)
+        if in_eager is None:
             with open(stacks, "w") as file:
-                # Its own thread in C: it works while Python is held up as well.
+                # faulthandler uses a C thread, so it works while Python is blocked.
                 faulthandler.dump_traceback_later(0.9 * seconds, file=file)
                 error = run_compiled(make, settings, before_call)
-                tell(compiled=None if error is None else one_line(error))
+                write(compiled=None if error is None else one_line(error))
     finally:
         os._exit(0)
 
 
-def watched(reader, stacks, settings, expected):
-    began = time.monotonic()
-    told = line_from(reader, expected["seconds"])
-    if told is None:
+def watch(reader, stacks, expected):
+    start = time.monotonic()
+    message = next_message(reader, expected["seconds"])
+    if message is None:
         return OTHER, "eager does not end either"
-    if told["eager"] is not None:
-        return OTHER, f"it fails in eager: {told['eager']}"
-    told = line_from(reader, expected["seconds"])
-    if told is None:
-        return judge_place(stacks, time.monotonic() - began, expected)
-    if told["compiled"] is not None:
-        return OTHER, f"compiled it raises {told['compiled']}"
-    return NONE, f"it ends after {time.monotonic() - began:.1f} s"
+    if message["eager"] is not None:
+        return OTHER, f"eager fails: {message['eager']}"
+    message = next_message(reader, expected["seconds"])
+    if message is None:
+        return check_place(stacks, time.monotonic() - start, expected)
+    if message["compiled"] is not None:
+        return OTHER, f"compiled code raises {message['compiled']}"
+    return NONE, f"it ends after {time.monotonic() - start:.1f} s"
 
 
-def judge_place(stacks, seconds, expected):
+def check_place(stacks, seconds, expected):
     with open(stacks) as file:
         frames = re.findall(r'File "(.+?)", line \d+ in (\S+)', file.read())
     place = place_of(frames)
-    told = f"still compiling after {seconds:.0f} s"
+    status = f"still compiling after {seconds:.0f} s"
     if place is None:
-        return OTHER, f"not in torch's compiler after {seconds:.0f} s"
+        return OTHER, f"after {seconds:.0f} s it hangs outside torch's compiler"
     if expected.get("place") not in (None, place):
-        return OTHER, f"{told}, but in {place}"
-    return SAME, f"{told}, in {place}"
+        return OTHER, f"{status}, but in {place}"
+    return SAME, f"{status}, in {place}"
 
 
 def place_of(frames):
-    """The part of torch that is innermost; None where it does not compile at all."""
+    """Returns the innermost package of torch's compiler; None if there is none."""
     for file, _ in frames:
         part = re.search(r"/torch/(_dynamo|_inductor|_functorch|fx|export)/", file)
         if part:
@@ -95,13 +95,13 @@ def place_of(frames):
     return None
 
 
-def line_from(reader, seconds):
-    """The next thing that is told; None if nothing is in time."""
+def next_message(reader, seconds):
+    """Reads the next message of the child; None if none comes in time."""
     ready, _, _ = select.select([reader], [], [], seconds)
     text = b""
     while ready and not text.endswith(b"\n"):
-        read = os.read(reader, 1)
-        if not read:
+        byte = os.read(reader, 1)
+        if not byte:
             return {"eager": None, "compiled": "its process was killed"}
-        text += read
+        text += byte
     return json.loads(text) if ready else None

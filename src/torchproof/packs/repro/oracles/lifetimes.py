@@ -1,4 +1,4 @@
-"""Outputs of CUDA graphs that a later call overwrites."""
+"""Recognises outputs of CUDA graphs that a later call overwrites."""
 
 from __future__ import annotations
 
@@ -8,54 +8,55 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
+    build,
     call_all,
-    compiled,
-    failure_in_eager,
+    compile_fn,
+    eager_error,
     leaves,
-    made,
     one_line,
 )
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: nothing. What the program itself keeps must still be there.
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects nothing else: only outputs that the program itself keeps count.
 
-    No output is kept here: then every program would fail.
+    If the oracle kept outputs over calls, every program would fail.
     """
-    own = failure_in_eager(make, settings, before_call)
-    if own is not None:
-        return OTHER, f"it fails in eager: {own}"
+    in_eager = eager_error(make, settings, before_call)
+    if in_eager is not None:
+        return OTHER, f"eager fails: {in_eager}"
     with torch.compiler.set_stance("force_eager"):
-        right = answers(make, settings, before_call)
+        right = outputs_of(make, settings, before_call)
     try:
-        given = answers(make, settings, before_call, mode="reduce-overhead")
+        actual = outputs_of(make, settings, before_call, mode="reduce-overhead")
     except Exception as error:
         if "overwritten" in str(error):
             return SAME, one_line(error)
-        return OTHER, f"compiled it raises {one_line(error)}"
-    for index, (one, other) in enumerate(zip(given, right, strict=True)):
+        return OTHER, f"compiled code raises {one_line(error)}"
+    for index, (one, other) in enumerate(zip(actual, right, strict=True)):
         if not all(map(is_close, one, other)):
             return SAME, f"call {index} reads memory that a later call has overwritten"
     return NONE, "nothing that the program keeps is overwritten"
 
 
-def answers(make, settings, before_call, **defaults):
-    """The tensors that each call gave, copied before the next one."""
-    fn, calls = made(make, settings)
-    called = compiled(fn, settings, **defaults) if defaults else fn
-    found = []
+def outputs_of(make, settings, before_call, **defaults):
+    """Returns the output tensors of each call, copied before the next call."""
+    fn, calls = build(make, settings)
+    compiled = compile_fn(fn, settings, **defaults) if defaults else fn
+    outputs = []
 
     def after(index, output):
         tensors = [leaf for leaf in leaves(output) if isinstance(leaf, torch.Tensor)]
-        found.append([leaf.detach().double().cpu().clone() for leaf in tensors])
+        outputs.append([leaf.detach().double().cpu().clone() for leaf in tensors])
 
     before = repeated(before_call, calls)
-    call_all(called, fn, calls * 3, settings, before_call=before, after=after)
-    return found
+    # Three passes over the calls: to warm up, to record and to replay.
+    call_all(compiled, fn, calls * 3, settings, before_call=before, after=after)
+    return outputs
 
 
 def repeated(before_call, calls):
-    """The calls are run three times: to warm up, to record and to replay."""
+    """Returns a `before_call` that counts from 0 in each pass over the calls."""
     if before_call is None:
         return None
     return lambda fn, index: before_call(fn, index % len(calls))

@@ -1,4 +1,4 @@
-"""Compiled code that needs more device memory than eager."""
+"""Recognises compiled code that uses more device memory than eager."""
 
 from __future__ import annotations
 
@@ -10,44 +10,46 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
+    build,
     call_all,
-    compiled,
-    failure_in_eager,
-    made,
-    otherwise,
+    compile_fn,
+    eager_error,
+    unexpected_error,
 )
 
-SHARE, LEAST_BYTES = 0.1, 2**24  # less is no difference
+# Smaller differences do not count.
+LEAST_SHARE = 0.1
+LEAST_BYTES = 2**24
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: `ratio`, compiled to eager, of the largest amounts in use."""
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects `ratio`: the peak memory of compiled code over that of eager."""
     if not torch.cuda.is_available():
-        return OTHER, "there is no CUDA device whose memory could be measured"
-    own = failure_in_eager(make, settings, before_call)
-    if own is not None:
-        return OTHER, f"it fails in eager: {own}"
+        return OTHER, "there is no CUDA device to measure memory on"
+    in_eager = eager_error(make, settings, before_call)
+    if in_eager is not None:
+        return OTHER, f"eager fails: {in_eager}"
     try:
-        eager, other = (
-            peak_of(make, settings, before_call, wrap) for wrap in (False, True)
+        eager, compiled = (
+            peak_bytes(make, settings, before_call, wrap) for wrap in (False, True)
         )
     except Exception as error:
-        return otherwise(error, make, settings, before_call)
-    told = f"{other / 2**20:.0f} MiB compiled, {eager / 2**20:.0f} MiB in eager"
-    more = other - eager
-    if more <= SHARE * eager or more <= LEAST_BYTES:
-        return NONE, told
-    if other / eager < 1 + (expected["ratio"] - 1) / 2:
-        return OTHER, f"{told}: much less than is stated"
-    return SAME, told
+        return unexpected_error(error, make, settings, before_call)
+    numbers = f"{compiled / 2**20:.0f} MiB compiled, {eager / 2**20:.0f} MiB in eager"
+    more = compiled - eager
+    if more <= LEAST_SHARE * eager or more <= LEAST_BYTES:
+        return NONE, numbers
+    if compiled / eager < 1 + (expected["ratio"] - 1) / 2:
+        return OTHER, f"{numbers}: much less than stated"
+    return SAME, numbers
 
 
-def peak_of(make, settings, before_call, wrap):
-    """Of the third pass over the calls: what compiling itself needs is not counted."""
+def peak_bytes(make, settings, before_call, wrap):
+    """Measures the third pass over the calls, which compiles nothing any more."""
     gc.collect()
     torch.cuda.empty_cache()
-    fn, calls = made(make, settings)
-    called = compiled(fn, settings) if wrap else fn
+    fn, calls = build(make, settings)
+    called = compile_fn(fn, settings) if wrap else fn
     with torch.compiler.set_stance("default" if wrap else "force_eager"):
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()

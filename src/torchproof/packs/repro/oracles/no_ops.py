@@ -1,4 +1,4 @@
-"""Programs that are compiled, though no compiled code ever runs."""
+"""Recognises programs that use torch.compile although no compiled code runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
+    build,
     call_all,
-    made,
-    otherwise,
+    collect_trace,
     run_compiled,
-    traced,
+    unexpected_error,
 )
 
 
-class Work(TorchFunctionMode):
-    """Counts what eager computes: where there is no work, nothing is to be compiled."""
+class FunctionCounter(TorchFunctionMode):
+    """Counts torch functions in eager: without any, there is nothing to compile."""
 
     def __init__(self):
         super().__init__()
@@ -32,15 +32,15 @@ class Work(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Asked:
-    """What is given to torch.compile, and how often what comes back is called."""
+class CompileCounter:
+    """Counts calls of torch.compile, and calls of the functions that it returns."""
 
     def __init__(self, make):
         marks = ("_torchdynamo_orig_callable", "_orig_mod")
-        there = getattr(make, "__globals__", {}).values()
-        # By decorators, before anybody could look; their calls are not counted.
-        self.before = [v for v in there if any(mark in dir(v) for mark in marks)]
-        self.given = self.calls = 0
+        values = getattr(make, "__globals__", {}).values()
+        # Decorators compile before this class can count; their calls are not counted.
+        self.decorated = [v for v in values if any(mark in dir(v) for mark in marks)]
+        self.compiles = self.calls = 0
 
     def __enter__(self):
         self.original = torch.compile
@@ -54,7 +54,7 @@ class Asked:
         compiled = self.original(model, **settings)
         if model is None:
             return lambda model: self.compile(model, **settings)
-        self.given += 1
+        self.compiles += 1
         if not isinstance(compiled, torch.nn.Module):
             return self.counted(compiled)
         compiled.forward = self.counted(compiled.forward)
@@ -68,43 +68,43 @@ class Asked:
 
         return call
 
-    def differs(self, called):
-        """What is wrong where compiled code is to be called, or is not to be."""
-        if not (self.given or self.before):
-            return "nothing is given to torch.compile"
-        if called and not (self.calls or self.before):
-            return "what torch.compile gives is never called"
+    def mismatch(self, called):
+        """Returns how the calls differ from the expectation; None if they agree."""
+        if not (self.compiles or self.decorated):
+            return "the program does not call torch.compile"
+        if called and not (self.calls or self.decorated):
+            return "the program never calls the compiled function"
         return "compiled code is called" if called is False and self.calls else None
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: `because`, the type of the break that left nothing, or None.
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects `because`, the type of the graph break that left nothing, or None.
 
-    `called`: whether what torch.compile gave is called at all; None if unknown.
+    `called`: whether the program calls the compiled function; None if unknown.
     """
-    with Asked(make) as asked, traced() as trace:
+    with CompileCounter(make) as compiles, collect_trace() as trace:
         error = run_compiled(make, settings, before_call, backend="eager")
     if error is not None:
-        return otherwise(error, make, settings, before_call)
+        return unexpected_error(error, make, settings, before_call)
     graphs = len(list(trace.named("dynamo_output_graph")))
     if graphs:
         return NONE, f"{graphs} graphs are compiled"
-    if other := asked.differs(expected.get("called")):
-        return OTHER, other
+    if mismatch := compiles.mismatch(expected.get("called")):
+        return OTHER, mismatch
     with torch.compiler.set_stance("force_eager"):
-        fn, calls = made(make, settings)
-        with Work() as work:
+        fn, calls = build(make, settings)
+        with FunctionCounter() as functions:
             call_all(fn, fn, calls, settings, before_call=before_call)
-    if not work.count:
+    if not functions.count:
         return OTHER, "eager computes nothing either"
     because = expected.get("because")
-    told = [text for _, text in trace.artifacts("dynamo_graph_break_reason")]
-    told += [
+    reasons = [text for _, text in trace.artifacts("dynamo_graph_break_reason")]
+    reasons += [
         reason_of(str(metrics.get("fail_reason") or ""))["type"]
         for _, metrics in trace.named("compilation_metrics")
     ]
     if because and not any(
-        without_values(because) in without_values(text) for text in told
+        without_values(because) in without_values(text) for text in reasons
     ):
         return OTHER, "nothing is compiled, for another reason"
-    return SAME, f"nothing is compiled, and eager runs {work.count} torch functions"
+    return SAME, f"nothing is compiled; eager runs {functions.count} torch functions"

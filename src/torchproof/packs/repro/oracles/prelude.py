@@ -1,7 +1,7 @@
-"""What every judge shares: a program made, compiled and called as the failing one was.
+"""Functions that all oracles share: build, compile and call the program under test.
 
-Comes in: what a draft defines, the settings of a repro. Goes out: a verdict and one
-sentence, printed as the last line.
+Takes the `make` function of a candidate and the settings of a repro. The verdict is
+printed as the last line, with one sentence that explains it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 
 import torch
 
-SAME, NONE, OTHER = 1, 0, 3
-WORDS = {
+SAME, NONE, OTHER = 1, 0, 3  # exit codes
+VERDICTS = {
     SAME: "FAILS AS STATED",
     NONE: "DOES NOT FAIL",
     OTHER: "FAILS IN ANOTHER WAY",
@@ -29,49 +29,49 @@ def seed_all(number):
         sys.modules["numpy"].random.seed(number % 2**32)
 
 
-def made(make, settings):
-    """The function and its calls, anew, on the device that is asked for."""
+def build(make, settings):
+    """Returns a new function and its calls, on the device of the settings."""
     seed_all(settings["seed"])
     fn, calls = make()
     if settings["device"] != "cpu":
-        fn, calls = (moved(value, settings["device"]) for value in (fn, calls))
+        fn, calls = (move_to(value, settings["device"]) for value in (fn, calls))
     return fn, calls
 
 
-def moved(value, device):
+def move_to(value, device):
     if isinstance(value, torch.nn.Module):
         return value.to(device)
     if isinstance(value, torch.Tensor):
-        there = value.to(device)
-        again = there is not value and value.requires_grad
-        return there.detach().requires_grad_() if again else there
+        moved = value.to(device)
+        was_leaf = moved is not value and value.requires_grad
+        return moved.detach().requires_grad_() if was_leaf else moved
     if isinstance(value, dict):
-        return {key: moved(item, device) for key, item in value.items()}
+        return {key: move_to(item, device) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(moved(item, device) for item in value)
+        return type(value)(move_to(item, device) for item in value)
     return value
 
 
-def compiled(fn, settings, **defaults):
-    """As the settings say; `defaults` hold where they choose no backend."""
+def compile_fn(fn, settings, **defaults):
+    """Compiles as the settings say; `defaults` apply if they choose no backend."""
     if settings["as_written"]:
         return fn
-    given = settings["compile"]
-    chosen = {"backend", "mode", "options"} & set(given)
-    return torch.compile(fn, **({} if chosen else defaults), **given)
+    options = settings["compile"]
+    chosen = {"backend", "mode", "options"} & set(options)
+    return torch.compile(fn, **({} if chosen else defaults), **options)
 
 
 @contextlib.contextmanager
-def lighter(settings, defaults):
-    """The same `defaults` for what the program compiles itself."""
+def compile_defaults(settings, defaults):
+    """Applies `defaults` to calls of torch.compile in the program itself."""
     original = torch.compile
 
-    def light(model=None, **given):
-        chosen = {"backend", "mode", "options"} & set(given)
-        return original(model, **({} if chosen else defaults), **given)
+    def compile_with_defaults(model=None, **options):
+        chosen = {"backend", "mode", "options"} & set(options)
+        return original(model, **({} if chosen else defaults), **options)
 
     if settings["as_written"] and defaults:
-        torch.compile = light
+        torch.compile = compile_with_defaults
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ def lighter(settings, defaults):
 
 
 def leaves(value):
-    """Everything in nested containers that is none."""
+    """Yields everything inside nested containers."""
     if isinstance(value, collections.abc.Mapping):
         value = list(value.values())
     elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
@@ -92,7 +92,7 @@ def leaves(value):
 
 
 def call_once(fn, call, train):
-    """One call; in training its loss and backward."""
+    """Makes one call; in training also computes its loss and runs backward."""
     output = fn(**call) if isinstance(call, dict) else fn(*call)
     if train:
         loss_of(output).backward()
@@ -100,7 +100,7 @@ def call_once(fn, call, train):
 
 
 def loss_of(output):
-    """The output's `.loss`, else the mean of its floating-point tensors."""
+    """Returns the output's `.loss`, or the mean of its floating-point tensors."""
     if getattr(output, "loss", None) is not None:
         return output.loss
     means = [
@@ -114,18 +114,18 @@ def loss_of(output):
 
 
 def call_all(fn, original, calls, settings, *, before_call=None, after=None):
-    """Every call in order; `after(index, output)` sees what each gave."""
+    """Makes all calls in order and passes each output to `after(index, output)`."""
     for index, call in enumerate(calls):
         if before_call is not None:
             before_call(original, index)
         if settings["train"]:
-            forget_gradients(original, call)
+            clear_gradients(original, call)
         output = call_once(fn, call, settings["train"])
         if after is not None:
             after(index, output)
 
 
-def forget_gradients(original, call):
+def clear_gradients(original, call):
     if isinstance(original, torch.nn.Module):
         original.zero_grad(set_to_none=True)
     for leaf in leaves(call):
@@ -133,11 +133,11 @@ def forget_gradients(original, call):
             leaf.grad = None
 
 
-def failure_in_eager(make, settings, before_call):
-    """The error that eager raises, in one line; None where it runs."""
+def eager_error(make, settings, before_call):
+    """Returns the error that eager raises, in one line; None if it runs."""
     try:
         with torch.compiler.set_stance("force_eager"):
-            fn, calls = made(make, settings)
+            fn, calls = build(make, settings)
             call_all(fn, fn, calls, settings, before_call=before_call)
     except Exception as error:
         return one_line(error)
@@ -145,23 +145,23 @@ def failure_in_eager(make, settings, before_call):
 
 
 def run_compiled(make, settings, before_call, **defaults):
-    """Compiles and calls it all; the error that was raised, or None."""
+    """Compiles the program and makes all calls; returns the error raised, or None."""
     try:
-        with lighter(settings, defaults):
-            fn, calls = made(make, settings)
-            called = compiled(fn, settings, **defaults)
-            call_all(called, fn, calls, settings, before_call=before_call)
+        with compile_defaults(settings, defaults):
+            fn, calls = build(make, settings)
+            compiled = compile_fn(fn, settings, **defaults)
+            call_all(compiled, fn, calls, settings, before_call=before_call)
     except Exception as error:
         return error
     return None
 
 
-def otherwise(error, make, settings, before_call):
-    """The verdict where a call raises and should not."""
-    own = failure_in_eager(make, settings, before_call)
-    if own is not None:
-        return OTHER, f"it fails in eager: {own}"
-    return OTHER, f"compiled it raises {one_line(error)}"
+def unexpected_error(error, make, settings, before_call):
+    """Returns the verdict for a call that raises although the failure is no error."""
+    in_eager = eager_error(make, settings, before_call)
+    if in_eager is not None:
+        return OTHER, f"eager fails too: {in_eager}"
+    return OTHER, f"compiled code raises {one_line(error)}"
 
 
 def one_line(error):
@@ -170,7 +170,7 @@ def one_line(error):
 
 
 class Trace(logging.Handler):
-    """Keeps what torch writes of each compilation, as TORCH_TRACE would."""
+    """Collects torch's structured log of each compilation, as TORCH_TRACE does."""
 
     def __init__(self):
         super().__init__()
@@ -181,14 +181,14 @@ class Trace(logging.Handler):
         self.records.append((record.metadata, "" if payload is None else payload))
 
     def artifacts(self, name):
-        """Compile id and payload of every artifact of one name."""
+        """Yields compile id and payload of each artifact of this name."""
         for metadata, payload in self.records:
             artifact = metadata.get("artifact")
             if isinstance(artifact, dict) and artifact.get("name") == name:
                 yield compile_id(metadata), payload
 
     def named(self, name):
-        """Compile id and content of every other record of one name."""
+        """Yields compile id and content of each other record of this name."""
         for metadata, _ in self.records:
             if name in metadata:
                 yield compile_id(metadata), metadata[name]
@@ -199,8 +199,9 @@ def compile_id(metadata):
 
 
 @contextlib.contextmanager
-def traced():
-    handler, log = Trace(), logging.getLogger("torch.__trace")
+def collect_trace():
+    handler = Trace()
+    log = logging.getLogger("torch.__trace")
     log.addHandler(handler)
     try:
         yield handler
@@ -208,9 +209,9 @@ def traced():
         log.removeHandler(handler)
 
 
-def conclude(verdict):
-    """Says the verdict, as the last line, and ends the process with its code."""
+def report_and_exit(verdict):
+    """Prints the verdict as the last line and exits with its code."""
     code, sentence = verdict
     sys.stderr.flush()
-    print(f"{WORDS[code]}: {sentence}", flush=True)
+    print(f"{VERDICTS[code]}: {sentence}", flush=True)
     sys.exit(code)

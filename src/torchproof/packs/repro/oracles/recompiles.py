@@ -1,4 +1,4 @@
-"""Recompiles, the recompile limit, and sizes that are compiled in as constants."""
+"""Recognises recompiles, the recompile limit, and sizes that become constants."""
 
 from __future__ import annotations
 
@@ -11,79 +11,79 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
-    failure_in_eager,
-    otherwise,
+    collect_trace,
+    eager_error,
     run_compiled,
-    traced,
+    unexpected_error,
 )
 
 _LIMIT = "Dynamo recompile limit exceeded"
 _DECIDES = r"[=!<>]=|[<>]|\b(?:if|assert|for|while|range)\b|%"
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: `kind` of the guard, `times` or the `limit`; or `specialized`."""
-    with traced() as trace:
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects the `kind` of guard and `times`, or the `limit`, or `specialized`."""
+    with collect_trace() as trace:
         error = run_compiled(make, settings, before_call, backend="eager")
     if error is not None:
         limit = expected.get("limit") and "RecompileLimit" in type(error).__name__
-        if not limit or failure_in_eager(make, settings, before_call) is not None:
-            return otherwise(error, make, settings, before_call)
+        if not limit or eager_error(make, settings, before_call) is not None:
+            return unexpected_error(error, make, settings, before_call)
     if expected.get("specialized"):
-        return judge_sizes(trace)
-    counts = kinds_in(trace)
+        return check_sizes(trace)
+    counts = recompiles_by_kind(trace)
     if expected.get("limit"):
-        return judge_limit(trace, counts, expected)
-    return judge_times(counts, expected)
+        return check_limit(trace, counts, expected)
+    return check_times(counts, expected)
 
 
-def judge_times(counts, expected):
+def check_times(counts, expected):
     times = counts[expected["kind"]]
     if times >= expected["times"]:
         often = "once" if times == 1 else f"{times} times"
-        return SAME, f"compiled again {often} because of: {expected['kind']}"
+        return SAME, f"it recompiles {often} because of: {expected['kind']}"
     if times:
         return OTHER, (
-            f"compiled again {times} times because of: {expected['kind']},"
+            f"it recompiles {times} times because of: {expected['kind']};"
             f" {expected['times']} are stated"
         )
     if counts:
-        return OTHER, f"compiled again for another reason: {', '.join(counts)}"
-    return NONE, "nothing is compiled again"
+        return OTHER, f"it recompiles for another reason: {', '.join(counts)}"
+    return NONE, "it does not recompile"
 
 
-def judge_limit(trace, counts, expected):
-    hit = [
+def check_limit(trace, counts, expected):
+    exceeded = [
         metrics
         for _, metrics in trace.named("compilation_metrics")
         if str(metrics.get("fail_reason") or "").startswith(_LIMIT)
         or "RecompileLimit" in str(metrics.get("fail_type"))
     ]
-    if not hit:
-        told = f", compiled again {sum(counts.values())} times" if counts else ""
-        return NONE, f"the recompile limit is not hit{told}"
+    if not exceeded:
+        often = f"; it recompiles {sum(counts.values())} times" if counts else ""
+        return NONE, f"it does not hit the recompile limit{often}"
     if expected.get("kind") and not counts[expected["kind"]]:
-        return OTHER, f"the recompile limit is hit because of: {', '.join(counts)}"
-    return SAME, f"the recompile limit is hit because of: {', '.join(counts)}"
+        return OTHER, f"it hits the recompile limit because of: {', '.join(counts)}"
+    return SAME, f"it hits the recompile limit because of: {', '.join(counts)}"
 
 
-def judge_sizes(trace):
-    """An operator fixes sizes too, and rightly: what counts is a decision by a size."""
+def check_sizes(trace):
+    """Looks for conditions on a size: operators may fix sizes too, and rightly so."""
     lines = [
         (record.get("user_stack") or [{}])[-1].get("loc") or ""
         for _, record in trace.named("symbolic_shape_specialization")
     ]
-    decisions = [line for line in lines if re.search(_DECIDES, line)]
-    if decisions:
-        return SAME, f"a size is compiled in as a constant by: {decisions[0].strip()}"
-    return NONE, "no decision compiles a size in"
+    conditions = [line for line in lines if re.search(_DECIDES, line)]
+    if conditions:
+        return SAME, f"a size becomes a constant because of: {conditions[0].strip()}"
+    return NONE, "no condition turns a size into a constant"
 
 
-def kinds_in(trace):
-    """How often each kind of guard failed and made torch compile again."""
-    found: collections.Counter[str] = collections.Counter()
+def recompiles_by_kind(trace):
+    """Counts how often each kind of guard failed and caused a recompile."""
+    counts: collections.Counter[str] = collections.Counter()
     for _, payload in trace.artifacts("recompile_reasons"):
-        # A list in JSON, or the one reason as it is.
+        # The payload is a JSON list, or one reason as plain text.
         reasons = json.loads(payload) if payload.startswith("[") else [payload]
-        found.update({kind_of_guard(reason) for reason in reasons})
-    return found
+        counts.update({kind_of_guard(reason) for reason in reasons})
+    return counts

@@ -1,4 +1,4 @@
-"""CUDA graphs that torch leaves out, or records again and again."""
+"""Recognises CUDA graphs that torch skips or re-records."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
-    otherwise,
     run_compiled,
+    unexpected_error,
 )
 
-_LOG = "torch._inductor.cudagraph_utils.__cudagraphs"
-_RECORDS = "torch._inductor.cudagraph_trees.__cudagraphs"
+_SKIPS = "torch._inductor.cudagraph_utils.__cudagraphs"
+_RECORDINGS = "torch._inductor.cudagraph_trees.__cudagraphs"
 
 
 class Lines(logging.Handler):
@@ -26,10 +26,10 @@ class Lines(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def judge(make, settings, expected, before_call=None):
-    """Expected: the `reason` torch gives for a skip, or `recordings` of one graph."""
+def run_oracle(make, settings, expected, before_call=None):
+    """Expects torch's `reason` for a skip, or the number of `recordings` of a graph."""
     handler = Lines()
-    logs = [logging.getLogger(name) for name in (_LOG, _RECORDS)]
+    logs = [logging.getLogger(name) for name in (_SKIPS, _RECORDINGS)]
     levels = [log.level for log in logs]
     for log in logs:
         log.addHandler(handler)
@@ -41,26 +41,26 @@ def judge(make, settings, expected, before_call=None):
             log.removeHandler(handler)
             log.setLevel(level)
     if error is not None:
-        return otherwise(error, make, settings, before_call)
+        return unexpected_error(error, make, settings, before_call)
     if expected.get("recordings"):
-        return judge_recordings(handler.lines, expected)
+        return check_recordings(handler.lines, expected)
     skips = [line for line in handler.lines if "skipping cudagraphs" in line]
     if any(reason_in(line) == reason_in(expected["reason"]) for line in skips):
         return SAME, f"torch says: {skips[0].splitlines()[0]}"
     if skips:
         return OTHER, f"skipped for another reason: {skips[0].splitlines()[0]}"
-    return NONE, "no CUDA graph is skipped"
+    return NONE, "torch skips no CUDA graph"
 
 
-def judge_recordings(lines, expected):
+def check_recordings(lines, expected):
     recordings = sum("Recording function" in line for line in lines)
-    told = f"{recordings} recordings of CUDA graphs"
+    numbers = f"{recordings} recordings of CUDA graphs"
     if recordings >= expected["recordings"]:
-        return SAME, told
-    return NONE, f"{told}, {expected['recordings']} are stated"
+        return SAME, numbers
+    return NONE, f"{numbers}, {expected['recordings']} are stated"
 
 
 def reason_in(line):
-    """Without the stack that follows, and without what was counted."""
+    """Returns the reason without stack and numbers."""
     first = line.strip().splitlines()[0].split(" Found from")[0]
     return without_values(first.rpartition("skipping cudagraphs due to ")[2])

@@ -1,14 +1,6 @@
-"""Drafts made of a target's own source, and how they are made small and nameless.
+"""Candidates of forms "program" and "frame": source code of the target itself.
 
-`whole` cuts a program out of its files without running it. `frames`, which needs torch,
-takes the function that fails out of a running program.
+`whole_program` extracts a program from its files without running it. `frames` needs
+torch: it extracts the failing function from a running program. `program_reducer`
+shrinks both, and `anonymise` replaces the names and strings that are left.
 """
-
-from __future__ import annotations
-
-from torchproof.packs.repro.programs.anonymise import anonymous
-from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.program_reducer import reduced
-from torchproof.packs.repro.programs.whole_program import as_it_is, program_draft
-
-__all__ = ["Unsuitable", "anonymous", "as_it_is", "program_draft", "reduced"]

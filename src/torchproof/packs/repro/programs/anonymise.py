@@ -1,6 +1,6 @@
-"""A program without its author's words: names and texts that say nothing.
+"""Replaces the names and strings of a program by neutral ones.
 
-What the failure needs is kept as it is, and listed.
+Words that the failure depends on stay, and `Candidate.about` lists them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
-from torchproof.packs.repro.programs.program_reducer import Fails, tidied, with_source
-from torchproof.packs.repro.programs.reserved_words import PLAIN
-from torchproof.packs.repro.programs.scopes import Names, spelled
+from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.programs.program_reducer import Fails, tidy, with_source
+from torchproof.packs.repro.programs.scopes import Names, mentioned_names
 
-DISTILLED = "code distilled from your program; names and texts are replaced"
-_KEPT = {"make", "before_call", "run", "self", "cls", "forward", "backward", "index"}
-_USUAL = {"nn", "F", "np", "dist", "optim"}  # what everybody calls an import
+ANONYMISED = "reduced code of your program; names and strings are replaced"
+_FIXED_NAMES = {
+    "make",
+    "before_call",
+    "run",
+    "self",
+    "cls",
+    "forward",
+    "backward",
+    "index",
+}
+_COMMON_ALIASES = {"nn", "F", "np", "dist", "optim"}  # they reveal nothing
 _POOLS: dict[str, tuple[str, ...]] = {
     "class": ("Model", "Block", "Part", "Data", "Unit"),
     "function": ("f", "g", "h", "p", "q"),
@@ -28,61 +36,85 @@ _POOLS: dict[str, tuple[str, ...]] = {
     "variable": ("x", "y", "z", "u", "v", "w"),
 }
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
+# Words of torch and Python, and the neutral names: a program may keep them.
+_WORDS = """
+Model Block Part Data Unit f g h p q a b c d e x y z u v w
+training weight bias data grad shape dtype device size dim ndim numel stride item
+tolist mean std var sum min max abs sin cos tanh exp log sqrt relu sigmoid softmax
+view reshape permute transpose flatten unsqueeze squeeze expand repeat contiguous
+clone detach float half bfloat16 long int bool double to cpu cuda type values keys
+items append extend pop get update copy index count split join format strip lower
+in_features out_features input output inputs outputs args kwargs name names key
+value query head heads mask loss logits step steps zero_grad param_groups lr params
+train eval parameters buffers modules children register_buffer register_parameter call
+register_forward_hook state_dict apply log info warning debug error write read
+print close result real imag T mT H requires_grad grad_fn is_leaf layout
+setup_context ctx save_for_backward saved_tensors mark_dirty extra_repr
+inductor eager aot_eager cudagraphs default reduce-overhead max-autotune
+float16 float32 float64 int8 int16 int32 int64 uint8 complex64 complex128
+none mean batchmean zeros reflect replicate circular constant bilinear nearest
+"""
+_RESERVED = frozenset(_WORDS.split())
 
 
-def anonymous(draft: Draft, fails: Fails, deadline: float | None = None) -> Draft:
-    """The draft without names and texts of the user's, as far as it still fails.
+def anonymise(
+    candidate: Candidate, fails: Fails, deadline: float | None = None
+) -> Candidate:
+    """Replaces names and strings as far as the candidate still fails.
 
-    Past `deadline` (of `time.monotonic`; a minute from now unless told) words are kept.
+    After `deadline` (`time.monotonic`; by default in a minute) it keeps the rest.
     """
     deadline = time.monotonic() + 60.0 if deadline is None else deadline
-    tree = ast.parse(draft.source)
-    draft = _first(draft, [tidied(tree)], fails)
-    names = _own_names(ast.parse(draft.source))
-    draft, left = _replaced(draft, names, fails, deadline)
-    texts = {text: f"text{n or ''}" for n, text in enumerate(_texts(draft.source))}
-    draft, kept = _replaced(draft, texts, fails, deadline)
-    draft = _rounded(draft, fails, deadline)
-    about = DISTILLED
-    if left or kept:
-        words = ", ".join(sorted({*left, *map(repr, kept)}))
-        about += f", but for what the failure needs: {words}"
-    return dataclasses.replace(draft, about=about)
+    tree = ast.parse(candidate.source)
+    candidate = _first_failing(candidate, [tidy(tree)], fails)
+    names = _own_names(ast.parse(candidate.source))
+    candidate, kept_names = _replace(candidate, names, fails, deadline)
+    strings = _strings(candidate.source)
+    words = {text: f"text{n or ''}" for n, text in enumerate(strings)}
+    candidate, kept_strings = _replace(candidate, words, fails, deadline)
+    candidate = _replace_floats(candidate, fails, deadline)
+    about = ANONYMISED
+    if kept_names or kept_strings:
+        kept = ", ".join(sorted({*kept_names, *map(repr, kept_strings)}))
+        about += f", except those that the failure depends on: {kept}"
+    return dataclasses.replace(candidate, about=about)
 
 
-def _first(draft: Draft, sources: list[str | None], fails: Fails) -> Draft:
-    """The first of some rewritings that fails in the same way, else the draft."""
+def _first_failing(
+    candidate: Candidate, sources: list[str | None], fails: Fails
+) -> Candidate:
+    """Returns the first rewritten source that fails, or else the candidate."""
     for source in sources:
-        if source is not None and source != draft.source:
-            candidate = with_source(draft, source)
-            if fails(candidate):
-                return candidate
-    return draft
+        if source is not None and source != candidate.source:
+            rewritten = with_source(candidate, source)
+            if fails(rewritten):
+                return rewritten
+    return candidate
 
 
-def _replaced(
-    draft: Draft, words: Mapping[str, str], fails: Fails, deadline: float
-) -> tuple[Draft, list[str]]:
-    """With as many of the words replaced as can be, and those that were kept.
+def _replace(
+    candidate: Candidate, words: Mapping[str, str], fails: Fails, deadline: float
+) -> tuple[Candidate, list[str]]:
+    """Replaces as many words as possible; returns the words that had to stay.
 
-    All at once, then halves of what is left: few words matter.
+    It tries all at once, then bisects: few words matter.
     """
     kept: list[str] = []
-    waiting = [list(words)] if words else []
-    while waiting:
-        some = waiting.pop()
-        source = _rewritten(draft.source, {word: words[word] for word in some})
-        candidate = with_source(draft, source)
-        # Once the time is over nothing more is tried; what was not stays, and is told.
-        late = time.monotonic() >= deadline and len(some) < len(words)
-        if source == draft.source or (not late and fails(candidate)):
-            draft = candidate
-        elif len(some) == 1 or late:
-            kept += some
+    groups = [list(words)] if words else []
+    while groups:
+        group = groups.pop()
+        source = _rewritten(candidate.source, {word: words[word] for word in group})
+        rewritten = with_source(candidate, source)
+        # After the deadline, words that were not tried stay and are listed as kept.
+        late = time.monotonic() >= deadline and len(group) < len(words)
+        if source == candidate.source or (not late and fails(rewritten)):
+            candidate = rewritten
+        elif len(group) == 1 or late:
+            kept += group
         else:
-            middle = len(some) // 2
-            waiting += [some[middle:], some[:middle]]
-    return draft, kept
+            middle = len(group) // 2
+            groups += [group[middle:], group[:middle]]
+    return candidate, kept
 
 
 def _rewritten(source: str, words: Mapping[str, str]) -> str:
@@ -92,13 +124,13 @@ def _rewritten(source: str, words: Mapping[str, str]) -> str:
 
 
 def _rename(tree: ast.Module, words: Mapping[str, str]) -> None:
-    """Every place that spells one of the words; what torch defines is left alone."""
+    """Renames all occurrences of the words, except names that torch defines."""
     imports = _imported(tree)
     names = Names(tree)
-    for spelling in names.spellings:
-        bound = names.binding(spelling) is not None
-        if bound and spelling.name in words and spelling.name not in imports:
-            spelling.write(words[spelling.name])
+    for occurrence in names.occurrences:
+        bound = names.binding(occurrence) is not None
+        if bound and occurrence.name in words and occurrence.name not in imports:
+            occurrence.write(words[occurrence.name])
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             _rename_keywords(node, words, imports)
@@ -115,11 +147,11 @@ def _rename(tree: ast.Module, words: Mapping[str, str]) -> None:
 def _rename_keywords(
     node: ast.Call, words: Mapping[str, str], imports: Collection[str]
 ) -> None:
-    """Of calls to what the program defines itself; it may be renamed already."""
+    """Renames keywords in calls of the program's own functions, renamed or not."""
     called = ast.unparse(node.func).rpartition(".")[2]
-    own = called in {*words, *words.values(), "forward", "__init__", "fn"}
-    own = own or called in _POOLS["class"]
-    if own and _root(node.func) not in imports:
+    is_own = called in {*words, *words.values(), "forward", "__init__", "fn"}
+    is_own = is_own or called in _POOLS["class"]
+    if is_own and _root(node.func) not in imports:
         for each in node.keywords:
             each.arg = words.get(each.arg, each.arg) if each.arg else None
 
@@ -131,29 +163,29 @@ def _root(node: ast.AST) -> str:
 
 
 def _imported(tree: ast.AST) -> set[str]:
-    """Names of imports, but for those that the program chose itself."""
+    """Returns imported names, without aliases that the program chose itself."""
     return {
         alias.asname or alias.name.partition(".")[0]
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
-        if alias.asname is None or alias.asname in _USUAL
+        if alias.asname is None or alias.asname in _COMMON_ALIASES
     }
 
 
-# -- which names are the user's --------------------------------------------------------
+# -- the names of the user -------------------------------------------------------------
 
 
 def _own_names(tree: ast.Module) -> dict[str, str]:
-    """What the program names itself, and what it shall be called."""
+    """Maps the names that the program defines to their replacements."""
     roles: dict[str, str] = {}
     for role in _POOLS:
         for name in _of_role(tree, role):
-            fixed = name in _KEPT | _imported(tree) or name in PLAIN
+            fixed = name in _FIXED_NAMES | _imported(tree) or name in _RESERVED
             special = name.startswith("__") and name.endswith("__")
             if not fixed and not special:
                 roles.setdefault(name, role)
-    taken = set(spelled(tree)) | set(roles) | _imported(tree) | _KEPT
+    taken = set(mentioned_names(tree)) | set(roles) | _imported(tree) | _FIXED_NAMES
     pools = {role: _fresh(names, taken) for role, names in _POOLS.items()}
     return {name: next(pools[role]) for name, role in roles.items()}
 
@@ -167,13 +199,13 @@ def _of_role(tree: ast.Module, role: str) -> Iterator[str]:
         elif role == "attribute":
             yield from _stored(node)
     if role == "variable":
-        for spelling in names.spellings:
-            if names.binding(spelling) is not None:
-                yield spelling.name
+        for occurrence in names.occurrences:
+            if names.binding(occurrence) is not None:
+                yield occurrence.name
 
 
 def _stored(node: ast.AST) -> Iterator[str]:
-    """Attributes that the program sets, by assignment, in a class or by a keyword."""
+    """Yields attributes that an assignment, a class body or a keyword sets."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield node.attr
     elif isinstance(node, ast.ClassDef):
@@ -187,28 +219,28 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 
 def _fresh(names: tuple[str, ...], taken: Collection[str]) -> Iterator[str]:
-    """A pool's names, then the same with numbers; none that means something else."""
+    """Yields free names: those of the pool, then the same with numbers."""
     for number in itertools.count(1):
         for name in names:
-            wanted = name if number == 1 else f"{name}{number}"
-            if wanted not in taken and not keyword.iskeyword(wanted):
-                yield wanted
+            numbered = name if number == 1 else f"{name}{number}"
+            if numbered not in taken and not keyword.iskeyword(numbered):
+                yield numbered
 
 
-def _texts(source: str) -> list[str]:
-    """The texts of a program that are no words of torch or Python."""
-    found: dict[str, None] = {}
+def _strings(source: str) -> list[str]:
+    """Returns the strings of a program that are not words of torch or Python."""
+    strings: dict[str, None] = {}
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             value = node.value
             text = value if isinstance(value, str) else value.decode("latin-1")
-            if text not in PLAIN and len(text) > 1 and not _is_number(text):
-                found[text] = None
-    return list(found)
+            if text not in _RESERVED and len(text) > 1 and not _is_number(text):
+                strings[text] = None
+    return list(strings)
 
 
 def _is_number(text: str) -> bool:
-    """`inf` says nothing of its author, and what reads it takes no other word."""
+    """Whether a string is a number such as `inf`, which cannot be replaced."""
     try:
         float(text)
     except ValueError:
@@ -216,12 +248,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _rounded(draft: Draft, fails: Fails, deadline: float) -> Draft:
-    """Fractions that say nothing, where they all can be: 2.0 in their place."""
-    tree = ast.parse(draft.source)
+def _replace_floats(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
+    """Replaces all unusual floats by 2.0, if the candidate still fails."""
+    tree = ast.parse(candidate.source)
     plain = {0.0, 1.0, 2.0, 0.5, -1.0}
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, float):
             node.value = node.value if node.value in plain else 2.0
     late = time.monotonic() >= deadline
-    return draft if late else _first(draft, [ast.unparse(tree) + "\n"], fails)
+    return (
+        candidate
+        if late
+        else _first_failing(candidate, [ast.unparse(tree) + "\n"], fails)
+    )

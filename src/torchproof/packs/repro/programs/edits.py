@@ -1,8 +1,8 @@
-"""The ways in which a program can be made smaller, one small step each.
+"""Edits that make a program smaller, one small step each.
 
-Comes in: a parsed module. Goes out: edits, those that take most away first. An edit is
-told the nodes of a copy in the order of `ast.walk`, and changes them in place. Whether
-what is left still fails is asked elsewhere.
+Each pass takes a parsed module and returns edits, those that remove most first. An edit
+takes the nodes of a copy in the order of `ast.walk` and changes them in place.
+`program_reducer` decides whether the edited program still fails.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ def _weight(node: ast.AST) -> int:
     return sum(1 for _ in ast.walk(node))
 
 
-def _ordered(found: list[tuple[int, Edit]]) -> list[Edit]:
-    """What takes most away comes first."""
-    return [edit for _, edit in sorted(found, key=lambda pair: -pair[0])]
+def _largest_first(weighted: list[tuple[int, Edit]]) -> list[Edit]:
+    return [edit for _, edit in sorted(weighted, key=lambda pair: -pair[0])]
 
 
 # -- calls -----------------------------------------------------------------------------
 
 
 def fewer_calls(tree: ast.Module) -> list[Edit]:
-    """The first one, the first two, or half of a list that `make` writes."""
-    found: list[Edit] = []
+    """Keeps one, two or half of the elements of a list in `make`."""
+    edits: list[Edit] = []
     for number, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.FunctionDef) and node.name == "make":
             for place, inner in enumerate(ast.walk(node)):
                 if isinstance(inner, ast.List) and len(inner.elts) > 1:
-                    kept = dict.fromkeys((1, 2, len(inner.elts) // 2))
-                    found += [_first_of(number, place, count) for count in kept]
+                    counts = dict.fromkeys((1, 2, len(inner.elts) // 2))
+                    edits += [_keep_first(number, place, n) for n in counts]
                 elif isinstance(inner, ast.ListComp):
-                    found.append(_first_of(number, place, 1))
-    return found
+                    edits.append(_keep_first(number, place, 1))
+    return edits
 
 
-def _first_of(number: int, place: int, count: int) -> Edit:
+def _keep_first(number: int, place: int, count: int) -> Edit:
     def edit(nodes: Nodes) -> None:
         node = list(ast.walk(nodes[number]))[place]
         if isinstance(node, ast.List):
@@ -61,70 +60,72 @@ def _first_of(number: int, place: int, count: int) -> Edit:
     return edit
 
 
-def holdings(tree: ast.Module) -> list[Edit]:
-    """What a stand-in is made with: all of it, halves, one thing."""
+def stand_in_attributes(tree: ast.Module) -> list[Edit]:
+    """Removes the attributes of stand-in objects: all, halves, single ones."""
     classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    found: list[tuple[int, Edit]] = []
+    edits: list[tuple[int, Edit]] = []
     for number, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in classes:
-            found += [
-                (end - start, _less(number, "keywords", start, end))
+            edits += [
+                (end - start, _remove_items(number, "keywords", start, end))
                 for start, end in _spans(len(node.keywords))
             ]
-    return _ordered(found)
+    return _largest_first(edits)
 
 
 # -- bodies ----------------------------------------------------------------------------
 
 
-def hollow(tree: ast.Module) -> list[Edit]:
-    """Functions that give back what they are given."""
-    found = []
+def trivial_bodies(tree: ast.Module) -> list[Edit]:
+    """Replaces the body of a function by returning its first argument."""
+    edits = []
     for number, node in enumerate(ast.walk(tree)):
         if isinstance(node, _Function) and node.name not in _ENTRIES:
             body = _trivial(node)
             if ast.unparse(ast.Module(node.body, [])) != body:
-                found.append((_weight(node), _with_body(number, body)))
-    return _ordered(found)
+                edits.append((_weight(node), _set_body(number, body)))
+    return _largest_first(edits)
 
 
 def _trivial(node: _Function) -> str:
     if node.name == "__init__":
         return "super().__init__()"
-    given = [a.arg for a in parameters(node) if a.arg not in {"self", "cls"}]
-    return f"return {given[0]}" if given else "pass"
+    names = [a.arg for a in parameters(node) if a.arg not in {"self", "cls"}]
+    return f"return {names[0]}" if names else "pass"
 
 
-def _with_body(number: int, body: str) -> Edit:
+def _set_body(number: int, body: str) -> Edit:
     def edit(nodes: Nodes) -> None:
         nodes[number].body = ast.parse(body).body  # type: ignore[attr-defined]
 
     return edit
 
 
-def chunks(tree: ast.Module) -> list[Edit]:
-    """Runs of statements, halves of a block first, then ever shorter ones."""
-    found = []
+def statement_runs(tree: ast.Module) -> list[Edit]:
+    """Removes runs of statements: halves of a block first, then shorter ones."""
+    edits = []
     for number, field, block in _blocks(tree):
         size = len(block)
         while size > 1:
             for start in range(0, len(block), size):
                 weight = sum(map(_weight, block[start : start + size]))
-                found.append((weight, _without(number, field, start, start + size)))
+                edits.append(
+                    (weight, _remove_statements(number, field, start, start + size))
+                )
             size //= 2
-    return _ordered(found)
+    return _largest_first(edits)
 
 
-def single(tree: ast.Module) -> list[Edit]:
-    """One statement, the last ones first: what comes before feeds what comes after."""
-    found: list[Edit] = []
+def single_statements(tree: ast.Module) -> list[Edit]:
+    """Removes one statement, last ones first: fewer others depend on them."""
+    edits: list[Edit] = []
     for number, field, block in _blocks(tree):
-        found += [
-            _without(number, field, start, start + 1)
+        edits += [
+            _remove_statements(number, field, start, start + 1)
             for start, node in enumerate(block)
             if not isinstance(node, ast.Pass)
         ]
-    return found[::-1]
+    return edits[::-1]
 
 
 def _blocks(tree: ast.Module) -> Iterator[tuple[int, str, list[ast.stmt]]]:
@@ -135,7 +136,7 @@ def _blocks(tree: ast.Module) -> Iterator[tuple[int, str, list[ast.stmt]]]:
                 yield number, field, block
 
 
-def _without(number: int, field: str, start: int, end: int) -> Edit:
+def _remove_statements(number: int, field: str, start: int, end: int) -> Edit:
     def edit(nodes: Nodes) -> None:
         node = nodes[number]
         block = getattr(node, field)
@@ -148,9 +149,9 @@ def _without(number: int, field: str, start: int, end: int) -> Edit:
     return edit
 
 
-def bypass(tree: ast.Module) -> list[Edit]:
-    """`y = f(x)` gone, and `x` wherever `y` was read."""
-    found = []
+def bypassed_assignments(tree: ast.Module) -> list[Edit]:
+    """Removes `y = f(x)` and reads `x` instead of `y`."""
+    edits = []
     for number, field, block in _blocks(tree):
         for place, node in enumerate(block):
             if not isinstance(node, ast.Assign) or len(node.targets) != 1:
@@ -163,12 +164,12 @@ def bypass(tree: ast.Module) -> list[Edit]:
             if isinstance(target, ast.Name) and field == "body":
                 for source in list(sources)[:2]:
                     if source != target.id:
-                        edit = _bypassing(number, place, target.id, source)
-                        found.append((_weight(node), edit))
-    return _ordered(found)
+                        edit = _bypass(number, place, target.id, source)
+                        edits.append((_weight(node), edit))
+    return _largest_first(edits)
 
 
-def _bypassing(number: int, place: int, name: str, source: str) -> Edit:
+def _bypass(number: int, place: int, name: str, source: str) -> Edit:
     def edit(nodes: Nodes) -> None:
         owner = nodes[number]
         del owner.body[place]  # type: ignore[attr-defined]
@@ -181,25 +182,25 @@ def _bypassing(number: int, place: int, name: str, source: str) -> Edit:
     return edit
 
 
-def unwrapped(tree: ast.Module) -> list[Edit]:
-    """What is inside an if, for, with or try, without it."""
-    found = []
+def unwrapped_blocks(tree: ast.Module) -> list[Edit]:
+    """Replaces an if, for, while, with or try by its body."""
+    edits = []
     for number, field, block in _blocks(tree):
         for place, node in enumerate(block):
             if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
                 for inner in ("body", "orelse", "finalbody"):
                     if getattr(node, inner, None):
-                        edit = _opening(number, field, place, inner)
-                        found.append((_weight(node), edit))
-    return _ordered(found)
+                        edit = _unwrap(number, field, place, inner)
+                        edits.append((_weight(node), edit))
+    return _largest_first(edits)
 
 
-def _opening(number: int, field: str, place: int, inner: str) -> Edit:
+def _unwrap(number: int, field: str, place: int, inner: str) -> Edit:
     def edit(nodes: Nodes) -> None:
         block = getattr(nodes[number], field)
         node = block[place]
         block[place : place + 1] = getattr(node, inner)
-        if isinstance(node, ast.For):  # as in its first turn
+        if isinstance(node, ast.For):  # its body now runs once
             for left in ast.walk(nodes[number]):
                 if isinstance(left, ast.Break | ast.Continue):
                     left.__class__ = ast.Pass  # type: ignore[assignment]
@@ -210,18 +211,18 @@ def _opening(number: int, field: str, place: int, inner: str) -> Edit:
 # -- expressions -----------------------------------------------------------------------
 
 
-def expressions(tree: ast.Module) -> list[Edit]:
-    """One of its operands in place of an expression."""
-    found = []
+def simpler_expressions(tree: ast.Module) -> list[Edit]:
+    """Replaces an expression by one of its operands."""
+    edits = []
     order = {id(node): number for number, node in enumerate(ast.walk(tree))}
     for parent in ast.walk(tree):
         for field, place, node in _expressions(parent):
             for other in _simpler(node):
                 saved = _weight(node) - _weight(other)
                 if saved > 0 or isinstance(other, ast.Call | ast.Constant):
-                    edit = _putting(order[id(parent)], field, place, other)
-                    found.append((saved, edit))
-    return _ordered(found)
+                    edit = _replace_expression(order[id(parent)], field, place, other)
+                    edits.append((saved, edit))
+    return _largest_first(edits)
 
 
 def _expressions(parent: ast.AST) -> Iterator[tuple[str, int | None, ast.expr]]:
@@ -271,7 +272,9 @@ def _simpler_call(node: ast.Call) -> Iterator[ast.expr]:
             yield base
 
 
-def _putting(number: int, field: str, place: int | None, other: ast.expr) -> Edit:
+def _replace_expression(
+    number: int, field: str, place: int | None, other: ast.expr
+) -> Edit:
     def edit(nodes: Nodes) -> None:
         if place is None:
             setattr(nodes[number], field, other)
@@ -281,9 +284,9 @@ def _putting(number: int, field: str, place: int | None, other: ast.expr) -> Edi
     return edit
 
 
-def items(tree: ast.Module) -> list[Edit]:
-    """Arguments, keywords, elements, decorators and bases, one less."""
-    found: list[tuple[int, Edit]] = []
+def fewer_items(tree: ast.Module) -> list[Edit]:
+    """Removes arguments, keywords, elements and decorators."""
+    edits: list[tuple[int, Edit]] = []
     for number, node in enumerate(ast.walk(tree)):
         for field in ("args", "keywords", "elts", "decorator_list", "items", "targets"):
             listed = getattr(node, field, None)
@@ -291,20 +294,23 @@ def items(tree: ast.Module) -> list[Edit]:
                 continue
             if field in {"items", "targets"} and len(listed) < 2:
                 continue
-            found += [
-                (sum(map(_weight, listed[start:end])), _less(number, field, start, end))
+            edits += [
+                (
+                    sum(map(_weight, listed[start:end])),
+                    _remove_items(number, field, start, end),
+                )
                 for start, end in _spans(len(listed))
             ]
         if isinstance(node, ast.Dict):
-            found += [
-                (_weight(node) * (end - start), _less_keys(number, start, end))
+            edits += [
+                (_weight(node) * (end - start), _remove_keys(number, start, end))
                 for start, end in _spans(len(node.keys))
             ]
-    return _ordered(found)
+    return _largest_first(edits)
 
 
 def _spans(length: int) -> Iterator[tuple[int, int]]:
-    """Halves, then ever shorter runs, the last one first."""
+    """Yields the whole range, then halves, then shorter runs, the last one first."""
     size = length
     while size:
         for start in reversed(range(0, length, size)):
@@ -312,14 +318,14 @@ def _spans(length: int) -> Iterator[tuple[int, int]]:
         size //= 2
 
 
-def _less(number: int, field: str, start: int, end: int) -> Edit:
+def _remove_items(number: int, field: str, start: int, end: int) -> Edit:
     def edit(nodes: Nodes) -> None:
         del getattr(nodes[number], field)[start:end]
 
     return edit
 
 
-def _less_keys(number: int, start: int, end: int) -> Edit:
+def _remove_keys(number: int, start: int, end: int) -> Edit:
     def edit(nodes: Nodes) -> None:
         node = nodes[number]
         assert isinstance(node, ast.Dict)

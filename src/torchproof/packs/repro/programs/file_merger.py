@@ -1,7 +1,7 @@
-"""A file and the local files that it imports, as one module.
+"""Merges a file and the local files that it imports into one module.
 
-What is installed stays an import. Names that two files share are told apart; those of
-the file that comes in keep theirs.
+Imports of installed packages stay. If two files define the same name, one of them gets
+another name; the file at the root keeps its names.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torchproof.records import located, whose
 
 
 class Unsuitable(Exception):
-    """Why no program can be made of a target, in one sentence."""
+    """The reason why no program can be extracted from a target, in one sentence."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a name stands for: a local file, or something that it defines."""
+    """The target of an import: a local file, or a name that it defines."""
 
     file: Path
     attribute: str | None = None
@@ -40,7 +40,7 @@ class File:
 
 @dataclass
 class Merged:
-    """One module, and what a name of the file it began with is called in it."""
+    """One module, and the new names of what its root file defines."""
 
     tree: ast.Module
     _program: _Program
@@ -56,11 +56,11 @@ class Merged:
     def name(self, name: str) -> str:
         if not self.defines(name):
             raise Unsuitable(f"{self._root.name} does not define {name}")
-        return self._program.spelling(self._root, name)
+        return self._program.merged_name(self._root, name)
 
 
-def merged(path: Path) -> Merged:
-    """The program that begins in a file, or `Unsuitable`."""
+def merge_files(path: Path) -> Merged:
+    """Merges the program that starts in a file, or raises `Unsuitable`."""
     root = path.resolve()
     program = _Program(root.parent)
     program.read(root)
@@ -71,7 +71,9 @@ def merged(path: Path) -> Merged:
 class _Program:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files: dict[Path, File] = {}  # what a file imports comes before it
+        self.files: dict[
+            Path, File
+        ] = {}  # a file comes after the files that it imports
         self._reading: set[Path] = set()
         self._taken: dict[str, object] = {}
         self._names: dict[object, str] = {}
@@ -85,25 +87,25 @@ class _Program:
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError) as error:
-            raise Unsuitable(f"{path.name} cannot be read: {error}") from None
+            raise Unsuitable(f"cannot read {path.name}: {error}") from None
         imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
         for node in imports:
-            self._spell_out_star(node, path)
+            self._expand_star(node, path)
         file = File(path, tree, Names(tree))
-        for spelling in file.names.spellings:
-            if isinstance(spelling.node, ast.alias):
-                binding = file.names.binding(spelling)
-                found = self._local(spelling.node, tree, path)
-                if binding is not None and found is not None:
-                    file.imported[binding] = found
-                    self.read_all(found)
+        for occurrence in file.names.occurrences:
+            if isinstance(occurrence.node, ast.alias):
+                binding = file.names.binding(occurrence)
+                imported = self._local(occurrence.node, tree, path)
+                if binding is not None and imported is not None:
+                    file.imported[binding] = imported
+                    self.read_all(imported)
         self.files[path] = file
 
-    def read_all(self, found: Imported) -> None:
-        if found.file.is_file():
-            self.read(found.file)
+    def read_all(self, imported: Imported) -> None:
+        if imported.file.is_file():
+            self.read(imported.file)
 
-    def _spell_out_star(self, node: ast.ImportFrom, path: Path) -> None:
+    def _expand_star(self, node: ast.ImportFrom, path: Path) -> None:
         home = self._home(node, path)
         if home is None or [alias.name for alias in node.names] != ["*"]:
             return
@@ -112,7 +114,7 @@ class _Program:
         node.names = [ast.alias(name) for name in public]
 
     def _local(self, alias: ast.alias, tree: ast.Module, path: Path) -> Imported | None:
-        """What an import of something local names; None for what is installed."""
+        """Resolves an import of a local file; None for an installed package."""
         statement = next(
             node
             for node in ast.walk(tree)
@@ -136,7 +138,7 @@ class _Program:
             self.read(file)
 
     def _home(self, node: ast.ImportFrom, path: Path) -> Path | None:
-        """The local file or folder that `from ... import` reads from."""
+        """Returns the local file or directory of a `from ... import`."""
         if not node.level:
             return self._file(node.module or "")
         folder = path.parent
@@ -150,18 +152,17 @@ class _Program:
         return _package(folder)
 
     def _file(self, name: str) -> Path | None:
-        found = located(name, [str(self.folder)])
-        if found is None:  # a folder without an __init__.py
-            found = self.folder.joinpath(*name.split("."))
-            if not found.is_dir():
+        path = located(name, [str(self.folder)])
+        if path is None:  # a namespace package
+            path = self.folder.joinpath(*name.split("."))
+            if not path.is_dir():
                 return None
-        own = whose(str(found)) == "user"
-        return found.resolve() if own else None
+        return path.resolve() if whose(str(path)) == "user" else None
 
     # -- naming ------------------------------------------------------------------------
 
     def name_all(self, root: Path) -> None:
-        """A name for all that a file defines; locals must not come to hide one."""
+        """Chooses names for all globals; no local variable may hide one."""
         hidden = {
             name
             for file in self.files.values()
@@ -177,17 +178,18 @@ class _Program:
                 if identity not in self._names:
                     free = name not in self._taken
                     free &= file.path == root or name not in hidden
-                    given = name if free else self._free(f"{file.path.stem}_{name}")
-                    self._names[identity], self._taken[given] = given, identity
+                    new = name if free else self._free(f"{file.path.stem}_{name}")
+                    self._names[identity] = new
+                    self._taken[new] = identity
 
-    def _free(self, wanted: str) -> str:
-        name, number = wanted, 2
+    def _free(self, stem: str) -> str:
+        name, number = stem, 2
         while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
+            name, number = f"{stem}_{number}", number + 1
         return name
 
     def _identity(self, file: File, name: str) -> object:
-        """The same for one import that two files make, else the file's own."""
+        """Returns a key that two files share if both make the same import."""
         for node in file.tree.body:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -201,15 +203,16 @@ class _Program:
                         return ("import", node.module, alias.name)
         return (file.path, name)
 
-    def spelling(self, path: Path, name: str, *, depth: int = 0) -> str:
-        """What a global of a file is called in the whole."""
+    def merged_name(self, path: Path, name: str, *, depth: int = 0) -> str:
+        """Returns the name of a file's global in the merged module."""
         file = self.files[path]
-        found = file.imported.get(Binding(MODULE, name))
-        if found is None:
+        imported = file.imported.get(Binding(MODULE, name))
+        if imported is None:
             return self._names.get(self._identity(file, name), name)
-        if found.attribute is None or depth > 20 or found.file not in self.files:
-            raise Unsuitable(f"{path.name} hands the module {name} around as a value")
-        return self.spelling(found.file, found.attribute, depth=depth + 1)
+        nested = depth > 20 or imported.file not in self.files
+        if imported.attribute is None or nested:
+            raise Unsuitable(f"{path.name} uses the module {name} as a value")
+        return self.merged_name(imported.file, imported.attribute, depth=depth + 1)
 
     # -- writing -----------------------------------------------------------------------
 
@@ -217,7 +220,7 @@ class _Program:
         imports: dict[str, ast.stmt] = {}
         body: list[ast.stmt] = []
         for file in self.files.values():
-            _Rewriting(self, file).visit(file.tree)
+            _Rewriter(self, file).visit(file.tree)
             for statement in file.tree.body:
                 if not isinstance(statement, ast.Import | ast.ImportFrom):
                     body.append(statement)
@@ -227,19 +230,20 @@ class _Program:
         return ast.fix_missing_locations(tree)
 
 
-class _Rewriting(ast.NodeTransformer):
-    """One file's names as the whole has them; what it imports locally is gone."""
+class _Rewriter(ast.NodeTransformer):
+    """Renames the globals of one file and removes its local imports."""
 
     def __init__(self, program: _Program, file: File) -> None:
-        self._program, self._file = program, file
+        self._program = program
+        self._file = file
         names = file.names
-        self._bindings = {id(s.node): names.binding(s) for s in names.spellings}
+        self._bindings = {id(s.node): names.binding(s) for s in names.occurrences}
         names.rename(self._name)
 
     def _name(self, binding: Binding) -> str | None:
         if binding in self._file.imported or binding.scope != MODULE:
             return None
-        return self._program.spelling(self._file.path, binding.name)
+        return self._program.merged_name(self._file.path, binding.name)
 
     def visit_Import(self, node: ast.Import) -> ast.AST | None:
         return self._without_local(node)
@@ -248,22 +252,22 @@ class _Rewriting(ast.NodeTransformer):
         return self._without_local(node)
 
     def _without_local(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
-        node.names = [a for a in node.names if self._found(a) is None]
+        node.names = [a for a in node.names if self._import_of(a) is None]
         return node if node.names else None
 
-    def _found(self, node: ast.AST) -> Imported | None:
+    def _import_of(self, node: ast.AST) -> Imported | None:
         binding = self._bindings.get(id(node))
         return self._file.imported.get(binding) if binding else None
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        found = self._found(node)
-        if found is None:
+        imported = self._import_of(node)
+        if imported is None:
             return node
-        if found.attribute is None:
+        if imported.attribute is None:
             raise Unsuitable(
-                f"{self._file.path.name} hands the module {node.id} around as a value"
+                f"{self._file.path.name} uses the module {node.id} as a value"
             )
-        return self._global(found.file, found.attribute, node)
+        return self._global(imported.file, imported.attribute, node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         chain: list[ast.Attribute] = []
@@ -271,37 +275,40 @@ class _Rewriting(ast.NodeTransformer):
         while isinstance(base, ast.Attribute):
             chain.append(base)
             base = base.value
-        found = self._found(base)
-        if found is None or found.attribute is not None:
+        imported = self._import_of(base)
+        if imported is None or imported.attribute is not None:
             return self.generic_visit(node)
-        file = found.file
+        file = imported.file
         while chain:
             step = chain.pop()
             inner = _submodule(file, step.attr)
             if inner is None:
-                answer: ast.expr = self._global(file, step.attr, step)
-                for left in reversed(chain):
-                    left.value, answer = answer, left
-                return answer
+                merged: ast.expr = self._global(file, step.attr, step)
+                for outer in reversed(chain):
+                    outer.value = merged
+                    merged = outer
+                return merged
             file = inner
-        raise Unsuitable(f"{self._file.path.name} hands the module {file.stem} around")
+        raise Unsuitable(
+            f"{self._file.path.name} uses the module {file.stem} as a value"
+        )
 
     def _global(self, file: Path, name: str, node: ast.expr) -> ast.Name:
         context = getattr(node, "ctx", ast.Load())
         if file not in self._program.files:
-            raise Unsuitable(f"{file.name} is not a file that can be read")
-        return ast.Name(self._program.spelling(file, name), context)
+            raise Unsuitable(f"cannot read {file.name}")
+        return ast.Name(self._program.merged_name(file, name), context)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
-        # A block of nothing but local imports.
+        # A block that contained only local imports.
         if getattr(node, "body", None) == [] and not isinstance(node, ast.Module):
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
 
 def _submodule(home: Path, name: str) -> Path | None:
-    """The file of a module inside a package; None where the name is no module."""
+    """Returns the file of a submodule; None if the name is not a submodule."""
     folder = home.parent if home.name == "__init__.py" else home
     if not folder.is_dir():
         return None
@@ -311,7 +318,7 @@ def _submodule(home: Path, name: str) -> Path | None:
     return None
 
 
-def _package(found: Path) -> Path | None:
-    if found.is_dir() and (found / "__init__.py").is_file():
-        return found / "__init__.py"
-    return found if whose(str(found)) == "user" else None
+def _package(path: Path) -> Path | None:
+    if path.is_dir() and (path / "__init__.py").is_file():
+        return path / "__init__.py"
+    return path if whose(str(path)) == "user" else None

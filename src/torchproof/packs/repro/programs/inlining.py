@@ -1,4 +1,4 @@
-"""Edits that put what a name stands for in its place: fewer names, fewer lines."""
+"""Edits that replace names by their values, which saves names and lines."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _Literal = ast.Constant | ast.UnaryOp
 
 
-def settled(tree: ast.Module) -> list[Edit]:
-    """A parameter with a plain default as that default; nobody hands it over."""
-    found = []
+def default_parameters(tree: ast.Module) -> list[Edit]:
+    """Replaces a parameter by its literal default, and removes it from calls."""
+    edits = []
     for number, node in enumerate(ast.walk(tree)):
         if isinstance(node, _Function):
-            found += [
-                _settling(number, name)
+            edits += [
+                _use_default(number, name)
                 for name, default in _defaults(node.args)
                 if isinstance(default, _Literal)
             ]
-    return found
+    return edits
 
 
-def _defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
-    late = given.args[len(given.args) - len(given.defaults) :]
-    for argument, default in zip(late, given.defaults, strict=True):
+def _defaults(arguments: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    optional = arguments.args[len(arguments.args) - len(arguments.defaults) :]
+    for argument, default in zip(optional, arguments.defaults, strict=True):
         yield argument.arg, default
-    for argument, other in zip(given.kwonlyargs, given.kw_defaults, strict=True):
+    for argument, other in zip(
+        arguments.kwonlyargs, arguments.kw_defaults, strict=True
+    ):
         if other is not None:
             yield argument.arg, other
 
 
-def _settling(number: int, name: str) -> Edit:
+def _use_default(number: int, name: str) -> Edit:
     def edit(nodes: Nodes) -> None:
         node = nodes[number]
         assert isinstance(node, _Function)
         value = dict(_defaults(node.args))[name]
-        _forget_parameter(node.args, name)
-        node.body = [_substituted(each, {name: value}) for each in node.body]
+        _remove_parameter(node.args, name)
+        node.body = [_substitute(each, {name: value}) for each in node.body]
         for call in ast.walk(nodes[0]):
             if isinstance(call, ast.Call):
                 call.keywords = [k for k in call.keywords if k.arg != name]
@@ -50,14 +52,16 @@ def _settling(number: int, name: str) -> Edit:
     return edit
 
 
-def _forget_parameter(given: ast.arguments, name: str) -> None:
-    for place, argument in enumerate(given.args):
+def _remove_parameter(arguments: ast.arguments, name: str) -> None:
+    for place, argument in enumerate(arguments.args):
         if argument.arg == name:
-            del given.defaults[place - len(given.args) + len(given.defaults)]
-            del given.args[place]
+            required = len(arguments.args) - len(arguments.defaults)
+            del arguments.defaults[place - required]
+            del arguments.args[place]
             return
-    place = [a.arg for a in given.kwonlyargs].index(name)
-    del given.kwonlyargs[place], given.kw_defaults[place]
+    place = [a.arg for a in arguments.kwonlyargs].index(name)
+    del arguments.kwonlyargs[place]
+    del arguments.kw_defaults[place]
 
 
 class _Substitution(ast.NodeTransformer):
@@ -71,12 +75,12 @@ class _Substitution(ast.NodeTransformer):
         return copy.deepcopy(value)
 
 
-def _substituted(node: Any, values: Mapping[str, ast.expr]) -> Any:
+def _substitute(node: Any, values: Mapping[str, ast.expr]) -> Any:
     return _Substitution(values).visit(node)
 
 
-def inlined(tree: ast.Module) -> list[Edit]:
-    """A name that is given a value once and read once, as the value itself."""
+def inlined_names(tree: ast.Module) -> list[Edit]:
+    """Replaces a name that is assigned once and read once by its value."""
     stores: dict[str, int] = {}
     loads: dict[str, int] = {}
     for node in ast.walk(tree):
@@ -85,13 +89,13 @@ def inlined(tree: ast.Module) -> list[Edit]:
             count[node.id] = count.get(node.id, 0) + 1
         elif isinstance(node, ast.arg):
             stores[node.arg] = stores.get(node.arg, 0) + 1
-    found = []
+    edits = []
     for number, node in enumerate(ast.walk(tree)):
         for place, statement in enumerate(_body(node)):
             name = _single_name(statement)
             if name and stores.get(name) == 1 and loads.get(name) == 1:
-                found.append(_inlining(number, place, name))
-    return found
+                edits.append(_inline_name(number, place, name))
+    return edits
 
 
 def _body(node: ast.AST) -> list[ast.stmt]:
@@ -106,37 +110,39 @@ def _single_name(node: ast.stmt) -> str | None:
     return None
 
 
-def _inlining(number: int, place: int, name: str) -> Edit:
+def _inline_name(number: int, place: int, name: str) -> Edit:
     def edit(nodes: Nodes) -> None:
         owner = nodes[number]
         statement = _body(owner).pop(place)
         assert isinstance(statement, ast.Assign)
-        _substituted(nodes[0], {name: statement.value})
+        _substitute(nodes[0], {name: statement.value})
 
     return edit
 
 
-def looked_up(tree: ast.Module) -> list[Edit]:
-    """`{"a": x}["a"]` and `Size(a=x).a` as `x`; a call as what its function returns."""
+def evaluated_lookups(tree: ast.Module) -> list[Edit]:
+    """Replaces `{"a": x}["a"]` and `Size(a=x).a` by `x`, and calls by their result."""
     functions = {
         node.name: node
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and isinstance(node.body[0], ast.Return)
     }
     order = {id(node): number for number, node in enumerate(ast.walk(tree))}
-    found = []
+    edits = []
     for parent in ast.walk(tree):
         for field, value in ast.iter_fields(parent):
             values = value if isinstance(value, list) else [value]
             for place, node in enumerate(values):
-                other = _meaning(node, functions)
+                other = _looked_up(node, functions)
                 if other is not None:
                     at = place if isinstance(value, list) else None
-                    found.append(_replacing(order[id(parent)], field, at, other))
-    return found
+                    edits.append(_replace(order[id(parent)], field, at, other))
+    return edits
 
 
-def _meaning(node: object, functions: Mapping[str, ast.FunctionDef]) -> ast.expr | None:
+def _looked_up(
+    node: object, functions: Mapping[str, ast.FunctionDef]
+) -> ast.expr | None:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict):
         for key, value in zip(node.value.keys, node.value.values, strict=True):
             if key is not None and ast.unparse(key) == ast.unparse(node.slice):
@@ -157,17 +163,17 @@ def _returned(node: ast.Call, function: ast.FunctionDef) -> ast.expr | None:
     simple = not (function.args.vararg or function.args.kwarg)
     if not simple or any(isinstance(a, ast.Starred) for a in node.args):
         return None
-    given = dict(_defaults(function.args)) | dict(zip(names, node.args, strict=False))
-    given |= {k.arg: k.value for k in node.keywords if k.arg}
+    values = dict(_defaults(function.args)) | dict(zip(names, node.args, strict=False))
+    values |= {k.arg: k.value for k in node.keywords if k.arg}
     if not isinstance(statement, ast.Return) or statement.value is None:
         return None
-    if set(given) != set(names):
+    if set(values) != set(names):
         return None
-    answer: ast.expr = _substituted(copy.deepcopy(statement.value), given)
-    return answer
+    returned: ast.expr = _substitute(copy.deepcopy(statement.value), values)
+    return returned
 
 
-def _replacing(number: int, field: str, at: int | None, other: ast.expr) -> Edit:
+def _replace(number: int, field: str, at: int | None, other: ast.expr) -> Edit:
     def edit(nodes: Nodes) -> None:
         if at is None:
             setattr(nodes[number], field, copy.deepcopy(other))
@@ -177,20 +183,20 @@ def _replacing(number: int, field: str, at: int | None, other: ast.expr) -> Edit
     return edit
 
 
-def flattened(tree: ast.Module) -> list[Edit]:
-    """A class with the bases of its base, or with none."""
+def flattened_bases(tree: ast.Module) -> list[Edit]:
+    """Replaces a base class by its own bases, or removes it."""
     bases = {n.name: n.bases for n in tree.body if isinstance(n, ast.ClassDef)}
-    found = []
+    edits = []
     for number, node in enumerate(ast.walk(tree)):
         if isinstance(node, ast.ClassDef):
             for place, base in enumerate(node.bases):
                 deeper = bases.get(base.id, []) if isinstance(base, ast.Name) else []
                 if deeper or len(node.bases) > 1:
-                    found.append(_rebased(number, place, deeper))
-    return found
+                    edits.append(_replace_base(number, place, deeper))
+    return edits
 
 
-def _rebased(number: int, place: int, deeper: list[ast.expr]) -> Edit:
+def _replace_base(number: int, place: int, deeper: list[ast.expr]) -> Edit:
     def edit(nodes: Nodes) -> None:
         node = nodes[number]
         assert isinstance(node, ast.ClassDef)

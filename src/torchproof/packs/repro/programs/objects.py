@@ -1,10 +1,11 @@
-"""What can be read off live objects: their source, their files, their plain values."""
+"""Reads source code, files and plain values from live objects."""
 
 from __future__ import annotations
 
 import ast
 import enum
 import inspect
+import math
 import sys
 import textwrap
 import types
@@ -20,23 +21,23 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _DECORATORS = ("torch", "staticmethod", "classmethod", "property", "contextlib")
 
 
-def is_foreign(file: str) -> bool:
-    """Whether code is of the user or a library, and so has to be written down."""
+def is_extracted(file: str) -> bool:
+    """Whether code belongs to the user or a library, and so has to be extracted."""
     return whose(file) in {"user", "library"}
 
 
-def spoken(code: types.CodeType) -> set[str]:
-    """Names and texts of a code object, and of those inside it."""
-    found = set(code.co_names) | {c for c in code.co_consts if isinstance(c, str)}
+def words_in(code: types.CodeType) -> set[str]:
+    """Returns names and strings of a code object and of nested ones."""
+    words = set(code.co_names) | {c for c in code.co_consts if isinstance(c, str)}
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            found |= spoken(inner)
-    return found
+            words |= words_in(inner)
+    return words
 
 
-def plain(thing: Any) -> str | None:
-    """What Python or torch writes of a value is its source; None for others."""
-    if thing is None or type(thing) in (
+def literal(value: Any) -> str | None:
+    """Returns the source of a plain value of Python or torch; None for others."""
+    if value is None or type(value) in (
         bool,
         int,
         str,
@@ -44,34 +45,32 @@ def plain(thing: Any) -> str | None:
         complex,
         types.EllipsisType,
     ):
-        return repr(thing)
-    if type(thing) is float:
-        return repr(thing) if thing - thing == 0 else f"float('{thing}')"
-    if isinstance(thing, torch.dtype | torch.layout | torch.memory_format):
-        return repr(thing)
-    if isinstance(thing, torch.device):
-        return f"torch.device({thing.type!r})"
-    if isinstance(thing, torch.Size):
-        return f"torch.Size({list(thing)})"
-    if isinstance(thing, enum.Enum) and whose(file_of(type(thing))) == "user":
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return repr(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({value.type!r})"
+    if isinstance(value, torch.Size):
+        return f"torch.Size({list(value)})"
+    if isinstance(value, enum.Enum) and whose(file_of(type(value))) == "user":
         return None
-    return (
-        f"slice({thing.start}, {thing.stop}, {thing.step})"
-        if type(thing) is slice
-        else None
-    )
+    if type(value) is slice:
+        return f"slice({value.start}, {value.stop}, {value.step})"
+    return None
 
 
-def parsed(code: types.CodeType) -> _Definition:
-    """The definition of a code object, without annotations and foreign decorators."""
+def definition_of(code: types.CodeType) -> _Definition:
+    """Parses the definition of a code object; drops annotations and most decorators."""
     try:
         text = textwrap.dedent(inspect.getsource(code))
         tree = without_annotations(ast.parse(text))
     except (OSError, SyntaxError, TypeError) as error:
-        raise Unsuitable(f"no source of {code.co_name}: {error}") from None
+        raise Unsuitable(f"no source for {code.co_name}: {error}") from None
     node = tree.body[0] if tree.body else None
     if not isinstance(node, _Definition):
-        raise Unsuitable(f"{code.co_name} is no function with a name")
+        raise Unsuitable(f"{code.co_name} is not a named function")
     node.decorator_list = [
         d
         for d in node.decorator_list

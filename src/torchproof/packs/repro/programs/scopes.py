@@ -1,14 +1,14 @@
-"""Which scope each name in a piece of source belongs to, so that it can be renamed.
+"""Resolves the names of a module to their scopes, so that they can be renamed.
 
-Comes in: a parsed module. Goes out: every place that spells a name, with the scope that
-binds it. Attributes, keyword arguments and texts are no names in this sense.
+Takes a parsed module, returns each occurrence of a name with the scope that binds it.
+Attributes, keyword arguments and strings are not names in this sense.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +21,7 @@ _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 @dataclass(frozen=True)
 class Binding:
-    """A name and the number of the scope that binds it; MODULE is the file itself."""
+    """A name and the number of the scope that binds it; MODULE is the module scope."""
 
     scope: int
     name: str
@@ -37,8 +37,8 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """One place that spells a name. `index` is its place in `global a, b`."""
+class Occurrence:
+    """One occurrence of a name; `index` is its position in `global a, b`."""
 
     node: ast.AST
     name: str
@@ -63,26 +63,26 @@ class Spelling:
 
 
 class Names:
-    """The spellings of a module, resolved."""
+    """All occurrences of names in a module, resolved."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.scopes: list[Scope] = []
-        self.spellings: list[Spelling] = []
+        self.occurrences: list[Occurrence] = []
         module = self._scope("module", None)
         for statement in tree.body:
             self._visit(statement, module)
 
-    def binding(self, spelling: Spelling) -> Binding | None:
-        """Who binds it; None for a builtin, or where nothing does."""
-        scope: Scope | None = spelling.scope
-        name = spelling.name
+    def binding(self, occurrence: Occurrence) -> Binding | None:
+        """Returns the binding of a name; None if it is a builtin or undefined."""
+        scope: Scope | None = occurrence.scope
+        name = occurrence.name
         while scope is not None:
             if scope.outer.get(name) == "global":
                 scope = self.scopes[MODULE]
                 break
             own = name in scope.bound and name not in scope.outer
-            # A class body is seen by its own statements alone.
-            if own and (scope.kind != "class" or scope is spelling.scope):
+            # Only the statements of a class body see its names.
+            if own and (scope.kind != "class" or scope is occurrence.scope):
                 break
             scope = scope.parent
         if scope is None or name not in scope.bound | set(scope.outer):
@@ -90,26 +90,29 @@ class Names:
         return Binding(scope.number, name)
 
     def undefined(self) -> set[str]:
-        """Names that are read and that neither the source nor Python defines."""
+        """Returns names that neither the module nor Python defines."""
         return {
-            spelling.name
-            for spelling in self.spellings
-            if self.binding(spelling) is None and not hasattr(builtins, spelling.name)
+            occurrence.name
+            for occurrence in self.occurrences
+            if self.binding(occurrence) is None
+            and not hasattr(builtins, occurrence.name)
         } - {"__file__", "__class__"}
 
     def rename(self, name_for: Callable[[Binding], str | None]) -> None:
-        bindings = [(spelling, self.binding(spelling)) for spelling in self.spellings]
-        for spelling, binding in bindings:
+        bindings = [
+            (occurrence, self.binding(occurrence)) for occurrence in self.occurrences
+        ]
+        for occurrence, binding in bindings:
             if binding is not None and (name := name_for(binding)) is not None:
-                spelling.write(name)
+                occurrence.write(name)
 
     def _scope(self, kind: Kind, parent: Scope | None) -> Scope:
         scope = Scope(len(self.scopes), kind, parent)
         self.scopes.append(scope)
         return scope
 
-    def _spell(self, node: ast.AST, name: str, scope: Scope, *, binds: bool) -> None:
-        self.spellings.append(Spelling(node, name, scope))
+    def _add(self, node: ast.AST, name: str, scope: Scope, *, binds: bool) -> None:
+        self.occurrences.append(Occurrence(node, name, scope))
         if binds:
             scope.bound.add(name)
             if scope.outer.get(name) == "global":
@@ -126,10 +129,10 @@ class Names:
             self._declare(node, scope)
         elif isinstance(node, ast.NamedExpr):
             self._visit(node.value, scope)
-            home = scope
-            while home.kind == "comprehension" and home.parent:
-                home = home.parent
-            self._spell(node.target, node.target.id, home, binds=True)
+            target = scope
+            while target.kind == "comprehension" and target.parent:
+                target = target.parent
+            self._add(node.target, node.target.id, target, binds=True)
         else:
             self._visit_plain(node, scope)
             for child in ast.iter_child_nodes(node):
@@ -138,44 +141,44 @@ class Names:
     def _visit_plain(self, node: ast.AST, scope: Scope) -> None:
         if isinstance(node, ast.Name):
             binds = not isinstance(node.ctx, ast.Load)
-            self._spell(node, node.id, scope, binds=binds)
+            self._add(node, node.id, scope, binds=binds)
         elif isinstance(node, ast.alias):
             name = node.asname or node.name.partition(".")[0]
-            self._spell(node, name, scope, binds=True)
+            self._add(node, name, scope, binds=True)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
             if node.name:
-                self._spell(node, node.name, scope, binds=True)
+                self._add(node, node.name, scope, binds=True)
         elif isinstance(node, ast.MatchMapping) and node.rest:
-            self._spell(node, node.rest, scope, binds=True)
+            self._add(node, node.rest, scope, binds=True)
 
     def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
         kind: Literal["global", "nonlocal"]
         kind = "global" if isinstance(node, ast.Global) else "nonlocal"
         for index, name in enumerate(node.names):
             scope.outer[name] = kind
-            self.spellings.append(Spelling(node, name, scope, index))
+            self.occurrences.append(Occurrence(node, name, scope, index))
             if kind == "global":
                 self.scopes[MODULE].bound.add(name)
 
     def _visit_function(self, node: _Function, scope: Scope) -> None:
         if not isinstance(node, ast.Lambda):
-            self._spell(node, node.name, scope, binds=True)
+            self._add(node, node.name, scope, binds=True)
             for outer in (*node.decorator_list, *filter(None, [node.returns])):
                 self._visit(outer, scope)
-        given = node.args
-        for default in (*given.defaults, *filter(None, given.kw_defaults)):
+        arguments = node.args
+        for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
             self._visit(default, scope)
         inner = self._scope("function", scope)
         for argument in parameters(node):
             if argument.annotation:
                 self._visit(argument.annotation, scope)
-            self._spell(argument, argument.arg, inner, binds=True)
+            self._add(argument, argument.arg, inner, binds=True)
         body = node.body if isinstance(node.body, list) else [node.body]
         for child in body:
             self._visit(child, inner)
 
     def _visit_class(self, node: ast.ClassDef, scope: Scope) -> None:
-        self._spell(node, node.name, scope, binds=True)
+        self._add(node, node.name, scope, binds=True)
         for outer in (*node.decorator_list, *node.bases, *node.keywords):
             self._visit(outer, scope)
         inner = self._scope("class", scope)
@@ -197,15 +200,20 @@ class Names:
 
 
 def parameters(node: _Function) -> list[ast.arg]:
-    """All parameters of a function, in the order they are written."""
-    given = node.args
-    star = [given.vararg] if given.vararg else []
-    stars = [given.kwarg] if given.kwarg else []
-    return [*given.posonlyargs, *given.args, *star, *given.kwonlyargs, *stars]
+    """Returns all parameters of a function in source order."""
+    arguments = node.args
+    parts = (
+        *arguments.posonlyargs,
+        *arguments.args,
+        arguments.vararg,
+        *arguments.kwonlyargs,
+        arguments.kwarg,
+    )
+    return [part for part in parts if part is not None]
 
 
-def spelled(node: ast.AST) -> Iterator[str]:
-    """Every name, attribute, keyword and text in a piece of source, unresolved."""
+def mentioned_names(node: ast.AST) -> Iterator[str]:
+    """Yields every name, attribute, keyword and string in a piece of source."""
     for child in ast.walk(node):
         if isinstance(child, ast.Name):
             yield child.id
@@ -215,8 +223,3 @@ def spelled(node: ast.AST) -> Iterator[str]:
             yield child.arg
         elif isinstance(child, ast.Constant) and isinstance(child.value, str):
             yield child.value
-
-
-def renamed(tree: ast.Module, names: Mapping[Binding, str]) -> None:
-    """The bindings of `names` under their other names, in place."""
-    Names(tree).rename(names.get)

@@ -1,8 +1,8 @@
-"""A function of a running program written down, with all that it needs beside it.
+"""Writes a function of a running program as source that needs only torch.
 
-Comes in: code objects, their globals, and the values they were called with. Goes out:
-source that needs torch alone. Objects become instances of classes that hold what the
-code uses of them; functions that did not run are stubs.
+Takes code objects, their globals and their arguments. An object becomes a stand-in: an
+instance of a class with only the attributes and methods that the code uses. A function
+that did not run becomes a stub.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import torch
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.objects import (
+    definition_of,
     file_of,
-    is_foreign,
-    parsed,
-    plain,
-    spoken,
+    is_extracted,
+    literal,
+    words_in,
 )
 from torchproof.packs.repro.programs.scopes import Names
 from torchproof.packs.repro.programs.tensor_expressions import (
@@ -61,30 +61,30 @@ _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch.nn.functional", torch.nn.functional),
     ("torch.Tensor", torch.Tensor),
 )
-_DEPTH = 40
-# Their children are asked for by what no code spells.
+_MAX_DEPTH = 40
+# Code reaches the children of these by index, not by name.
 _INDEXED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
 
 
-class Scribe:
-    """Writes values and functions; `executed` is the code that ran, of any owner.
+class SourceWriter:
+    """Writes values and functions; `executed` is all code that ran.
 
-    If it is `shallow`, modules with code of their own only give back what they gave.
+    If `shallow`, a module with its own code becomes one that returns the same output.
     """
 
     def __init__(self, executed: set[types.CodeType], *, shallow: bool = False) -> None:
         self._executed = executed
         self._shallow = shallow
-        self.whole: Any = None  # the one module that is written as it is
+        self.whole: Any = None  # with `shallow`, the one module that is written in full
         self.returning: dict[str, Any] = {}
-        self._used = {n for code in executed for n in spoken(code)} | {"training"}
+        self._used = {n for code in executed for n in words_in(code)} | {"training"}
         self.imports: dict[str, None] = {"import torch": None}
         self.definitions: dict[str, str] = {}
-        self.lines: list[str] = []  # of make
-        self.shared: list[str] = []  # globals that make fills
-        self.objects: dict[str, Any] = {}  # by name, kept alive
+        self.lines: list[str] = []  # the body of make()
+        self.shared: list[str] = []  # globals that make() assigns
+        self.objects: dict[str, Any] = {}  # by name; also keeps them alive
         self._memo: dict[int, str] = {}
-        self._alive: list[Any] = []  # else an id could come to mean something else
+        self._alive: list[Any] = []  # else Python could reuse an id in _memo
         self._globals: dict[tuple[str, int], str] = {}
         self._taken: set[str] = set()
         self._depth = 0
@@ -94,21 +94,21 @@ class Scribe:
     def value(self, thing: Any) -> str:
         self._depth += 1
         try:
-            if self._depth > _DEPTH:
+            if self._depth > _MAX_DEPTH:
                 raise Unsuitable("its values are nested too deeply")
             return self._value(thing)
         finally:
             self._depth -= 1
 
     def _value(self, thing: Any) -> str:
-        if (source := plain(thing)) is not None:
+        if (source := literal(thing)) is not None:
             return source
         if id(thing) in self._memo:
             return self._memo[id(thing)]
         if type(thing) in (list, tuple, set, dict):
             return self._container(thing)
         if isinstance(thing, torch.Tensor):
-            return self._kept(thing, tensor_like(thing), "t")
+            return self._assign(thing, tensor_like(thing), "t")
         if isinstance(thing, types.ModuleType):
             return self._module(thing)
         if isinstance(thing, type):
@@ -133,65 +133,67 @@ class Scribe:
 
     def _object(self, thing: Any) -> str:
         if isinstance(thing, torch.nn.Module) and is_torch_module(thing):
-            return self._kept(thing, module_like(thing, self.value), "m")
+            return self._assign(thing, module_like(thing, self.value), "m")
         if isinstance(thing, functools.partial):
             self.imports["import functools"] = None
-            given = [self.value(v) for v in (thing.func, *thing.args)]
-            given += [f"{k}={self.value(v)}" for k, v in thing.keywords.items()]
-            return f"functools.partial({', '.join(given)})"
-        if not is_foreign(file_of(type(thing))):
-            raise Unsuitable(f"an object of {type(thing).__name__} cannot be rebuilt")
+            arguments = [self.value(v) for v in (thing.func, *thing.args)]
+            arguments += [f"{k}={self.value(v)}" for k, v in thing.keywords.items()]
+            return f"functools.partial({', '.join(arguments)})"
+        if not is_extracted(file_of(type(thing))):
+            raise Unsuitable(f"cannot rebuild an object of type {type(thing).__name__}")
         module = isinstance(thing, torch.nn.Module)
         if self._shallow and module and thing is not self.whole:
             self.definitions.setdefault("Returning", _RETURNING)
-            name = self._standin(thing, "Returning")
+            name = self._stand_in(thing, "Returning")
             self.returning[name] = thing
             return name
-        return self._standin(thing, self.class_(type(thing), standin=True))
+        return self._stand_in(thing, self.class_(type(thing), stand_in=True))
 
-    def _standin(self, thing: Any, kind: str) -> str:
-        name = self._kept(thing, f"{kind}()", "o")
-        given = []
+    def _stand_in(self, thing: Any, kind: str) -> str:
+        name = self._assign(thing, f"{kind}()", "o")
+        attributes = []
         for attribute in self.attributes(thing):
             try:
                 value = self.value(getattr(thing, attribute))
             except Unsuitable:
                 value = "None"
-            plain = attribute.isidentifier()
-            given.append(
-                f"{attribute}={value}" if plain else f"**{{{attribute!r}: {value}}}"
+            is_keyword = attribute.isidentifier()
+            attributes.append(
+                f"{attribute}={value}"
+                if is_keyword
+                else f"**{{{attribute!r}: {value}}}"
             )
-        self.lines.remove(f"{name} = {kind}()")  # after what it holds
-        self.lines.append(f"{name} = {kind}({', '.join(given)})")
+        self.lines.remove(f"{name} = {kind}()")  # it must follow its attributes
+        self.lines.append(f"{name} = {kind}({', '.join(attributes)})")
         return name
 
     def attributes(self, thing: Any) -> list[str]:
-        """What the code uses of what an object holds."""
-        held = dict(getattr(thing, "__dict__", {}))
+        """Returns the attributes of an object that the code uses."""
+        values = dict(getattr(thing, "__dict__", {}))
         if isinstance(thing, torch.nn.Module):
-            held |= dict(thing.named_children()) | dict(
-                thing.named_parameters(recurse=False)
-            )
-            held |= dict(thing.named_buffers(recurse=False))
+            values |= dict(thing.named_children())
+            values |= dict(thing.named_parameters(recurse=False))
+            values |= dict(thing.named_buffers(recurse=False))
             if thing.training:
-                held.pop("training", None)
+                values.pop("training", None)
         elif isinstance(thing, dict):
-            held |= {k: v for k, v in thing.items() if isinstance(k, str)}
-        used = set(held) & self._used
+            values |= {k: v for k, v in thing.items() if isinstance(k, str)}
+        used = set(values) & self._used
         if isinstance(thing, _INDEXED):
             used |= set(dict(thing.named_children()))
-        fixed = {n for n in held if isinstance(getattr(type(thing), n, None), property)}
+        kind = type(thing)
+        fixed = {n for n in values if isinstance(getattr(kind, n, None), property)}
         return sorted(used - fixed - {"forward"})
 
-    def _kept(self, thing: Any, source: str, prefix: str) -> str:
-        """Under a name of its own, so that it is one and the same wherever it is."""
+    def _assign(self, thing: Any, source: str, prefix: str) -> str:
+        """Assigns an object to a name, so that all its uses share one object."""
         name = self._free(f"{prefix}{len(self.objects)}")
         self._memo[id(thing)] = name
         self.objects[name] = thing
         self.lines.append(f"{name} = {source}")
         return name
 
-    # -- what has a name ---------------------------------------------------------------
+    # -- modules and functions ---------------------------------------------------------
 
     def _module(self, module: types.ModuleType) -> str:
         name = module.__name__
@@ -205,7 +207,7 @@ class Scribe:
             return f"{self.value(thing.__self__)}.{thing.__name__}"
         inner = inspect.unwrap(thing)
         code = getattr(inner, "__code__", None)
-        if code is not None and is_foreign(code.co_filename):
+        if code is not None and is_extracted(code.co_filename):
             return self.function(inner)
         name = str(getattr(thing, "__name__", ""))
         for place, owner in _PLACES:
@@ -213,7 +215,7 @@ class Scribe:
                 return f"{place}.{name}"
         home = sys.modules.get(str(getattr(thing, "__module__", "")))
         if home is None or getattr(home, name, None) is not thing:
-            raise Unsuitable(f"the function {name} cannot be named")
+            raise Unsuitable(f"the function {name} is not importable")
         return name if home is builtins else f"{self._module(home)}.{name}"
 
     def function(self, function: types.FunctionType) -> str:
@@ -231,71 +233,73 @@ class Scribe:
     def code(
         self, code: types.CodeType, names: Mapping[str, Any], closed: Mapping[str, Any]
     ) -> str:
-        """A function by its code object, at the top of the file."""
+        """Writes a function by its code object, at module level."""
         if id(code) in self._memo:
             return self._memo[id(code)]
-        tree = parsed(code)
+        tree = definition_of(code)
         name = self._name(code, code.co_name)
-        self.definitions[name] = ""  # its place, should it come back to itself
+        self.definitions[name] = ""  # ends the recursion of a recursive function
         tree.name = name
-        source = self._resolved(tree, {**names, **closed})
-        self.definitions.pop(name)  # after what it names: a default may read it
+        source = self._resolve(tree, {**names, **closed})
+        self.definitions.pop(name)  # it must follow names that its defaults read
         self.definitions[name] = source
         return name
 
-    def _name(self, thing: Any, wanted: str) -> str:
+    def _name(self, thing: Any, preferred: str) -> str:
         if id(thing) not in self._memo:
-            self._memo[id(thing)] = name = self._free(wanted)
+            name = self._free(preferred)
+            self._memo[id(thing)] = name
             self._alive.append(thing)
             return name
         return self._memo[id(thing)]
 
-    def _free(self, wanted: str) -> str:
-        wanted = wanted.strip("<>")
-        name, number = wanted, 2
+    def _free(self, preferred: str) -> str:
+        preferred = preferred.strip("<>")
+        name, number = preferred, 2
         while name in self._taken or hasattr(builtins, name):
-            name, number = f"{wanted}_{number}", number + 1
+            name, number = f"{preferred}_{number}", number + 1
         self._taken.add(name)
         return name
 
-    def _resolved(self, tree: ast.stmt, names: Mapping[str, Any]) -> str:
-        """The source of a definition, after what it names has been written."""
+    def _resolve(self, tree: ast.stmt, names: Mapping[str, Any]) -> str:
+        """Writes the globals that a definition reads, then returns its source."""
         module = ast.Module([tree], [])
         resolver = Names(module)
-        given: dict[str, str] = {}
+        new_names: dict[str, str] = {}
         for name in sorted(resolver.undefined()):
             if name in names:
-                given[name] = self._global(name, names[name])
-        for spelling in resolver.spellings:
-            if resolver.binding(spelling) is None and spelling.name in given:
-                spelling.write(given[spelling.name])
+                new_names[name] = self._global(name, names[name])
+        for occurrence in resolver.occurrences:
+            if resolver.binding(occurrence) is None and occurrence.name in new_names:
+                occurrence.write(new_names[occurrence.name])
         return ast.unparse(ast.fix_missing_locations(module))
 
     def _global(self, name: str, thing: Any) -> str:
-        """What a global is called here; one that cannot be written is None."""
+        """Writes a global, or None if it cannot be written, and returns its name."""
         if (name, id(thing)) in self._globals:
             return self._globals[name, id(thing)]
         try:
             source = self.value(thing)
         except Unsuitable:
             source = "None"
-        if source in self.objects:  # make() builds it, and others read it
+        if source in self.objects:  # make() assigns it, and functions read it
             self.shared.append(source)
         if source.replace(".", "").isidentifier() and source != "None":
             return source
-        wanted = self._globals[name, id(thing)] = self._free(name)
+        new_name = self._free(name)
+        self._globals[name, id(thing)] = new_name
         self._alive.append(thing)
         if isinstance(thing, list | dict | set):
-            self.lines.append(f"{wanted} = {source}")
-            self.shared.append(wanted)
+            self.lines.append(f"{new_name} = {source}")
+            self.shared.append(new_name)
         else:
-            self.definitions[wanted] = f"{wanted} = {source}"
-        return wanted
+            self.definitions[new_name] = f"{new_name} = {source}"
+        return new_name
 
     # -- classes -----------------------------------------------------------------------
 
-    def class_(self, kind: type, *, standin: bool = False) -> str:
-        if not is_foreign(file_of(kind)):
+    def class_(self, kind: type, *, stand_in: bool = False) -> str:
+        if not is_extracted(file_of(kind)):
             return self._callable(kind)
         if id(kind) in self._memo:
             return self._memo[id(kind)]
@@ -306,13 +310,13 @@ class Scribe:
         bases = [b for base in kind.__bases__ for b in self._bases(base)]
         members = self._members(kind)
         head = f"class {name}({', '.join(dict.fromkeys(bases))}):"
-        if dataclasses.is_dataclass(kind) and not standin:
+        if dataclasses.is_dataclass(kind) and not stand_in:
             self.imports["import dataclasses"] = None
             head = "@dataclasses.dataclass\n" + f"class {name}:"
             members = [
                 f"{f.name}: object = None" for f in dataclasses.fields(kind)
             ] + members
-        elif standin and not any(b in self.definitions for b in bases):
+        elif stand_in and not any(b in self.definitions for b in bases):
             members.insert(0, _INIT)
         body = textwrap.indent("\n".join(members) or "pass", "    ")
         self.definitions.pop(name)
@@ -320,43 +324,43 @@ class Scribe:
         return name
 
     def _bases(self, base: type) -> list[str]:
-        """The nearest base that brings something, or torch's or Python's own."""
+        """Returns the nearest bases with methods that ran, or bases of torch."""
         if base is object:
             return []
-        if not is_foreign(file_of(base)):
+        if not is_extracted(file_of(base)):
             abstract = type(base) is not type or base.__module__ == "typing"
             return [] if abstract else [self._callable(base)]
         if self._functions(base):
-            return [self.class_(base, standin=True)]
+            return [self.class_(base, stand_in=True)]
         return [name for inner in base.__bases__ for name in self._bases(inner)]
 
     def _functions(self, kind: type) -> dict[str, types.FunctionType]:
-        """The methods of a class that ran, past what wraps them."""
-        found = {}
+        """Returns the methods of a class that ran, without wrappers."""
+        functions = {}
         for name, member in vars(kind).items():
             inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
             if isinstance(inner, types.FunctionType):
                 deepest = inspect.unwrap(inner)
                 if deepest.__code__ in self._executed and name != "__init__":
-                    found[name] = deepest
-        return found
+                    functions[name] = deepest
+        return functions
 
     def _members(self, kind: type) -> list[str]:
         members = []
         for name, thing in vars(kind).items():
             special = name.startswith("__")
             used = name in self._used and not special
-            if used and (source := plain(thing)) is not None:
+            if used and (source := literal(thing)) is not None:
                 members.append(f"{name} = {source}")
         for name, function in self._functions(kind).items():
-            tree = parsed(function.__code__)
+            tree = definition_of(function.__code__)
             tree.name = name
             closed = {
                 k: v
                 for k, v in inspect.getclosurevars(function).nonlocals.items()
                 if k != "__class__"
             }
-            members.append(self._resolved(tree, {**function.__globals__, **closed}))
+            members.append(self._resolve(tree, {**function.__globals__, **closed}))
         return members
 
     def _enumeration(self, kind: type[enum.Enum]) -> str:

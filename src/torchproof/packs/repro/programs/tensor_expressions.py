@@ -1,7 +1,7 @@
-"""Tensors and modules of torch's own as expressions that make others like them.
+"""Writes expressions that create tensors and torch modules like given ones.
 
-Comes in: live objects. Goes out: source. Values are never taken over; of whole numbers
-their range is, since they may index something.
+Takes live objects, returns source. It never copies data; only the range of integers is
+kept, because they may index something.
 """
 
 from __future__ import annotations
@@ -13,34 +13,38 @@ import torch
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 
-_RECURRENT: tuple[str, ...] = (
-    "input_size",
-    "hidden_size",
-    "num_layers",
-    "bias",
-    "batch_first",
-)
-_RECURRENT += ("dropout", "bidirectional")
+# Parameters of recurrent layers and their defaults: the signature has only *args.
+_RECURRENT = {
+    "input_size": inspect.Parameter.empty,
+    "hidden_size": inspect.Parameter.empty,
+    "num_layers": 1,
+    "bias": True,
+    "batch_first": False,
+    "dropout": 0,
+    "bidirectional": False,
+}
 
 
 def tensor_like(tensor: torch.Tensor) -> str:
-    """An expression for a tensor of the same kind, filled from the seed."""
+    """Returns an expression for a tensor of the same kind with random data."""
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     if not plain and not isinstance(tensor, torch.nn.Buffer):
-        raise Unsuitable(f"{type(tensor).__name__} is a tensor of its own kind")
+        raise Unsuitable(f"{type(tensor).__name__} is a subclass of Tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise Unsuitable("a tensor with a layout of its own")
+        raise Unsuitable("a tensor is sparse or quantized")
     shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    made = _filled(tensor, shape)
+    source = _filled(tensor, shape)
     if not tensor.is_contiguous():
         extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
-        made = f"{_filled(tensor, (extent,))}.as_strided({shape}, {stride})"
+        source = f"{_filled(tensor, (extent,))}.as_strided({shape}, {stride})"
     if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter):
-        made += ".requires_grad_()"
+        source += ".requires_grad_()"
     if isinstance(tensor, torch.nn.Parameter):
         frozen = "" if tensor.requires_grad else ", requires_grad=False"
-        return f"torch.nn.Parameter({made}{frozen})"
-    return f"torch.nn.Buffer({made})" if isinstance(tensor, torch.nn.Buffer) else made
+        return f"torch.nn.Parameter({source}{frozen})"
+    if isinstance(tensor, torch.nn.Buffer):
+        return f"torch.nn.Buffer({source})"
+    return source
 
 
 def _filled(tensor: torch.Tensor, shape: tuple[int, ...]) -> str:
@@ -50,7 +54,7 @@ def _filled(tensor: torch.Tensor, shape: tuple[int, ...]) -> str:
     )
     size = ", ".join(map(str, shape)) or "()"
     if tensor.is_floating_point() or tensor.is_complex():
-        if tensor.dtype.itemsize == 1:  # there is no randn of these
+        if tensor.dtype.itemsize == 1:  # randn does not support 8-bit floats
             return f"torch.randn({size}{where}).to({tensor.dtype})"
         return f"torch.randn({size}{kind}{where})"
     if not tensor.numel() or tensor.is_meta:
@@ -71,7 +75,7 @@ def is_torch_module(module: torch.nn.Module) -> bool:
 
 
 def module_like(module: torch.nn.Module, value: Any) -> str:
-    """A call of the constructor of a module of torch's; `value` writes children."""
+    """Returns a constructor call for a torch module; `value` writes its children."""
     kind = type(module)
     name = f"{kind.__module__}.{kind.__name__}"
     if getattr(torch.nn, kind.__name__, None) is kind:
@@ -85,59 +89,50 @@ def module_like(module: torch.nn.Module, value: Any) -> str:
         return f"{name}({{{inner}}})"
     if isinstance(module, torch.nn.ParameterList):
         return f"{name}([{', '.join(value(child) for child in module)}])"
-    return f"{name}({_arguments(module)}){_finish(module)}"
+    return f"{name}({_arguments(module)}){_state(module)}"
 
 
 def _arguments(module: torch.nn.Module) -> str:
-    written = []
+    arguments = []
     for name, parameter in _parameters(module).items():
         any_number = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if name in {"self", "device", "dtype"} or name.startswith("_") or any_number:
             continue
-        given = getattr(module, name, inspect.Parameter.empty)
-        if name == "bias" and not isinstance(given, bool):
-            given = given is not None
-        plain = isinstance(given, int | float | str | tuple | list | None)
-        usual = parameter.default
-        if not plain or given is inspect.Parameter.empty:
-            if usual is inspect.Parameter.empty:
-                raise Unsuitable(f"{type(module).__name__} cannot be built again")
+        argument = getattr(module, name, inspect.Parameter.empty)
+        if name == "bias" and not isinstance(argument, bool):
+            argument = argument is not None
+        plain = isinstance(argument, int | float | str | tuple | list | None)
+        default = parameter.default
+        if not plain or argument is inspect.Parameter.empty:
+            if default is inspect.Parameter.empty:
+                raise Unsuitable(f"{type(module).__name__} cannot be rebuilt")
             continue
-        if usual is inspect.Parameter.empty:
-            written.append(repr(given))
-        elif given != usual:
-            written.append(f"{name}={given!r}")
-    return ", ".join(written)
+        if default is inspect.Parameter.empty:
+            arguments.append(repr(argument))
+        elif argument != default:
+            arguments.append(f"{name}={argument!r}")
+    return ", ".join(arguments)
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, inspect.Parameter]:
     if isinstance(module, torch.nn.RNNBase):
-        usual = (
-            inspect.Parameter.empty,
-            inspect.Parameter.empty,
-            1,
-            True,
-            False,
-            0,
-            False,
-        )
         return {
             name: inspect.Parameter(
                 name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default
             )
-            for name, default in zip(_RECURRENT, usual, strict=True)
+            for name, default in _RECURRENT.items()
         }
     return dict(inspect.signature(type(module).__init__).parameters)
 
 
-def _finish(module: torch.nn.Module) -> str:
-    """Type, device, frozen weights and mode, where they are not what is usual."""
-    found = ""
+def _state(module: torch.nn.Module) -> str:
+    """Returns method calls that set dtype, device, frozen weights and eval mode."""
+    calls = ""
     weights = list(module.parameters())
     if weights and weights[0].dtype != torch.get_default_dtype():
-        found += f".to({weights[0].dtype})"
+        calls += f".to({weights[0].dtype})"
     if weights and weights[0].device.type != "cpu":
-        found += f".to({weights[0].device.type!r})"
+        calls += f".to({weights[0].device.type!r})"
     if weights and not any(w.requires_grad for w in weights):
-        found += ".requires_grad_(False)"
-    return found + ("" if module.training else ".eval()")
+        calls += ".requires_grad_(False)"
+    return calls + ("" if module.training else ".eval()")

@@ -1,4 +1,4 @@
-"""What of a module is reached from some of its names; the rest is taken away."""
+"""Removes the parts of a module that its entry points do not reach."""
 
 from __future__ import annotations
 
@@ -6,29 +6,38 @@ import ast
 import sys
 from collections.abc import Iterable, Iterator
 
-from torchproof.packs.repro.programs.scopes import MODULE, Names, parameters, spelled
+from torchproof.packs.repro.programs.scopes import (
+    MODULE,
+    Names,
+    mentioned_names,
+    parameters,
+)
 
-# What a repro may import: all of it comes with Python or with torch.
+# Packages that a repro may import: they come with Python or with torch.
 AVAILABLE = frozenset(sys.stdlib_module_names) | {"torch", "functorch", "numpy"}
-# A statement of these changes how a program talks, not what it computes.
-_TALK = ("logging.basicConfig", "warnings.filterwarnings", "warnings.simplefilter")
+# Calls that change only what a program logs.
+_LOGGING_SETUP = (
+    "logging.basicConfig",
+    "warnings.filterwarnings",
+    "warnings.simplefilter",
+)
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def shaken(tree: ast.Module, roots: Iterable[str]) -> ast.Module:
-    """The statements and class members that the roots need, without annotations."""
+def shake(tree: ast.Module, roots: Iterable[str]) -> ast.Module:
+    """Keeps the statements and methods that the roots need; drops annotations."""
     tree = without_annotations(tree)
-    tree.body = [node for node in tree.body if not _is_for_others(node)]
-    wanted = set(roots)
+    tree.body = [node for node in tree.body if not _is_irrelevant(node)]
+    needed = set(roots)
     while True:
-        _keep(tree, wanted)
-        if not _drop_members(tree):
+        _keep_reachable(tree, needed)
+        if not _drop_unused_methods(tree):
             return tree
 
 
-def foreign(tree: ast.Module) -> list[str]:
-    """The packages that a module imports and that a repro must do without."""
-    found = set()
+def foreign_packages(tree: ast.Module) -> list[str]:
+    """Returns the imported packages that a repro cannot rely on."""
+    packages = set()
     guarded = {
         id(inner)
         for node in ast.walk(tree)
@@ -37,54 +46,48 @@ def foreign(tree: ast.Module) -> list[str]:
         for inner in ast.walk(statement)
     }
     for node in ast.walk(tree):
-        if id(node) in guarded:  # `except ImportError` says what is done without it
+        if id(node) in guarded:  # the program works without an optional import
             continue
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or ".").partition(".")[0])
-    return sorted(found - AVAILABLE)
+            packages.add((node.module or ".").partition(".")[0])
+    return sorted(packages - AVAILABLE)
 
 
-def _keep(tree: ast.Module, roots: set[str]) -> None:
-    """Leaves what the roots reach, and what has an effect on nothing else."""
+def _keep_reachable(tree: ast.Module, roots: set[str]) -> None:
+    """Keeps what the roots reach, and statements with effects on that alone."""
     uses = _uses(tree)
-    kept = set(roots)
-    left = list(tree.body)
-    chosen: set[int] = set()
+    names = set(roots)
+    body = list(tree.body)
+    reachable: set[int] = set()
     while True:
         reached = [
             node
-            for node in left
-            if id(node) not in chosen and _is_reached(node, kept, uses)
+            for node in body
+            if id(node) not in reachable and uses[id(node)][0] & names
         ]
         if not reached:
             break
         for node in reached:
-            chosen.add(id(node))
-            kept |= uses[id(node)][1]
-    defined = set().union(*(uses[i][0] for i in chosen)) if chosen else set()
-    for node in left:
+            reachable.add(id(node))
+            names |= uses[id(node)][1]
+    defined = set().union(*(uses[i][0] for i in reachable)) if reachable else set()
+    for node in body:
         bound, used = uses[id(node)]
-        if not bound and used <= defined | kept:
-            chosen.add(id(node))
-    for node in left:  # what those need of imports
-        if id(node) in chosen:
-            kept |= uses[id(node)][1]
+        if not bound and used <= defined | names:
+            reachable.add(id(node))
+    for node in body:  # the imports that those statements need
+        if id(node) in reachable:
+            names |= uses[id(node)][1]
     tree.body = [
         node
-        for node in left
-        if id(node) in chosen or (_is_import(node) and uses[id(node)][0] & kept)
+        for node in body
+        if id(node) in reachable or (_is_import(node) and uses[id(node)][0] & names)
     ]
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            node.names = [a for a in node.names if _bound_by(a) in kept]
-
-
-def _is_reached(
-    node: ast.stmt, kept: set[str], uses: dict[int, tuple[set[str], set[str]]]
-) -> bool:
-    return bool(uses[id(node)][0] & kept)
+            node.names = [a for a in node.names if _bound_by(a) in names]
 
 
 def _is_import(node: ast.stmt) -> bool:
@@ -96,57 +99,57 @@ def _bound_by(alias: ast.alias) -> str:
 
 
 def _uses(tree: ast.Module) -> dict[int, tuple[set[str], set[str]]]:
-    """Of each statement: the globals it binds, and those it spells."""
+    """Returns for each statement the globals that it binds and those that it uses."""
     names = Names(tree)
     owner: dict[int, int] = {
         id(inner): id(node) for node in tree.body for inner in ast.walk(node)
     }
-    found: dict[int, tuple[set[str], set[str]]] = {
+    uses: dict[int, tuple[set[str], set[str]]] = {
         id(node): (set(), set()) for node in tree.body
     }
-    for spelling in names.spellings:
-        binding = names.binding(spelling)
+    for occurrence in names.occurrences:
+        binding = names.binding(occurrence)
         if binding is None or binding.scope != MODULE:
             continue
-        bound, used = found[owner[id(spelling.node)]]
+        bound, used = uses[owner[id(occurrence.node)]]
         used.add(binding.name)
-        if spelling.scope.number == MODULE and not _is_read(spelling.node):
+        if occurrence.scope.number == MODULE and not _is_read(occurrence.node):
             bound.add(binding.name)
-    return found
+    return uses
 
 
 def _is_read(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
 
 
-def _drop_members(tree: ast.Module) -> bool:
-    """Methods that nothing spells; whether there were any."""
+def _drop_unused_methods(tree: ast.Module) -> bool:
+    """Removes methods that nothing names; returns whether there were any."""
     dropped = False
-    everything = [name for node in tree.body for name in spelled(node)]
-    spoken = set(everything)
+    mentioned = {name for node in tree.body for name in mentioned_names(node)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
-        kept = [m for m in node.body if not _is_unused(m, spoken)]
+        kept = [m for m in node.body if not _is_unused(m, mentioned)]
         if len(kept) < len(node.body):
-            node.body, dropped = kept or [ast.Pass()], True
+            node.body = kept or [ast.Pass()]
+            dropped = True
     return dropped
 
 
-def _is_unused(member: ast.stmt, spoken: set[str]) -> bool:
-    """Whether a method can go; `forward` and `__call__` are called without a name."""
+def _is_unused(member: ast.stmt, mentioned: set[str]) -> bool:
+    """Whether no code names a method; `forward` and `__call__` need no name."""
     if not isinstance(member, _Definition) or member.name in {"forward", "backward"}:
         return False
     special = member.name.startswith("__") and member.name.endswith("__")
-    return not special and member.name not in spoken and not member.decorator_list
+    return not special and member.name not in mentioned and not member.decorator_list
 
 
-def _is_for_others(node: ast.stmt) -> bool:
-    """What is there for people, type checkers, or a run of the file as a program."""
+def _is_irrelevant(node: ast.stmt) -> bool:
+    """Whether a statement serves readers, type checkers, logging or a main program."""
     if isinstance(node, ast.Expr):
         call = node.value.func if isinstance(node.value, ast.Call) else None
         return isinstance(node.value, ast.Constant) or (
-            call is not None and ast.unparse(call) in _TALK
+            call is not None and ast.unparse(call) in _LOGGING_SETUP
         )
     if isinstance(node, ast.If):
         test = ast.unparse(node.test)
@@ -157,38 +160,39 @@ def _is_for_others(node: ast.stmt) -> bool:
 
 
 def without_annotations(tree: ast.Module) -> ast.Module:
-    """No annotations and docstrings; the fields of a dataclass are of type object."""
-    _Bare().visit(tree)
+    """Removes annotations and docstrings; dataclass fields get the type object."""
+    _AnnotationRemover().visit(tree)
     return ast.fix_missing_locations(tree)
 
 
-class _Bare(ast.NodeTransformer):
+class _AnnotationRemover(ast.NodeTransformer):
     def __init__(self) -> None:
-        self._keeps = False  # inside a class whose annotations are its fields
+        self._in_dataclass = False  # where annotations define the fields
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        before = self._keeps
+        before = self._in_dataclass
         marks = " ".join(map(ast.unparse, (*node.decorator_list, *node.bases)))
-        self._keeps = any(
+        self._in_dataclass = any(
             word in marks for word in ("dataclass", "NamedTuple", "TypedDict", "Output")
         )
         node.bases = [b for b in node.bases if not _is_generic(b)]
         self.generic_visit(node)
-        self._keeps = before
-        return _without_text(node)
+        self._in_dataclass = before
+        return _without_docstring(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        before, self._keeps = self._keeps, False
+        before = self._in_dataclass
+        self._in_dataclass = False
         node.returns = None
         for argument in parameters(node):
             argument.annotation = None
         self.generic_visit(node)
-        self._keeps = before
-        return _without_text(node)
+        self._in_dataclass = before
+        return _without_docstring(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         self.generic_visit(node)
-        if self._keeps:
+        if self._in_dataclass:
             if "ClassVar" not in ast.unparse(node.annotation):
                 node.annotation = ast.Name("object", ast.Load())
             return node
@@ -201,8 +205,8 @@ def _is_generic(base: ast.expr) -> bool:
     return ast.unparse(base).partition("[")[0] in {"Generic", "Protocol"}
 
 
-def _without_text(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
-    """Without a docstring, and never empty."""
+def _without_docstring(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
+    """Removes the docstring; an empty body becomes `pass`."""
     first = node.body[0] if node.body else None
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
         node.body = node.body[1:]
@@ -211,7 +215,7 @@ def _without_text(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
 
 
 def without_dead_stores(tree: ast.Module) -> ast.Module:
-    """No names and attributes that are given a value, in a function, and never read."""
+    """Removes assignments in functions to names and attributes that nothing reads."""
     while True:
         read = set(_read(tree))
         dropped = False
@@ -225,7 +229,7 @@ def without_dead_stores(tree: ast.Module) -> ast.Module:
 
 
 def _read(tree: ast.AST) -> Iterator[str]:
-    """Names and attributes that are read, or that other functions may read."""
+    """Yields names and attributes that are read, or that other functions may read."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
@@ -241,7 +245,7 @@ def _is_dead(node: ast.stmt, read: set[str]) -> bool:
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return False
     target = node.targets[0]
-    if isinstance(target, ast.Attribute):  # of torch's own: what is set may steer it
+    if isinstance(target, ast.Attribute):  # setting one of torch's may configure it
         return f".{target.attr}" not in read and _root(target) not in {"torch", "self"}
     return isinstance(target, ast.Name) and target.id not in read
 

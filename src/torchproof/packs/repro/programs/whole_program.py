@@ -1,4 +1,4 @@
-"""A target's own program as a draft, without importing or running anything of it."""
+"""Extracts a target's program as a candidate without importing or running it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,67 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from torchproof.packs.repro.candidate import Draft
-from torchproof.packs.repro.programs.file_merger import Merged, Unsuitable, merged
+from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.programs.file_merger import Merged, Unsuitable, merge_files
 from torchproof.packs.repro.programs.scopes import MODULE, Binding, Names
-from torchproof.packs.repro.programs.tree_shaking import foreign, shaken, statements
+from torchproof.packs.repro.programs.tree_shaking import (
+    foreign_packages,
+    shake,
+    statements,
+)
 from torchproof.targets import Target, own_file
 
-ABOUT = "source of your own program, cut to what the failure needs"
+ABOUT = "source of your program, cut to the code that the target reaches"
 
 
-def program_draft(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
-    """The program of a factory or a script, or `Unsuitable` with the reason.
+def program_candidate(
+    target: Target, arguments: Mapping[str, Any] | None = None
+) -> Candidate:
+    """Extracts the program of a factory or a script, or raises `Unsuitable`.
 
-    `arguments` are the keywords that the factory is called with.
+    `arguments` are the keyword arguments of the factory.
     """
     path = own_file(target)
     if path is None or target.kind not in {"factory", "workload", "script"}:
-        raise Unsuitable(f"{target.text} has no program that could be cut out")
-    whole = merged(path)
+        raise Unsuitable(f"{target.text} has no source file to extract a program from")
+    whole = merge_files(path)
     if target.kind == "script":
         tree = _script(whole.tree, target)
     else:
         tree = _factory(whole, target, arguments or {})
-    needed = foreign(tree)
+    needed = foreign_packages(tree)
     if needed:
-        raise Unsuitable(f"the program needs {', '.join(needed)}, which is not torch")
-    return drafted(tree, origin=str(path))
+        raise Unsuitable(f"the program needs {', '.join(needed)} in addition to torch")
+    return program_from_tree(tree, origin=str(path))
 
 
-def as_it_is(target: Target, arguments: Mapping[str, Any] | None = None) -> Draft:
-    """The program with its comments, if one file is all of it."""
+def unmodified_program(
+    target: Target, arguments: Mapping[str, Any] | None = None
+) -> Candidate:
+    """Returns the unmodified file if it is the whole program, else the extract."""
     path = own_file(target)
-    draft = program_draft(target, arguments)
+    candidate = program_candidate(target, arguments)
     if path is None or target.kind == "script" or arguments:
-        return draft
+        return candidate
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     local = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    alone = len(merged(path).files) == 1 and target.factory in local
-    if not alone or foreign(tree):
-        return draft
+    is_whole = len(merge_files(path).files) == 1 and target.factory in local
+    if not is_whole or foreign_packages(tree):
+        return candidate
     if target.factory != "make":
         text += f"\n\nmake = {target.factory}\n"
-    return Draft("program", text, "all of your program", draft.size, origin=str(path))
+    return Candidate(
+        "program", text, "all of your program", candidate.size, origin=str(path)
+    )
 
 
-def drafted(tree: ast.Module, origin: str = "", about: str = ABOUT) -> Draft:
-    """A draft of form program of a module."""
+def program_from_tree(
+    tree: ast.Module, origin: str = "", about: str = ABOUT
+) -> Candidate:
+    """Returns a candidate of form "program" for a module."""
     source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-    return Draft("program", source, about, size_of(tree), origin=origin)
+    return Candidate("program", source, about, size_of(tree), origin=origin)
 
 
 def size_of(tree: ast.AST) -> int:
@@ -64,38 +76,40 @@ def size_of(tree: ast.AST) -> int:
 def _factory(whole: Merged, target: Target, arguments: Mapping[str, Any]) -> ast.Module:
     factory = whole.name(target.factory)
     hook = whole.name("before_call") if whole.defines("before_call") else None
-    tree = shaken(whole.tree, {factory, *filter(None, [hook])})
+    tree = shake(whole.tree, {factory, *filter(None, [hook])})
     lines = f"before_call = {hook}\n" if hook not in {None, "before_call"} else ""
-    if not _takes(tree, factory, arguments):
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        factory = _renamed(tree, factory, "build")
-        lines += f"def make():\n    return {factory}({given})\n"
+    if not _set_defaults(tree, factory, arguments):
+        keywords = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        factory = _rename_global(tree, factory, "build")
+        lines += f"def make():\n    return {factory}({keywords})\n"
     elif factory != "make":
-        _renamed(tree, "make", "build")
-        _renamed(tree, factory, "make")
+        _rename_global(tree, "make", "build")
+        _rename_global(tree, factory, "make")
     tree.body += ast.parse(lines).body
     return tree
 
 
-def _takes(tree: ast.Module, factory: str, arguments: Mapping[str, Any]) -> bool:
-    """Whether the arguments could be made the factory's defaults, and were."""
+def _set_defaults(tree: ast.Module, factory: str, arguments: Mapping[str, Any]) -> bool:
+    """Makes the arguments the factory's defaults; returns whether that worked."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and node.name == factory:
             break
     else:
         return not arguments and factory == "make"
-    given, values = node.args, dict(arguments)
-    usual = [None] * (len(given.args) - len(given.defaults)) + [*given.defaults]
-    found: list[ast.expr | None] = []
-    for argument, default in zip(given.args, usual, strict=True):
-        known = argument.arg in values
-        found.append(_literal(values.pop(argument.arg)) if known else default)
-    for place, argument in enumerate(given.kwonlyargs):
-        if argument.arg in values:
-            given.kw_defaults[place] = _literal(values.pop(argument.arg))
-    if values or None in found:
+    parameters = node.args
+    values = dict(arguments)
+    required = len(parameters.args) - len(parameters.defaults)
+    old_defaults = [None] * required + [*parameters.defaults]
+    defaults: list[ast.expr | None] = []
+    for parameter, default in zip(parameters.args, old_defaults, strict=True):
+        has_value = parameter.arg in values
+        defaults.append(_literal(values.pop(parameter.arg)) if has_value else default)
+    for place, parameter in enumerate(parameters.kwonlyargs):
+        if parameter.arg in values:
+            parameters.kw_defaults[place] = _literal(values.pop(parameter.arg))
+    if values or None in defaults:
         return False
-    given.defaults = [default for default in found if default is not None]
+    parameters.defaults = [default for default in defaults if default is not None]
     return True
 
 
@@ -103,34 +117,36 @@ def _literal(value: Any) -> ast.expr:
     return ast.parse(repr(value), mode="eval").body
 
 
-def _renamed(tree: ast.Module, name: str, wanted: str) -> str:
-    """A global under another name that is free; what it is called then."""
+def _rename_global(tree: ast.Module, name: str, new: str) -> str:
+    """Renames a global, and returns the free name that it got."""
     names = Names(tree)
-    while wanted in names.scopes[MODULE].bound:
-        wanted += "_"
-    names.rename(lambda b: wanted if b == Binding(MODULE, name) else None)
-    return wanted
+    while new in names.scopes[MODULE].bound:
+        new += "_"
+    names.rename(lambda b: new if b == Binding(MODULE, name) else None)
+    return new
 
 
 def _script(tree: ast.Module, target: Target) -> ast.Module:
-    """Definitions stay where they are; what the script does becomes a function.
+    """Moves the statements of a script into a function; definitions stay global.
 
-    Its variables stay globals, since that is how the compiler sees them.
+    Its variables stay globals too, because the compiler guards on globals.
     """
     body: list[ast.stmt] = []
     outside: list[ast.stmt] = []
-    tree = shaken(_opened(tree), Names(tree).scopes[MODULE].bound)
-    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    tree = shake(_with_main_block(tree), Names(tree).scopes[MODULE].bound)
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
     for node in tree.body:
-        # A decorator may be `torch.compile`, or need what the script made before it.
-        early = isinstance(node, kept) and not getattr(node, "decorator_list", ())
+        # A decorator may be `torch.compile`, or use a variable of the script.
+        early = isinstance(node, definitions) and not getattr(
+            node, "decorator_list", ()
+        )
         (outside if early else body).append(node)
     names = sorted(
         {
-            spelling.name
+            occurrence.name
             for node in body
-            for spelling in Names(ast.Module([node], [])).spellings
-            if spelling.scope.number == MODULE and not _is_load(spelling.node)
+            for occurrence in Names(ast.Module([node], [])).occurrences
+            if occurrence.scope.number == MODULE and not _is_load(occurrence.node)
         }
     )
     if target.arguments or "sys.argv" in ast.unparse(tree):
@@ -146,8 +162,8 @@ def _script(tree: ast.Module, target: Target) -> ast.Module:
     return ast.Module([*outside, run, *make], [])
 
 
-def _opened(tree: ast.Module) -> ast.Module:
-    """`if __name__ == "__main__":` is what runs."""
+def _with_main_block(tree: ast.Module) -> ast.Module:
+    """Replaces `if __name__ == "__main__":` by its body."""
     body: list[ast.stmt] = []
     for node in tree.body:
         main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)

@@ -1,0 +1,1 @@
+"""Private parts of CUDA graph trees and of CUDA graph capture."""

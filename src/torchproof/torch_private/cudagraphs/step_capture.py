@@ -1,0 +1,147 @@
+"""Private parts of torch that capturing a whole step needs: schemas, limits, frames."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import threading
+from collections.abc import Collection, Iterator
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "recompile limits": (
+        "torch._dynamo.config:recompile_limit",
+        "torch._dynamo.config:accumulated_recompile_limit",
+        "torch._dynamo.config:patch",
+    ),
+    "copies in one launch": ("torch:_foreach_copy_", "torch:_foreach_zero_"),
+    "the compiled call of a module": ("torch.nn:Module._compiled_call_impl",),
+}
+# Operations that mutate arguments without declaring it in their schemas.
+_UNDECLARED = dict.fromkeys(
+    ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
+    ("running_mean", "running_var"),
+)
+_MOST_SHAPES = 256  # for which one function may be compiled
+
+
+@functools.cache
+def mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+    """The positions and names of the arguments that an operation mutates."""
+    undeclared = _UNDECLARED.get(operation.overloadpacket.__name__, ())
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(operation._schema.arguments)
+        if argument.name in undeclared
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    )
+
+
+@torch.no_grad()
+def copy_into(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copies each source into its target, in one launch if they are on one device."""
+    torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
+@torch.no_grad()
+def zero_all(tensors: list[Tensor]) -> None:
+    torch._foreach_zero_(tensors)
+
+
+@contextlib.contextmanager
+def own_workspaces() -> Iterator[None]:
+    """Allocates new cuBLAS workspaces inside, and frees them afterwards.
+
+    So a capture has its workspaces in its own pool. Otherwise a recording would use
+    memory that torch frees whenever it clears the workspaces.
+    """
+    # Only CUDA builds have this function.
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is None:
+        yield
+        return
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+
+
+def end_allocation(device: torch.device, pool: Any) -> None:
+    """Stops allocating from the pool of a capture that failed."""
+    # Only CUDA builds have this function.
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with contextlib.suppress(RuntimeError):
+            end(device.index, pool)
+
+
+def many_shapes() -> contextlib.AbstractContextManager[None]:
+    """Allows one compilation for each shape: each shape is recorded once."""
+    config = importlib.import_module("torch._dynamo.config")
+    return config.patch(
+        recompile_limit=_MOST_SHAPES, accumulated_recompile_limit=16 * _MOST_SHAPES
+    )
+
+
+@contextlib.contextmanager
+def only_frames_of(
+    codes: Collection[CodeType], blocks: Collection[Any]
+) -> Iterator[None]:
+    """Compiles only the frames of these functions, in this thread.
+
+    `blocks` are modules that are compiled separately; their frames are not affected.
+    """
+    thread = threading.get_ident()
+    inside = [0]
+
+    def convert(go_on: Any, request: FrameRequest) -> Any:
+        elsewhere = threading.get_ident() != thread
+        if elsewhere or inside[0] or request.frame.f_code in codes:
+            return go_on()
+        return skip_once()
+
+    with frame_callbacks(convert), contextlib.ExitStack() as stack:
+        for block in blocks:
+            stack.enter_context(_counted(block, inside))
+        yield
+
+
+@contextlib.contextmanager
+def _counted(block: nn.Module, inside: list[int]) -> Iterator[None]:
+    compiled = block._compiled_call_impl
+    assert compiled is not None
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inside[0] += 1
+        try:
+            return compiled(*args, **kwargs)
+        finally:
+            inside[0] -= 1
+
+    with replaced_call(block, call):
+        yield
+
+
+@contextlib.contextmanager
+def replaced_call(module: nn.Module, compiled: Any) -> Iterator[None]:
+    """Makes a call of the module run `compiled`, as after `module.compile()`."""
+    namespace = module.__dict__
+    name = "_compiled_call_impl"
+    had_value = name in namespace
+    before = namespace.get(name)
+    namespace[name] = compiled
+    try:
+        yield
+    finally:
+        if had_value:
+            namespace[name] = before
+        else:
+            del namespace[name]

@@ -1,0 +1,1 @@
+"""Private parts of Dynamo: frames, guards, traced graphs and configuration."""

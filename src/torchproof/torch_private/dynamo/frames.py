@@ -1,0 +1,427 @@
+"""Intercepts each frame that Dynamo is about to compile, for the runtime.
+
+Inside `intercept_conversions(guard)`, torch.compile returns callables that call `guard`
+whenever Dynamo is about to convert a frame: at the first call and at each recompile.
+The guard takes a `Conversion`, which can run in another thread, and returns Dynamo's
+answer for the frame.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import contextvars
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CellType, CodeType, FunctionType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from torchproof.torch_private.dynamo import class_guards, thread_state
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "conversion of frames": (
+        "torch._dynamo.convert_frame:catch_errors_wrapper",
+        "torch._dynamo.convert_frame:compile_lock",
+        "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
+        "torch._dynamo.convert_frame:ConvertFrame.__call__",
+        "torch._dynamo.trace_rules:check",
+        "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
+        "torch._dynamo.types:ConvertFrameReturn.guarded_code",
+        "torch._dynamo.types:FrameExecStrategy",
+        "torch._dynamo.types:FrameAction.SKIP",
+        "torch._dynamo.types:FrameAction.RUN_ONLY",
+        "torch._dynamo.guards:get_guard_fail_reason",
+        "torch._dynamo.guards:DeletedGuardManagerWrapper",
+    ),
+    "switches of the compiler": (
+        "torch._dynamo.config:recompile_limit",
+        "torch._dynamo.config:accumulated_recompile_limit",
+        "torch._dynamo.config:skip_nnmodule_hook_guards",
+        "torch._dynamo.config:assume_static_by_default",
+        "torch._dynamo.config:allow_unspec_int_on_nn_module",
+        "torch._dynamo.config:fail_on_recompile_limit_hit",
+        "torch._dynamo.config:disable",
+        "torch._dynamo.eval_frame:_stance.stance",
+    ),
+    "tracing by export, jit and FX": (
+        "torch.fx._symbolic_trace:is_fx_symbolic_tracing",
+        "torch.compiler:is_exporting",
+    ),
+}
+
+_FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """One frame that Dynamo is about to convert, with its earlier compiled code."""
+
+    frame: Any
+    entry: Any  # the newest compiled code of the frame, or None
+    state: Any
+    callback: Callable[..., Any]
+
+    @property
+    def code(self) -> CodeType:
+        code: CodeType = self.frame.f_code
+        return code
+
+    def is_trivial(self) -> bool:
+        """Whether Dynamo will skip the frame without tracing it."""
+        from torch._dynamo import config, trace_rules
+
+        return bool(config.disable) or trace_rules.check(self.code)
+
+    def run(self) -> Any:
+        """Returns Dynamo's answer; raises the error that prevents tracing the frame.
+
+        Dynamo would swallow the error and skip the function for ever, even if only this
+        call cannot be traced.
+        """
+        _here.swallowed = None
+        with class_guards.record_inlined() as inlined:
+            answer = self.callback(self.frame, self.entry, self.state)
+        if is_compiled_code(answer):
+            class_guards.add_guards(answer.guarded_code.guard_manager, inlined)
+        swallowed: BaseException | None = _here.swallowed
+        if swallowed is not None and not is_compiled_code(answer):
+            raise swallowed
+        return answer
+
+    def with_frame_copy(self) -> Conversion:
+        """The same conversion with a copy of the frame, which outlives the frame."""
+        frame = self.frame
+        fields = {
+            name: getattr(frame, name) for name in _FRAME_FIELDS if hasattr(frame, name)
+        }
+        fields["f_locals"] = dict(frame.f_locals)
+        if hasattr(frame, "closure"):
+            fields["closure"] = frame.closure
+        copy = SimpleNamespace(**fields)
+        return Conversion(
+            frame=copy, entry=self.entry, state=self.state, callback=self.callback
+        )
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The sizes of the tensors among the frame's arguments, by name."""
+        tensors = tensors_of(self.frame.f_locals)
+        return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+    def reason(self) -> str | None:
+        """The guard of the newest compiled code that fails for this frame."""
+        from torch._dynamo.guards import get_guard_fail_reason
+
+        if self.entry is None:
+            return None
+        return get_guard_fail_reason(
+            self.entry.guard_manager,
+            self.entry.code,
+            self.frame.f_locals,
+            self.entry.compile_id,
+            innermost_backend(self.callback),
+            skip_logging=True,
+        )
+
+
+class _GuardedCallback:
+    """Replaces Dynamo's callback by a call of the guard."""
+
+    def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
+        # Dynamo follows this attribute to the backend at each call: a short chain is
+        # faster.
+        self._torchdynamo_orig_backend = innermost_backend(callback)
+        self.hooks = callback.hooks
+        self._callback = callback
+        self._guard = guard
+
+    def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
+        return self._guard(
+            Conversion(frame=frame, entry=entry, state=state, callback=self._callback)
+        )
+
+
+_here = threading.local()
+
+
+class _ErrorRecorder:
+    """Wraps Dynamo's innermost conversion to record errors that its caller swallows."""
+
+    def __init__(self, convert: Any) -> None:
+        self._convert = convert
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._convert, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._convert(*args, **kwargs)
+        except Exception as error:
+            _here.swallowed = error
+            raise
+
+
+_guard: contextvars.ContextVar[Callable[[Conversion], Any] | None] = (
+    contextvars.ContextVar("torchproof_guard", default=None)
+)
+
+
+@contextlib.contextmanager
+def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
+    """Callables that torch.compile returns inside ask `guard` about each frame."""
+    _install()
+    token = _guard.set(guard)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+@functools.cache
+def _install() -> None:
+    """Patches Dynamo for good; only acts inside of `intercept_conversions`."""
+    from torch._dynamo import convert_frame
+
+    original = convert_frame.catch_errors_wrapper
+
+    @functools.wraps(original)
+    def guarded(callback: Any, hooks: Any) -> Any:
+        guard = _guard.get()
+        if guard is None:
+            return original(callback, hooks)
+        callback._inner_convert = _ErrorRecorder(callback._inner_convert)
+        return _GuardedCallback(original(callback, hooks), guard)
+
+    convert_frame.catch_errors_wrapper = guarded
+    os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
+    thread_state.hide_unusable_cuda()  # in case this process was forked before
+    _install_checkpoints()
+
+
+_check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
+    "torchproof_check", default=None
+)
+
+
+@contextlib.contextmanager
+def checkpoints(check: Callable[[], None]) -> Iterator[None]:
+    """Calls `check` between steps of tracing and of graph passes; it may raise."""
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def _install_checkpoints() -> None:
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch.fx import Interpreter
+
+    for owner, name in ((InstructionTranslatorBase, "step"), (Interpreter, "run_node")):
+        setattr(owner, name, _checked(getattr(owner, name)))
+
+
+def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def checked(*args: Any) -> Any:
+        check = _check.get()
+        if check is not None:
+            check()
+        return step(*args)
+
+    return checked
+
+
+def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, or a wrapper with its name that Dynamo does not skip.
+
+    Dynamo has such a wrapper itself, but only one: all wrapped functions share its
+    compiled code and its skips.
+    """
+    from torch._dynamo import trace_rules
+
+    plain = getattr(fn, "__func__", fn)
+    is_function = isinstance(plain, FunctionType)
+    if is_function and not trace_rules.check(fn):
+        return fn
+    # Other callables, such as partials, are not cached: they may hold a model.
+    wrapper = _wrapper_of_function if is_function else _wrapper
+    code, names = wrapper(plain, getattr(fn, "__qualname__", type(fn).__qualname__))
+    return FunctionType(code, names, closure=(CellType(fn),))
+
+
+def _wrapper(plain: Any, name: str) -> tuple[CodeType, dict[str, Any]]:
+    """Code and globals of a wrapper; the methods of many modules share them.
+
+    Dynamo stores compiled code with the code object, and its graphs in the globals.
+    """
+
+    def around(inner: Any) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return inner(*args, **kwargs)
+
+        return call
+
+    code = around(None).__code__
+    code = code.replace(co_name=name.rpartition(".")[2], co_qualname=name)
+    return code, {"__builtins__": builtins, "__name__": __name__}
+
+
+_wrapper_of_function = functools.cache(_wrapper)
+
+
+def refuses_to_be_traced(error: BaseException) -> bool:
+    """Whether a compiled function raised this only because jit or FX traces the call.
+
+    It raises before it runs anything.
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith(
+        ("Detected that you are using FX to", "Detected that you are using torch.jit")
+    )
+
+
+def is_traced_elsewhere() -> bool:
+    """Whether torch.export, torch.jit.trace or FX is tracing the call."""
+    from torch.fx import _symbolic_trace
+
+    compiler: Any = torch.compiler
+    return bool(
+        torch.jit.is_tracing()
+        or compiler.is_exporting()
+        or _symbolic_trace.is_fx_symbolic_tracing()
+    )
+
+
+def why_compile_is_disabled() -> str | None:
+    """The setting that disables Dynamo; None if none does."""
+    from torch._dynamo import config, eval_frame
+
+    if os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        return "TORCHDYNAMO_DISABLE=1 in the environment"
+    if config.disable:
+        if os.environ.get("TORCH_COMPILE_DISABLE") == "1":
+            return "TORCH_COMPILE_DISABLE=1 in the environment"
+        return "torch._dynamo.config.disable is set"
+    stance: str = eval_frame._stance.stance
+    if stance == "force_eager":
+        return 'torch.compiler.set_stance("force_eager") is in force'
+    return None
+
+
+def innermost_backend(callback: Any) -> Any:
+    while hasattr(callback, "_torchdynamo_orig_backend"):
+        callback = callback._torchdynamo_orig_backend
+    return callback
+
+
+# -- answers to Dynamo -----------------------------------------------------------------
+
+
+def eager_once(*, inner: bool) -> Any:
+    """The answer to run this frame in eager mode, this time only.
+
+    With `inner`, frames that it calls may be compiled. Otherwise these only use
+    existing compiled code.
+    """
+    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+    inner_action = FrameAction.DEFAULT if inner else FrameAction.RUN_ONLY
+    return ConvertFrameReturn(
+        frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, inner_action),
+        apply_to_code=False,
+    )
+
+
+def is_compiled_code(answer: Any) -> bool:
+    return getattr(answer, "guarded_code", None) is not None
+
+
+def fits(answer: Any, conversion: Conversion) -> bool:
+    """Whether the guards of code compiled for another call hold for this frame."""
+    return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
+
+
+def invalidate(answer: Any, why: str) -> None:
+    """Makes Dynamo stop using compiled code that it has already stored."""
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+    guards = answer.guarded_code.guard_manager
+    if guards.cache_entry is not None and guards.extra_state is not None:
+        deleted = DeletedGuardManagerWrapper(why)
+        guards.extra_state.invalidate(guards.cache_entry, deleted)
+
+
+def call_directly(answer: Any, names: dict[str, Any]) -> None:
+    """Makes compiled code call its graph, not the wrapper of its first run.
+
+    `names` are the globals of the function, where Dynamo stores graphs.
+    """
+    from torch._dynamo import disable
+
+    for name in answer.guarded_code.code.co_names:
+        value = names.get(name)
+        if not isinstance(value, FunctionType):  # may be the user's object
+            continue
+        first_run = getattr(value, "_torchdynamo_orig_callable", None)
+        if isinstance(first_run, functools.partial) and inspect.isroutine(
+            first_run.func
+        ):
+            names[name] = disable(first_run.func, reason="a compiled graph")
+
+
+# -- the configuration of a conversion -------------------------------------------------
+
+
+@contextlib.contextmanager
+def compiler_switches(*, generalise: bool) -> Iterator[None]:
+    """Sets Dynamo's configuration for a conversion by the runtime.
+
+    Recompile limits are off, because the runtime has its own. Hooks that are added to
+    modules later are guarded.
+    """
+    from torch._dynamo import config, convert_frame
+
+    changed: dict[str, Any] = {
+        "recompile_limit": 1 << 20,
+        "accumulated_recompile_limit": 1 << 20,
+        "fail_on_recompile_limit_hit": False,
+        "skip_nnmodule_hook_guards": False,
+    }
+    if generalise:
+        changed |= {
+            "assume_static_by_default": False,
+            "automatic_dynamic_shapes": True,
+            "allow_unspec_int_on_nn_module": True,
+        }
+    # torch 2.11 has one configuration for all threads. Without the lock, another thread
+    # would save these changes as the original values and restore them.
+    with convert_frame.compile_lock, config.patch(changed):
+        yield
+
+
+def tensors_of(values: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors among a frame's arguments by name, those of *args by index.
+
+    Nested tensors are left out: they have no sizes.
+    """
+    every = dict(values)
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            every |= {f"{name}[{number}]": item for number, item in enumerate(value)}
+        elif type(value) is dict:
+            every |= {str(key): item for key, item in value.items()}
+    tensors = {n: v for n, v in every.items() if isinstance(v, torch.Tensor)}
+    return {name: tensor for name, tensor in tensors.items() if not tensor.is_nested}
+
+
+def describe_code(code: CodeType) -> str:
+    """The name, file and line of a function."""
+    if code.co_filename == __file__:
+        return code.co_qualname  # a wrapper made by `traceable`
+    file = code.co_filename.rpartition("/")[2]
+    return f"{code.co_qualname} ({file}:{code.co_firstlineno})"

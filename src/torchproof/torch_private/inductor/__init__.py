@@ -1,0 +1,1 @@
+"""Private parts of Inductor: backends, code generation, caches and AOTInductor."""

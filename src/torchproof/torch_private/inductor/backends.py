@@ -1,0 +1,201 @@
+"""Backends as torch.compile uses them, with control over each backward graph."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import functools
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchproof.torch_private.dynamo.switches import graph_compiler
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "Inductor's compiler of one graph": (
+        "torch._inductor.compile_fx:compile_fx",
+        "torch._inductor.compile_fx:compile_fx_inner",
+        "torch:_TorchCompileInductorWrapper.apply_options",
+        "torch._inductor.output_code:CompiledFxGraph.current_callable",
+    ),
+    "inputs that a graph mutates": (
+        "torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile",
+        "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.input_info",
+        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_data",
+        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_metadata",
+    ),
+    "Inductor's compile threads": (
+        "torch._inductor.async_compile:AsyncCompile.pool.cache_info",
+    ),
+    "the folder of Inductor's cache": (
+        "torch._inductor.runtime.cache_dir_utils:cache_dir",
+    ),
+    "the CUDA device guard": ("torch._C:_ensureCUDADeviceGuardSet",),
+    "restarts of tracing": ("torch._dynamo.exc:RestartAnalysis",),
+    "backward graphs compiled early": (
+        "torch._functorch.config:force_non_lazy_backward_lowering",
+    ),
+}
+
+_noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
+    "torchproof_noted", default=None
+)
+
+
+Backward = Callable[[Callable[[], Any], Callable[..., Any]], Any]
+
+
+def compiler(arguments: Mapping[str, Any]) -> Callable[[Any, Any, Backward], Any]:
+    """The backend for these arguments of torch.compile.
+
+    It takes a graph, its inputs and a function `backward(compile, eager)`. Inductor
+    calls that function for each backward graph: `compile` compiles the graph, `eager`
+    runs it uncompiled.
+    """
+    backend: Any = graph_compiler(arguments)
+    if (arguments.get("backend") or "inductor") != "inductor":
+        return lambda gm, inputs, backward: backend(gm, inputs)
+
+    def compile_graph(gm: Any, inputs: Any, backward: Backward) -> Any:
+        from torch._inductor import compile_fx
+
+        def inner(graph: Any, example_inputs: Any, **kwargs: Any) -> Any:
+            if not kwargs.get("is_backward"):
+                return compile_fx.compile_fx_inner(graph, example_inputs, **kwargs)
+            eager_graph = copy.deepcopy(graph)  # compiling changes it
+            return backward(
+                lambda: compile_fx.compile_fx_inner(graph, example_inputs, **kwargs),
+                _boxed(eager_graph),
+            )
+
+        return compile_fx.compile_fx(
+            gm, inputs, inner_compile=inner, config_patches=backend.config
+        )
+
+    return compile_graph
+
+
+def before_first_run(
+    compiled: Any,
+    wrap: Callable[[Callable[..., Any]], tuple[Callable[..., Any], Callable[[], Any]]],
+) -> None:
+    """Wraps the first run of a graph that Inductor compiled.
+
+    `wrap` takes the compiled callable. It returns the callable for the first run, and a
+    function that returns the callable for all later runs.
+    """
+    run = getattr(compiled, "current_callable", None)
+    if run is None:
+        return
+    once, afterwards = wrap(run)
+
+    def first(args: Any) -> Any:
+        try:
+            return once(args)
+        finally:
+            compiled.current_callable = afterwards()
+
+    compiled.current_callable = first
+
+
+def _boxed(graph: Any) -> Callable[..., Any]:
+    def run(args: list[Any]) -> Any:
+        inputs = tuple(args)
+        args.clear()  # as compiled code does, to free them early
+        with torch.no_grad():
+            return graph(*inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+@contextlib.contextmanager
+def record_mutated_inputs(inputs: int) -> Iterator[Callable[[], list[int] | None]]:
+    """Yields a function that returns which inputs the graph compiled inside mutates.
+
+    It returns None if they are unknown. A graph from AOTAutograd's cache is covered
+    too. `inputs` is the number of inputs of the graph.
+    """
+    _note_runtime_metadata()
+    noted: list[Any] = []
+    token = _noted.set(noted)
+    try:
+        yield lambda: _changed(noted[-1].input_info, inputs) if noted else None
+    finally:
+        _noted.reset(token)
+
+
+def _changed(noted: Sequence[Any], inputs: int) -> list[int] | None:
+    if len(noted) != inputs:
+        return None  # inputs that share memory were merged, so the numbers differ
+    return [
+        number
+        for number, info in enumerate(noted)
+        if info.mutates_data or info.mutates_metadata
+    ]
+
+
+@functools.cache
+def _note_runtime_metadata() -> None:
+    """Patches AOTAutograd for good; only acts inside of `record_mutated_inputs`."""
+    home = "torch._functorch._aot_autograd.runtime_wrappers"
+    wrappers = importlib.import_module(home)
+    original = wrappers.RuntimeWrapper.post_compile
+
+    @functools.wraps(original)
+    def post_compile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        noted = _noted.get()
+        if noted is not None and "runtime_metadata" in kwargs:
+            noted.append(kwargs["runtime_metadata"])
+        return original(self, *args, **kwargs)
+
+    wrappers.RuntimeWrapper.post_compile = post_compile
+
+
+def is_tracing_restart(error: Exception) -> bool:
+    """Whether the error is Dynamo's request to restart tracing, not a failure."""
+    from torch._dynamo.exc import RestartAnalysis
+
+    return isinstance(error, RestartAnalysis)
+
+
+def backward_ahead() -> Any:
+    """Compiles a backward graph with its forward, not at its first run."""
+    from torch._functorch import config
+
+    return config.patch(force_non_lazy_backward_lowering=True)
+
+
+def pool_threads() -> list[int]:
+    """The ids of the threads in Inductor's compile pool."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    if not AsyncCompile.pool.cache_info().currsize:
+        return []
+    return [thread.ident or 0 for thread in AsyncCompile.pool()._threads]
+
+
+def cache_folder() -> str:
+    """The folder of Inductor's generated code."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return str(cache_dir())
+
+
+def prepare_for_threads(*, inductor: bool) -> None:
+    """Imports the compiler in the thread that creates a model, not in a compile thread.
+
+    There the import would count against the deadline, and an interrupted import leaves
+    modules half loaded.
+    """
+    importlib.import_module("torch._dynamo")
+    if inductor:
+        importlib.import_module("torch._inductor.compile_fx")
+    # Without a device, a CUDA build of torch 2.11 keeps an object of the first thread
+    # that traces, and crashes after that thread has ended.
+    torch._C._ensureCUDADeviceGuardSet()
+    if torch.cuda.is_available():
+        importlib.import_module("torch._inductor.cudagraph_trees")

@@ -1,0 +1,134 @@
+"""Lookups in torch's caches of compiled graphs, and the facts in their keys."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.torch_private.hooks import patched
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "lookups in graph caches": (
+        "torch._inductor.codecache:FxGraphCache.load_with_key",
+        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._lookup",
+        "torch._functorch._aot_autograd.autograd_cache:autograd_cache_key",
+        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache.try_load",
+    ),
+    "cache folders": (
+        "torch._inductor.runtime.cache_dir_utils:cache_dir",
+        "torch._inductor.runtime.cache_dir_utils:default_cache_dir",
+    ),
+}
+
+_GRAPHS = "torch._inductor.codecache"
+_AUTOGRAD = "torch._functorch._aot_autograd.autograd_cache"
+_LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """One lookup in a graph cache.
+
+    `facts` are what the key is made of, each as a hash and a text; AOTAutograd does not
+    report them. If torch does not cache the graph, `key` is None and `why` the reason.
+    """
+
+    cache: str  # "inductor" or "aot_autograd"
+    key: str | None
+    hit: bool
+    facts: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
+    why: str | None = None
+
+
+@contextlib.contextmanager
+def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
+    """Calls `note(lookup)` for each graph lookup in this process, in any thread."""
+    graphs = importlib.import_module(_GRAPHS).FxGraphCache
+    home = importlib.import_module(_AUTOGRAD)
+    load = graphs.load_with_key
+    key_of = home.autograd_cache_key
+    look_up = home.AOTAutogradCache._lookup
+
+    @functools.wraps(load)
+    def load_with_key(
+        key: str, debug_lines: list[str], *args: Any, **kwargs: Any
+    ) -> Any:
+        graph, info = load(key, debug_lines, *args, **kwargs)
+        note(
+            Lookup(
+                cache="inductor",
+                key=key,
+                hit=graph is not None,
+                facts=_facts(debug_lines),
+            )
+        )
+        return graph, info
+
+    @functools.wraps(key_of)
+    def autograd_cache_key(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return key_of(*args, **kwargs)
+        except Exception as error:
+            why = str(error).strip().splitlines()[0][:200] if str(error) else ""
+            note(
+                Lookup(
+                    cache="aot_autograd",
+                    key=None,
+                    hit=False,
+                    why=why or type(error).__name__,
+                )
+            )
+            raise
+
+    @functools.wraps(look_up)
+    def _lookup(key: str, *args: Any, **kwargs: Any) -> Any:
+        entry = look_up(key, *args, **kwargs)
+        note(Lookup(cache="aot_autograd", key=key, hit=entry is not None))
+        return entry
+
+    with (
+        patched(graphs, "load_with_key", staticmethod(load_with_key)),
+        patched(home, "autograd_cache_key", autograd_cache_key),
+        patched(home.AOTAutogradCache, "_lookup", staticmethod(_lookup)),
+    ):
+        yield
+
+
+def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:
+    matches = (_LINE.fullmatch(line) for line in lines)
+    return {each[2]: (each[1], each[3]) for each in matches if each}
+
+
+def current_cache_folder() -> str:
+    """The folder for compiled code in this process; it is not created."""
+    folders = importlib.import_module("torch._inductor.runtime.cache_dir_utils")
+    configured = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return os.path.abspath(configured or folders.default_cache_dir())
+
+
+def caches_are_on() -> bool:
+    """Whether the configuration enables the graph caches."""
+    config = importlib.import_module("torch._inductor.config")
+    return bool(config.fx_graph_cache) and not config.force_disable_caches
+
+
+def nondefault_switches() -> dict[str, str]:
+    """The compiler switches that differ from their defaults, as text.
+
+    Only booleans, numbers and strings are included.
+    """
+    switches: dict[str, str] = {}
+    for name in ("torch._inductor.config", "torch._functorch.config"):
+        config = importlib.import_module(name)
+        for switch, value in config.get_config_copy().items():
+            # Torch does not report a switch that was changed and set back as default.
+            same = config._is_default(switch) or value == config._config[switch].default
+            if not same and isinstance(value, bool | int | float | str):
+                switches[f"{name}.{switch}"] = repr(value)
+    return switches

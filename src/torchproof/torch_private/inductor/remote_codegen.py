@@ -1,0 +1,364 @@
+"""Runs Inductor's code generation in another process, with torch's wire format.
+
+In the parent, `codegen_in_child(send, on_local)` passes each graph to `send` as bytes
+and gets compiled code back as bytes. In the child, `generate` turns the first into the
+second. Only the parent reads and writes the caches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copyreg
+import functools
+import importlib
+import logging
+import os
+import pickle
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchproof.process import forks
+
+PROBES: dict[str, tuple[str, ...]] = {
+    "code generation of a graph": (
+        "torch._inductor.compile_fx:fx_codegen_and_compile",
+        "torch._inductor.compile_fx:_InProcessFxCompile.codegen_and_compile",
+    ),
+    "code generation out of process": (
+        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile._send_to_child",
+        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile._run_in_child",
+        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile.serialize_compile",
+        "torch._inductor.compile_fx_ext:_WireProtocolInput.serialize",
+        "torch._inductor.compile_fx_ext:_WireProtocolPickledInput.deserialize",
+        "torch._inductor.compile_fx_ext:_WireProtocolPickledOutput",
+        "torch.fx._graph_pickler:GraphPickler.dumps",
+        "torch.fx._graph_pickler:Options",
+    ),
+    "graphs that another process cannot compile": (
+        "torch._ops:HigherOrderOperator.cacheable",
+        "torch._inductor.lowering:lowerings",
+        "torch._inductor.config:post_grad_custom_pre_pass",
+        "torch._inductor.config:post_grad_custom_post_pass",
+        "torch._inductor.config:_pre_fusion_custom_pass",
+        "torch._inductor.config:_post_fusion_custom_pass",
+    ),
+    "state of the child process": (
+        "torch._inductor.utils:clear_caches",
+        "torch._inductor.metrics:reset",
+    ),
+}
+
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+# Operators that exist once Inductor is imported. Torch's own list has only the first
+# two. Without prims, graphs with dropout or mixed precision could not be sent.
+# Collectives are not included: they need process groups, which the child does not have.
+_SENT_NAMESPACES = ("aten", "fbgemm", "prims", "inductor", "quantized", "mkldnn")
+
+# Settings with Python code of the user, which torch does not send.
+_USER_CODE = (
+    "post_grad_custom_pre_pass",
+    "post_grad_custom_post_pass",
+    "_pre_fusion_custom_pass",
+    "_post_fusion_custom_pass",
+    "inductor_choices_class",
+)
+
+# The first byte of an answer of the child.
+_GENERATED = b"+"
+_NOT_LOADED = b"?"
+
+
+@dataclass(frozen=True)
+class _Route:
+    send: Callable[[bytes], bytes]
+    on_local: Callable[[str], None]
+
+
+_route: contextvars.ContextVar[_Route | None] = contextvars.ContextVar(
+    "torchproof_codegen_route", default=None
+)
+_installing = forks.lock()
+
+
+class _NotLoaded(Exception):
+    """The child cannot load the graph."""
+
+
+@contextlib.contextmanager
+def codegen_in_child(
+    send: Callable[[bytes], bytes], on_local: Callable[[str], None]
+) -> Iterator[None]:
+    """Generates code through `send`, in this context only.
+
+    Calls `on_local(why)` before a graph that cannot be sent is compiled here.
+    """
+    _install()
+    token = _route.set(_Route(send, on_local))
+    try:
+        yield
+    finally:
+        _route.reset(token)
+
+
+def cache_environment() -> dict[str, str]:
+    """The environment variables for cache folders that are set here."""
+    return {name: os.environ[name] for name in CACHE_VARIABLES if name in os.environ}
+
+
+def prepare() -> None:
+    """Imports what code generation needs, before the first graph arrives."""
+    importlib.import_module("torch._inductor.compile_fx_subproc")
+    importlib.import_module("torch._inductor.inductor_prims")
+    # The parent's whole configuration is set, including deprecated settings.
+    warnings.filterwarnings("ignore", r"torch\._inductor\.config\.\w+ is deprecated")
+
+
+def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
+    """Compiles a graph in the child; returns what `send` has to return."""
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+    for name in CACHE_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(env)
+    importlib.import_module("torch._inductor.utils").clear_caches()
+    importlib.import_module("torch._inductor.metrics").reset()
+    settings, graph = pickle.loads(payload)
+    _apply(settings)
+    try:
+        output = ext._OutOfProcessFxCompile._run_in_child(_input_class()(graph))
+    except _NotLoaded as error:
+        return _NOT_LOADED + str(error).encode()
+    return _GENERATED + output.value
+
+
+@functools.cache
+def _input_class() -> Any:
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+
+    class Input(ext._WireProtocolPickledInput):
+        def deserialize(self) -> Any:
+            try:
+                return super().deserialize()
+            except Exception as error:
+                raise _NotLoaded(f"{type(error).__name__}: {error}") from error
+
+    return Input
+
+
+# Process state that code generation reads, besides Inductor's configuration.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "gradients": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "determinism": (
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+    ),
+    "precision": (lambda: _precision(), lambda value: _set_precision(*value)),
+}
+
+
+def _precision() -> tuple[str, str]:
+    """The matmul precision; torch raises if it was set by the other interface."""
+    try:
+        return "matmul", torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "cuda", torch.backends.cuda.matmul.fp32_precision
+
+
+def _set_precision(interface: str, value: str) -> None:
+    if interface == "matmul":
+        torch.set_float32_matmul_precision(value)
+    else:
+        torch.backends.cuda.matmul.fp32_precision = value
+
+
+def _settings() -> dict[str, Any]:
+    return {name: read() for name, (read, _) in _SETTINGS.items()}
+
+
+def _apply(settings: Mapping[str, Any]) -> None:
+    for name, (read, write) in _SETTINGS.items():
+        if read() != settings[name]:
+            write(settings[name])
+
+
+def _memory_format(name: str) -> torch.memory_format:
+    value: torch.memory_format = getattr(torch, name)
+    return value
+
+
+def _reduced(memory_format: torch.memory_format) -> tuple[Any, tuple[str]]:
+    """Pickles a memory format by its name in torch.
+
+    Otherwise pickle uses the first module that has imported it, which may be the
+    user's, and the child would have to import that module.
+    """
+    return _memory_format, (str(memory_format).rpartition(".")[2],)
+
+
+def _install() -> None:
+    copyreg.pickle(torch.memory_format, _reduced)
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+    with _installing:
+        if hasattr(compile_fx.fx_codegen_and_compile, "torchproof_original"):
+            return
+        compile_fx.fx_codegen_and_compile = _routed(compile_fx.fx_codegen_and_compile)
+        ext._WireProtocolInput.serialize = _with_sent_operators(
+            ext._WireProtocolInput.serialize
+        )
+
+
+def _routed(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def generate_code(
+        gm: Any, example_inputs: Any, inputs_to_check: Any, **kwargs: Any
+    ) -> Any:
+        route = _route.get()
+        if route is None or kwargs.get("aot_mode"):
+            return original(gm, example_inputs, inputs_to_check, **kwargs)
+        child_compile = _compile_class()(route)
+        # torch 2.11 does not have this argument.
+        child_compile.compile_region_name = kwargs.pop("compile_region_name", None)
+        return child_compile.codegen_and_compile(
+            gm, example_inputs, inputs_to_check, kwargs
+        )
+
+    generate_code.torchproof_original = original  # type: ignore[attr-defined]
+    return generate_code
+
+
+def _with_sent_operators(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Serialises with the operators that exist in the child."""
+
+    @functools.wraps(original)
+    def serialise(self: Any) -> Any:
+        if _route.get() is None:
+            return original(self)
+        ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+        pickler = importlib.import_module("torch.fx._graph_pickler")
+        options = pickler.Options(ops_filter=_is_sent)
+        return ext._WireProtocolPickledInput(
+            pickler.GraphPickler.dumps(self, options=options)
+        )
+
+    return serialise
+
+
+def _is_sent(operator: str) -> bool:
+    return operator.split(".")[2] in _SENT_NAMESPACES  # torch.ops.aten.add.Tensor
+
+
+@functools.cache
+def _compile_class() -> Any:
+    ext: Any = importlib.import_module("torch._inductor.compile_fx_ext")
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+
+    class ChildCompile(ext._OutOfProcessFxCompile):
+        def __init__(self, route: _Route) -> None:
+            self._route = route
+
+        def codegen_and_compile(self, *graph: Any) -> Any:
+            try:
+                return super().codegen_and_compile(*graph)
+            except _NotLoaded as error:
+                self._route.on_local(f"the child cannot load it: {error}")
+            local = compile_fx._InProcessFxCompile()
+            local.compile_region_name = self.compile_region_name
+            return local.codegen_and_compile(*graph)
+
+        def serialize_compile(self, gm: Any, *rest: Any) -> Any:
+            why = _why_local(gm)
+            if why is None:
+                with _pickling_errors() as errors:
+                    try:
+                        serialized = super().serialize_compile(gm, *rest)
+                    except Exception as error:
+                        serialized = None
+                        errors.append(error)
+                if serialized is not None:
+                    return serialized
+                why = f"it cannot be pickled: {_last_error(errors)}"
+            self._route.on_local(why)
+            return None
+
+        def _send_to_child(self, pickled_input: Any) -> Any:
+            answer = self._route.send(pickle.dumps((_settings(), pickled_input.value)))
+            if answer.startswith(_NOT_LOADED):
+                raise _NotLoaded(answer[1:].decode())
+            return ext._WireProtocolPickledOutput(answer[1:])
+
+        def _send_to_child_async(self, pickled_input: Any) -> Any:
+            raise NotImplementedError
+
+    return ChildCompile
+
+
+def _why_local(gm: Any) -> str | None:
+    """Why another process cannot generate the code for a graph; None if it can."""
+    config = importlib.import_module("torch._inductor.config")
+    for name in _USER_CODE:
+        if getattr(config, name, None):
+            return f"torch._inductor.config.{name} is set"
+    for module in gm.modules():
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            if node.op == "call_function" and (why := _why_local_target(node.target)):
+                return why
+    return None
+
+
+def _why_local_target(target: Any) -> str | None:
+    lowering = importlib.import_module("torch._inductor.lowering")
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        name = target.name()
+        if name.startswith("triton_kernel_wrapper"):
+            return "a Triton kernel of the user's"
+        # Torch does not pickle the code of a nested compile region.
+        can_be_sent = target.cacheable() and name != "invoke_subgraph"
+        return None if can_be_sent else f"higher-order op {name}"
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target.namespace == "_c10d_functional":
+        return f"collective {target.name()}"
+    if target.namespace not in _SENT_NAMESPACES:
+        return f"custom op {target.name()}"
+    lowered_by = getattr(lowering.lowerings.get(target), "__module__", None) or "torch"
+    if not lowered_by.startswith("torch"):
+        return f"{lowered_by} lowers {target.name()}"
+    return None
+
+
+@contextlib.contextmanager
+def _pickling_errors() -> Iterator[list[BaseException]]:
+    """Collects errors that torch would log with a traceback in this thread."""
+    errors: list[BaseException] = []
+    thread = threading.get_ident()
+
+    def is_other(record: logging.LogRecord) -> bool:
+        if record.thread != thread or not record.exc_info or not record.exc_info[1]:
+            return True
+        errors.append(record.exc_info[1])
+        return False
+
+    log = importlib.import_module("torch._inductor.compile_fx").log
+    log.addFilter(is_other)
+    try:
+        yield errors
+    finally:
+        log.removeFilter(is_other)
+
+
+def _last_error(errors: list[BaseException]) -> str:
+    return f"{type(errors[-1]).__name__}: {errors[-1]}" if errors else "unknown"

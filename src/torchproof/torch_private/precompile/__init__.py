@@ -1,0 +1,1 @@
+"""Compiled calls written to bytes, and installed from bytes without tracing."""
