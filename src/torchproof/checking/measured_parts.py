@@ -175,10 +175,8 @@ class PartsMeasurer:
     def _measured(self, plan: Plan) -> MeasureResult:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
             measured = measure.measure(plan, Path(folder), self.progress)
-        self.collected.environment, self.function = (
-            measured.environment,
-            measured.function,
-        )
+        self.collected.environment = measured.environment
+        self.function = measured.function
         self.collected.interrupted = measured.ending == "interrupted"
         if self.collected.interrupted:
             self.collected.rows += measured.rows

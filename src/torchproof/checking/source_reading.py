@@ -65,7 +65,8 @@ def _after_a_second(progress: Progress) -> Progress:
 
 def read_beside_run(target: Target, observation: Observation) -> Reading:
     """Reads the code that the run compiled or traced, and where it was compiled."""
-    roots, file = _roots(observation), own_file(target)
+    roots = _roots(observation)
+    file = own_file(target)
     files = {absolute(str(file)): None} if file else {}
     called = (place.file for _, place in _wrappers(observation.events))
     files |= {absolute(f): None for f in called if blame.whose(f) == "user"}

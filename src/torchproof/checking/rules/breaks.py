@@ -61,7 +61,9 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         place = place_of(leader.frames)
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
-        yield EventGroup(events, place, facts, count, steps, {"kind": kind})
+        yield EventGroup(
+            events, place, facts, count=count, steps=steps, extra={"kind": kind}
+        )
 
 
 def _own(events: list[Event]) -> list[Event]:
@@ -323,9 +325,9 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     function = event.function
     if function is None:
         return None
-    own = (function.file, original_name(function.function))
+    code_object = (function.file, original_name(function.function))
     above = [(f.file, original_name(f.function)) for f in event.frames]
-    above = above[: above.index(own)] if own in above else above
+    above = above[: above.index(code_object)] if code_object in above else above
     if entry := event.data.get("entry"):
         above.insert(0, (entry.file, original_name(entry.function)))
     line = resumed_at(function.function)
@@ -333,7 +335,7 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     nearest: tuple[int, Event] | None = None
     for cut in reversed(facts.events("graph_break")):
         at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
-        if line is not None and (*own, line) in at:
+        if line is not None and (*code_object, line) in at:
             return place_of(cut.frames).frame
         code = cut.function and (
             cut.function.file,

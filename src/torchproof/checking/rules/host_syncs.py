@@ -25,7 +25,7 @@ class HostSync(Rule):
         for event in facts.events("host_sync"):
             where = place_of(event.frames)
             if where.frame and event.data["calls"] >= _OFTEN and self.wants(event.data):
-                yield EventGroup((event,), where, facts, event.data["count"])
+                yield EventGroup((event,), where, facts, count=event.data["count"])
 
     def severity(self, group: EventGroup) -> Severity:
         """Low if the graph also breaks there: that finding has the fix."""

@@ -130,7 +130,8 @@ def _guarded(group: EventGroup) -> Marks:
 def _before(marks: Marks, group: EventGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    at, place = (marks.call.file, marks.call.line), group.frame
+    at = (marks.call.file, marks.call.line)
+    place = group.frame
     is_place = place is not None and (place.file, place.line) == at
     where = "" if is_place else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"

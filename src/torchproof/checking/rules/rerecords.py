@@ -29,7 +29,7 @@ class Capture(Rule):
 
 
 def _about(event: Event, facts: Facts, count: int) -> EventGroup:
-    return EventGroup((event,), place(event), facts, count)
+    return EventGroup((event,), place(event), facts, count=count)
 
 
 def _recorded(facts: Facts) -> Iterator[Event]:
@@ -232,7 +232,8 @@ class OtherRecording(Capture):
 
 def _again(group: EventGroup) -> Severity:
     """Low if it settles: one or two changes, or more runs since than recordings."""
-    graph, count = group.data, group.count or 0
+    graph = group.data
+    count = group.count or 0
     if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
         return "low"
     storm = count > _MANY_AGAIN or 2 * count >= _runs(graph)
@@ -271,7 +272,7 @@ class PartlyCaptured(Capture):
                 groups.setdefault(where, []).append(event)
         for events in groups.values():
             first = place(events[0])
-            yield EventGroup(tuple(events), first, facts, len(events))
+            yield EventGroup(tuple(events), first, facts, count=len(events))
 
     def message(self, group: EventGroup) -> str:
         at = f"`{group.expression}`" if group.expression else group.function

@@ -224,7 +224,7 @@ def specialisations(facts: Facts) -> Iterator[EventGroup]:
         key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
         if key not in keys:
             keys.add(key)
-            yield EventGroup((event,), place, facts, 1, None)
+            yield EventGroup((event,), place, facts, count=1)
 
 
 def _is_marked(event: Event) -> bool:
@@ -237,7 +237,8 @@ def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
     """Sizes, in the caller's words, that were dynamic until a line fixed them."""
     lines: dict[tuple[str, int], Frame] = {}
     for event in facts.events("specialization"):
-        frame, call = place_of(event.frames).frame, event.data.get("entry_call")
+        frame = place_of(event.frames).frame
+        call = event.data.get("entry_call")
         if frame and call and break_above(event, facts) is None:
             for name, dim in _named(" ".join(event.data["sources"])):
                 lines[call.words(name), int(dim)] = frame

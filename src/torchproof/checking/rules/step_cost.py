@@ -56,7 +56,8 @@ class GuardCost(Speed):
             if share is not None and share > _GUARD_SHARE and cost >= _GUARDS_US:
                 yield about(event, facts, cost_us=cost, share=share, what="guards")
         for event in () if measured else facts.events("timing"):
-            cost, data = event.data.get("overhead_us"), event.data
+            cost = event.data.get("overhead_us")
+            data = event.data
             if cost is None or is_slower(data) or not is_judged(data):
                 continue
             share = cost / (data["compiled_ms"] * 1e3)
@@ -127,7 +128,8 @@ class MoreMemory(Speed):
                 yield about(event, facts, more=more)
 
     def message(self, group: EventGroup) -> str:
-        data, more = group.data, group.extra["more"]
+        data = group.data
+        more = group.extra["more"]
         return (
             f"{named(group)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
             f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
@@ -182,7 +184,8 @@ class ShapeSweep(Speed):
                 yield about(event, facts, again=again, storm=storm)
 
     def message(self, group: EventGroup) -> str:
-        data, again = group.data, group.extra["again"]
+        data = group.data
+        again = group.extra["again"]
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
         seconds = [row["compile_s"] for row in again if row.get("compile_s")]
@@ -193,7 +196,8 @@ class ShapeSweep(Speed):
         )
 
     def cause(self, group: EventGroup) -> str:
-        dimension, storm = group.data["dimension"], group.extra["storm"]
+        dimension = group.data["dimension"]
+        storm = group.extra["storm"]
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:

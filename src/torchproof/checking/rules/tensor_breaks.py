@@ -114,10 +114,8 @@ class TensorBranch(GraphBreak):
         )
 
     def remedy(self, group: EventGroup) -> str:
-        statement, code = (
-            _statement(group),
-            group.frame.code if group.frame else "",
-        )
+        statement = _statement(group)
+        code = group.frame.code if group.frame else ""
         if statement == "assert":
             return (
                 "write the assert so that its condition is the tensor itself (`assert"
