@@ -217,5 +217,5 @@ def _compiled(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         return fn
     if {"backend", "mode", "options"} & set(arguments):
         return torch.compile(fn, **arguments)
-    # No code is generated with any backend, and importing Inductor takes seconds.
+    # No code is generated with any backend, and this one needs no import.
     return torch.compile(fn, backend="eager", **arguments)

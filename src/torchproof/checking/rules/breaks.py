@@ -306,7 +306,7 @@ def _replacement(group: EventGroup) -> str:
 def _skipped_around(group: EventGroup) -> str | None:
     """The break that makes Dynamo skip the function around a comprehension.
 
-    A comprehension is part of its function's graph. Dynamo compiles it on its own only
+    A comprehension is part of its function's graph. Dynamo compiles it separately only
     if the function runs eagerly.
     """
     function = group.first.function

@@ -164,7 +164,7 @@ def _mark(words: str, dim: int | None) -> str:
 
 
 def _stays_static(guard: Guard, group: EventGroup) -> bool:
-    """A size that changed once stays dynamic, unless something forbids it."""
+    """Whether the size recompiled more than once, so torch did not make it dynamic."""
     same = [
         event
         for event in group.facts.events("recompile", "recompile_limit")

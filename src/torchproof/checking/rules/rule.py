@@ -136,7 +136,7 @@ class EventGroup:
         return qualified_name(definition(entry or function))
 
     def _beside(self, function: Frame) -> str:
-        """The nearest readable function that calls, or is called by, generated code."""
+        """The nearest user or library function around generated code."""
         frames = self.first.frames
         inside = [i for i, f in enumerate(frames) if f.file == function.file]
         start = inside[0] if inside else 0
@@ -272,7 +272,7 @@ def shorten(text: str, limit: int = 70) -> str:
 
 
 def sentence(text: str) -> str:
-    """Without capital and full stop, for use inside another sentence."""
+    """The text without its capital and full stop, for use inside another sentence."""
     text = re.sub(r"\.$", "", text.strip())
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
