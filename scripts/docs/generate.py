@@ -56,10 +56,10 @@ def rules_page() -> str:
             "",
             "<!-- Written by scripts/docs/generate.py from the rules' docstrings. -->",
             "",
-            "`torchproof rule CODE` prints the same text. A rule has no fixed",
-            "severity: it depends on the effect of a finding in that run.",
+            "`torchproof rule CODE` prints the same text. Severity follows the",
+            "consequence in the run, so it is not a property of the rule.",
             "",
-            "| code | summary |",
+            "| code | pattern |",
             "|---|---|",
             *table,
             "",
@@ -70,12 +70,13 @@ def rules_page() -> str:
 
 
 def _body(text: str) -> str:
-    """A rule's sections one level down, each code block and heading set apart."""
+    """A rule's sections, with bold titles: as headings they would fill the contents."""
     lines = text.split("\n")[1:]
     spaced: list[str] = []
     for line in lines:
-        spaced.append(f"#{line}" if line.startswith("## ") else line)
-        if line.startswith("## "):
+        title = line.startswith("## ")
+        spaced.append(f"**{line.removeprefix('## ')}**" if title else line)
+        if title:
             spaced.append("")
     return "\n".join(spaced) + "\n"
 

@@ -37,32 +37,32 @@ if TYPE_CHECKING:
     from torchproof.tuning import Objective as Objective
     from torchproof.tuning import TuneOptions as TuneOptions
     from torchproof.tuning import tune as tune
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        "torchproof.checking": ["check"],
-        "torchproof.measure": [
-            "Comparison",
-            "BenchOptions",
-            "Thresholds",
-            "bench_plan",
-            "compare",
-        ],
-        "torchproof.packs": [
-            "DeployOptions",
-            "Made",
-            "ReproOptions",
-            "Unverified",
-            "inspect",
-            "is_pack",
-            "read_key",
-        ],
-        "torchproof.targets": ["Options", "Target", "WORKLOADS", "parse"],
-        "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
-    },
-)
-__all__ += ["bench", "pack"]
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            "torchproof.checking": ["check"],
+            "torchproof.measure": [
+                "Comparison",
+                "BenchOptions",
+                "Thresholds",
+                "bench_plan",
+                "compare",
+            ],
+            "torchproof.packs": [
+                "DeployOptions",
+                "Made",
+                "ReproOptions",
+                "Unverified",
+                "inspect",
+                "is_pack",
+                "read_key",
+            ],
+            "torchproof.targets": ["Options", "Target", "WORKLOADS", "parse"],
+            "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
+        },
+    )
+    __all__ += ["bench", "pack"]
 
 Progress = Callable[[str], None]
 

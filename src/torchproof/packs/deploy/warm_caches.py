@@ -31,8 +31,8 @@ from torchproof.runtime import (
 from torchproof.runtime import contents as contents_module
 from torchproof.runtime import source_hash as code
 from torchproof.strategies import (
-    Given,
     NotApplicable,
+    RecipeSource,
     environment_here,
     fingerprint,
     parse,
@@ -107,7 +107,7 @@ def _runs_without(loaded: Loaded) -> bool:
 def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
     if job["recipe"]:
         chosen = recipe.load(job["recipe"])
-        if why := Given(chosen).adopted(loaded.fn).why_not:
+        if why := RecipeSource(chosen).adopted(loaded.fn).why_not:
             raise UserError(f"{job['recipe']} is not for this target: {why}")
     else:
         chosen = _made_recipe(loaded, job)

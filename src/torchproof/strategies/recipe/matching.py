@@ -185,12 +185,12 @@ def _of_code(
         changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
         yield Difference(f"code of {name}", code, current.get(name), True, words)
-    for name, code in sorted(current.items()):
+    for name, here in sorted(current.items()):
         # Code that replaces missing code is covered by the difference above.
-        if code is not None and (code in recorded.values() or name in recorded or gone):
+        if here is not None and (here in recorded.values() or name in recorded or gone):
             continue
         words = f"not checked: the code of {name} is unknown"
-        yield Difference(f"code of {name}", recorded.get(name), code, False, words)
+        yield Difference(f"code of {name}", recorded.get(name), here, False, words)
 
 
 def _shown(value: Any) -> str:
