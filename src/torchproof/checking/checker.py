@@ -121,7 +121,7 @@ def check(
             suspected=this_check.suspects,
         )
         findings = (*run.findings, *gone)
-        run = replace(run, findings=findings, baseline=history.in_short(before))
+        run = replace(run, findings=findings, baseline=history.for_comparison(before))
     return store.save(run, save_in)
 
 

@@ -14,7 +14,7 @@ from torchproof.records import SEVERITIES, Finding, Run, UserError, store
 _MOST_READ = 50  # saved runs that `latest` reads at most
 # Options that change the findings of the same code.
 _SAME = ("arguments", "as_written", "compile", "device", "size", "train")
-_Words = tuple[str, str | None, str]
+_Key = tuple[str, str | None, str]
 
 
 def latest(
@@ -35,7 +35,7 @@ def latest(
     return None
 
 
-def in_short(run: Run) -> dict[str, Any]:
+def for_comparison(run: Run) -> dict[str, Any]:
     """The parts of a run that a before-and-after table needs."""
     rows = [row.to_json() for row in run.measurements]
     still_open = Counter(f.severity for f in run.findings if f.status == "open")
@@ -83,23 +83,23 @@ def resolved(
         if looked and _read_alike(finding, before, run) and not suspected(finding):
             gone.append(replace(finding, status="resolved"))
     # Findings that the earlier run did not have, counted by code, file and source line.
-    words = {f.identity: _words(f) for f in run.findings}
-    elsewhere: Counter[_Words] = Counter()
-    for identity in words:
-        elsewhere[words[identity]] += unmatched[identity]
-    return [f for f in gone if not _takes(elsewhere, _words(f))]
+    keys = {f.identity: _without_function(f) for f in run.findings}
+    new_ones: Counter[_Key] = Counter()
+    for identity in keys:
+        new_ones[keys[identity]] += unmatched[identity]
+    return [f for f in gone if not _take_match(new_ones, _without_function(f))]
 
 
-def _words(finding: Finding) -> _Words:
+def _without_function(finding: Finding) -> _Key:
     """The parts of a finding that stay if its function is renamed."""
     return finding.code, finding.file, (finding.source or "").strip()
 
 
-def _takes(unmatched: Counter[_Words], words: _Words) -> bool:
+def _take_match(unmatched: Counter[_Key], key: _Key) -> bool:
     """Whether one is left to match; if so, removes it."""
-    if not words[-1] or not unmatched[words]:
+    if not key[-1] or not unmatched[key]:
         return False
-    unmatched[words] -= 1
+    unmatched[key] -= 1
     return True
 
 

@@ -208,7 +208,7 @@ class GraphBreak(Rule):
         if outer := _skipped_around(group):
             return f"remove the break at {outer}: this break is a consequence of it"
         if group.place.owner == "library" and group.frame is not None:
-            return self.elsewhere(group)
+            return self.library_fix(group)
         advice = self.remedy(group)
         nested = group.data.get("nested") or ""
         if group.extra["kind"] == "skipped_frame":
@@ -229,7 +229,7 @@ class GraphBreak(Rule):
         """A torch setting, as a statement, that keeps the operation in the graph."""
         return ""
 
-    def elsewhere(self, group: EventGroup) -> str:
+    def library_fix(self, group: EventGroup) -> str:
         """The fix for a line in an installed package."""
         assert group.frame is not None
         package = package_of(group.frame.file)

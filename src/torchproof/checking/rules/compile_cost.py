@@ -11,7 +11,7 @@ from typing import Any
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, shorten
-from torchproof.checking.rules.speed import Speed, about, duration, named
+from torchproof.checking.rules.speed import Speed, duration, group_of, named
 from torchproof.records import Event, Frame, Severity, blame, place_of
 
 _REPEATS = 16  # fewer iterations are usually layers or heads
@@ -277,7 +277,7 @@ class LateStart(Speed):
             if full is None or regional is None or not event.data["shared"]:
                 continue
             if full >= _SOONER * regional and full - regional >= _SOONER_S:
-                yield about(event, facts)
+                yield group_of(event, facts)
 
     def message(self, group: EventGroup) -> str:
         data = group.data

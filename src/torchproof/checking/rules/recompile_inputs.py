@@ -11,8 +11,8 @@ from torchproof.checking.rules.recompiles import (
     Marks,
     Recompile,
     call_frame,
+    converted,
     is_marked_at_call,
-    made,
     marks,
     sources_passed_by_library,
     values_seen,
@@ -57,7 +57,7 @@ class SizeChange(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
-            return _at_the_call(group)
+            return _marks_at_call(group)
         if sources := sources_passed_by_library(group):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
@@ -78,7 +78,7 @@ class SizeChange(Recompile):
         )
 
 
-def _at_the_call(group: EventGroup) -> str:
+def _marks_at_call(group: EventGroup) -> str:
     """The statements to write before each call of the compiled function."""
     changing = marks(group)
     if not any(each.sizes for each in changing):  # a trace has no sizes
@@ -214,7 +214,7 @@ class SizeOne(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
-            return _at_the_call(group)
+            return _marks_at_call(group)
         return (
             f"warm up with both sizes before serving: a first call with size"
             f" {guard.dim} of `{guard.source}` >= 2, and one call with size 1; or use"
@@ -342,8 +342,8 @@ class LayoutChange(Recompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"convert `{guard.source}` to one layout before the call:"
-            f" {made(guard, group, '.contiguous()')} (or a fixed memory_format), so"
-            " that its strides are always the same"
+            f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
+            " so that its strides are always the same"
         )
 
 
@@ -378,7 +378,7 @@ class DtypeChange(Recompile):
         name = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {made(guard, group, f'.to({name})')}"
+            f" {converted(guard, group, f'.to({name})')}"
         )
 
 
@@ -407,7 +407,7 @@ class DeviceChange(Recompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {made(guard, group, '.to(device)')}"
+            f" {converted(guard, group, '.to(device)')}"
         )
 
 

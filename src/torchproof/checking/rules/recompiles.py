@@ -49,7 +49,7 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
     """
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("recompile"):
-        event = _understood(event, facts)
+        event = _in_callers_words(event, facts)
         groups.setdefault(_key(event), []).append(event)
     for group in groups.values():
         yield _event_group(tuple(group), facts)
@@ -71,7 +71,7 @@ def limit_groups(facts: Facts) -> Iterator[EventGroup]:
     for event in facts.events("recompile_limit"):
         groups.setdefault(event.function, []).append(event)
     for events in groups.values():
-        group = [_understood(event, facts) for event in events]
+        group = [_in_callers_words(event, facts) for event in events]
         yield EventGroup(tuple(group), _place(group[0]), facts, count=len(group))
 
 
@@ -81,7 +81,7 @@ def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
     return EventGroup(group, _place(group[0]), facts, count=len(group), steps=steps)
 
 
-def _understood(event: Event, facts: Facts) -> Event:
+def _in_callers_words(event: Event, facts: Facts) -> Event:
     """The event with its guard in the caller's words, and the break behind it.
 
     `path` is the argument that the guard checks. `cut` is the graph break without which
@@ -110,7 +110,7 @@ def _is_users(function: Frame | None) -> bool:
     return function is not None and whose(function.file) == "user"
 
 
-def made(guard: Guard, group: EventGroup, change: str) -> str:
+def converted(guard: Guard, group: EventGroup, change: str) -> str:
     """The edit that converts an argument at the call: `x = x.float()`."""
     if group.data.get("fixed", True):
         return f"{guard.source} = {guard.source}{change}"

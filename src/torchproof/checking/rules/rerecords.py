@@ -25,7 +25,7 @@ class Capture(Rule):
     kind = "cudagraph_rerecord"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError(f"{type(self).__name__} does not say what it is about")
+        raise AssertionError(f"{type(self).__name__} does not define what it covers")
 
 
 def _about(event: Event, facts: Facts, count: int) -> EventGroup:
@@ -161,7 +161,7 @@ class MovedInput(Capture):
         )
 
     def severity(self, group: EventGroup) -> Severity:
-        return _again(group)
+        return _rerecord_severity(group)
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for name, frames in list(group.data["uses"].items())[:_SHOWN]:
@@ -224,13 +224,13 @@ class OtherRecording(Capture):
         )
 
     def severity(self, group: EventGroup) -> Severity:
-        return _again(group)
+        return _rerecord_severity(group)
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield _pool(group.data)
 
 
-def _again(group: EventGroup) -> Severity:
+def _rerecord_severity(group: EventGroup) -> Severity:
     """Low if it settles: one or two changes, or more runs since than recordings."""
     graph = group.data
     count = group.count or 0
