@@ -208,7 +208,7 @@ def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
         "class Net(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
     )
     target = parse(str(tmp_path / "net.py"))
-    found = source_reading.alone(target, print)
+    found = source_reading.read_target(target, print)
     places = [
         (Path(s.finding.file or "").name, s.finding.line) for s in found.suspicions
     ]

@@ -155,7 +155,7 @@ def test_in_short_it_has_all_but_the_samples_and_is_json() -> None:
     row = Measurement("full", median_ms=1.5, rounds_ms=((1.0, 2.0),))
     low = replace(BREAK, severity="low")
     meant = replace(BREAK, status="intentional")
-    short = history.in_short(run(BREAK, BREAK, low, meant, measurements=(row,)))
+    short = history.for_comparison(run(BREAK, BREAK, low, meant, measurements=(row,)))
     assert short["findings"] == {"high": 2, "medium": 0, "low": 1}
     assert short["counts"] == {"graph_breaks": 4}
     [kept] = short["measurements"]

@@ -124,7 +124,9 @@ def test_which_targets_are_run_again(
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})
-    _, found = checker._audited(seen, target, Options(), wanted, tell=lambda text: None)
+    _, found = checker._with_audit(
+        seen, target, Options(), wanted, tell=lambda text: None
+    )
     part = found.part([])
     assert part.status == ("skipped" if why else "passed")
     assert (why or "") in part.why
