@@ -26,9 +26,9 @@ COUNTS = {
     "skipped_frames": "skipped frame",
     "cudagraph_skips": "skipped CUDA graph",
 }
-FINDINGS = {
+FINDINGS: dict[str, str] = {
     "findings": "open finding",
-    **{severity: f"open {severity} finding" for severity in SEVERITIES},
+    **{str(severity): f"open {severity} finding" for severity in SEVERITIES},
 }
 LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")
