@@ -12,7 +12,7 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof.checking import checker, source_reading, static
+from torchproof.checking import checker, observed_parts, source_reading, static
 from torchproof.records import store
 from torchproof.records.run import Finding, Part, Run
 from torchproof.targets.options import Options
@@ -62,7 +62,7 @@ def check(
         return checker.check("model.py:make", **given)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checker, "observe", observed)
+    monkeypatch.setattr(observed_parts, "observe", observed)
     return run
 
 
@@ -208,7 +208,7 @@ def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
         "class Net(nn.Module):\n    def forward(self, x):\n        return scale(x)\n"
     )
     target = parse(str(tmp_path / "net.py"))
-    found = source_reading.alone(target, print)
+    found = source_reading.read_target(target, print)
     places = [
         (Path(s.finding.file or "").name, s.finding.line) for s in found.suspicions
     ]

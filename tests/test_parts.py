@@ -10,7 +10,7 @@ import forked_commands
 import pytest
 
 from torchproof import api
-from torchproof.checking.measured_parts import Examination
+from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.records import store
 from torchproof.records.run import Run
 from torchproof.targets.options import Options
@@ -84,9 +84,9 @@ def test_latency_needs_a_first_call_of_the_whole(
 ) -> None:
     from torchproof.records.run import Measurement
 
-    examined = Examination(parse(f"{TARGET}:make"), Options(), print)
+    examined = PartsMeasurer(parse(f"{TARGET}:make"), Options(), print)
     row = {"median_ms": 1.0, "first_call_s": 2.0, **numbers}
-    examined.found.rows = [Measurement("as-written", **row)]
+    examined.collected.rows = [Measurement("as-written", **row)]
     part = examined.run(["latency"]).parts["latency"]
     assert part.status == "skipped" and skipped in part.why
 

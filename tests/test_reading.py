@@ -85,7 +85,7 @@ def test_where_nothing_can_be_read_the_check_cannot_run(
     name = "broken.py" if text else "empty.txt"
     write(folder / "src" / name, text)
     with pytest.raises(UserError, match=r"\bsrc\b"):
-        source_reading.alone(parse("src"), print)
+        source_reading.read_target(parse("src"), print)
 
 
 def test_a_file_that_is_not_understood_is_named_beside_the_others(
@@ -93,7 +93,7 @@ def test_a_file_that_is_not_understood_is_named_beside_the_others(
 ) -> None:
     write(folder / "src" / "a.py", "import torch\ndef broken(:\n")
     write(folder / "src" / "b.py", "import torch\n")
-    found = source_reading.alone(parse("src"), print)
+    found = source_reading.read_target(parse("src"), print)
     part = source_reading.part(found, [])
     assert (part.status, found.files) == ("passed", 2)
     assert part.why.startswith("2 files")
@@ -117,7 +117,7 @@ def test_lines_at_which_tracing_ended_for_good(folder: Path) -> None:
     write(folder / "model.py", "x = 1\n" * 9)
     traced = {"model.py": {"f": (3, 4), "g": (8,)}}
     seen = Observation(events, {}, calls=2, traced=traced)
-    told = source_reading.what_was_seen(seen, {"CG": "lifetimes"})
+    told = source_reading.run_evidence(seen, {"CG": "lifetimes"})
     file = str(folder / "model.py")
     assert told.traced == {file: frozenset({3, 4, 8})}
     assert {line for at, line in told.stopped if at == file} == {4, 5}

@@ -57,9 +57,9 @@ def rules_page() -> str:
             "<!-- Written by scripts/docs/generate.py from the rules' docstrings. -->",
             "",
             "`torchproof rule CODE` prints the same text. Severity follows the",
-            "consequence in the run at hand, so it is not a property of the rule.",
+            "consequence in the run, so it is not a property of the rule.",
             "",
-            "| code | what is found |",
+            "| code | pattern |",
             "|---|---|",
             *table,
             "",
@@ -70,12 +70,13 @@ def rules_page() -> str:
 
 
 def _body(text: str) -> str:
-    """A rule's sections one level down, each code block and heading set apart."""
+    """A rule's sections, with bold titles: as headings they would fill the contents."""
     lines = text.split("\n")[1:]
     spaced: list[str] = []
     for line in lines:
-        spaced.append(f"#{line}" if line.startswith("## ") else line)
-        if line.startswith("## "):
+        title = line.startswith("## ")
+        spaced.append(f"**{line.removeprefix('## ')}**" if title else line)
+        if title:
             spaced.append("")
     return "\n".join(spaced) + "\n"
 

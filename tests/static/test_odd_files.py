@@ -96,7 +96,7 @@ def test_every_file_that_is_not_understood_is_named(
         Path(f"src_{name}.py").write_text("import torch\ndef broken(:")
     Path("fine.py").write_text(READ)
     told: list[str] = []
-    read = source_reading.alone(parse("."), told.append)
+    read = source_reading.read_target(parse("."), told.append)
     whole = source_reading.part(read, []).why + "".join(told)
     assert all(f"src_{name}.py" in whole for name in "abcde")
 

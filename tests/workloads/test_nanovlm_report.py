@@ -71,7 +71,7 @@ def test_they_are_resolved_in_the_cured_one(found: Found) -> None:
         before, after, parts_of=lambda _: ["breaks"], suspected=lambda _: False
     )
     findings = (*after.findings, *gone)
-    after = replace(after, findings=findings, baseline=history.in_short(before))
+    after = replace(after, findings=findings, baseline=history.for_comparison(before))
     text = render(after, "md")
     assert_resolved(text)
     assert re.search(rf"^\|[^|]*\bhigh \| {_high(before)} \| 0 \|", text, re.M)

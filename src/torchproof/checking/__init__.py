@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from torchproof.checking.rules import by_code as by_code
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".budget": ["Budget", "Watch", "compiled_anything"],
-        ".checker": ["check"],
-        ".counts": ["counts_of"],
-        ".rules": ["RULES", "by_code"],
-        ".rules.rule": ["Rule"],
-    },
-    modules=[
-        ".budget",
-        ".rules",
-        ".rules.torch_pages",
-    ],
-)
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".budget": ["Budget", "Watch", "compiled_anything"],
+            ".checker": ["check"],
+            ".counts": ["counts_of"],
+            ".rules": ["RULES", "by_code"],
+            ".rules.rule": ["Rule"],
+        },
+        modules=[
+            ".budget",
+            ".rules",
+            ".rules.torch_pages",
+        ],
+    )

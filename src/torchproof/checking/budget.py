@@ -1,7 +1,7 @@
-"""Compile budgets of tests: what a test compiles is watched in its own process.
+"""Compile budgets of tests: limits on what a test compiles in its own process.
 
-`Watch` observes this process and checks what it saw. `Budget` holds the limits for
-counts and findings, and says in one sentence which of them a run exceeds.
+`Watch` observes the current process and checks what it compiles. `Budget` holds limits
+for counts and findings, and names in one sentence those that a run exceeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchproof.observe import InProcessObserver, is_compiled
 from torchproof.records import SEVERITIES, Run, UserError
 from torchproof.targets import Options, calls
 
-# What a budget may limit, and what one of it is called.
+# The counts that a budget may limit, with the noun for one of them.
 COUNTS = {
     "graph_breaks": "graph break",
     "recompiles": "recompile",
@@ -26,15 +26,17 @@ COUNTS = {
     "skipped_frames": "skipped frame",
     "cudagraph_skips": "skipped CUDA graph",
 }
-FINDINGS = {"findings": "open finding"}
-FINDINGS |= {severity: f"open {severity} finding" for severity in SEVERITIES}
+FINDINGS: dict[str, str] = {
+    "findings": "open finding",
+    **{str(severity): f"open {severity} finding" for severity in SEVERITIES},
+}
 LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits by name, and whether something has to be compiled at all."""
+    """Limits by name, and whether the test must compile something."""
 
     limits: Mapping[str, int] = field(default_factory=dict, hash=False)
     compiled: bool = True
@@ -42,21 +44,25 @@ class Budget:
 
     @classmethod
     def of(cls, marks: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> Budget:
-        """From marks, the nearest one last: it has the last word on what it names."""
-        given: dict[str, Any] = {}
+        """Combines marks, the nearest one last: it overrides the others."""
+        arguments: dict[str, Any] = {}
         for positional, named in marks:
             if positional:
-                raise UserError("compile_budget takes names, as in graph_breaks=0")
-            given |= named
-        for name, value in given.items():
-            _assert_known(name, value)
-        limits = {name: given[name] for name in LIMITS if given.get(name) is not None}
+                raise UserError(
+                    "compile_budget takes keyword arguments only, as in graph_breaks=0"
+                )
+            arguments |= named
+        for name, value in arguments.items():
+            _assert_valid(name, value)
+        limits = {
+            name: arguments[name] for name in LIMITS if arguments.get(name) is not None
+        }
         if not limits:
-            raise UserError("compile_budget limits nothing: try graph_breaks=0")
-        switches = {name: given[name] for name in SWITCHES if name in given}
+            raise UserError("compile_budget has no limit: try graph_breaks=0")
+        switches = {name: arguments[name] for name in SWITCHES if name in arguments}
         if limits.get("graphs") == 0 and switches.get("compiled", True):
             raise UserError(
-                "compile_budget(graphs=0) cannot be kept, since a test that compiles"
+                "compile_budget(graphs=0) always fails, because a test that compiles"
                 " nothing fails: add compiled=False"
             )
         if "cudagraph_skips" in limits:
@@ -64,23 +70,23 @@ class Budget:
         return cls(limits, **switches)
 
     def broken_by(self, run: Run) -> str | None:
-        """What of this budget a run exceeds, in one sentence."""
+        """The limits that a run exceeds, in one sentence; None if it exceeds none."""
         if not compiled_anything(run):
             if not self.compiled:
                 return None
-            return f"{self._said(self.limits)}: nothing was compiled"
-        found = {name: _amount(run, name) for name in self.limits}
-        for name, value in found.items():
+            return f"{self._as_code(self.limits)}: nothing was compiled"
+        amounts = {name: _amount(run, name) for name in self.limits}
+        for name, value in amounts.items():
             if value is None:  # only CUDA graphs can be unknown
-                needed = "it needs a CUDA device, and of a target --effort full"
-                return f"{self._said([name])}: not measured, {needed}"
-        over = [name for name, value in found.items() if value > self.limits[name]]
+                needed = "it needs a CUDA device, and --effort full for a target"
+                return f"{self._as_code([name])}: not measured, {needed}"
+        over = [name for name, value in amounts.items() if value > self.limits[name]]
         if over:
-            told = ", ".join(_counted(found[n], LIMITS[n]) for n in over)
-            return f"{self._said(over)}: {told}"
+            exceeded = ", ".join(_counted(amounts[n], LIMITS[n]) for n in over)
+            return f"{self._as_code(over)}: {exceeded}"
         return None
 
-    def _said(self, names: Iterable[str]) -> str:
+    def _as_code(self, names: Iterable[str]) -> str:
         inside = ", ".join(f"{name}={self.limits[name]}" for name in names)
         return f"compile_budget({inside})"
 
@@ -89,28 +95,28 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _assert_known(name: str, value: Any) -> None:
-    known = (*LIMITS, *SWITCHES)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-        raise UserError(f"compile_budget has no {name}: {hint}")
+def _assert_valid(name: str, value: Any) -> None:
+    names = (*LIMITS, *SWITCHES)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(names)}"
+        raise UserError(f"compile_budget has no argument {name}: {hint}")
     if name in SWITCHES:
         if not isinstance(value, bool):
-            raise UserError(f"compile_budget({name}={value!r}): give True or False")
+            raise UserError(f"compile_budget({name}={value!r}): use True or False")
     elif value is not None and (type(value) is not int or value < 0):
-        raise UserError(f"compile_budget({name}={value!r}): give a whole number, or 0")
+        raise UserError(f"compile_budget({name}={value!r}): use an integer, 0 or more")
 
 
 def _amount(run: Run, name: str) -> Any:
     if name in COUNTS:
         return run.counts[name]
-    mine = [f for f in run.findings if f.status == "open"]
-    return sum(name in ("findings", f.severity) for f in mine)
+    open_findings = [f for f in run.findings if f.status == "open"]
+    return sum(name in ("findings", f.severity) for f in open_findings)
 
 
 def compiled_anything(run: Run) -> bool:
-    """Whether the compiler had something to do, be it that it gave up on it."""
+    """Whether the compiler traced anything, even if it gave up."""
     return bool(run.counts["graphs"] or run.counts["graph_breaks"])
 
 
@@ -118,7 +124,7 @@ def compiled_anything(run: Run) -> bool:
 
 
 class Watch:
-    """Checks what this process compiles from `start` to `stop`."""
+    """Checks what this process compiles between `start` and `stop`."""
 
     def __init__(self, *, generate_code: bool = False) -> None:
         self._observed = InProcessObserver(generate_code=generate_code)
@@ -131,10 +137,10 @@ class Watch:
         self._observed.stop()
 
     def run(self, name: str) -> Run:
-        """What was seen until here, as a run that is not saved."""
-        seen = self._observed.observation(name)
-        findings = source_reading.with_source(rules.check(seen))
-        counts = counts_of(seen, findings)
+        """Everything observed so far, as a run that is not saved."""
+        observation = self._observed.observation(name)
+        findings = source_reading.with_source(rules.check(observation))
+        counts = counts_of(observation, findings)
         skips = self._observed.cudagraph_skips()
         if skips is not None:
             counts["cudagraph_skips"] = skips
@@ -142,13 +148,13 @@ class Watch:
             id="",
             target=name,
             strategy="as-written",
-            environment=seen.environment,
+            environment=observation.environment,
             counts=counts,
             findings=tuple(findings),
         )
 
 
-# -- checking by name or by hand -------------------------------------------------------
+# -- checking a target or a function ---------------------------------------------------
 
 
 def check_target(
@@ -159,7 +165,7 @@ def check_target(
     train: bool = False,
     **arguments: Any,
 ) -> Run:
-    """A target of `torchproof check`, in a process of its own."""
+    """Checks a target of `torchproof check`, in a child process."""
     options = Options(compile=arguments, train=train, quiet=True)
     run = checker.check(target, options, effort=effort, save_in=save_in)
     if run.error or run.ending != "finished":
@@ -169,33 +175,33 @@ def check_target(
 
 def check(
     fn: Callable[..., Any],
-    given: Sequence[Any],
+    inputs: Sequence[Any],
     *,
     name: str,
     train: bool = False,
     **arguments: Any,
 ) -> Run:
-    """Compiles a function, makes the calls, and says what was seen."""
-    _assert_calls(given)
+    """Compiles a function, makes the calls, and checks what was observed."""
+    _assert_calls(inputs)
     watch = Watch()
     try:
         watch.start()
         compiled = _compiled(fn, arguments)
-        for call in given:
+        for call in inputs:
             calls.invoke(compiled, call, train=train)
         return watch.run(name)
     finally:
         watch.stop()
 
 
-def _assert_calls(given: Sequence[Any]) -> None:
-    if not given:
-        raise UserError("there is no call to make: give a list of tuples or dicts")
-    for index, call in enumerate(given):
+def _assert_calls(inputs: Sequence[Any]) -> None:
+    if not inputs:
+        raise UserError("no call to make: pass a list of tuples or dicts")
+    for index, call in enumerate(inputs):
         if not isinstance(call, (tuple, dict)):
             raise UserError(
-                f"call {index} is a {type(call).__name__}; give a tuple of positional"
-                " or a dict of keyword arguments"
+                f"call {index} is a {type(call).__name__}: pass a tuple of positional"
+                " arguments or a dict of keyword arguments"
             )
 
 
@@ -205,10 +211,11 @@ def _compiled(fn: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     if is_compiled(fn):
         if arguments:
             raise UserError(
-                f"it is compiled already: {', '.join(arguments)} is not used"
+                f"the function is already compiled: {', '.join(arguments)} has no"
+                " effect"
             )
         return fn
     if {"backend", "mode", "options"} & set(arguments):
         return torch.compile(fn, **arguments)
-    # No code is generated in any case, and this one needs no import.
+    # No code is generated with any backend, and this one needs no import.
     return torch.compile(fn, backend="eager", **arguments)

@@ -1,4 +1,4 @@
-"""The counts of a run, made from its events and its findings."""
+"""Counts the graphs, breaks and recompiles of a run."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from torchproof.records import Event, Finding, Observation
 
 
 def counts_of(
-    observation: Observation, found: list[Finding] | None = None
+    observation: Observation, findings: list[Finding] | None = None
 ) -> dict[str, int | None]:
     """The counts of a run, from its events and all of its findings."""
     events = observation.events
-    found = rules.check(observation) if found is None else found
+    findings = rules.check(observation) if findings is None else findings
     return {
         "calls": observation.calls,
         "compiled_calls": observation.compiled_calls,
         "graphs": sum(event.kind == "graph" for event in events),
-        "graph_breaks": sum(f.kind in {"graph_break", "skipped_frame"} for f in found),
+        "graph_breaks": sum(
+            f.kind in {"graph_break", "skipped_frame"} for f in findings
+        ),
         "skipped_frames": len({_skipped(event) for event in events} - {None}),
         "recompiles": sum(event.kind == "recompile" for event in events),
-        **audit.skipped("").counts,  # those of part lifetimes
+        **audit.skipped("").counts,  # the counts of part lifetimes
     }
 
 
 def where_seen(
     observation: Observation, every: list[Finding], unseen: bool
 ) -> dict[str, Any]:
-    """What was not observed is None, never 0."""
+    """The counts, or None for each if part breaks did not run: never 0 for unknown."""
     counts = counts_of(observation, every)
     return dict.fromkeys(counts) if unseen else counts
 
 
 def _skipped(event: Event) -> tuple[str, int, str] | None:
-    """The function a frame belonged to that Dynamo gave up on."""
+    """The function of a frame that Dynamo skipped; None for other events."""
     if event.function is None or not (
         event.data.get("skips")
         or (event.kind == "compile_failure" and not event.data.get("raised"))

@@ -1,26 +1,27 @@
-"""The earlier run of a target: which one it is, and what is gone since."""
+"""Finds the previous run of a target, and the findings resolved since."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torchproof.records import SEVERITIES, Finding, Run, UserError, store
 
-_MOST_READ = 50  # saved runs that are looked into for the latest of a target
-# What changes which findings there are, in the same code.
+_MOST_READ = 50  # saved runs that `latest` reads at most
+# Options that change the findings of the same code.
 _SAME = ("arguments", "as_written", "compile", "device", "size", "train")
-_Words = tuple[str, str | None, str]
+_Key = tuple[str, str | None, str]
 
 
-def latest(
-    target: str, name: str, options: Mapping[str, Any], root: Path = store.RUNS
-) -> Run | None:
-    """The latest complete check of a target, run in the same way; None without one."""
+def latest(this: Run, name: str, root: Path = store.RUNS) -> Run | None:
+    """The latest complete check of the same target with the same options, if any.
+
+    `name` is the short name of the target, which is part of the ids of its runs.
+    """
     named = re.compile(rf"\d+-\d+-{re.escape(name)}(-\d+)?")
     folders = [path for path in store.listing(root) if named.fullmatch(path.name)]
     folders.sort(key=lambda path: (path / "run.json").stat().st_mtime, reverse=True)
@@ -28,15 +29,20 @@ def latest(
         try:
             run = store.read(folder / "run.json")
         except UserError:
-            continue  # damaged, or of a newer torchproof
-        alike = all(run.options.get(key) == options.get(key) for key in _SAME)
-        if run.verb == "check" and run.target == target and _complete(run) and alike:
+            continue  # damaged, or written by a newer torchproof
+        alike = all(run.options.get(key) == this.options.get(key) for key in _SAME)
+        if (
+            run.verb == this.verb
+            and run.target == this.target
+            and _complete(run)
+            and alike
+        ):
             return run
     return None
 
 
-def in_short(run: Run) -> dict[str, Any]:
-    """What a table of before and after needs, so that one saved run is enough."""
+def for_comparison(run: Run) -> dict[str, Any]:
+    """The parts of a run that a before-and-after table needs."""
     rows = [row.to_json() for row in run.measurements]
     still_open = Counter(f.severity for f in run.findings if f.status == "open")
     return {
@@ -54,6 +60,19 @@ def in_short(run: Run) -> dict[str, Any]:
     }
 
 
+def with_resolved(
+    run: Run,
+    before: Run,
+    *,
+    parts_of: Callable[[Finding], Iterable[str]],
+    suspected: Callable[[Finding], bool],
+) -> Run:
+    """The run with the findings resolved since `before`, and a summary of `before`."""
+    gone = resolved(before, run, parts_of=parts_of, suspected=suspected)
+    findings = (*run.findings, *gone)
+    return replace(run, findings=findings, baseline=for_comparison(before))
+
+
 def resolved(
     before: Run,
     run: Run,
@@ -61,44 +80,45 @@ def resolved(
     parts_of: Callable[[Finding], Iterable[str]],
     suspected: Callable[[Finding], bool],
 ) -> list[Finding]:
-    """Open findings of the earlier run that this one, which looked, does not have.
+    """Open findings of the earlier run that this run looked for and does not have.
 
-    `parts_of` names the parts of a check that can make a finding; `suspected` says
-    that the code still suggests it, though this run did not show it. Two alike in one
-    function count as two; the same line in a function of another name is not gone.
+    `parts_of` names the parts of a check that can report a finding. `suspected` says
+    that source analysis still suggests the finding, although this run did not show it.
+    Two equal findings in one function count as two. A finding is not resolved if the
+    same line is now in a function of another name.
     """
     if not _complete(run):
         return []
-    left = Counter(f.identity for f in run.findings)
+    unmatched = Counter(f.identity for f in run.findings)
     gone = []
     for finding in before.findings:
         if finding.status != "open":
             continue
-        if left[finding.identity]:
-            left[finding.identity] -= 1
+        if unmatched[finding.identity]:
+            unmatched[finding.identity] -= 1
             continue
         names = [n for n in parts_of(finding) if _done(before, n)]
         looked = bool(names) and all(_done(run, name) for name in names)
         if looked and _read_alike(finding, before, run) and not suspected(finding):
             gone.append(replace(finding, status="resolved"))
-    # What the earlier run did not have; one stands for all of its identity.
-    words = {f.identity: _words(f) for f in run.findings}
-    elsewhere: Counter[_Words] = Counter()
-    for identity in words:
-        elsewhere[words[identity]] += left[identity]
-    return [f for f in gone if not _takes(elsewhere, _words(f))]
+    # Findings that the earlier run did not have, counted by code, file and source line.
+    keys = {f.identity: _without_function(f) for f in run.findings}
+    new_ones: Counter[_Key] = Counter()
+    for identity in keys:
+        new_ones[keys[identity]] += unmatched[identity]
+    return [f for f in gone if not _take_match(new_ones, _without_function(f))]
 
 
-def _words(finding: Finding) -> _Words:
-    """What stays of a finding when its function gets another name."""
+def _without_function(finding: Finding) -> _Key:
+    """The parts of a finding that stay if its function is renamed."""
     return finding.code, finding.file, (finding.source or "").strip()
 
 
-def _takes(left: Counter[_Words], words: _Words) -> bool:
-    """Whether there is one of them left, which then is taken."""
-    if not words[-1] or not left[words]:
+def _take_match(unmatched: Counter[_Key], key: _Key) -> bool:
+    """Whether one is left to match; if so, removes it."""
+    if not key[-1] or not unmatched[key]:
         return False
-    left[words] -= 1
+    unmatched[key] -= 1
     return True
 
 
@@ -111,7 +131,11 @@ def _done(run: Run, part: str) -> bool:
 
 
 def _read_alike(finding: Finding, before: Run, run: Run) -> bool:
-    """Reading alone takes every forward as compiled; beside a run, what it reaches."""
+    """Whether both runs read the source in the same way.
+
+    --effort static treats every forward as compiled; other efforts only what the run
+    reaches.
+    """
     if finding.origin != "static":
         return True
     return len({r.options.get("effort") == "static" for r in (before, run)}) == 1

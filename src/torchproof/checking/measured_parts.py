@@ -1,4 +1,7 @@
-"""The parts of `check` that measure: arms of `bench`, and what they say as events."""
+"""The parts of `check` that measure, and the events they produce.
+
+Each part measures strategies as `bench` does, and turns the numbers into events.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from torchproof.records import Event, Finding, Frame, Measurement, Part, UserErr
 from torchproof.targets import Options, Target, keywords
 
 MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
-# Unlike sizes first, then one between them, and one that is a case of its own.
+# Two different sizes, one between them, and 1, which torch compiles separately.
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
-OF_MEASURED = ("NM", "SP")  # codes of rules about what was measured
+OF_MEASURED = ("NM", "SP")  # codes of the rules for measured values
 # The codes of the rules that each part can trigger.
 CODES = {
     "baseline": ("NM", "SP501", "SP502", "SP511", "SP513", "SP521"),
@@ -25,13 +28,13 @@ CODES = {
     "latency": ("SP512",),
     "guards": ("SP541",),
 }
-_SECONDS = 1.0  # of sampling, an arm
+_SECONDS = 1.0  # of sampling per strategy
 _SWEEP_SECONDS = 0.2
 
 
 @dataclass
-class Found:
-    """What the measuring parts of a check gave, so far."""
+class MeasuredParts:
+    """What the measuring parts of a check have collected so far."""
 
     events: list[Event] = field(default_factory=list)
     rows: list[Measurement] = field(default_factory=list)
@@ -42,31 +45,32 @@ class Found:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, name: str, findings: Iterable[Finding]) -> Part | None:
-        """A part's status: `found` where one of its own findings is open."""
-        done = self.parts.get(name)
-        if done is None or done.status != "passed":
-            return done
-        own = CODES[name]
-        if any(f.status == "open" and f.code.startswith(own) for f in findings):
+        """The status of a part: `found` if one of its own findings is open."""
+        part = self.parts.get(name)
+        if part is None or part.status != "passed":
+            return part
+        codes = CODES[name]
+        if any(f.status == "open" and f.code.startswith(codes) for f in findings):
             return Part("found")
-        return done
+        return part
 
     @property
     def compiled(self) -> Measurement | None:
-        """The strategy under examination, as the baseline measured it."""
-        own = [row for row in self.rows if row.strategy != "eager" and not row.variant]
-        return own[0] if own else None
+        """The measurement of the compiled strategy in part baseline."""
+        rows = [row for row in self.rows if row.strategy != "eager" and not row.variant]
+        return rows[0] if rows else None
 
 
-class Examination:
-    """Measures the parts asked for, one after the other; a part may fail alone."""
+class PartsMeasurer:
+    """Measures the requested parts one after the other; one part may fail alone."""
 
     def __init__(
         self, target: Target, options: Options, progress: Callable[[str], None]
     ) -> None:
-        self.progress, self.options = progress, options
-        self.found = Found()
-        self.function: Frame | None = None  # the target's own
+        self.progress = progress
+        self.options = options
+        self.collected = MeasuredParts()
+        self.function: Frame | None = None  # the target's function
         self.spec = StrategySpec(measure.strategy_named("full", options.compile))
         specs = (StrategySpec(measure.EAGER), self.spec)
         self.plan = Plan(
@@ -83,36 +87,40 @@ class Examination:
             quiet=options.quiet,
         )
 
-    def run(self, parts: Iterable[str]) -> Found:
+    def run(self, parts: Iterable[str]) -> MeasuredParts:
         for name in parts:
-            if self.found.interrupted:
-                self.found.parts[name] = Part("failed", "interrupted")
+            if self.collected.interrupted:
+                self.collected.parts[name] = Part("failed", "interrupted")
                 continue
             try:
                 why = getattr(self, f"_{name}")()
-                self.found.parts[name] = Part("skipped", why) if why else Part("passed")
+                self.collected.parts[name] = (
+                    Part("skipped", why) if why else Part("passed")
+                )
             except (UserError, _Failed) as error:
-                self.found.parts[name] = Part("failed", str(error))
-        return self.found
+                self.collected.parts[name] = Part("failed", str(error))
+        return self.collected
 
-    # -- the parts: each returns why it does not apply, or nothing ------------------
+    # -- the parts: each returns why it does not apply, or None ---------------------
 
     def _baseline(self) -> str | None:
         measured = self._measured(replace(self.plan, diagnoses=True))
-        self.found.rows += measured.rows
-        self.found.events += measured.events
+        self.collected.rows += measured.rows
+        self.collected.events += measured.events
         eager, compiled = measured.rows[0], measured.rows[-1]
         anatomy = measured.anatomy or {"graphs": (), "gaps": (), "overhead_us": None}
-        self.found.gaps = anatomy["gaps"]
+        self.collected.gaps = anatomy["gaps"]
         if compiled.error:
             raise _Failed(f"{compiled.strategy}: {compiled.error}")
-        self._tell("timing", _timing(eager, compiled, anatomy))
+        self._add_event("timing", _timing(eager, compiled, anatomy))
         if compiled.memory and compiled.memory["cuda_allocated"] is not None:
-            self._tell("memory", _memory(eager, compiled))
+            self._add_event("memory", _memory(eager, compiled))
         for graph in anatomy["graphs"]:
             data = {**graph, "eager_ms": eager.median_ms}
             function = Frame(*graph["function"])
-            self.found.events.append(Event("graph_lines", function=function, data=data))
+            self.collected.events.append(
+                Event("graph_lines", function=function, data=data)
+            )
         return None
 
     def _batch(self) -> str | None:
@@ -122,25 +130,25 @@ class Examination:
         return self._sweep("sequence")
 
     def _sweep(self, dimension: str) -> str | None:
-        """The same compiled code met by other shapes, one after the other."""
+        """Runs the same compiled code with other shapes, one after the other."""
         if dimension not in keywords(self.plan.target):
-            return f"the target's factory takes no keyword {dimension!r}"
+            return f"the target's factory has no keyword {dimension!r}"
         shapes = tuple({dimension: value} for value in SWEEPS[dimension])
         specs = tuple(s for s in self.plan.specs if s.strategy.compiles)
         plan = replace(self.plan, specs=specs, shapes=shapes, seconds=_SWEEP_SECONDS)
         rows = self._measured(plan).rows
-        self.found.rows += rows
+        self.collected.rows += rows
         if broken := [row for row in rows if row.error]:
             raise _Failed(f"{dimension}: {broken[0].error}")
-        told = [_shape(dimension, row) for row in rows]
-        self._tell("shape_sweep", {"dimension": dimension, "rows": told})
+        measured = [_shape(dimension, row) for row in rows]
+        self._add_event("shape_sweep", {"dimension": dimension, "rows": measured})
         return None
 
     def _latency(self) -> str | None:
-        """The first call compiled whole against block by block, in the same mode."""
-        full = self.found.compiled
+        """Compares the first calls of full and regional compilation, in one mode."""
+        full = self.collected.compiled
         if full is None or full.first_call_s is None:
-            return "it compares with the first call that part baseline measures"
+            return "it needs the first call that part baseline measures"
         if self.plan.specs == measure.AS_WRITTEN or full.strategy == "as-written":
             return "the target does its own compiling"
         regional = measure.strategy_named("regional", self.options.compile)
@@ -150,36 +158,37 @@ class Examination:
         [row] = self._measured(plan).rows
         if row.verdict == "skipped":
             return row.notes[0]
-        self.found.rows.append(row)
+        self.collected.rows.append(row)
         if row.error:
             raise _Failed(f"regional: {row.error}")
-        self._tell("latency", _latency(full, row))
+        self._add_event("latency", _latency(full, row))
         return None
 
     def _guards(self) -> str | None:
-        row = self.found.compiled
+        row = self.collected.compiled
         if row is None or not row.guards or not row.median_ms:
-            return "no guards were measured in part baseline"
+            return "part baseline measured no guards"
         step_us = row.median_ms * 1e3
-        self._tell("guard_cost", {**row.guards, "step_us": step_us})
+        self._add_event("guard_cost", {**row.guards, "step_us": step_us})
         return None
 
     def _measured(self, plan: Plan) -> MeasureResult:
         with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
             measured = measure.measure(plan, Path(folder), self.progress)
-        self.found.environment, self.function = measured.environment, measured.function
-        self.found.interrupted = measured.ending == "interrupted"
-        if self.found.interrupted:
-            self.found.rows += measured.rows
+        self.collected.environment = measured.environment
+        self.function = measured.function
+        self.collected.interrupted = measured.ending == "interrupted"
+        if self.collected.interrupted:
+            self.collected.rows += measured.rows
             raise _Failed("interrupted")
         return measured
 
-    def _tell(self, kind: str, data: Mapping[str, Any]) -> None:
-        self.found.events.append(Event(kind, function=self.function, data=data))
+    def _add_event(self, kind: str, data: Mapping[str, Any]) -> None:
+        self.collected.events.append(Event(kind, function=self.function, data=data))
 
 
 class _Failed(Exception):
-    """A part that could not be done, in one line."""
+    """A part failed; the message is one line."""
 
 
 def _timing(

@@ -1,6 +1,6 @@
-"""The source of a target: what of it is read, and what that adds to a run.
+"""Reads the source of a target, and adds what it says to a run.
 
-Code of installed packages is read only where it is the target itself.
+Code of installed packages is read only if it is the target itself.
 """
 
 from __future__ import annotations
@@ -8,15 +8,21 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchproof.checking import static
 from torchproof.checking.static.imports import assumed_roots, with_imports
-from torchproof.checking.static.join import RunEvidence, absolute
+from torchproof.checking.static.join import (
+    Joined,
+    RunEvidence,
+    absolute,
+    join,
+    without_run,
+)
 from torchproof.checking.static.source import Source, Unreadable
-from torchproof.checking.static.suspicion import Reading
+from torchproof.checking.static.suspicion import Reading, Suspicion
 from torchproof.records import (
     CompileSite,
     Event,
@@ -26,127 +32,184 @@ from torchproof.records import (
     Part,
     UserError,
     blame,
+    one_line,
 )
 from torchproof.targets import Target, own_file
 
 Progress = Callable[[str], None]
 
 
-# -- what is read ----------------------------------------------------------------------
+# -- reading the source ----------------------------------------------------------------
 
 
-def alone(target: Target, progress: Progress) -> Reading:
-    """The target's source, every `forward` in it taken as compiled.
+@dataclass(frozen=True)
+class JoinedSource:
+    """Findings of a run joined with the source; `failure` says why it was not read."""
 
-    A folder is read file by file, all else as one program.
+    joined: Joined
+    read: Reading = field(default_factory=Reading)
+    failure: Part | None = None
+    interrupted: bool = False
+
+    @functools.cached_property
+    def findings(self) -> list[Finding]:
+        return with_source(self.joined.findings)
+
+    @property
+    def undecided(self) -> Sequence[Suspicion]:
+        return self.joined.undecided
+
+
+def only_read(target: Target, progress: Progress) -> JoinedSource:
+    """The suspicions of a target that is not run."""
+    reading = read_target(target, progress)
+    return JoinedSource(without_run(reading.suspicions), reading)
+
+
+def read_and_join(
+    target: Target,
+    observation: Observation,
+    findings: list[Finding],
+    *,
+    unseen: Mapping[str, str],
+    progress: Progress,
+) -> JoinedSource:
+    """Reads the source of a target that ran; keeps the findings if reading fails."""
+    alone = Joined(tuple(findings))
+    if target.kind == "trace":
+        return JoinedSource(alone, failure=Part("skipped", "a trace has no source"))
+    try:
+        if observation.traced is None:
+            reading = read_target(target, progress)
+        else:
+            reading = read_beside_run(target, observation)
+    except (Exception, KeyboardInterrupt) as error:
+        # Keep what the run gave: it may have taken long.
+        return JoinedSource(
+            alone,
+            failure=Part("failed", one_line(f"{type(error).__name__}: {error}")),
+            interrupted=isinstance(error, KeyboardInterrupt),
+        )
+    evidence = run_evidence(observation, unseen)
+    return JoinedSource(join(reading.suspicions, findings, evidence), reading)
+
+
+def read_target(target: Target, progress: Progress) -> Reading:
+    """Reads the target's source, treating every `forward` in it as compiled.
+
+    Reads a folder file by file, and any other target as one program.
     """
-    own = Path(target.where) if target.kind == "source" else own_file(target)
-    if own is None:
-        raise UserError(f"no Python file of {target.where} is found to read")
+    file = Path(target.where) if target.kind == "source" else own_file(target)
+    if file is None:
+        raise UserError(f"{target.where} has no Python file to read")
     if target.kind == "source":
-        found = static.read([own], progress=_after_a_second(progress))
-        for problem in found.problems[3:]:  # the part names the first ones
+        reading = static.read([file], progress=_after_a_second(progress))
+        for problem in reading.problems[3:]:  # the part's status names the first three
             progress(f"not understood: {problem}")
     else:
-        files = with_imports([own])
-        found = static.read(files, roots=assumed_roots(files))
-        found = replace(found, files=len(files))
-    if found.files <= len(found.problems):
-        why = found.problems[0] if found.problems else "it holds no Python file"
-        raise UserError(f"nothing can be read of {target.text}: {why}")
-    return _shown(found)
+        files = with_imports([file])
+        reading = static.read(files, roots=assumed_roots(files))
+        reading = replace(reading, files=len(files))
+    if reading.files <= len(reading.problems):
+        why = reading.problems[0] if reading.problems else "it has no Python file"
+        raise UserError(f"cannot read {target.text}: {why}")
+    return _shown(reading)
 
 
-def _after_a_second(tell: Progress) -> Progress:
-    """What is done at once is done in silence."""
+def _after_a_second(progress: Progress) -> Progress:
+    """Progress that stays silent for the first second."""
     begun = time.monotonic()
-    return lambda text: tell(text) if time.monotonic() - begun > 1 else None
+    return lambda text: progress(text) if time.monotonic() - begun > 1 else None
 
 
-def beside(target: Target, seen: Observation) -> Reading:
-    """The code that the run compiled or could have, and where it was compiled."""
-    roots, own = _roots(seen), own_file(target)
-    files = {absolute(str(own)): None} if own else {}
-    called = (place.file for _, place in _wrappers(seen.events))
+def read_beside_run(target: Target, observation: Observation) -> Reading:
+    """Reads the code that the run compiled or traced, and where it was compiled."""
+    roots = _roots(observation)
+    file = own_file(target)
+    files = {absolute(str(file)): None} if file else {}
+    called = (place.file for _, place in _wrappers(observation.events))
     files |= {absolute(f): None for f in called if blame.whose(f) == "user"}
     files |= dict.fromkeys(roots)
     paths = [path for path in map(Path, files) if path.is_file()]
     return _shown(static.read(paths, roots=roots))
 
 
-def _roots(seen: Observation) -> dict[str, list[str]]:
+def _roots(observation: Observation) -> dict[str, list[str]]:
     """The user's functions that were compiled or traced, by absolute path."""
-    found: dict[str, dict[str, None]] = {}
-    for each in (seen.compiled, seen.traced or {}):
+    names_in: dict[str, dict[str, None]] = {}
+    for each in (observation.compiled, observation.traced or {}):
         for file, functions in each.items():
             if blame.whose(file) == "user":
-                known = found.setdefault(absolute(file), {})
-                known |= dict.fromkeys(map(blame.plain_name, functions))
-    return {file: list(names) for file, names in found.items()}
+                names = names_in.setdefault(absolute(file), {})
+                names |= dict.fromkeys(map(blame.plain_name, functions))
+    return {file: list(names) for file, names in names_in.items()}
 
 
-def _shown(found: Reading) -> Reading:
-    """With the files as a run names them."""
+def _shown(reading: Reading) -> Reading:
+    """The reading, with paths as a run shows them."""
     suspicions = tuple(
         replace(s, finding=replace(s.finding, file=blame.shown(s.finding.file or "")))
-        for s in found.suspicions
+        for s in reading.suspicions
     )
-    sites = tuple(replace(s, file=blame.shown(s.file)) for s in found.sites)
-    return replace(found, suspicions=suspicions, sites=sites)
+    sites = tuple(replace(s, file=blame.shown(s.file)) for s in reading.sites)
+    return replace(reading, suspicions=suspicions, sites=sites)
 
 
-def part(found: Reading, findings: Iterable[Finding]) -> Part:
+def part(reading: Reading, findings: Iterable[Finding]) -> Part:
     """The status of part static."""
-    count = found.files
-    told = f"{count} file read" if count == 1 else f"{count} files read"
-    if found.problems:
-        more = len(found.problems) - 3
-        listed = [*found.problems[:3], *([f"{more} more"] if more > 0 else [])]
-        told += f", not understood: {'; '.join(listed)}"
+    count = reading.files
+    status = f"{count} file read" if count == 1 else f"{count} files read"
+    if reading.problems:
+        more = len(reading.problems) - 3
+        listed = [*reading.problems[:3], *([f"{more} more"] if more > 0 else [])]
+        status += f", not understood: {'; '.join(listed)}"
     some = any(f.status == "open" and f.origin != "dynamic" for f in findings)
-    return Part("found" if some else "passed", told)
+    return Part("found" if some else "passed", status)
 
 
-# -- what a run can say about source ---------------------------------------------------
+# -- what a run says about the source --------------------------------------------------
 
 
-def what_was_seen(seen: Observation, unseen: Mapping[str, str]) -> RunEvidence:
-    """`unseen`: codes that no part of this check could show, and the part that does."""
+def run_evidence(observation: Observation, unseen: Mapping[str, str]) -> RunEvidence:
+    """What the run traced and where it stopped, to confirm or reject suspicions.
+
+    `unseen` maps codes that no part of this check can show to the part that can.
+    """
     traced = None
-    if seen.traced is not None:
+    if observation.traced is not None:
         traced = {
             absolute(file): frozenset(n for lines in functions.values() for n in lines)
-            for file, functions in seen.traced.items()
+            for file, functions in observation.traced.items()
         }
     stopped = frozenset(
         (absolute(frame.file), frame.line)
-        for event in seen.events
+        for event in observation.events
         if event.kind == "compile_failure" or event.data.get("skips")
         for frame in (*event.frames[-1:], blame.place_of(event.frames).frame)
         if frame is not None
     )
-    return RunEvidence(traced, stopped, seen.calls, unseen)
+    return RunEvidence(traced, stopped, observation.calls, unseen)
 
 
-def configuration(found: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:
-    """Each torch.compile call in the source, with what the run saw of it.
+def configuration(reading: Reading, events: Iterable[Event]) -> tuple[CompileSite, ...]:
+    """Each torch.compile call in the source, with the calls that the run counted.
 
-    Then those that only the run saw: calls in code that was not read.
+    Calls that only the run saw, in code that was not read, come last.
     """
-    sites = list(found.sites)
+    sites = list(reading.sites)
     for event, place in _wrappers(events):
         index = _site_at(sites, place)
         calls = event.data["calls"]
         if index is None:
             sites.append(_only_seen(event, place))
         elif calls is not None:
-            known = sites[index]
-            sites[index] = replace(known, calls=(known.calls or 0) + calls)
+            site = sites[index]
+            sites[index] = replace(site, calls=(site.calls or 0) + calls)
     return tuple(sites)
 
 
 def _wrappers(events: Iterable[Event]) -> Iterator[tuple[Event, Frame]]:
-    """The program's own calls of torch.compile, and where it makes them."""
+    """The torch.compile calls of the program itself, and their places."""
     for event in events:
         if event.kind == "wrapper" and not event.data["by_torchproof"]:
             for frame in reversed(event.frames):
@@ -166,10 +229,10 @@ def _site_at(sites: list[CompileSite], place: Frame) -> int | None:
 
 def _only_seen(event: Event, place: Frame) -> CompileSite:
     names = ("backend", "mode", "dynamic", "fullgraph", "options")
-    given = {k: v for k, v in event.data["arguments"].items() if k in names}
-    for name in ("backend", "mode"):  # a name is a string in the source
-        if re.fullmatch(r"[\w-]+", given.get(name, "")):
-            given[name] = repr(given[name])
+    arguments = {k: v for k, v in event.data["arguments"].items() if k in names}
+    for name in ("backend", "mode"):  # the source has them as strings
+        if re.fullmatch(r"[\w-]+", arguments.get(name, "")):
+            arguments[name] = repr(arguments[name])
     return CompileSite(
         file=blame.shown(place.file),
         line=place.line,
@@ -178,30 +241,30 @@ def _only_seen(event: Event, place: Frame) -> CompileSite:
         subject=event.data["name"],
         calls=event.data["calls"],
         source=blame.source_line(place.file, place.line) or None,
-        **given,
+        **arguments,
     )
 
 
-# -- what source says about findings ---------------------------------------------------
+# -- what the source says about findings -----------------------------------------------
 
 
 def with_source(findings: Iterable[Finding]) -> list[Finding]:
-    """With the lines around each, and `intentional` where a comment says so."""
+    """Findings with their source lines; `intentional` if a comment ignores the code."""
     commented = functools.cache(_commented)
-    found = []
+    annotated = []
     for finding in findings:
         if finding.file and finding.line:
             lines, first = blame.around(finding.file, finding.line)
             finding = replace(finding, context=lines, context_from=first)
             source = commented(finding.file)
-            if source and _is_meant(finding, source):
+            if source and _is_ignored(finding, source):
                 finding = replace(finding, status="intentional")
-        found.append(finding)
-    return found
+        annotated.append(finding)
+    return annotated
 
 
 def _commented(file: str) -> Source | None:
-    """The file, if a comment in it can speak to torchproof."""
+    """The parsed file, if it contains a torchproof comment."""
     text = "".join(blame.lines_of(file))
     if "torchproof:" not in text:
         return None
@@ -211,7 +274,7 @@ def _commented(file: str) -> Source | None:
         return None
 
 
-def _is_meant(finding: Finding, source: Source) -> bool:
+def _is_ignored(finding: Finding, source: Source) -> bool:
     assert finding.line is not None
     first, last = blame.statement(finding.file or "", finding.line)
     return finding.status == "open" and source.ignores(first, last, finding.code)

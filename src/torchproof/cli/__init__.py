@@ -10,10 +10,10 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.cli.verbs import main as main
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".verbs": ["main"],
-    },
-)
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".verbs": ["main"],
+        },
+    )

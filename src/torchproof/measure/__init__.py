@@ -43,46 +43,46 @@ if TYPE_CHECKING:
     from torchproof.measure.strategy_state import StrategyState as StrategyState
     from torchproof.measure.worker_process import WorkerError as WorkerError
     from torchproof.measure.worker_process import WorkerProcess as WorkerProcess
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".bench_plan": ["BenchOptions"],
-        ".comparison": [
-            "Comparison",
-            "PATH_SUFFIXES",
-            "Row",
-            "TIMING_CONDITIONS",
-            "Thresholds",
-            "compare",
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".bench_plan": ["BenchOptions"],
+            ".comparison": [
+                "Comparison",
+                "PATH_SUFFIXES",
+                "Row",
+                "TIMING_CONDITIONS",
+                "Thresholds",
+                "compare",
+            ],
+            ".comparison.decisions": [
+                "Decision",
+                "decision",
+                "name_of",
+                "exclusion_reason",
+            ],
+            ".comparison.metrics": ["Metric", "ratio_text"],
+            ".comparison.ratios": ["side_by_side"],
+            ".session": ["Session"],
+            ".specs": [
+                "AS_WRITTEN",
+                "EAGER",
+                "MeasureResult",
+                "Plan",
+                "StrategySpec",
+                "measure",
+                "strategy_named",
+                "switches",
+            ],
+            ".starts": ["start_record"],
+            ".strategy_state": ["StrategyState"],
+            ".worker_process": ["WorkerError", "WorkerProcess"],
+        },
+        modules=[
+            ".bench_plan",
+            ".comparison",
+            ".numerics",
+            ".rows",
         ],
-        ".comparison.decisions": [
-            "Decision",
-            "decision",
-            "name_of",
-            "exclusion_reason",
-        ],
-        ".comparison.metrics": ["Metric", "ratio_text"],
-        ".comparison.ratios": ["side_by_side"],
-        ".session": ["Session"],
-        ".specs": [
-            "AS_WRITTEN",
-            "EAGER",
-            "MeasureResult",
-            "Plan",
-            "StrategySpec",
-            "measure",
-            "strategy_named",
-            "switches",
-        ],
-        ".starts": ["start_record"],
-        ".strategy_state": ["StrategyState"],
-        ".worker_process": ["WorkerError", "WorkerProcess"],
-    },
-    modules=[
-        ".bench_plan",
-        ".comparison",
-        ".numerics",
-        ".rows",
-    ],
-)
+    )

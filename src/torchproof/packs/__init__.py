@@ -32,35 +32,35 @@ if TYPE_CHECKING:
     from torchproof.runtime import open_pack as open_pack
     from torchproof.runtime import read_key as read_key
     from torchproof.runtime import usable_key as usable_key
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".deploy": ["DeployOptions"],
-        ".inspection": ["Inspection", "inspect"],
-        ".made": ["Made"],
-        ".repro": ["ReproOptions"],
-        ".writing": [
-            "Stage",
-            "archive",
-            "assert_placeable",
-            "folder",
-            "scratch",
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".deploy": ["DeployOptions"],
+            ".inspection": ["Inspection", "inspect"],
+            ".made": ["Made"],
+            ".repro": ["ReproOptions"],
+            ".writing": [
+                "Stage",
+                "archive",
+                "assert_placeable",
+                "folder",
+                "scratch",
+            ],
+            "torchproof.runtime": [
+                "File",
+                "Manifest",
+                "Refused",
+                "Unverified",
+                "assert_trusted",
+                "is_pack",
+                "open_pack",
+                "read_key",
+                "usable_key",
+            ],
+        },
+        modules=[
+            ".deploy",
+            ".repro",
         ],
-        "torchproof.runtime": [
-            "File",
-            "Manifest",
-            "Refused",
-            "Unverified",
-            "assert_trusted",
-            "is_pack",
-            "open_pack",
-            "read_key",
-            "usable_key",
-        ],
-    },
-    modules=[
-        ".deploy",
-        ".repro",
-    ],
-)
+    )

@@ -1,7 +1,7 @@
 """Turns the name of a target into something to run; contains the bundled workloads.
 
-Takes the text of a target and the options of a verb. Returns a `Target`, and in the
-child process the loaded function with its calls. Start with `target.py`.
+In: the text of a target and the options of a verb. Out: a `Target`, and in the child
+process the loaded function with its calls. Start with `target.py`.
 Imports `records`, `process` and `torch_private`.
 """
 
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     from torchproof.targets.target import own_file as own_file
     from torchproof.targets.target import parse as parse
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".calls": ["Answers"],
-        ".introspect": [
-            "called_by_torch",
-            "code_of",
-            "codes_around",
-            "compiler_stack",
-            "forwards",
-            "frame_of",
-            "has_tensor",
-            "name_of",
-            "plain",
-            "stack",
-            "what",
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".calls": ["Answers"],
+            ".introspect": [
+                "called_by_torch",
+                "code_of",
+                "codes_around",
+                "compiler_stack",
+                "forwards",
+                "frame_of",
+                "has_tensor",
+                "name_of",
+                "plain",
+                "stack",
+                "what",
+            ],
+            ".options": ["Options"],
+            ".target": [
+                "Loaded",
+                "Target",
+                "assert_size",
+                "keywords",
+                "own_file",
+                "parse",
+            ],
+            ".workloads": ["WORKLOADS"],
+        },
+        modules=[
+            ".calls",
+            ".script",
         ],
-        ".options": ["Options"],
-        ".target": [
-            "Loaded",
-            "Target",
-            "assert_size",
-            "keywords",
-            "own_file",
-            "parse",
-        ],
-        ".workloads": ["WORKLOADS"],
-    },
-    modules=[
-        ".calls",
-        ".script",
-    ],
-)
+    )

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from torchproof.tuning.objectives import Objective as Objective
     from torchproof.tuning.tuner import TuneOptions as TuneOptions
     from torchproof.tuning.tuner import tune as tune
-
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    {
-        ".objectives": ["Objective"],
-        ".tuner": ["TuneOptions", "tune"],
-    },
-)
+else:
+    __getattr__, __all__ = lazy_exports(
+        __name__,
+        {
+            ".objectives": ["Objective"],
+            ".tuner": ["TuneOptions", "tune"],
+        },
+    )

@@ -35,7 +35,8 @@ def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
     """One group per place and cause."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in facts.events(kind):
-        place, data = _place(event), event.data
+        place = _place(event)
+        data = event.data
         key = (place, data.get("what"), data.get("name"), data.get("layer"))
         groups.setdefault(key, []).append(event)
     for key, group in groups.items():

@@ -61,17 +61,19 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         place = place_of(leader.frames)
         if place.frame is None and leader.function is not None:
             place = place_of((definition(leader.function),))
-        yield EventGroup(events, place, facts, count, steps, {"kind": kind})
+        yield EventGroup(
+            events, place, facts, count=count, steps=steps, extra={"kind": kind}
+        )
 
 
 def _own(events: list[Event]) -> list[Event]:
     """The events of the function that contains the line, else all of them."""
-    own = [
+    same_function = [
         e
         for e in events
         if e.function and _innermost(e) == original_name(e.function.function)
     ]
-    return own or events
+    return same_function or events
 
 
 def _where(event: Event) -> tuple[object, ...]:
@@ -206,7 +208,7 @@ class GraphBreak(Rule):
         if outer := _skipped_around(group):
             return f"remove the break at {outer}: this break is a consequence of it"
         if group.place.owner == "library" and group.frame is not None:
-            return self.elsewhere(group)
+            return self.library_fix(group)
         advice = self.remedy(group)
         nested = group.data.get("nested") or ""
         if group.extra["kind"] == "skipped_frame":
@@ -227,7 +229,7 @@ class GraphBreak(Rule):
         """A torch setting, as a statement, that keeps the operation in the graph."""
         return ""
 
-    def elsewhere(self, group: EventGroup) -> str:
+    def library_fix(self, group: EventGroup) -> str:
         """The fix for a line in an installed package."""
         assert group.frame is not None
         package = package_of(group.frame.file)
@@ -304,7 +306,7 @@ def _replacement(group: EventGroup) -> str:
 def _skipped_around(group: EventGroup) -> str | None:
     """The break that makes Dynamo skip the function around a comprehension.
 
-    A comprehension is part of its function's graph. Dynamo compiles it on its own only
+    A comprehension is part of its function's graph. Dynamo compiles it separately only
     if the function runs eagerly.
     """
     function = group.first.function
@@ -323,9 +325,9 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     function = event.function
     if function is None:
         return None
-    own = (function.file, original_name(function.function))
+    code_object = (function.file, original_name(function.function))
     above = [(f.file, original_name(f.function)) for f in event.frames]
-    above = above[: above.index(own)] if own in above else above
+    above = above[: above.index(code_object)] if code_object in above else above
     if entry := event.data.get("entry"):
         above.insert(0, (entry.file, original_name(entry.function)))
     line = resumed_at(function.function)
@@ -333,7 +335,7 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     nearest: tuple[int, Event] | None = None
     for cut in reversed(facts.events("graph_break")):
         at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
-        if line is not None and (*own, line) in at:
+        if line is not None and (*code_object, line) in at:
             return place_of(cut.frames).frame
         code = cut.function and (
             cut.function.file,

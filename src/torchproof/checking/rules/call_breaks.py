@@ -126,11 +126,11 @@ class OutputCall(GraphBreak):
             f" torch._dynamo.config.ignore_logging_functions.add({call})"
         )
 
-    def elsewhere(self, group: EventGroup) -> str:
+    def library_fix(self, group: EventGroup) -> str:
         module = module_of(group.frame.file) if group.frame else None
         call = re.match(r"[A-Za-z_][\w.]*(?=\()", group.expression)
         if module is None or call is None or call[0].startswith("self."):
-            return super().elsewhere(group)
+            return super().library_fix(group)
         if call[0] == "print":
             return (
                 "before the first call, make Dynamo print after the graph has run:"
@@ -235,7 +235,7 @@ class DisabledCall(GraphBreak):
         )
 
     def status(self, group: EventGroup) -> Status:
-        return _asked_for(group)
+        return _break_status(group)
 
 
 class ExplicitBreak(GraphBreak):
@@ -271,10 +271,10 @@ class ExplicitBreak(GraphBreak):
         return f"remove the graph break at `{group.expression}` if you do not want it"
 
     def status(self, group: EventGroup) -> Status:
-        return _asked_for(group)
+        return _break_status(group)
 
 
-def _asked_for(group: EventGroup) -> Status:
+def _break_status(group: EventGroup) -> Status:
     """The user asked for a break, but not for the whole frame to run eagerly."""
     return "open" if group.extra["kind"] == "skipped_frame" else "intentional"
 

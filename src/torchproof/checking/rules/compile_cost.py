@@ -11,7 +11,7 @@ from typing import Any
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, shorten
-from torchproof.checking.rules.speed import Speed, about, duration, named
+from torchproof.checking.rules.speed import Speed, duration, group_of, named
 from torchproof.records import Event, Frame, Severity, blame, place_of
 
 _REPEATS = 16  # fewer iterations are usually layers or heads
@@ -138,10 +138,11 @@ class UnrolledLoop(Speed):
             loop = max((loop for _, loop in pairs), key=lambda each: each.nodes)
             extra = {"loop": loop, "seconds": sum(e.data["backend_s"] for e in events)}
             place = place_of((frame,))
-            yield EventGroup(events, place, facts, len(events), None, extra)
+            yield EventGroup(events, place, facts, count=len(events), extra=extra)
 
     def message(self, group: EventGroup) -> str:
-        loop, nodes = group.extra["loop"], self._graph(group)["nodes"]
+        loop = group.extra["loop"]
+        nodes = self._graph(group)["nodes"]
         graphs = len(group.events)
         what = "it" if graphs == 1 else f"{graphs} graphs of it"
         return (
@@ -221,7 +222,8 @@ class RepeatedBlocks(Speed):
                     break
 
     def message(self, group: EventGroup) -> str:
-        line, data = group.extra["line"], group.data
+        line = group.extra["line"]
+        data = group.data
         return (
             f"{line['copies']} {line['block']} modules are compiled into one graph of"
             f" {data['nodes']} operations, {line['nodes']} of them from this line;"
@@ -275,7 +277,7 @@ class LateStart(Speed):
             if full is None or regional is None or not event.data["shared"]:
                 continue
             if full >= _SOONER * regional and full - regional >= _SOONER_S:
-                yield about(event, facts)
+                yield group_of(event, facts)
 
     def message(self, group: EventGroup) -> str:
         data = group.data

@@ -41,7 +41,7 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         groups.setdefault((where, reason), []).append(event)
     for events in groups.values():
         runs = sum(event.data["ungraphed"] or 1 for event in events)
-        yield EventGroup(tuple(events), place(events[0]), facts, runs)
+        yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
 
 
 def place(event: Event) -> Place:
@@ -49,8 +49,8 @@ def place(event: Event) -> Place:
 
     If that function is torch's own, as in its modules, the line that called it.
     """
-    own = (definition(event.function),) if event.function else ()
-    for frames in (event.frames, own, event.data.get("site", ())):
+    compiled = (definition(event.function),) if event.function else ()
+    for frames in (event.frames, compiled, event.data.get("site", ())):
         blamed = place_of(frames)
         if blamed.frame is not None:
             break

@@ -25,7 +25,7 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
         count = sum(r[0] for r in runs) if runs else len(group)
         steps = sum(r[1] for r in runs) if runs else None
-        yield EventGroup(tuple(group), place, facts, count, steps)
+        yield EventGroup(tuple(group), place, facts, count=count, steps=steps)
 
 
 def _place(event: Event) -> Place:

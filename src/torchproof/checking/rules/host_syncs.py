@@ -16,16 +16,20 @@ class HostSync(Rule):
 
     kind = "host_sync"
 
-    def wants(self, wait: Mapping[str, Any]) -> bool:
-        raise AssertionError(f"{type(self).__name__} does not say what it is about")
+    def covers(self, wait: Mapping[str, Any]) -> bool:
+        raise AssertionError(f"{type(self).__name__} does not define what it covers")
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         if not facts.events("cudagraph", "cudagraph_skip"):
             return
         for event in facts.events("host_sync"):
             where = place_of(event.frames)
-            if where.frame and event.data["calls"] >= _OFTEN and self.wants(event.data):
-                yield EventGroup((event,), where, facts, event.data["count"])
+            if (
+                where.frame
+                and event.data["calls"] >= _OFTEN
+                and self.covers(event.data)
+            ):
+                yield EventGroup((event,), where, facts, count=event.data["count"])
 
     def severity(self, group: EventGroup) -> Severity:
         """Low if the graph also breaks there: that finding has the fix."""
@@ -73,7 +77,7 @@ class ValueRead(HostSync):
 
     code = "HS901"
 
-    def wants(self, wait: Mapping[str, Any]) -> bool:
+    def covers(self, wait: Mapping[str, Any]) -> bool:
         return bool(wait["inside"] and not wait["explicit"])
 
     def cause(self, group: EventGroup) -> str:
@@ -108,7 +112,7 @@ class ExplicitWait(HostSync):
 
     code = "HS902"
 
-    def wants(self, wait: Mapping[str, Any]) -> bool:
+    def covers(self, wait: Mapping[str, Any]) -> bool:
         return bool(wait["inside"] and wait["explicit"])
 
     def cause(self, group: EventGroup) -> str:
@@ -142,7 +146,7 @@ class WaitBetweenCalls(HostSync):
 
     code = "HS903"
 
-    def wants(self, wait: Mapping[str, Any]) -> bool:
+    def covers(self, wait: Mapping[str, Any]) -> bool:
         return not wait["inside"]
 
     def message(self, group: EventGroup) -> str:

@@ -34,11 +34,11 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
         groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
     for events in groups.values():
         reads = [event for event in events if event.kind == "dead_read"]
-        shown = tuple(reads or events)
-        calls = {event.call for event in shown if event.call is not None}
-        times = sum(event.data["times"] for event in shown)
+        reported = tuple(reads or events)
+        calls = {event.call for event in reported if event.call is not None}
+        times = sum(event.data["times"] for event in reported)
         yield EventGroup(
-            shown, _place(shown[0]), facts, count=times, steps=len(calls) or None
+            reported, _place(reported[0]), facts, count=times, steps=len(calls) or None
         )
 
 
@@ -113,7 +113,7 @@ class OutputRead(LifetimeRule):
         return (
             f"{_holders(group)} {_is(group)} read after the memory was reused"
             + (f", at {reader}" if reader else "")
-            + f": {_by(group)}"
+            + f": {_overwritten_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -175,7 +175,7 @@ class GradientKept(LifetimeRule):
     def message(self, group: EventGroup) -> str:
         return (
             f"{_holders(group)} {_is(group)} used after the memory was reused:"
-            f" {_by(group)}"
+            f" {_overwritten_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -226,7 +226,8 @@ class BackwardTooLate(LifetimeRule):
         what = plural(group.count or 0, "tensor")
         return (
             f"the backward{where} reads {what} that the forward"
-            f" {_produced(group)} saved, after their memory was reused: {_by(group)}"
+            f" {_produced(group)} saved, after their memory was reused:"
+            f" {_overwritten_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -272,7 +273,7 @@ class OutputHeld(LifetimeRule):
     def message(self, group: EventGroup) -> str:
         return (
             f"{_holders(group)} {_is(group)} kept after the memory was reused, and"
-            f" not read in this run: {_by(group)}"
+            f" not read in this run: {_overwritten_by(group)}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -304,12 +305,12 @@ def _keeper(group: EventGroup) -> str:
 
 def _holders(group: EventGroup) -> str:
     names = dict.fromkeys(e.data["holder"] for e in group.events if e.data["holder"])
-    shown = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
-    if not shown:
+    listed = ", ".join(f"`{name}`" for name in list(names)[:_SHOWN])
+    if not listed:
         what = "gradient" if group.data["role"] == "gradient" else "output"
         return plural(group.count or 0, what)
     more = (group.count or 0) - min(len(names), _SHOWN)
-    return shown + (f" and {more} more" if more > 0 else "")
+    return listed + (f" and {more} more" if more > 0 else "")
 
 
 def _produced(group: EventGroup) -> str:
@@ -325,7 +326,7 @@ def _is(group: EventGroup) -> str:
     return "is" if group.count == 1 else "are"
 
 
-def _by(group: EventGroup) -> str:
+def _overwritten_by(group: EventGroup) -> str:
     at = _at(group.data["overwriter"], short=True)
     begins = f"the step that begins at {at}" if at else "the next call"
     return f"{begins} overwrites {'it' if group.count == 1 else 'them'}"

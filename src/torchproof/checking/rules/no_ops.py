@@ -28,7 +28,7 @@ def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
             (where, event.data.get("name") or event.data.get("model")), []
         ).append(event)
     for group in groups.values():
-        yield EventGroup(tuple(group), _site(group[0]), facts, len(group), None)
+        yield EventGroup(tuple(group), _site(group[0]), facts, count=len(group))
 
 
 def _site(event: Event) -> Place:
@@ -129,7 +129,7 @@ class OtherMethod(NoOp):
             ).append(event)
         for group in groups.values():
             count = group[0].data["count"] or len(group)
-            yield EventGroup(tuple(group), _site(group[0]), facts, count, None)
+            yield EventGroup(tuple(group), _site(group[0]), facts, count=count)
 
     def message(self, group: EventGroup) -> str:
         model, method = group.data["model"], group.data["method"]
@@ -178,8 +178,7 @@ class OriginalCalled(NoOp):
                 group.events,
                 group.place,
                 facts,
-                group.data["count"] or group.count,
-                None,
+                count=group.data["count"] or group.count,
             )
 
     def message(self, group: EventGroup) -> str:

@@ -56,8 +56,9 @@ class NothingCompiled(NoOp):
         )
 
     def cause(self, group: EventGroup) -> str:
-        breaks, name = self._breaks(group), group.data["name"]
-        if self._torch_own(group):
+        breaks = self._breaks(group)
+        name = group.data["name"]
+        if self._is_torch_module(group):
             return (
                 f"{name}.forward is torch's own code, which compiling in place does not"
                 " trace"
@@ -76,8 +77,9 @@ class NothingCompiled(NoOp):
         return f"every frame was skipped, first because of: {breaks[0].data['type']}"
 
     def fix(self, group: EventGroup) -> str:
-        breaks, name = self._breaks(group), group.data["name"]
-        if self._torch_own(group):
+        breaks = self._breaks(group)
+        name = group.data["name"]
+        if self._is_torch_module(group):
             return f"use model = torch.compile(model) for a {name}, not model.compile()"
         if not breaks:
             return (
@@ -100,14 +102,14 @@ class NothingCompiled(NoOp):
             )
         return f"fix the break{where} first, then check again: it hides later breaks"
 
-    def _torch_own(self, group: EventGroup) -> bool:
+    def _is_torch_module(self, group: EventGroup) -> bool:
         """Whether it is Module.compile() on a torch.nn class: that compiles nothing."""
         function = group.first.function
-        own = function is not None and whose(function.file) == "torch"
-        return own and bool(group.data["in_place"]) and not self._breaks(group)
+        is_torch = function is not None and whose(function.file) == "torch"
+        return is_torch and bool(group.data["in_place"]) and not self._breaks(group)
 
     def severity(self, group: EventGroup) -> Severity:
-        explained = self._breaks(group) or self._torch_own(group)
+        explained = self._breaks(group) or self._is_torch_module(group)
         return "high" if explained else "medium"
 
     def _breaks(self, group: EventGroup) -> list[Event]:
@@ -136,9 +138,7 @@ class NoCompileCall(NoOp):
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         live = facts.calls is not None
         if live and facts.complete and not facts.events("wrapper"):
-            yield EventGroup(
-                (Event("nothing"),), Place(None, None, None), facts, None, None
-            )
+            yield EventGroup((Event("nothing"),), Place(None, None, None), facts)
 
     def message(self, group: EventGroup) -> str:
         return "the program never calls torch.compile: everything runs eagerly"

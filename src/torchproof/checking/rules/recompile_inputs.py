@@ -11,8 +11,8 @@ from torchproof.checking.rules.recompiles import (
     Marks,
     Recompile,
     call_frame,
+    converted,
     is_marked_at_call,
-    made,
     marks,
     sources_passed_by_library,
     values_seen,
@@ -57,7 +57,7 @@ class SizeChange(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
-            return _at_the_call(group)
+            return _marks_at_call(group)
         if sources := sources_passed_by_library(group):
             return (
                 "before the first call: torch.compiler.config.dynamic_sources ="
@@ -78,7 +78,7 @@ class SizeChange(Recompile):
         )
 
 
-def _at_the_call(group: EventGroup) -> str:
+def _marks_at_call(group: EventGroup) -> str:
     """The statements to write before each call of the compiled function."""
     changing = marks(group)
     if not any(each.sizes for each in changing):  # a trace has no sizes
@@ -123,16 +123,17 @@ def _without(marks: Marks, fixed: Mapping[tuple[str, int], Frame]) -> Marks:
 def _guarded(group: EventGroup) -> Marks:
     guard: Guard = group.data["guard"]
     argument = Argument(guard.source, fixed=group.data["fixed"])
-    seen = (1,) if guard.cause == "size_one" else ()
-    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, seen),))
+    sizes = (1,) if guard.cause == "size_one" else ()
+    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, sizes),))
 
 
 def _before(marks: Marks, group: EventGroup) -> str:
     frame = call_frame(marks.call)
     call = f"`{expression_of(frame)}`" if frame else "the call"
-    at, place = (marks.call.file, marks.call.line), group.frame
-    here = place is not None and (place.file, place.line) == at
-    where = "" if here else f" at {shown_briefly(at[0])}:{at[1]}"
+    at = (marks.call.file, marks.call.line)
+    place = group.frame
+    is_place = place is not None and (place.file, place.line) == at
+    where = "" if is_place else f" at {shown_briefly(at[0])}:{at[1]}"
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
@@ -144,14 +145,14 @@ def _marked(changing: Sequence[Mark]) -> str:
     symbol, unless mark_dynamic says that they vary independently.
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
-    first = [seen[:1] for seen in series]
+    first = [sizes[:1] for sizes in series]
     statements = []
-    for argument, dim, seen in changing:
-        if {0, 1} & set(seen):
-            same = f'shape_id="s{series.index(seen)}"'
+    for argument, dim, sizes in changing:
+        if {0, 1} & set(sizes):
+            same = f'shape_id="s{series.index(sizes)}"'
             unbacked = "torch._dynamo.decorators.mark_unbacked"
             statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
-        elif first.count(seen[:1]) > 1:
+        elif first.count(sizes[:1]) > 1:
             statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
         else:
             statements.append(_mark(argument.words, dim))
@@ -163,7 +164,7 @@ def _mark(words: str, dim: int | None) -> str:
 
 
 def _stays_static(guard: Guard, group: EventGroup) -> bool:
-    """A size that changed once stays dynamic, unless something forbids it."""
+    """Whether the size recompiled more than once, so torch did not make it dynamic."""
     same = [
         event
         for event in group.facts.events("recompile", "recompile_limit")
@@ -213,7 +214,7 @@ class SizeOne(Recompile):
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
-            return _at_the_call(group)
+            return _marks_at_call(group)
         return (
             f"warm up with both sizes before serving: a first call with size"
             f" {guard.dim} of `{guard.source}` >= 2, and one call with size 1; or use"
@@ -341,8 +342,8 @@ class LayoutChange(Recompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             f"convert `{guard.source}` to one layout before the call:"
-            f" {made(guard, group, '.contiguous()')} (or a fixed memory_format), so"
-            " that its strides are always the same"
+            f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
+            " so that its strides are always the same"
         )
 
 
@@ -377,7 +378,7 @@ class DtypeChange(Recompile):
         name = dtype.get(guard.expected or "", f"the dtype it had ({guard.expected})")
         return (
             "convert before the call so that the dtype is always the same:"
-            f" {made(guard, group, f'.to({name})')}"
+            f" {converted(guard, group, f'.to({name})')}"
         )
 
 
@@ -406,7 +407,7 @@ class DeviceChange(Recompile):
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
             "move it before the call so that the device is always the same:"
-            f" {made(guard, group, '.to(device)')}"
+            f" {converted(guard, group, '.to(device)')}"
         )
 
 

@@ -49,7 +49,7 @@ def event_groups(facts: Facts) -> Iterator[EventGroup]:
     """
     groups: dict[tuple[object, ...], list[Event]] = {}
     for event in facts.events("recompile"):
-        event = _understood(event, facts)
+        event = _in_callers_words(event, facts)
         groups.setdefault(_key(event), []).append(event)
     for group in groups.values():
         yield _event_group(tuple(group), facts)
@@ -71,17 +71,17 @@ def limit_groups(facts: Facts) -> Iterator[EventGroup]:
     for event in facts.events("recompile_limit"):
         groups.setdefault(event.function, []).append(event)
     for events in groups.values():
-        group = [_understood(event, facts) for event in events]
-        yield EventGroup(tuple(group), _place(group[0]), facts, len(group), None)
+        group = [_in_callers_words(event, facts) for event in events]
+        yield EventGroup(tuple(group), _place(group[0]), facts, count=len(group))
 
 
 def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
     calls = {event.call for event in group if event.call is not None}
     steps = len(calls) if calls else None
-    return EventGroup(group, _place(group[0]), facts, len(group), steps)
+    return EventGroup(group, _place(group[0]), facts, count=len(group), steps=steps)
 
 
-def _understood(event: Event, facts: Facts) -> Event:
+def _in_callers_words(event: Event, facts: Facts) -> Event:
     """The event with its guard in the caller's words, and the break behind it.
 
     `path` is the argument that the guard checks. `cut` is the graph break without which
@@ -110,7 +110,7 @@ def _is_users(function: Frame | None) -> bool:
     return function is not None and whose(function.file) == "user"
 
 
-def made(guard: Guard, group: EventGroup, change: str) -> str:
+def converted(guard: Guard, group: EventGroup, change: str) -> str:
     """The edit that converts an argument at the call: `x = x.float()`."""
     if group.data.get("fixed", True):
         return f"{guard.source} = {guard.source}{change}"
@@ -238,8 +238,8 @@ def values_seen(group: EventGroup, limit: int = 6) -> str:
     first = group.data["guard"]
     guards = [event.data["guard"] for event in group.events]
     same = [g for g in guards if (g.source, g.dim) == (first.source, first.dim)]
-    seen = [value for guard in same for value in guard.values]
-    unique = list(dict.fromkeys(seen))
+    values = [value for guard in same for value in guard.values]
+    unique = list(dict.fromkeys(values))
     if len(unique) == 1:
         return f"was {unique[0]}"
     return ", ".join([*unique[:limit], *(["..."] if len(unique) > limit else [])])
@@ -261,9 +261,9 @@ class Recompile(Rule):
         times = plural(group.count or 1, "time")
         settled = " (once, then it settles)" if self.severity(group) == "low" else ""
         cut: Frame | None = group.data["cut"]
-        own = ", compiled on its own after a graph break," if cut else ""
+        separately = ", compiled on its own after a graph break," if cut else ""
         return (
-            f"{self.changed(group.data['guard'], group)}: {group.compiled}{own}"
+            f"{self.changed(group.data['guard'], group)}: {group.compiled}{separately}"
             " was recompiled"
             f" {times}{', ' + where if where and not settled else ''}{settled}"
         )
@@ -303,7 +303,8 @@ class Recompile(Rule):
 
     def severity(self, group: EventGroup) -> Severity:
         guard: Guard = group.data["guard"]
-        count, calls = group.count or 1, group.facts.calls or 0
+        count = group.count or 1
+        calls = group.facts.calls or 0
         merged = guard.cause == "size" and is_marked_at_call(group.first)
         if merged or (group.data["cut"] and group.place.owner == "library"):
             count = group.steps or count  # several frames of one call, one cause
@@ -321,7 +322,8 @@ class Recompile(Rule):
 
     def _quiet_after(self, group: EventGroup) -> bool:
         """Whether a later call needed no other recompile."""
-        call, calls = group.first.call, group.facts.calls
+        call = group.first.call
+        calls = group.facts.calls
         return call is not None and calls is not None and calls - call > 1
 
     def per_value(self, guard: Guard) -> bool:

@@ -25,20 +25,20 @@ class Capture(Rule):
     kind = "cudagraph_rerecord"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError(f"{type(self).__name__} does not say what it is about")
+        raise AssertionError(f"{type(self).__name__} does not define what it covers")
 
 
 def _about(event: Event, facts: Facts, count: int) -> EventGroup:
-    return EventGroup((event,), place(event), facts, count)
+    return EventGroup((event,), place(event), facts, count=count)
 
 
 def _recorded(facts: Facts) -> Iterator[Event]:
     """The recorded graphs, without a backward if its forward is among them."""
     forward = [e for e in facts.events("cudagraph") if e.data["phase"] != "backward"]
-    seen = {event.compile_id for event in forward}
+    forward_ids = {event.compile_id for event in forward}
     yield from forward
     for event in facts.events("cudagraph"):
-        if event.data["phase"] == "backward" and event.compile_id not in seen:
+        if event.data["phase"] == "backward" and event.compile_id not in forward_ids:
             yield event
 
 
@@ -161,7 +161,7 @@ class MovedInput(Capture):
         )
 
     def severity(self, group: EventGroup) -> Severity:
-        return _again(group)
+        return _rerecord_severity(group)
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for name, frames in list(group.data["uses"].items())[:_SHOWN]:
@@ -224,15 +224,16 @@ class OtherRecording(Capture):
         )
 
     def severity(self, group: EventGroup) -> Severity:
-        return _again(group)
+        return _rerecord_severity(group)
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield _pool(group.data)
 
 
-def _again(group: EventGroup) -> Severity:
+def _rerecord_severity(group: EventGroup) -> Severity:
     """Low if it settles: one or two changes, or more runs since than recordings."""
-    graph, count = group.data, group.count or 0
+    graph = group.data
+    count = group.count or 0
     if graph["since"] >= (1 if count <= _FEW_AGAIN else graph["turns"]["recorded"]):
         return "low"
     storm = count > _MANY_AGAIN or 2 * count >= _runs(graph)
@@ -271,7 +272,7 @@ class PartlyCaptured(Capture):
                 groups.setdefault(where, []).append(event)
         for events in groups.values():
             first = place(events[0])
-            yield EventGroup(tuple(events), first, facts, len(events))
+            yield EventGroup(tuple(events), first, facts, count=len(events))
 
     def message(self, group: EventGroup) -> str:
         at = f"`{group.expression}`" if group.expression else group.function

@@ -10,7 +10,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 from torchproof.checking.rules import torch_pages
@@ -86,6 +86,7 @@ class EventGroup:
     events: tuple[Event, ...]
     place: Place
     facts: Facts
+    _: KW_ONLY
     count: int | None = None
     steps: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -135,10 +136,10 @@ class EventGroup:
         return qualified_name(definition(entry or function))
 
     def _beside(self, function: Frame) -> str:
-        """The nearest readable function that calls, or is called by, generated code."""
+        """The nearest user or library function around generated code."""
         frames = self.first.frames
-        own = [i for i, f in enumerate(frames) if f.file == function.file]
-        start = own[0] if own else 0
+        inside = [i for i, f in enumerate(frames) if f.file == function.file]
+        start = inside[0] if inside else 0
         around = (*frames[start:], *reversed(frames[:start]))
         readable = [frame for frame in around if whose(frame.file) in _READABLE]
         if readable:
@@ -271,7 +272,7 @@ def shorten(text: str, limit: int = 70) -> str:
 
 
 def sentence(text: str) -> str:
-    """Without capital and full stop, for use inside another sentence."""
+    """The text without its capital and full stop, for use inside another sentence."""
     text = re.sub(r"\.$", "", text.strip())
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 

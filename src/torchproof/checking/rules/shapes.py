@@ -210,21 +210,21 @@ def specialisations(facts: Facts) -> Iterator[EventGroup]:
     layer.
     """
     failed = {e.compile_id for e in facts.events("compile_failure")}
-    seen: set[tuple[object, ...]] = set()
+    keys: set[tuple[object, ...]] = set()
     for event in facts.events("specialization"):
         place = place_of(event.frames)
         if place.frame is None or event.compile_id in failed:
             continue
-        own = event.frames[-1].line == place.frame.line
+        is_own_line = event.frames[-1].line == place.frame.line
         decides = re.search(
             r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%", place.frame.code
         )
-        if not (_is_marked(event) or (own and decides)):
+        if not (_is_marked(event) or (is_own_line and decides)):
             continue
         key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
-        if key not in seen:
-            seen.add(key)
-            yield EventGroup((event,), place, facts, 1, None)
+        if key not in keys:
+            keys.add(key)
+            yield EventGroup((event,), place, facts, count=1)
 
 
 def _is_marked(event: Event) -> bool:
@@ -237,7 +237,8 @@ def fixed_sizes(facts: Facts) -> dict[tuple[str, int], Frame]:
     """Sizes, in the caller's words, that were dynamic until a line fixed them."""
     lines: dict[tuple[str, int], Frame] = {}
     for event in facts.events("specialization"):
-        frame, call = place_of(event.frames).frame, event.data.get("entry_call")
+        frame = place_of(event.frames).frame
+        call = event.data.get("entry_call")
         if frame and call and break_above(event, facts) is None:
             for name, dim in _named(" ".join(event.data["sources"])):
                 lines[call.words(name), int(dim)] = frame

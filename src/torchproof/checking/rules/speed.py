@@ -34,7 +34,7 @@ class Speed(Rule):
     kind = "slowdown"
 
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError(f"{type(self).__name__} does not say what it is about")
+        raise AssertionError(f"{type(self).__name__} does not define what it covers")
 
     def cost_us(self, group: EventGroup) -> float | None:
         """The cost per call, if it was measured."""
@@ -44,7 +44,7 @@ class Speed(Rule):
         return replace(super().finding(group), cost_us=self.cost_us(group))
 
 
-def about(event: Event, facts: Facts, **extra: Any) -> EventGroup:
+def group_of(event: Event, facts: Facts, **extra: Any) -> EventGroup:
     """A group of one event, at the function that the event names."""
     frames = (definition(event.function),) if event.function else ()
     return EventGroup((event,), place_of(frames), facts, extra=extra)
@@ -65,13 +65,13 @@ def named(group: EventGroup) -> str:
     return group.function
 
 
-def is_judged(data: Any) -> bool:
+def is_comparable(data: Any) -> bool:
     """Whether both times were measured and are stable enough to compare."""
     return bool(data.get("stable", True)) and data.get("low") is not None
 
 
 def is_slower(data: Any) -> bool:
-    certain = is_judged(data) and data["high"] < 1
+    certain = is_comparable(data) and data["high"] < 1
     return bool(certain and data["ratio"] <= 1 - _NOTICEABLE)
 
 
@@ -184,7 +184,7 @@ class SlowerThanEager(Speed):
     def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("timing"):
             if is_slower(event.data):
-                yield about(event, facts)
+                yield group_of(event, facts)
 
     def message(self, group: EventGroup) -> str:
         data = group.data
@@ -249,13 +249,13 @@ class NoGain(Speed):
         for event in facts.events("timing"):
             data = event.data
             if (
-                is_judged(data)
+                is_comparable(data)
                 and not is_slower(data)
                 and data["high"] < _MOST_GAIN
                 and data["ratio"] < 1 + _NOTICEABLE
                 and data.get("first_call_s") is not None
             ):
-                yield about(event, facts)
+                yield group_of(event, facts)
 
     def message(self, group: EventGroup) -> str:
         data = group.data

@@ -11,9 +11,9 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, plural
 from torchproof.checking.rules.speed import (
     Speed,
-    about,
     duration,
-    is_judged,
+    group_of,
+    is_comparable,
     is_slower,
     named,
 )
@@ -54,15 +54,16 @@ class GuardCost(Speed):
         for event in measured:
             share, cost = event.data["share"], event.data["lookup_us"]
             if share is not None and share > _GUARD_SHARE and cost >= _GUARDS_US:
-                yield about(event, facts, cost_us=cost, share=share, what="guards")
+                yield group_of(event, facts, cost_us=cost, share=share, what="guards")
         for event in () if measured else facts.events("timing"):
-            cost, data = event.data.get("overhead_us"), event.data
-            if cost is None or is_slower(data) or not is_judged(data):
+            cost = event.data.get("overhead_us")
+            data = event.data
+            if cost is None or is_slower(data) or not is_comparable(data):
                 continue
             share = cost / (data["compiled_ms"] * 1e3)
             if share > _OVERHEAD_SHARE and cost >= _OVERHEAD_US:
                 what = "guards, unpacking of arguments and dispatch"
-                yield about(event, facts, cost_us=cost, share=share, what=what)
+                yield group_of(event, facts, cost_us=cost, share=share, what=what)
 
     def message(self, group: EventGroup) -> str:
         cost = duration(self.cost_us(group) * 1e-6)
@@ -124,10 +125,11 @@ class MoreMemory(Speed):
                 continue
             more = compiled - eager
             if more > _MEMORY_SHARE * eager and more > _MEMORY_BYTES:
-                yield about(event, facts, more=more)
+                yield group_of(event, facts, more=more)
 
     def message(self, group: EventGroup) -> str:
-        data, more = group.data, group.extra["more"]
+        data = group.data
+        more = group.extra["more"]
         return (
             f"{named(group)} needs {_mebibytes(data['compiled_bytes'])} compiled and"
             f" {_mebibytes(data['eager_bytes'])} in eager: {_mebibytes(more)} more"
@@ -179,10 +181,11 @@ class ShapeSweep(Speed):
             if again:
                 # Torch always compiles sizes 0 and 1 separately.
                 storm = [row for row in again if row["value"] not in (0, 1)]
-                yield about(event, facts, again=again, storm=storm)
+                yield group_of(event, facts, again=again, storm=storm)
 
     def message(self, group: EventGroup) -> str:
-        data, again = group.data, group.extra["again"]
+        data = group.data
+        again = group.extra["again"]
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
         seconds = [row["compile_s"] for row in again if row.get("compile_s")]
@@ -193,7 +196,8 @@ class ShapeSweep(Speed):
         )
 
     def cause(self, group: EventGroup) -> str:
-        dimension, storm = group.data["dimension"], group.extra["storm"]
+        dimension = group.data["dimension"]
+        storm = group.extra["storm"]
         if len(storm) > 1:
             return f"the {dimension} size is compiled in, so another one does not fit"
         if storm:

@@ -46,12 +46,12 @@ class TensorToPython(GraphBreak):
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
-        kept = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
-        kept = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", kept)
+        tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
+        tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
         if "numpy" in expression:
             return (
-                f"use torch operations on `{kept}` instead of numpy, or move the numpy"
-                " part outside the compiled function"
+                f"use torch operations on `{tensor}` instead of numpy, or move the"
+                " numpy part outside the compiled function"
             )
         if "tolist" in expression:
             return (
@@ -60,7 +60,7 @@ class TensorToPython(GraphBreak):
                 " (with torch._check on each value that becomes a size)"
             )
         return (
-            f"keep `{kept}` a tensor: drop the conversion (.item(), int(), float()),"
+            f"keep `{tensor}` a tensor: drop the conversion (.item(), int(), float()),"
             " collect tensors and read them after the compiled call, e.g."
             " torch.stack(values).tolist(); or set"
             " torch._dynamo.config.capture_scalar_outputs = True (and torch._check its"
@@ -114,10 +114,8 @@ class TensorBranch(GraphBreak):
         )
 
     def remedy(self, group: EventGroup) -> str:
-        statement, code = (
-            _statement(group),
-            group.frame.code if group.frame else "",
-        )
+        statement = _statement(group)
+        code = group.frame.code if group.frame else ""
         if statement == "assert":
             return (
                 "write the assert so that its condition is the tensor itself (`assert"
