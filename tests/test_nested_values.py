@@ -169,7 +169,7 @@ def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
 def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
-    copied = output_copies.mapped(value, Tensor.clone)
+    copied = output_copies.map_tensors(value, Tensor.clone)
     found = [part for _, part in walk(copied, "") if isinstance(part, Tensor)]
     assert found and all(part is x_of(copied) is not x for part in found)
     assert len(list(walk(copied, ""))) == len(list(walk(value, "")))

@@ -231,12 +231,7 @@ def plan(
         [memory.scratch_bytes(row) if memory else 0 for row in rows],
         kept=frozenset(map(rows.index, required)),
     ).limited(captures, budget_bytes)
-    if dimensions == 1:
-        first = [next(i for i, row in enumerate(rows) if row >= size) for size in sizes]
-        chosen = along_a_line(problem, first)
-        proved = True
-    else:
-        chosen, proved = among_many(problem)
+    chosen, proved = _choose(problem, rows, sizes, dimensions)
     return Buckets(
         tuple(
             Bucket(rows[i], pool_bytes=problem.own_bytes[i] if memory else None)
@@ -248,6 +243,16 @@ def plan(
         eager_cost=eager_cost,
         work=work,
     ).counted(sizes)
+
+
+def _choose(
+    problem: Problem, rows: list[Size], sizes: Iterable[Size], dimensions: int
+) -> tuple[list[int], bool]:
+    """The indices of the best rows, and whether they are proved to be the best."""
+    if dimensions > 1:
+        return among_many(problem)
+    first = [next(i for i, row in enumerate(rows) if row >= size) for size in sizes]
+    return along_a_line(problem, first), True
 
 
 def _costs(

@@ -341,13 +341,10 @@ def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
     holders = [each for each in objects if dict_of(each) is not None]
     plain = [each for each in holders if _has_plain_lookup(type(each))]
     others = [each for each in holders if not _has_plain_lookup(type(each))]
-    namespaces = [dict_of(each) for each in holders] + [
-        each for _, _, each in reachable.classes
-    ]
+    namespaces = [*map(dict_of, holders), *(each for _, _, each in reachable.classes)]
     dicts = [each for _, each in reachable.dicts if dict.__len__(each)]
-    walks = _walks(
-        each for _, each in [*reachable.lists, *reachable.keyed] if _items_of(each)
-    )
+    containers = [*reachable.lists, *reachable.keyed]
+    walks = _walks(each for _, each in containers if _items_of(each))
     scopes = [scope for _, scope, _ in reachable.named]
     names = [name for _, _, name in reachable.named]
     class_dicts = [each for _, _, each, _ in reachable.of_classes]
@@ -371,7 +368,7 @@ def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
             *map(object.__getattribute__, others, itertools.repeat("__dict__")),
             *flat(namespaces),
             *flat(map(dict.values, dicts)),
-            *flat(flat(map(walk, containers)) for walk, containers in walks),
+            *flat(flat(map(walk, group)) for walk, group in walks),
             *map(dict.get, scopes, names, gone),
             *map(types.MappingProxyType.get, class_dicts, class_names, gone),
             *map(mro_of, classes),
