@@ -26,7 +26,7 @@ COUNTS = {
     "skipped_frames": "skipped frame",
     "cudagraph_skips": "skipped CUDA graph",
 }
-FINDINGS = {
+FINDINGS: dict[str, str] = {
     "findings": "open finding",
     **{severity: f"open {severity} finding" for severity in SEVERITIES},
 }
