@@ -127,7 +127,7 @@ def test_a_reader_that_fails_costs_the_run_nothing(
     def fails(*given: Any) -> Any:
         raise RecursionError("deep")
 
-    monkeypatch.setattr(source_reading, "beside", fails)
+    monkeypatch.setattr(source_reading, "read_beside_run", fails)
     run = check(model())
     assert run.parts["static"] == Part("failed", "RecursionError: deep")
     assert at(run, "shown") and run.ending == "finished"
