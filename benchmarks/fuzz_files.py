@@ -389,7 +389,7 @@ def repro_pack(case: Case) -> None:
 def trial_files(case: Case) -> None:
     """The trials that `tune --resume` goes on with."""
     from torchproof.tuning.trial import Trial
-    from torchproof.tuning.trial_store import Notebook
+    from torchproof.tuning.trial_store import TrialStore
 
     facts = {
         "pass_ms": 1,
@@ -400,14 +400,14 @@ def trial_files(case: Case) -> None:
     }
     known = set(Trial.__dataclass_fields__)
     sound = {k: v for k, v in A_TRIAL.items() if k in known} | {"facts": facts}
-    book = Notebook({"a": 1}, resume=False, root=case.folder)
+    book = TrialStore({"a": 1}, resume=False, root=case.folder)
     book.close(finished=False)
     folder = book.folder
     case.write(str(folder / "trial-001.json"), written(sound | {"name": "a"}).encode())
     case.write(str(folder / "trial-002.json"), json_file(sound, case.chance))
     again = case.function(
-        "Notebook(resume=True)",
-        lambda: Notebook({"a": 1}, resume=True, root=case.folder),
+        "TrialStore(resume=True)",
+        lambda: TrialStore({"a": 1}, resume=True, root=case.folder),
         (),
     )
     again.close(finished=False)

@@ -49,6 +49,7 @@ WITHOUT_TORCH = (
     "checking.counts",
     "checking.history",
     "checking.measured_parts",
+    "checking.observed_parts",
     "checking.rules",
     "checking.source_reading",
     "checking.static",

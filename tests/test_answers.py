@@ -54,12 +54,12 @@ def serve(cache: str, requests: Connection) -> None:
     """In a process of its own: for each job an arm's verdict, then the diagnosis."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     from torchproof.measure.diagnosis import diagnose
-    from torchproof.measure.diagnosis.reruns import Trial
+    from torchproof.measure.diagnosis.reruns import TargetRunner
 
     while told := requests.recv():
         job = json.loads(told)
         target = parse(job["target"]["text"])
-        trial = Trial(target, job)
+        trial = TargetRunner(target, job)
         wrong = trial.wrong(trial.compiled()) is not None
         events = diagnose(target, job, wrong=wrong)
         requests.send(json.dumps([dataclasses.asdict(event) for event in events]))

@@ -12,7 +12,7 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof.checking import checker, source_reading, static
+from torchproof.checking import checker, observed_parts, source_reading, static
 from torchproof.records import store
 from torchproof.records.run import Finding, Part, Run
 from torchproof.targets.options import Options
@@ -62,7 +62,7 @@ def check(
         return checker.check("model.py:make", **given)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checker, "observe", observed)
+    monkeypatch.setattr(observed_parts, "observe", observed)
     return run
 
 

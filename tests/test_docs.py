@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import json
 import os
 import re
@@ -22,6 +25,7 @@ import tune_runs
 from commands import Done
 from test_cli import COUNT_FIELDS, FINDING_FIELDS, FLAGS, RUN_FIELDS
 
+import torchproof
 from torchproof import api, measure, packs
 from torchproof.checking.rules import RULES
 from torchproof.cli import main
@@ -275,6 +279,30 @@ def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     done = forked_commands.python(programs()[1][path], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert PRINTED[path.name] in done.stdout
+
+
+def exists(module: str, name: str) -> bool:
+    """Whether a module has this name, or a submodule of this name."""
+    found = importlib.util.find_spec(f"{module}.{name}") if is_package(module) else None
+    return found is not None or hasattr(importlib.import_module(module), name)
+
+
+def is_package(module: str) -> bool:
+    return hasattr(importlib.import_module(module), "__path__")
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, WALKTHROUGH], ids=lambda path: path.name)
+def test_names_that_python_imports_from_torchproof_exist(path: Path) -> None:
+    """Also in blocks that no test runs."""
+    for text in blocks(path, "python", "py"):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith(
+                "torchproof"
+            ):
+                assert all(exists(node.module, name.name) for name in node.names), text
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = {"torchproof": torchproof, "packs": packs}.get(node.value.id)
+                assert module is None or hasattr(module, node.attr), text
 
 
 @pytest.mark.parametrize("line", [ln for ln in LINES if program(ln) not in RUNNERS])

@@ -15,6 +15,9 @@ sys.path.insert(0, str(ROOT / "scripts" / "docs"))
 
 import generate  # noqa: E402
 import getting_started  # noqa: E402
+import results_tables  # noqa: E402
+
+from torchproof.records import store  # noqa: E402
 
 
 def runs(folder: Path) -> list[dict[str, object]]:
@@ -86,7 +89,7 @@ def test_every_command_of_the_page_runs(tmp_path: Path) -> None:
 def test_saved_runs_are_those_of_the_page() -> None:
     saved = getting_started.SAVED
     commands = [
-        json.loads((saved / f"{name}.json").read_text())["command"]
+        results_tables.command_of(store.read(saved / f"{name}.json"))
         for name in getting_started.MEASURING
     ]
     shown = re.findall(

@@ -146,9 +146,11 @@ def test_it_is_the_latest_complete_check_of_the_target_run_alike(
     (tmp_path / "20260102-0399-model").mkdir()
     (tmp_path / "20260102-0399-model" / "run.json").write_text("{")
     normal = {"effort": "normal", "train": False, "skip": ["latency"]}
-    assert history.latest("model.py:make", "model", normal, tmp_path) == wanted
-    assert history.latest("none.py:make", "none", normal, tmp_path) is None
-    assert history.latest("model.py:make", "model", QUICK, tmp_path / "no") is None
+    this = run(options=normal)
+    assert history.latest(this, "model", tmp_path) == wanted
+    none = run(target="none.py:make", options=normal)
+    assert history.latest(none, "none", tmp_path) is None
+    assert history.latest(run(options=QUICK), "model", tmp_path / "no") is None
 
 
 def test_in_short_it_has_all_but_the_samples_and_is_json() -> None:

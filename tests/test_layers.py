@@ -343,6 +343,22 @@ def test_no_module_is_a_drawer() -> None:
     assert not wrong, f"name it after what it holds: {', '.join(wrong)}"
 
 
+def test_module_names_follow_the_glossary() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = page.partition("| instead of | say |")[2].partition("\n\n")[0]
+    avoided = {
+        word.strip()
+        for row in rows.splitlines()[2:]
+        for word in row.split("|")[1].split(",")
+    }
+    assert len(avoided) > 50
+    # A word alone; in a longer name it may say of what, as in search_trials.
+    wrong = [
+        str(path.relative_to(ROOT)) for path in sources(PACKAGE) if path.stem in avoided
+    ]
+    assert not wrong, f"choose a word of the glossary: {', '.join(wrong)}"
+
+
 def test_documents_are_listed() -> None:
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     extra = {path.relative_to(ROOT).as_posix() for path in found} - DOCS

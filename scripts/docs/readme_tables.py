@@ -80,7 +80,7 @@ def _no_gain(run: Run) -> tuple[str, ...]:
         _named(best, best.strategy.removeprefix("full:")),
         "stay eager",
         best.verdict,
-        f"`{run.command.partition(' --format')[0]}`",
+        f"`{results_tables.command_of(run)}`",
     )
 
 

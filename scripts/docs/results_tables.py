@@ -51,9 +51,14 @@ def commands() -> str:
     return table("what | command", _commands())
 
 
+def command_of(run: Run) -> str:
+    """The command that repeats a run; older runs name a flag that has been renamed."""
+    return run.command.partition(" --format")[0].replace("--sittings", "--repeats")
+
+
 def _commands() -> Iterator[tuple[str, ...]]:
     for name, title in ON_GPU.items():
-        yield title, f"`{gpu_run(name).command.partition(' --format')[0]}`"
+        yield title, f"`{command_of(gpu_run(name))}`"
 
 
 # -- eager against compiled ------------------------------------------------------------

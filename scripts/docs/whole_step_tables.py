@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+import results_tables
+
 from benchmarks.side_by_side import Step
 from benchmarks.whole_step import MODES, RESULTS, STEPS, Work
 from torchproof.records import store
@@ -234,7 +236,7 @@ def conditions() -> str:
         return "Not measured yet."
     where = runs[0].environment
     told = runs[0].other.get("conditions", {})
-    commands = dict.fromkeys(f"`{run.command}`" for run in runs)
+    commands = dict.fromkeys(f"`{results_tables.command_of(run)}`" for run in runs)
     names = {arm.strategy for row in read() for arm in row.arms}
     modes = [f"`{name}`" for name in MODES if name in names]
     drifts = [row.drift for row in read() if row.drift]

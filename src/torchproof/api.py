@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torchproof import checking, measure, observe, packs, targets
 from torchproof.records import COUNTS, Run, UserError, store
@@ -65,6 +65,7 @@ else:
     __all__ += ["bench", "pack"]
 
 Progress = Callable[[str], None]
+_Kind = TypeVar("_Kind")
 
 
 def bench(
@@ -190,33 +191,29 @@ def pack(
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Made:
-    """A pack for others to run, verified in a clean process; else `packs.Unverified`.
+    """Makes a pack and verifies it in a clean process; raises `Unverified` if it fails.
 
-    `what` is a target, or for a repro a saved run of `check` too; without one, the
+    `what` is a target. For a repro it can also be a saved run of `check`; otherwise the
     target is checked first.
     """
     if dest is not None:
         packs.assert_placeable(Path(dest), overwrite)
     what = targets.parse(what) if isinstance(what, str) else what
     options = options or targets.Options()
-    talk: dict[str, Any] = {"progress": progress, "command": command}
-    talk |= {"dest": dest and Path(dest), "overwrite": overwrite}
+    output: dict[str, Any] = {
+        "progress": progress,
+        "command": command,
+        "dest": dest and Path(dest),
+        "overwrite": overwrite,
+    }
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-        deploy_options = (
-            pack_options
-            if isinstance(pack_options, packs.DeployOptions)
-            else packs.DeployOptions()
-        )
-        return packs.deploy.pack(what, options, asked=deploy_options, **talk)
-    repro_options = (
-        pack_options
-        if isinstance(pack_options, packs.ReproOptions)
-        else packs.ReproOptions()
-    )
+        deploy_options = _options(pack_options, packs.DeployOptions)
+        return packs.deploy.pack(what, options, asked=deploy_options, **output)
+    repro_options = _options(pack_options, packs.ReproOptions)
     if isinstance(what, Run):
-        subject = _of_run(what, options)
+        subject = _saved_failure(what, options)
     else:
         run = checking.check(
             what,
@@ -228,11 +225,16 @@ def pack(
             save_in=save_in,
         )
         subject = packs.repro.Subject(run, what, options, has_run=True)
-    return packs.repro.pack(subject, repro_options, **talk)
+    return packs.repro.pack(subject, repro_options, **output)
 
 
-def _of_run(run: Run, now: Options) -> packs.repro.Subject:
-    """What a run of `check` ran, and how; limits and silence are those asked for."""
+def _options(given: Any, kind: type[_Kind]) -> _Kind:
+    """The options if they are of this kind, otherwise the defaults."""
+    return given if isinstance(given, kind) else kind()
+
+
+def _saved_failure(run: Run, now: Options) -> packs.repro.Subject:
+    """The target of a saved check with its options; timeout and quiet are today's."""
     if run.verb != "check":
         raise UserError(f"{run.id} is a run of {run.verb}: a repro needs one of check")
     saved = dict(run.options)

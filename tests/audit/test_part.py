@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking import checker
+from torchproof.checking import observed_parts
 from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running
@@ -124,8 +124,8 @@ def test_which_targets_are_run_again(
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})
-    _, found = checker._with_audit(
-        seen, target, Options(), wanted, tell=lambda text: None
+    _, found = observed_parts._with_audit(
+        seen, target, Options(), wanted, progress=lambda text: None
     )
     part = found.part([])
     assert part.status == ("skipped" if why else "passed")

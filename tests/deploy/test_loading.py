@@ -264,5 +264,5 @@ def test_papers_that_lack_something_start_cold(
 ) -> None:
     pack = fabricated(tmp_path / "pack", Net(), **papers)
     why = seen_cold(pack, caplog, Net())
-    assert str(pack) in why and ("damaged" in why or "KeyError" in why)
+    assert str(pack) in why and ("manifest" in why or "KeyError" in why)
     assert not (tmp_path / "cache" / "ab").exists()

@@ -157,7 +157,7 @@ def test_numbers_stand_for_dimensions_that_vary_together() -> None:
         ((torch.ones(3, 5), torch.ones(2, 5)), r"\bbatch\b.*\b3 in x\b.*\b2 in y\b"),
         ((torch.ones(3, 5), [1]), r"\by\b.*\blist\b"),
         ((torch.ones(3), None), r"\bx\b.*\b1 dimension.*\blength\b"),
-        ((torch.ones(3, 5, requires_grad=True), None), r"\bx\b.*\bgradients\b"),
+        ((torch.ones(3, 5, requires_grad=True), None), r"\bx\b.*\bgradient\b"),
         ((torch.ones(3, 5, dtype=torch.bool), None), r"\bbool\b.*-100\b"),
         ((torch.ones(3, 5, dtype=torch.uint8), None), r"\buint8\b.*-100\b"),
         ((None, None), r"\bargument\b.*\bbatch\b"),

@@ -188,7 +188,7 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
         raise AssertionError("the code that was wrong has been run")
 
     verdict = ValueComparison("wrong", why="by one")
-    monkeypatch.setattr(recorder, "compared", lambda *_: verdict)
+    monkeypatch.setattr(recorder, "compare_results", lambda *_: verdict)
     monkeypatch.setattr(preparation.Full, "apart", compiled)
     plain = Net().eval()
     step = torchproof.graph(plain, recipe=recipe_for(plain, "full+graph"))

@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from torchproof.packs.redaction.machine import Known
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, versions
 from torchproof.packs.repro import readme as report
-from torchproof.packs.repro.assembly import repro_text
+from torchproof.packs.repro.assembly import ORACLES, repro_text
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.programs.scopes import Names
 from torchproof.packs.repro.target_recording import TargetRecording
 
 SOURCE = """import torch
@@ -178,6 +181,14 @@ def test_the_header_can_stand_in_a_docstring() -> None:
     text = repro_text(WRITTEN.candidate, SYMPTOM, WRITTEN.settings, header)
     told = ast.get_docstring(ast.parse(text)) or ""
     assert "torch 2.13.0+cpu" in told and "gb0059" in told
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_a_repro_defines_all_that_its_oracle_uses(oracle: str) -> None:
+    signature = dataclasses.replace(SYMPTOM, oracle=oracle)
+    text = repro_text(WRITTEN.candidate, signature, WRITTEN.settings)
+    assert Names(ast.parse(text)).undefined() <= {"__name__"}
+    assert "torchproof" not in text
 
 
 def test_graphs_of_one_origin_get_files_of_their_own() -> None:

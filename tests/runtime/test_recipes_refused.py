@@ -71,7 +71,7 @@ def test_another_place(environment: Any, why: str, caplog: Any) -> None:
 
 def test_another_model(caplog: Any) -> None:
     recipe = recipe_for(Net(), "regional")
-    assert "20 parameters" in eager_because(Net(blocks=4), recipe, caplog)
+    assert "20 more" in eager_because(Net(blocks=4), recipe, caplog)
     why = eager_because(nn.Linear(4, 4), recipe, caplog)
     assert re.search(r"\bNet\b.*\bLinear\b", why)
     changed = {"code": {"mine": "0" * 32}}

@@ -13,9 +13,9 @@ from torchproof.records.run import Measurement
 from torchproof.tuning import space
 from torchproof.tuning.executors import Finalists
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, Terms
+from torchproof.tuning.search import Effort, Search, SearchOptions
 from torchproof.tuning.trial import Candidate, Outcome, Trial
-from torchproof.tuning.trial_store import Notebook
+from torchproof.tuning.trial_store import TrialStore
 
 EAGER_MS = 10.0
 FACTS = {"counts": {"graphs": 2}, "compile_s": None, "steady": True}
@@ -154,7 +154,7 @@ class Setting:
     def search(self) -> tuple[Search, Fake]:
         fake = Fake(self.fates, lanes=self.lanes)
         begun = time.monotonic()
-        terms = Terms(
+        terms = SearchOptions(
             Objective.parse(self.objective),
             self.effort,
             1.05,
@@ -164,8 +164,10 @@ class Setting:
             device=self.device,
             probe=self.probe,
         )
-        notebook = Notebook({"target": "fake"}, resume=self.resume, root=self.root)
-        return Search(fake, terms, notebook, eager=EAGER.trial("eager")), fake
+        saved_trials = TrialStore(
+            {"target": "fake"}, resume=self.resume, root=self.root
+        )
+        return Search(fake, terms, saved_trials, eager=EAGER.trial("eager")), fake
 
     def forms(self, *names: str) -> space.Space:
         objective = Objective.parse(self.objective)
@@ -185,4 +187,4 @@ class Setting:
         try:
             return search.run(self.forms(*names)), search, fake
         finally:
-            search.notebook.close(finished=True)
+            search.saved_trials.close(finished=True)

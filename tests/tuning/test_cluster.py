@@ -236,7 +236,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
         if len(seen) == 1 and name == "finals":
             [node] = [node for node in nodes.raylets if f"({node[:4]})" in where]
             for process in psutil.Process(nodes.raylets[node]).children():
-                if process.cmdline()[0].startswith("ray::Outpost"):
+                if process.cmdline()[0].startswith("ray::RemoteWorker"):
                     process.kill()
 
     run = tune(

@@ -19,71 +19,71 @@ from torchproof.measure.specs import Plan
 from torchproof.targets.target import parse
 from torchproof.tuning import cluster
 from torchproof.tuning.cluster import node_shares, watchdog
-from torchproof.tuning.cluster.node_timing_lock import NodeGate
-from torchproof.tuning.cluster.remote_worker import Errand, Outpost, errand
+from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
+from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker, remote_job
 
 FACTORY = "def make():\n    return None, []\n"
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Errand:
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteJob:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_LOGS", "-inductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/here/only")
     monkeypatch.setenv("HF_TOKEN", "secret")
     Path("model.py").write_text(FACTORY)
-    return errand(Plan(parse("model.py:make"), ()), "0" * 12, shares_caches=True)
+    return remote_job(Plan(parse("model.py:make"), ()), "0" * 12, shares_caches=True)
 
 
-def match(errand: Errand) -> tuple[str, str]:
+def match(remote_job: RemoteJob) -> tuple[str, str]:
     """How a node would answer, before it changes anything in its process."""
 
-    class Willing(Outpost):
+    class Willing(RemoteWorker):
         def _settle_in(self, cpus: float, gpus: int) -> None: ...
 
-    return Willing(errand, 1, "node 10.0.0.2").join(2, 0)
+    return Willing(remote_job, 1, "node 10.0.0.2").join(2, 0)
 
 
 def test_a_node_like_this_machine_joins_in_its_folder(
-    given: Errand, tmp_path: Path
+    given: RemoteJob, tmp_path: Path
 ) -> None:
     os.chdir("/")
     assert match(given) == ("done", "node 10.0.0.2")
     assert Path.cwd() == tmp_path
 
 
-def test_what_steers_a_target_goes_along_and_nothing_else(given: Errand) -> None:
+def test_what_steers_a_target_goes_along_and_nothing_else(given: RemoteJob) -> None:
     assert given.variables["TORCH_LOGS"] == "-inductor"
     assert not {"HF_TOKEN", "TORCHINDUCTOR_CACHE_DIR", "HOME"} & set(given.variables)
 
 
-def test_a_node_without_the_folder_is_refused(given: Errand) -> None:
+def test_a_node_without_the_folder_is_refused(given: RemoteJob) -> None:
     ending, why = match(replace(given, folder="/no/such/folder"))
     assert ending == "refused" and "/no/such/folder" in why
 
 
 def test_a_node_without_the_targets_file_is_refused(
-    given: Errand, tmp_path: Path
+    given: RemoteJob, tmp_path: Path
 ) -> None:
     Path("model.py").unlink()
     ending, why = match(given)
     assert ending == "refused" and str(tmp_path / "model.py") in why
 
 
-def test_a_node_with_another_file_is_refused(given: Errand) -> None:
+def test_a_node_with_another_file_is_refused(given: RemoteJob) -> None:
     Path("model.py").write_text(FACTORY + "# another\n")
     ending, why = match(given)
     assert ending == "refused" and "model.py" in why
 
 
-def test_a_node_with_another_torchproof_is_refused(given: Errand) -> None:
+def test_a_node_with_another_torchproof_is_refused(given: RemoteJob) -> None:
     ending, why = match(replace(given, package="another"))
     assert ending == "refused" and "torchproof" in why
 
 
-def test_a_workload_needs_no_file_of_the_users(given: Errand) -> None:
+def test_a_workload_needs_no_file_of_the_users(given: RemoteJob) -> None:
     plan = Plan(parse("workload:nanovlm"), ())
-    assert errand(plan, "0" * 12, shares_caches=True).file is None
+    assert remote_job(plan, "0" * 12, shares_caches=True).file is None
 
 
 def node(name: str, address: str, **has: float) -> dict[str, Any]:
@@ -133,12 +133,12 @@ def test_nodes_of_one_address_have_names_of_their_own() -> None:
 def test_on_a_node_several_begin_at_once_and_one_is_timed_alone(
     tmp_path: Path,
 ) -> None:
-    """Each with a gate of its own, as in processes of their own."""
+    """Each with a timing_lock of its own, as in processes of their own."""
     happened: list[str] = []
     both, first_is_in = threading.Barrier(2), threading.Event()
 
-    def begin(gate: NodeGate, *, meets: bool) -> None:
-        with gate.beside_others():
+    def begin(timing_lock: NodeTimingLock, *, meets: bool) -> None:
+        with timing_lock.beside_others():
             happened.append("begins")
             if meets:
                 both.wait(10)  # neither would pass it alone
@@ -146,21 +146,21 @@ def test_on_a_node_several_begin_at_once_and_one_is_timed_alone(
                 time.sleep(0.3)
             happened.append("begun")
 
-    def take_time(gate: NodeGate) -> None:
+    def take_time(timing_lock: NodeTimingLock) -> None:
         first_is_in.wait(10)
-        with gate.alone():
+        with timing_lock.alone():
             happened.append("timed")
             time.sleep(0.1)
             happened.append("done")
 
-    def begin_later(gate: NodeGate) -> None:
+    def begin_later(timing_lock: NodeTimingLock) -> None:
         first_is_in.wait(10)
         time.sleep(0.1)
-        begin(gate, meets=False)
+        begin(timing_lock, meets=False)
 
     work = [lambda g: begin(g, meets=True)] * 2 + [take_time, begin_later]
     with ThreadPoolExecutor(4) as pool:
-        ended = [pool.submit(each, NodeGate(tmp_path)) for each in work]
+        ended = [pool.submit(each, NodeTimingLock(tmp_path)) for each in work]
     assert all(future.exception() is None for future in ended)
     assert happened == [
         *("begins", "begins", "begun", "begun"),
@@ -208,7 +208,9 @@ def test_the_last_worker_removes_what_all_shared(tmp_path: Path) -> None:
 
 
 def test_without_ray_the_extra_is_named(
-    given: Errand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: RemoteJob,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(cluster, "find_spec", lambda name: None)
     assert main(["tune", "model.py:make", "--ray", "auto", "-q"]) == 2

@@ -28,7 +28,7 @@ COUNTS = {
 }
 FINDINGS: dict[str, str] = {
     "findings": "open finding",
-    **{severity: f"open {severity} finding" for severity in SEVERITIES},
+    **{str(severity): f"open {severity} finding" for severity in SEVERITIES},
 }
 LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ _SAME = ("arguments", "as_written", "compile", "device", "size", "train")
 _Key = tuple[str, str | None, str]
 
 
-def latest(
-    target: str, name: str, options: Mapping[str, Any], root: Path = store.RUNS
-) -> Run | None:
-    """The latest complete check of a target with the same options, if there is one."""
+def latest(this: Run, name: str, root: Path = store.RUNS) -> Run | None:
+    """The latest complete check of the same target with the same options, if any.
+
+    `name` is the short name of the target, which is part of the ids of its runs.
+    """
     named = re.compile(rf"\d+-\d+-{re.escape(name)}(-\d+)?")
     folders = [path for path in store.listing(root) if named.fullmatch(path.name)]
     folders.sort(key=lambda path: (path / "run.json").stat().st_mtime, reverse=True)
@@ -29,8 +30,13 @@ def latest(
             run = store.read(folder / "run.json")
         except UserError:
             continue  # damaged, or written by a newer torchproof
-        alike = all(run.options.get(key) == options.get(key) for key in _SAME)
-        if run.verb == "check" and run.target == target and _complete(run) and alike:
+        alike = all(run.options.get(key) == this.options.get(key) for key in _SAME)
+        if (
+            run.verb == this.verb
+            and run.target == this.target
+            and _complete(run)
+            and alike
+        ):
             return run
     return None
 
@@ -52,6 +58,19 @@ def for_comparison(run: Run) -> dict[str, Any]:
         "findings": {severity: still_open[severity] for severity in SEVERITIES},
         "identities": sorted({f.identity for f in run.findings if f.status == "open"}),
     }
+
+
+def with_resolved(
+    run: Run,
+    before: Run,
+    *,
+    parts_of: Callable[[Finding], Iterable[str]],
+    suspected: Callable[[Finding], bool],
+) -> Run:
+    """The run with the findings resolved since `before`, and a summary of `before`."""
+    gone = resolved(before, run, parts_of=parts_of, suspected=suspected)
+    findings = (*run.findings, *gone)
+    return replace(run, findings=findings, baseline=for_comparison(before))
 
 
 def resolved(

@@ -8,15 +8,21 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchproof.checking import static
 from torchproof.checking.static.imports import assumed_roots, with_imports
-from torchproof.checking.static.join import RunEvidence, absolute
+from torchproof.checking.static.join import (
+    Joined,
+    RunEvidence,
+    absolute,
+    join,
+    without_run,
+)
 from torchproof.checking.static.source import Source, Unreadable
-from torchproof.checking.static.suspicion import Reading
+from torchproof.checking.static.suspicion import Reading, Suspicion
 from torchproof.records import (
     CompileSite,
     Event,
@@ -26,6 +32,7 @@ from torchproof.records import (
     Part,
     UserError,
     blame,
+    one_line,
 )
 from torchproof.targets import Target, own_file
 
@@ -33,6 +40,58 @@ Progress = Callable[[str], None]
 
 
 # -- reading the source ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JoinedSource:
+    """Findings of a run joined with the source; `failure` says why it was not read."""
+
+    joined: Joined
+    read: Reading = field(default_factory=Reading)
+    failure: Part | None = None
+    interrupted: bool = False
+
+    @functools.cached_property
+    def findings(self) -> list[Finding]:
+        return with_source(self.joined.findings)
+
+    @property
+    def undecided(self) -> Sequence[Suspicion]:
+        return self.joined.undecided
+
+
+def only_read(target: Target, progress: Progress) -> JoinedSource:
+    """The suspicions of a target that is not run."""
+    reading = read_target(target, progress)
+    return JoinedSource(without_run(reading.suspicions), reading)
+
+
+def read_and_join(
+    target: Target,
+    observation: Observation,
+    findings: list[Finding],
+    *,
+    unseen: Mapping[str, str],
+    progress: Progress,
+) -> JoinedSource:
+    """Reads the source of a target that ran; keeps the findings if reading fails."""
+    alone = Joined(tuple(findings))
+    if target.kind == "trace":
+        return JoinedSource(alone, failure=Part("skipped", "a trace has no source"))
+    try:
+        if observation.traced is None:
+            reading = read_target(target, progress)
+        else:
+            reading = read_beside_run(target, observation)
+    except (Exception, KeyboardInterrupt) as error:
+        # Keep what the run gave: it may have taken long.
+        return JoinedSource(
+            alone,
+            failure=Part("failed", one_line(f"{type(error).__name__}: {error}")),
+            interrupted=isinstance(error, KeyboardInterrupt),
+        )
+    evidence = run_evidence(observation, unseen)
+    return JoinedSource(join(reading.suspicions, findings, evidence), reading)
 
 
 def read_target(target: Target, progress: Progress) -> Reading:

@@ -32,19 +32,19 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
             quiet=plan.quiet,
         )
         job = plan.job(AS_WRITTEN[1], {}) | {"seconds": plan.seconds}
-        seen = follow(
+        stream = follow(
             "torchproof.measure.script_bench_worker",
             json.dumps(job),
             _ProgressReporter(progress),
             conditions,
         )
-    environment = seen.last("environment") or seen.last("begun").get("environment")
-    error = seen.failure(script=True)
+    environment = stream.last("environment") or stream.last("begun").get("environment")
+    error = stream.failure(script=True)
     return MeasureResult(
-        _rows(states, plan, seen),
+        _rows(states, plan, stream),
         environment=environment or {"torch": None, "device": None},
-        ending="crashed" if seen.crashed else seen.ending,
-        exit_code=seen.code,
+        ending="crashed" if stream.crashed else stream.ending,
+        exit_code=stream.code,
         error=one_line(error) if error else None,
     )
 
@@ -66,38 +66,38 @@ class _ProgressReporter:
 
 
 def _rows(
-    states: list[StrategyState], plan: Plan, seen: Followed
+    states: list[StrategyState], plan: Plan, stream: Followed
 ) -> tuple[Measurement, ...]:
-    rounds = _rounds(seen) if _graphs(seen) else {}
+    rounds = _rounds(stream) if _graphs(stream) else {}
     eager, compiled = states
     for state in states:
         name = state.spec.strategy.name
-        entries = [entry for entry in seen.of("round") if entry["strategy"] == name]
+        entries = [entry for entry in stream.of("round") if entry["strategy"] == name]
         facts: dict[str, Any] = {
             "rounds": [rounds[name]] if rounds else [],
             "steps": sum(entry["steps"] for entry in entries),
             "interrupted": sum(entry["interrupted"] for entry in entries),
             "numerics": None,
         }
-        state.facts.append(facts | _compiled(state, seen))
+        state.facts.append(facts | _compiled(state, stream))
     note = "measured in the same run, with the compiler stance force_eager"
     eager.facts[0]["notes"] = [note] if rounds else []
-    compiled.facts[0]["notes"] = list(_notes(seen, rounds))
+    compiled.facts[0]["notes"] = list(_notes(stream, rounds))
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     plain = replace(plain, start=None)
-    return plain, _with_break_even(row, plain, seen)
+    return plain, _with_break_even(row, plain, stream)
 
 
-def _graphs(seen: Followed) -> int:
-    counts: Mapping[str, int] | None = seen.last("compiled").get("counts")
+def _graphs(stream: Followed) -> int:
+    counts: Mapping[str, int] | None = stream.last("compiled").get("counts")
     return counts["graphs"] if counts else 0
 
 
-def _rounds(seen: Followed) -> dict[str, list[list[float]]]:
+def _rounds(stream: Followed) -> dict[str, list[list[float]]]:
     """Returns the rounds of both strategies; none if too few for a verdict."""
     rounds: dict[str, list[list[float]]] = {}
-    for entry in seen.entries:
+    for entry in stream.entries:
         if entry["kind"] in {"start_over", "refused"}:
             rounds = {}
         if entry["kind"] == "round":
@@ -106,27 +106,27 @@ def _rounds(seen: Followed) -> dict[str, list[list[float]]]:
     return rounds if len(rounds) == 2 and fewest >= FEWEST_ROUNDS else {}
 
 
-def _compiled(state: StrategyState, seen: Followed) -> dict[str, Any]:
+def _compiled(state: StrategyState, stream: Followed) -> dict[str, Any]:
     """Returns the costs of compilation; eager steps have none."""
     nothing = dict.fromkeys(("first_call_s", "imports_s", "compile_s", "cache"))
     if state.spec.is_eager:
         return nothing | {"counts": None, "compilations": 0, "steady": True}
-    again = sum(e["count"] for e in seen.of("compiled_while_timed"))
-    steady = seen.last("settled").get("steady", True)
+    again = sum(e["count"] for e in stream.of("compiled_while_timed"))
+    steady = stream.last("settled").get("steady", True)
     counts = {"counts": {"graphs": 0}, "compilations": again, "steady": steady}
-    costs = {k: v for k, v in seen.last("compiled").items() if v is not None}
+    costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
     return nothing | counts | costs
 
 
-def _notes(seen: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
-    if not _graphs(seen):
+def _notes(stream: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
+    if not _graphs(stream):
         return  # `rows` notes that nothing was compiled
-    steps = seen.last("steps")
-    if seen.of("refused"):
+    steps = stream.last("steps")
+    if stream.of("refused"):
         yield "the script sets the compiler's stance itself: no eager steps were timed"
     elif not rounds and steps:
         yield f"not enough steps: {steps['seen']} run, about {steps['needed']} needed"
-    calls = seen.last("settled").get("calls") or 1
+    calls = stream.last("settled").get("calls") or 1
     if calls > 1:
         yield f"a step is {calls} calls, one optimizer step"
     yield "outputs of a script are not compared"
@@ -135,7 +135,7 @@ def _notes(seen: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _with_break_even(
-    row: Measurement, eager: Measurement, seen: Followed
+    row: Measurement, eager: Measurement, stream: Followed
 ) -> Measurement:
     """Adds the break-even, with compilation in later steps included.
 
@@ -143,11 +143,11 @@ def _with_break_even(
     """
     if row.vs_eager is None or row.first_call_s is None or eager.median_ms is None:
         return row
-    first, last = seen.of("compiled")[0], seen.last("compiled")
+    first, last = stream.of("compiled")[0], stream.last("compiled")
     later_s = last["compile_s"]["total"] - first["compile_s"]["total"]
     spent_s = row.first_call_s + (last["imports_s"] or 0.0) + later_s
     ratio = stats.compare(eager.rounds_ms, row.rounds_ms, repeats=row.repeats)
-    calls = seen.last("settled").get("calls") or 1
+    calls = stream.last("settled").get("calls") or 1
     usual_s = eager.median_ms / calls / 1e3
     point = stats.break_even(spent_s, usual_s, eager.median_ms, ratio)
     assert point is not None

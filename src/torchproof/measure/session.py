@@ -91,8 +91,8 @@ class Session:
         deadline: float | None = getattr(self._thread, "deadline", None)
         if deadline is None:
             return limit
-        left = max(0.0, deadline - time.monotonic())
-        return left if limit is None else min(limit, left)
+        remaining = max(0.0, deadline - time.monotonic())
+        return remaining if limit is None else min(limit, remaining)
 
     @property
     def settle_limit(self) -> dict[str, float]:

@@ -99,8 +99,8 @@ class WorkerProcess:
         """Returns the next reply. A read may bring several; the rest stays buffered."""
         end = None if limit_s is None else time.monotonic() + limit_s
         while b"\n" not in self._buffer:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            if not (data := self._receive(left)):
+            remaining = None if end is None else max(0.0, end - time.monotonic())
+            if not (data := self._receive(remaining)):
                 self.close()
                 raise WorkerError(f"no answer within {limit_s:.0f} s (--timeout)")
             self._buffer += data

@@ -254,10 +254,10 @@ OLDER_NAMES = {"sittings": "repeats"}
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one arm's measuring gave: a strategy, and in `variant` what else differs.
+    """The measurement of a strategy; `variant` has what else sets it apart.
 
     Times are per call. `rounds_ms` are the samples in the rounds they were taken in;
-    round i of all arms was taken side by side. What was not measured is None.
+    round i of all strategies was taken side by side. What was not measured is None.
     """
 
     strategy: str

@@ -1,17 +1,17 @@
-"""Statistics of timings taken in rounds, where the arms of a round ran side by side.
+"""Statistics of timings in rounds, in which the strategies run side by side.
 
-In come rounds: lists of milliseconds per call. Out go a summary of one arm, the ratio
-of two arms, and the answers to "is the warm-up over?" and "is this enough?".
+Takes rounds: lists of milliseconds per call. Returns the summary of one strategy and
+the ratio of two, and decides when the warm-up is over and when the rounds are enough.
 
-Three things spoil a comparison of timings, each met by a way of sampling:
-- The machine gets slower or faster meanwhile. Arms are compared within a round only, as
-  the ratio of their medians there, and take turns in going first.
-- Other programs interrupt. Samples in which the process had to yield its core are left
-  out; medians within a round and over the rounds ignore what is spoiled otherwise.
-- Two processes that run the same code differ, by where their memory happens to lie:
-  by more than sampling error, and however long they are sampled. So the arms of a
-  repeat share one layout (see `layout`), each arm is sampled in several repeats, each
-  of other processes and another layout, and every interval contains the luck of those.
+Three effects distort a comparison of timings; the sampling counters each:
+- The machine gets slower or faster. Strategies are compared only within a round, by the
+  ratio of their medians, and they alternate in going first.
+- Other programs interrupt. Samples with an involuntary context switch are dropped;
+  medians within a round and over the rounds reduce other disturbances.
+- Two processes that run the same code differ by their memory layout, by more than the
+  sampling error and for as long as they run. So the processes of a repeat share one
+  layout (see `aslr`), each strategy is sampled in several repeats with new processes
+  and another layout, and every interval includes the variance between processes.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from typing import Any, Literal
 
 import numpy as np
 
-REPEATS = 2  # processes an arm is sampled in, one after the other
-ROUNDS = 20  # of a repeat, at most; even, so that each arm goes first equally often
+REPEATS = 2  # processes that sample a strategy, one after the other
+ROUNDS = (
+    20  # of a repeat, at most; even, so that each strategy goes first equally often
+)
 LEAST_ROUNDS = 8  # of a repeat, before it may end early
-ROUND_MS = 60.0  # what a round lasts for one arm
-ROUND_SAMPLES = 20  # kept of a round
-_CLEAN_SAMPLES = 3  # a round is stretched up to so many times to have that many
-_STRETCH = 4
+ROUND_MS = 60.0  # duration of a round, per strategy
+ROUND_SAMPLES = 20  # samples that a round keeps
+_CLEAN_SAMPLES = 3  # without interruption; a round goes on until it has that many
+_STRETCH = 4  # at most by this factor
 
-# Standard deviation of a process's speed, for the same code on a CPU. Recorded over
-# processes of one layout: 0.0004 to 0.008. Arms run different code, for which the same
-# layout can be of different merit: hence more. With layouts drawn by lot, over eight
+# Standard deviation of a process's speed, for the same code on a CPU. Measured over
+# processes of one layout: 0.0004 to 0.008. Strategies run different code, which one
+# layout can suit more or less: hence a higher value. With random layouts, over eight
 # processes each: a hash 0.015, torch modules 0.006 to 0.028, small operations 0.12.
 LUCK = 0.02
 LUCK_BY_LOT = 0.05
-PRECISION = 0.015  # of a repeat's ratio: more rounds would drown in the luck
+PRECISION = 0.015  # of a repeat's ratio; the variance between processes is larger
 
-SETTLE_S = 20.0  # times that have not settled by then are sampled as they are
+SETTLE_S = 20.0  # limit of the warm-up; sampling then begins with unsteady times
 
 _RESAMPLES = 1000
 _FEWEST_ROUNDS = 4  # fewer give no interval
@@ -56,7 +58,7 @@ RatioVerdict = Literal["faster", "slower", "not significant"]
 
 @dataclass(frozen=True)
 class Spread:
-    """One arm's times. `low` and `high`: 95 percent interval of the median."""
+    """The times of one strategy. `low` and `high` are a 95% interval of the median."""
 
     median: float
     low: float
@@ -73,9 +75,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a base over time of another arm: above 1 the other is faster.
+    """The time of a base over that of another strategy; above 1, the other is faster.
 
-    `low` and `high`: 95 percent interval; None where the rounds are too few for one.
+    `low` and `high` are a 95% interval; None if there are too few rounds for one.
     """
 
     value: float
@@ -87,34 +89,34 @@ class Ratio:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """After how many steps compiling has paid; None: not within any number of steps."""
+    """The number of steps after which compiling pays off; None if it never does."""
 
     steps: int | None
     text: str
 
 
-# -- one arm ---------------------------------------------------------------------------
+# -- one strategy ----------------------------------------------------------------------
 
 
 def round_is_over(elapsed_ms: float, clean: int, round_ms: float = ROUND_MS) -> bool:
-    """Whether a round may end that has so many samples without interruption."""
+    """Whether a round may end, given its number of uninterrupted samples."""
     stretch = 1 if clean >= _CLEAN_SAMPLES else _STRETCH
     return elapsed_ms >= round_ms * stretch
 
 
 def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
-    """What a round keeps: samples without interruption, evenly spread, not too many.
+    """Returns the samples that a round keeps: uninterrupted, evenly spread, a few.
 
-    `interrupted` tells of each sample whether the process had to yield its core in it,
-    as `resource.getrusage` counts. Such samples time the other program: a step of 5 ms
-    takes 9 or 13 then. Only where there are no others are they kept.
+    `interrupted` says for each sample whether `resource.getrusage` counted an
+    involuntary context switch. Such a sample includes the time of another program: a
+    step of 5 ms takes 9 or 13. They are kept only if there are no others.
     """
     pairs = zip(times_ms, interrupted, strict=True)
     return thinned([t for t, spoiled in pairs if not spoiled] or times_ms)
 
 
 def thinned(times_ms: Sequence[float]) -> list[float]:
-    """At most `ROUND_SAMPLES` of a round's times, evenly spread over it."""
+    """Returns at most `ROUND_SAMPLES` of the times of a round, evenly spread."""
     if len(times_ms) <= ROUND_SAMPLES:
         return list(times_ms)
     chosen = np.linspace(0, len(times_ms) - 1, ROUND_SAMPLES).round().astype(int)
@@ -122,11 +124,11 @@ def thinned(times_ms: Sequence[float]) -> list[float]:
 
 
 def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
-    """Median with its interval, tail and outliers, and whether to rely on them.
+    """Returns median, interval, tail and outliers, with advice if they are unreliable.
 
-    `interrupted` is the share of samples that were left out as interrupted.
+    `interrupted` is the share of samples that were dropped as interrupted.
     """
-    assert rounds and all(rounds), "an arm without samples has no summary"
+    assert rounds and all(rounds), "a summary needs samples"
     medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
     median = float(np.median(medians))
     if len(medians) >= _FEWEST_ROUNDS:
@@ -149,7 +151,7 @@ def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
 
 
 def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
-    """Samples three interquartile ranges away from the middle half of their round."""
+    """Counts samples more than three interquartile ranges from the middle half."""
     if min(map(len, rounds)) >= 5:
         level = np.concatenate([np.array(r) / np.median(r) for r in rounds])
     else:
@@ -160,7 +162,7 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 
 
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
-    """What makes the numbers unreliable, the most telling reason first."""
+    """Returns what makes the numbers unreliable, the strongest reason first."""
     advice = []
     if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
         advice.append(f"only {spread.count} samples: raise --seconds")
@@ -170,7 +172,7 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
     if abs(drift) > 0.1:
         way = "rose" if drift > 0 else "fell"
         advice.append(
-            f"times {way} by {abs(drift):.0%} while they were taken: let the machine"
+            f"times {way} by {abs(drift):.0%} during the measurement: let the machine"
             " cool down, pin its clocks, close other programs"
         )
     elif groups is not None:
@@ -191,7 +193,7 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
 
 
 def _drift(medians: _Floats) -> float:
-    """By which part the rounds got slower from first to last; 0 without a trend."""
+    """Returns by which share the rounds got slower; 0 without a trend."""
     if len(medians) < 6:
         return 0.0
     order = np.arange(len(medians))
@@ -203,7 +205,7 @@ def _drift(medians: _Floats) -> float:
 
 
 def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
-    """The centres of two groups that hold nearly all of the variation, if there are."""
+    """Returns the centres of two groups that explain the variance, if there are any."""
     values = np.sort(np.log(pooled))
     values = values[: max(1, round(0.98 * len(values)))]
     count = len(values)
@@ -222,7 +224,7 @@ def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
     return centres if centres[1] > 1.1 * centres[0] else None
 
 
-# -- two arms --------------------------------------------------------------------------
+# -- two strategies --------------------------------------------------------------------
 
 
 def compare(
@@ -233,11 +235,10 @@ def compare(
     least: float = 0.0,
     luck: float = LUCK,
 ) -> Ratio:
-    """The base's time over the other's, round by round.
+    """Returns the base's time over the other's, from paired rounds.
 
-    `repeats` are the numbers of rounds of each repeat; by default all rounds are one.
-    A verdict other than "not significant" needs the whole interval to lie beyond a
-    difference of `least`.
+    `repeats` has the number of rounds of each repeat; by default there is one repeat. A
+    verdict other than "not significant" needs the interval to lie beyond `least`.
     """
     pairs = list(zip(base, other, strict=True))
     assert pairs and sum(repeats or [len(pairs)]) == len(pairs)
@@ -253,16 +254,16 @@ def compare(
 
 
 def interval(drawn: _Floats) -> tuple[float, float]:
-    """The middle 95 percent of what was drawn.
+    """Returns the middle 95 percent of the draws.
 
-    Both ends are the same percentile, one of them of the negated draws. Draws that are
-    negated, as those of a ratio the other way round, give exactly the negated interval.
+    Both ends are the same percentile, one of them of the negated draws. So negated
+    draws, as of the inverse ratio, give exactly the negated interval.
     """
     return -float(np.percentile(-drawn, 97.5)), float(np.percentile(drawn, 97.5))
 
 
 def verdict_of(low: float, high: float, least: float = 0.0) -> RatioVerdict:
-    """From the interval of the logarithm of a ratio."""
+    """Returns the verdict for an interval of the logarithm of a ratio."""
     if low > least:
         return "faster"
     return "slower" if high < -least else "not significant"
@@ -276,23 +277,23 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
 
 
 def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
-    """What the mean of the repeats might have been, other rounds, other processes."""
+    """Bootstraps the mean over repeats, with other rounds and other processes."""
     drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
-    # Two processes in each repeat; more luck where the repeats show more of it.
+    # Each repeat has two processes. Their variance is higher if the repeats show it.
     apart = math.sqrt(2) * luck
     if len(parts) > 1:
         apart = max(apart, float(centres.std(ddof=1)))
     chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
     luck_of_all = chance * apart / math.sqrt(len(parts))
-    # Each by as much up as down: the other arm as base gives the inverse ratio.
+    # Symmetric, so that swapping the strategies gives the inverse ratio.
     return np.concatenate([drawn + luck_of_all, drawn - luck_of_all])
 
 
 def _drawn_medians(values: _Floats) -> _Floats:
-    """Bootstrap of a median, the same every time.
+    """Bootstraps a median with a fixed seed.
 
-    Few rounds vary less among themselves than they would around what they estimate;
-    the widening makes up for that.
+    A small sample underestimates the spread around the true value; the factor corrects
+    for that.
     """
     count = len(values)
     chosen = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
@@ -310,11 +311,11 @@ def _medians(rounds: Rounds) -> _Floats:
 
 
 def steady(times_ms: Sequence[float]) -> bool:
-    """Whether a warm-up is over, from the times of all its calls so far.
+    """Whether a warm-up is over, given the times of its calls so far.
 
-    It is when the last third agrees with the third before, up to noise. The first
-    third, with the first call in it, has no say. A call ten times as long as the rest,
-    and long enough to have compiled something, is not taken for noise.
+    It is over if the last third agrees with the third before, up to noise. The first
+    third, which contains the first call, does not count. A call that takes ten times as
+    long as the rest, long enough for a compilation, is not noise.
     """
     third = len(times_ms) // 3
     if len(times_ms) < _LEAST_WARMUP:
@@ -332,13 +333,13 @@ def steady(times_ms: Sequence[float]) -> bool:
     return gap <= max(_STEADY * centre, 2 * error)
 
 
-def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
-    """Whether a repeat may end before its time: every arm is known well enough.
+def enough(rounds_by_strategy: Mapping[str, Rounds]) -> bool:
+    """Whether a repeat may end early because every ratio is precise enough.
 
-    What counts is how well the ratios to the first arm are known, not what they are:
-    stopping once a difference shows would find differences where there are none.
+    Only the precision of the ratios to the first strategy counts, not their value:
+    stopping as soon as a difference shows would find differences where there are none.
     """
-    base, *others = map(_medians, rounds_by_arm.values())
+    base, *others = map(_medians, rounds_by_strategy.values())
     if len(base) < LEAST_ROUNDS:
         return False
     if not others:
@@ -349,12 +350,12 @@ def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
 
 
 def _error_of_median(values: _Floats) -> float:
-    """Standard error, from the median absolute deviation, as for normal noise."""
+    """Returns the standard error, from the median absolute deviation."""
     deviation = float(np.median(np.abs(values - np.median(values))))
     return 1.253 * 1.483 * deviation / math.sqrt(len(values))
 
 
-# -- what it is worth ------------------------------------------------------------------
+# -- the break-even --------------------------------------------------------------------
 
 
 def break_even(
@@ -363,7 +364,7 @@ def break_even(
     eager_ms: float | None,
     ratio: Ratio | None,
 ) -> BreakEven | None:
-    """When compiling has paid for its first call; None where that is not known."""
+    """Returns when compiling pays off its first call; None if that is not known."""
     if first_call_s is None or eager_first_s is None or not eager_ms or ratio is None:
         return None
     if ratio.verdict == "slower":

@@ -129,7 +129,8 @@ def _dumped_stacks(pid: int, stacks: int) -> list[Frames]:
     before = os.fstat(stacks).st_size
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1)
-    until, size = time.monotonic() + _STACK_PATIENCE_S, before
+    until = time.monotonic() + _STACK_PATIENCE_S
+    size = before
     while time.monotonic() < until:
         time.sleep(0.02)
         last, size = size, os.fstat(stacks).st_size

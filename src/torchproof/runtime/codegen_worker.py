@@ -41,7 +41,7 @@ class ChildHung(ChildError):
     """The child missed the deadline and was killed."""
 
     def __init__(self, phase: str) -> None:
-        super().__init__(f"not done in time: {phase}")
+        super().__init__(f"the compile process missed the deadline in {phase}")
         self.phase = phase
 
 
@@ -66,7 +66,9 @@ class ChildTooBig(ChildError):
 
     def __init__(self, used_bytes: int, limit_bytes: int) -> None:
         used, limit = used_bytes >> 20, limit_bytes >> 20
-        super().__init__(f"it took {used} MiB of memory, more than {limit} MiB")
+        super().__init__(
+            f"the compile process used {used} MiB of memory, more than {limit} MiB"
+        )
         self.used_bytes = used_bytes
 
 
@@ -104,7 +106,7 @@ class _Child:
             child_processes.kill_tree(None, self.mark)
             self.fate = self.fate or self._read_fate(code)
         except OSError as error:
-            self.fate = ChildDied(f"it cannot be started: {error}")
+            self.fate = ChildDied(f"the compile process cannot be started: {error}")
         finally:
             self.gone.set()
 
@@ -281,7 +283,7 @@ def _exchange(
     except (EOFError, OSError):
         child.kill()
         child.gone.wait(_END_PATIENCE_S)
-        raise child.fate or ChildDied("it has closed its channel") from None
+        raise child.fate or ChildDied("the compile process closed its socket") from None
     except ChildError:
         child.kill()
         child.gone.wait(_END_PATIENCE_S)

@@ -380,7 +380,8 @@ class CompiledForward(MethodReplacement):
 
     def _counted_eager(self) -> Callable[..., Any]:
         """The eager forward that counts its calls, for when only some calls are."""
-        eager, note = self.eager, self.telemetry.ran_eager
+        eager = self.eager
+        note = self.telemetry.ran_eager
 
         def run(*args: Any, **kwargs: Any) -> Any:
             note()

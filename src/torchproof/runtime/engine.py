@@ -176,7 +176,8 @@ class Engine:
         It never passes before the call's first compilation, so that a very short
         deadline is recorded as a missed one.
         """
-        call, now = self.telemetry.call, time.monotonic()
+        call = self.telemetry.call
+        now = time.monotonic()
         current = self._thread_call
         if call is None or getattr(current, "call", None) != call:
             current.call = call
@@ -316,7 +317,8 @@ class Engine:
             job.use(prepared)
         name = self.name_of(code)
         try:
-            cause, shapes = self._cause(conversion), conversion.shapes()
+            cause = self._cause(conversion)
+            shapes = conversion.shapes()
             job.generalise = self._generalises(code, cause)
             answer = convert_within_deadline(conversion, state, job, self.telemetry)
         except (Exception, interruptible_thread.Interrupted) as error:
@@ -411,7 +413,7 @@ class Engine:
         """Why no existing compiled code fits; None if there is none."""
         if conversion.entry is None or not self._storms.has_compiled(conversion.code):
             return None
-        reason = conversion.reason() or "no compiled code fitted"
+        reason = conversion.reason() or "no compiled code fits"
         # The reason reads "0/0: the guard      # its origin", then lines with hints.
         guard = re.sub(r"^\d+/\d+: ", "", reason.splitlines()[0])
         return re.split(r"\s{2,}#", guard)[0].strip()
@@ -419,14 +421,16 @@ class Engine:
     def retry(self) -> None:
         """Forgets what failed, so that the next call compiles it again."""
         while self._eager_answers:
-            frames.invalidate(self._eager_answers.pop(), "it is to be compiled again")
+            frames.invalidate(
+                self._eager_answers.pop(), "torchproof.retry compiles it again"
+            )
         self.refused.clear()
         self._storms.forget()
 
     def close(self) -> None:
         """Frees the compiled code of a model that has been deleted."""
         while self._answers:
-            frames.invalidate(self._answers.pop(), "its model is gone")
+            frames.invalidate(self._answers.pop(), "its model was deleted")
         self._eager_answers.clear()
         self._unproven.clear()
         self.backend.graph_cache.clear()

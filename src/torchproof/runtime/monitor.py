@@ -36,7 +36,8 @@ class Monitor:
         self.drifted = False
 
     def timing(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        clock, telemetry = time.perf_counter, self._telemetry
+        clock = time.perf_counter
+        telemetry = self._telemetry
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             compilations = len(telemetry.compilations) + len(telemetry.fallbacks)

@@ -39,7 +39,7 @@ class NotProbed(Exception):
     """The model could not be tried in a child process."""
 
     def __str__(self) -> str:
-        return one_line(f"could not be probed: {self.args[0]}", 300)
+        return one_line(f"not tried in a child process: {self.args[0]}", 300)
 
 
 def probe(

@@ -95,7 +95,7 @@ def measured(
     on_copy = subject is not None and subject is not owner
     state = save_state(None if on_copy else owner, args, kwargs)
     if not on_copy:
-        notes += [f"not protected: {each}" for each in state.unprotected]
+        notes += [f"not restored: {each}" for each in state.unprotected]
     try:
         tensors = [tensor for _, tensor in tensors_of(subject, args, kwargs)]
         timer = _Timer.of(make(subject), tensors, args=args, kwargs=kwargs)

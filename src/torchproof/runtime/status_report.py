@@ -140,10 +140,14 @@ def _lines(status: Status) -> list[str]:
 def _calls(status: Status) -> str:
     share = status.compiled_share
     compiled = "-" if share is None else f"{share:.0%}"
-    calls = f"{status.calls} call{'s' * (status.calls != 1)}"
-    recompiles = f"{status.recompiles} recompile{'s' * (status.recompiles != 1)}"
+    calls = _counted(status.calls, "call")
+    recompiles = _counted(status.recompiles, "recompile")
     seconds = f"{status.compile_s:.1f} s compiling"
     return f"{calls}, {compiled} compiled, {recompiles}, {seconds}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _recipe(item: Mapping[str, Any]) -> str:

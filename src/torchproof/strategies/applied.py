@@ -90,16 +90,16 @@ class Applied:
         reasons: list[str] = []
 
         def convert(
-            go_on: Callable[[], Any], conversion: torch_private.FrameRequest
+            go_on: Callable[[], Any], request: torch_private.FrameRequest
         ) -> Any:
-            block = _owner(conversion.frame)
+            block = _owner(request.frame)
             if not isinstance(block, nn.Module) or block not in paths:
                 return go_on()
-            circumstances = _circumstances(block, conversion.frame)
+            circumstances = _circumstances(block, request.frame)
             reasons.clear()
             answer = go_on()
             refused = answer.guarded_code is None
-            if conversion.is_recompile or not refused:
+            if request.is_recompile or not refused:
                 self.compilations.append(
                     Compilation(paths[block], circumstances, tuple(reasons), refused)
                 )

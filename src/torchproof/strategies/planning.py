@@ -81,7 +81,8 @@ def _core(strategy: Strategy, fn: Any) -> tuple[Any, str]:
     """The object that has the method, and the path of the method."""
     if strategy.method is None:
         raise UserError(f"{strategy.name}: name a method, core:METHOD; {_offer(fn)}")
-    owner, path = fn, strategy.method
+    owner = fn
+    path = strategy.method
     *names, last = path.split(".")
     for name in names:
         if not hasattr(owner, name):

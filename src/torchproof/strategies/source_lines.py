@@ -108,7 +108,9 @@ def _site_lines(strategy: Strategy, site: Site, name: str) -> str:
 
 def _compiled(place: str, strategy: Strategy, varying: Varying) -> str:
     keywords = _keywords(strategy.arguments)
-    call = f"torch.compile({place}{', ' * bool(keywords)}{keywords})"
+    call = (
+        f"torch.compile({place}, {keywords})" if keywords else f"torch.compile({place})"
+    )
     return f"marked({call}, {dict(varying)!r})" if varying else call
 
 
@@ -128,7 +130,7 @@ def _literal(value: Any, key: str = "") -> str:
 def listed(expressions: Iterable[str]) -> str:
     """Expressions as a tuple, one per line if they do not fit on one."""
     names = list(expressions)
-    short = f"({', '.join(names)}{',' * (len(names) == 1)})"
+    short = f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
     if len(short) <= _WIDTH - 20:
         return short
     return "(\n" + "".join(f"    {name},\n" for name in names) + ")"

@@ -1,7 +1,7 @@
 """Turns the name of a target into something to run; contains the bundled workloads.
 
-Takes the text of a target and the options of a verb. Returns a `Target`, and in the
-child process the loaded function with its calls. Start with `target.py`.
+In: the text of a target and the options of a verb. Out: a `Target`, and in the child
+process the loaded function with its calls. Start with `target.py`.
 Imports `records`, `process` and `torch_private`.
 """
 

@@ -1,4 +1,4 @@
-"""Why a candidate need not be tried: what others gave bounds what it can give."""
+"""Reasons to skip a candidate: earlier trials bound what it can reach."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torchproof import strategies
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial import Candidate, Trial
 
-_CLOSE = 0.99  # who comes no closer to the leader than this is not worth its trial
-_WORTH = 0.98  # of the leader's step: who comes no further is within 2 percent of it
-_BEST_SWITCH = 0.15  # by how much a switch may shorten the kernels that it changes
-_FEW = 0.1  # share of the time in matrix products below which tuning them is idle
+_CLOSE = 0.99  # a candidate bounded above this share of the best step is skipped
+_WORTH = 0.98  # a gain below 2 percent of the best step is not worth a trial
+_BEST_SWITCH = 0.15  # assumed largest gain of a setting on the kernels it changes
+_FEW = 0.1  # below this share of matrix products, tuning them does not pay
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a search knows so far; `leader` is the best of the trials, or eager."""
+class Evidence:
+    """The trials so far; `leader` is the best of them, or eager."""
 
     objective: Objective
     probe: Mapping[str, Any]
@@ -27,111 +27,119 @@ class Known:
 
     @property
     def full(self) -> Trial | None:
-        """The whole target compiled, in a graph or not, where that works."""
-        found = self.trials.get("full") or self.trials.get("full+graph")
-        return found if found and found.outcome == "measured" else None
+        """The trial of the whole compiled target, with or without a graph."""
+        trial = self.trials.get("full") or self.trials.get("full+graph")
+        return trial if trial and trial.outcome == "measured" else None
 
     def base(self, candidate: Candidate) -> Trial | None:
         return self.trials.get(candidate.follows) if candidate.follows else None
 
 
-def cannot_win(candidate: Candidate, known: Known) -> str | None:
-    """In words; None where only a trial can tell."""
+def cannot_win(candidate: Candidate, evidence: Evidence) -> str | None:
+    """The reason to skip a candidate; None if it has to be tried."""
     for rule in _RULES:
-        if why := rule(candidate, known):
+        if why := rule(candidate, evidence):
             return why
     return None
 
 
-def _base_fails(candidate: Candidate, known: Known) -> str | None:
-    """A graph, a mode or a switch begins with the same compiling."""
-    base = known.base(candidate)
+def _base_fails(candidate: Candidate, evidence: Evidence) -> str | None:
+    """A graph, a mode or a setting compiles the same code first."""
+    base = evidence.base(candidate)
     if base is None or base.outcome == "measured" or candidate.strategy.marks:
         return None
     if not base.name.startswith(candidate.strategy.form):
-        return None  # parts may compile where the whole does not
+        return None  # a part may compile even if the whole does not
     if is_recorded(base) and not candidate.strategy.graph:
-        return None  # it may be the graph that fails
+        return None  # the graph may be what failed
     if candidate.strategy.dynamic != "auto" and not candidate.strategy.graph:
-        return None  # sizes treated otherwise make other code
-    return f"{base.name}, which it builds on, is no candidate: {base.outcome}"
+        return None  # other size handling generates other code
+    return f"it builds on {base.name}, whose outcome is: {base.outcome}"
 
 
-def _kernels_too_slow(candidate: Candidate, known: Known) -> str | None:
-    """A graph takes launches away, and leaves the kernels as they are."""
-    base, best = known.base(candidate), known.leader.step_ms
-    if known.objective.kind != "step" or not _records(candidate) or _tunes(candidate):
+def _kernels_too_slow(candidate: Candidate, evidence: Evidence) -> str | None:
+    """A CUDA graph removes launch time and leaves the kernels as they are."""
+    base, best = evidence.base(candidate), evidence.leader.step_ms
+    if (
+        evidence.objective.kind != "step"
+        or not _records(candidate)
+        or _tunes(candidate)
+    ):
         return None
     if base is None or base.kernel_ms is None or best is None or is_recorded(base):
         return None
     if base.kernel_ms < _CLOSE * best:
         return None
     return (
-        f"a graph cannot be faster than its kernels: those of {base.name} take"
-        f" {base.kernel_ms:.3g} ms, a step of {known.leader.name} {best:.3g} ms"
+        f"a CUDA graph cannot be faster than its kernels: those of {base.name} take"
+        f" {base.kernel_ms:.3g} ms, a step of {evidence.leader.name} {best:.3g} ms"
     )
 
 
-def _same_kernels(candidate: Candidate, known: Known) -> str | None:
-    """Tried only where forms are recorded first: the graph works."""
-    base = known.base(candidate)
-    if known.objective.kind != "step" or _tunes(candidate) or candidate.strategy.graph:
+def _same_kernels(candidate: Candidate, evidence: Evidence) -> str | None:
+    """Applies where graphs are tried first, and the graph works."""
+    base = evidence.base(candidate)
+    if (
+        evidence.objective.kind != "step"
+        or _tunes(candidate)
+        or candidate.strategy.graph
+    ):
         return None
     if base is None or base.outcome != "measured" or not is_recorded(base):
         return None
-    return f"{base.name} launches the same kernels all at once, and works"
+    return f"{base.name} works and launches the same kernels in one CUDA graph"
 
 
-def _starts_too_late(candidate: Candidate, known: Known) -> str | None:
-    base, best = known.base(candidate), known.objective.value(known.leader)
-    if not known.objective.needs_cold_starts or base is None or best is None:
+def _starts_too_late(candidate: Candidate, evidence: Evidence) -> str | None:
+    base, best = evidence.base(candidate), evidence.objective.value(evidence.leader)
+    if not evidence.objective.needs_cold_starts or base is None or best is None:
         return None
     if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
         return None
-    if known.objective.kind == "first" and known.leader.name == "eager":
-        return None  # whose first call nobody beats: others count if they are faster
+    if evidence.objective.kind == "first" and evidence.leader.name == "eager":
+        return None  # no compiled first call beats eager; faster steps count
     if base.start_s < _CLOSE * best:
         return None
     return (
-        f"it compiles all that {base.name} does, which takes {base.start_s:.3g} s:"
-        f" {known.leader.name} is done in {best:.3g} s"
+        f"it compiles at least what {base.name} compiles, which takes"
+        f" {base.start_s:.3g} s; {evidence.leader.name} needs {best:.3g} s in all"
     )
 
 
-def _nested_is_full(candidate: Candidate, known: Known) -> str | None:
-    if candidate.strategy.form != "nested" or known.objective.kind != "step":
+def _nested_is_full(candidate: Candidate, evidence: Evidence) -> str | None:
+    if candidate.strategy.form != "nested" or evidence.objective.kind != "step":
         return None
-    if known.full is None:
+    if evidence.full is None:
         return None
-    return "it shortens compiling, not steps, and full compiles"
+    return "it shortens compilation, not steps, and full compiles"
 
 
-def _one_graph(candidate: Candidate, known: Known) -> str | None:
-    if candidate.strategy.form != "core" or known.objective.needs_cold_starts:
+def _one_graph(candidate: Candidate, evidence: Evidence) -> str | None:
+    if candidate.strategy.form != "core" or evidence.objective.needs_cold_starts:
         return None
-    if known.full is None:
+    if evidence.full is None:
         return None
-    counts = known.full.facts.get("counts") or {}
+    counts = evidence.full.facts.get("counts") or {}
     if counts.get("graphs") != 1 or counts.get("recompiles"):
         return None
     return "full compiles the whole target as one graph"
 
 
-def _little_to_tune(candidate: Candidate, known: Known) -> str | None:
+def _little_to_tune(candidate: Candidate, evidence: Evidence) -> str | None:
     if not _tunes(candidate):
         return None
-    share = known.probe.get("matmul_share")
+    share = evidence.probe.get("matmul_share")
     if share is not None and share < _FEW:
-        return f"matrix products take {share:.0%} of the time: there is little to tune"
-    if known.probe.get("bound") == "launch" and not _records(candidate):
-        return "steps wait for launches, not for kernels that tuning makes faster"
+        return f"matrix products take only {share:.0%} of the time"
+    if evidence.probe.get("bound") == "launch" and not _records(candidate):
+        return "steps are bound by launches, and tuning only makes kernels faster"
     return None
 
 
-def _little_generated(candidate: Candidate, known: Known) -> str | None:
-    """Switches change the kernels that Inductor writes, and no library's."""
-    base = known.base(candidate)
-    if candidate.stage == "forms" or base is None or known.objective.kind != "step":
+def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
+    """Inductor settings change generated kernels, not those of libraries."""
+    base = evidence.base(candidate)
+    if candidate.stage == "forms" or base is None or evidence.objective.kind != "step":
         return None
     if base.generated_ms is None or not base.step_ms:
         return None
@@ -139,12 +147,12 @@ def _little_generated(candidate: Candidate, known: Known) -> str | None:
     if share * _BEST_SWITCH >= 1 - _WORTH:
         return None
     return (
-        f"the kernels that Inductor wrote take {share:.0%} of a step of {base.name}:"
-        " switches that make them faster would hardly show"
+        f"generated kernels take only {share:.0%} of a step of {base.name}, so Inductor"
+        " settings can gain little"
     )
 
 
-_RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
+_RULES: tuple[Callable[[Candidate, Evidence], str | None], ...] = (
     _base_fails,
     _kernels_too_slow,
     _same_kernels,
@@ -157,7 +165,7 @@ _RULES: tuple[Callable[[Candidate, Known], str | None], ...] = (
 
 
 def is_recorded(trial: Trial) -> bool:
-    """Whether the whole step was in a graph."""
+    """Whether the whole step ran in one CUDA graph."""
     return trial.name.partition(":")[0].endswith(f"+{strategies.GRAPH}")
 
 
@@ -174,6 +182,6 @@ def _tunes(candidate: Candidate) -> bool:
 
 def options_of(candidate: Candidate) -> dict[str, Any]:
     """Inductor's options, those that a mode stands for included."""
-    given = candidate.strategy.arguments
-    own = strategies.MODE_OPTIONS.get(given.get("mode") or "default", {})
-    return {**own, **given.get("options", {})}
+    arguments = candidate.strategy.arguments
+    own = strategies.MODE_OPTIONS.get(arguments.get("mode") or "default", {})
+    return {**own, **arguments.get("options", {})}

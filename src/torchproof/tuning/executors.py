@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from torchproof.measure import Plan
 from torchproof.records import Measurement, UserError
-from torchproof.tuning.timing_lock import Gate
+from torchproof.tuning.timing_lock import TimingLock
 from torchproof.tuning.trial import Candidate, Trial
 from torchproof.tuning.trial_worker import Progress, Worker
 
@@ -82,7 +82,7 @@ class Local:
     """
 
     def __init__(self, task: Task, progress: Progress) -> None:
-        self._task, self._progress, self._gate = task, progress, Gate()
+        self._task, self._progress, self._gate = task, progress, TimingLock()
         cores = len(os.sched_getaffinity(0))
         self._lanes = min(_MOST_LANES, max(1, cores // _CORES_EACH))
         if not task.shares_caches:
@@ -117,18 +117,18 @@ class Local:
             caches=task.folder / "caches",
             shares_caches=task.shares_caches,
             where="" if gpu is None else f"GPU {gpu}",
-            gate=self._gate,
-            spares=self._lanes if self._lanes > 1 else 0,
+            timing_lock=self._gate,
+            prestarted=self._lanes if self._lanes > 1 else 0,
             progress=self._progress,
         )
 
     def probe(self, limit_s: float) -> dict[str, Any]:
-        found = self._on(0, "probe", limit_s)
-        if found["environment"]["device"] == "cuda":
+        facts = self._on(0, "probe", limit_s)
+        if facts["environment"]["device"] == "cuda":
             # The first worker stays with the device that torch chooses.
             for gpu in visible_gpus()[1:]:
                 self._add(gpu)
-        return dict(found)
+        return dict(facts)
 
     def cache_in(self, folder: Path) -> None:
         for worker in self._workers:
@@ -149,18 +149,18 @@ class Local:
 
     def wait(self, seconds: float) -> list[Trial]:
         done, _ = wait_for(self._going, seconds, FIRST_COMPLETED)
-        found: list[Trial] = []
+        trials: list[Trial] = []
         for future in done:
             number, candidate, limit_s = self._going.pop(future)
             try:
-                found.append(future.result())
+                trials.append(future.result())
             except UserError as error:  # not even eager runs there
                 if number == 0:
                     raise
                 self._gone.add(number)
                 self._progress(f"{self._workers[number].where} is not used: {error}")
                 self.submit(candidate, limit_s)
-        return found
+        return trials
 
     def keep(self, names: Collection[str]) -> None:
         for worker in self._workers:
@@ -178,10 +178,10 @@ class Local:
         first_s, start_s = self._on(0, "cold_start", candidate, limit_s)
         return first_s, start_s
 
-    def _on(self, number: int, name: str, *given: Any) -> Any:
+    def _on(self, number: int, name: str, *arguments: Any) -> Any:
         """In the worker's own thread: arms may end with the thread that began them."""
         worker = self._workers[number]
-        future = self._pools[number].submit(getattr(worker, name), *given)
+        future = self._pools[number].submit(getattr(worker, name), *arguments)
         while True:  # a wait without end would not be interrupted by Ctrl-C
             done, _ = wait_for([future], 0.2)
             if done:
@@ -198,9 +198,9 @@ class Local:
 
 def visible_gpus() -> list[str]:
     """The GPUs that torch would see, by number or id."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name.strip() for name in told.split(",") if name.strip()]
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if variable is not None:
+        return [name.strip() for name in variable.split(",") if name.strip()]
     try:
         answer = subprocess.run(
             ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"],

@@ -29,9 +29,9 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        if found := re.fullmatch(r"steps:(\d{1,12})", text.strip()):
-            if int(found[1]) > 0:
-                return cls("steps", int(found[1]))
+        if match := re.fullmatch(r"steps:(\d{1,12})", text.strip()):
+            if int(match[1]) > 0:
+                return cls("steps", int(match[1]))
         elif text.strip() in ("step", "first", "memory"):
             return cls(text.strip())  # type: ignore[arg-type]
         raise UserError(

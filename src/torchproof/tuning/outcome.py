@@ -117,11 +117,11 @@ def _why(search: Search, chosen: Trial) -> str:
             "steps": f"{objective.steps} steps with all compiling are",
         }[objective.kind]
         better = "less" if objective.kind == "memory" else "faster"
-        told = f"{what} {gain:.2f}x {better} than in eager"
+        sentence = f"{what} {gain:.2f}x {better} than in eager"
         if objective.kind == "memory":
-            told = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
+            sentence = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
         verdict = (chosen.numerics or {}).get("verdict")
-        return f"{told}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
+        return f"{sentence}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
     best = [t for t in search.ranked if t.name != eager.name]
     if not best:
         return "no other strategy was measured and right"
@@ -130,8 +130,8 @@ def _why(search: Search, chosen: Trial) -> str:
         return f"{best[0].name} was not compared with eager"
     if gain >= least:
         low, high = best[0].vs_eager_low, best[0].vs_eager_high
-        known = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
-        return f"no strategy is surely better: {best[0].name} may be{known}"
+        interval = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
+        return f"no strategy is surely better: {best[0].name} may be{interval}"
     return (
         f"no strategy beats eager by {least - 1:.0%}: the best, {best[0].name}, is"
         f" {gain:.2f} times as good"

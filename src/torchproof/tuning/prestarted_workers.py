@@ -11,7 +11,7 @@ from collections.abc import Callable
 from torchproof.measure import WorkerProcess
 
 
-class Spares:
+class PrestartedWorkers:
     """At most `count` of them; `start` begins one, which loads by itself."""
 
     def __init__(self, start: Callable[[], WorkerProcess], count: int) -> None:

@@ -18,7 +18,7 @@ from torchproof.tuning.executors import Executor
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.space import Skip, Space
 from torchproof.tuning.trial import Candidate, Trial
-from torchproof.tuning.trial_store import Notebook
+from torchproof.tuning.trial_store import TrialStore
 from torchproof.tuning.trial_worker import is_short_of_memory
 
 Effort = Literal["quick", "normal", "full"]
@@ -37,7 +37,7 @@ EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
 
 
 @dataclass(frozen=True)
-class Terms:
+class SearchOptions:
     """What is asked of a search; `deadline` by the monotonic clock."""
 
     objective: Objective
@@ -56,13 +56,13 @@ class Search:
     def __init__(
         self,
         executor: Executor,
-        terms: Terms,
-        notebook: Notebook,
+        terms: SearchOptions,
+        saved_trials: TrialStore,
         *,
         eager: Trial,
         show: Callable[[Mapping[str, Any]], None] = lambda state: None,
     ) -> None:
-        self.executor, self.terms, self.notebook = executor, terms, notebook
+        self.executor, self.terms, self.saved_trials = executor, terms, saved_trials
         self.eager, self._show = eager, show
         self.trials: dict[str, Trial] = {eager.name: eager}
         self.candidates: dict[str, Candidate] = {}
@@ -81,14 +81,14 @@ class Search:
     @property
     def ranked(self) -> list[Trial]:
         """What was measured and is right, the best first; eager among it."""
-        found = [trial for trial in self.trials.values() if self.value(trial)]
-        return sorted(found, key=lambda trial: self.value(trial) or 0.0)
+        trials = [trial for trial in self.trials.values() if self.value(trial)]
+        return sorted(trials, key=lambda trial: self.value(trial) or 0.0)
 
     @property
     def leader(self) -> Trial:
         objective, least = self.terms.objective, self.terms.least
-        found = objective.best(list(self.trials.values()), self.eager, least=least)
-        return found or self.eager
+        best = objective.best(list(self.trials.values()), self.eager, least=least)
+        return best or self.eager
 
     @property
     def stopped(self) -> str:
@@ -134,12 +134,12 @@ class Search:
 
     def _fastest_forms(self) -> list[Candidate]:
         """On which switches are tried: the best, and with full effort all forms."""
-        found = [
+        forms = [
             self.candidates[trial.name]
             for trial in self.ranked
             if trial.name in self.candidates and trial.stage == "forms"
         ]
-        compiling = [each for each in found if each.strategy.compiles]
+        compiling = [each for each in forms if each.strategy.compiles]
         return compiling if self.terms.effort == "full" else compiling[:1]
 
     def _try_switches(self, base: Candidate) -> None:
@@ -182,8 +182,8 @@ class Search:
             if candidate.follows in others:
                 continue  # what that one gives may spare this one
             self._waiting.remove(candidate)
-            if known := self.notebook.find(candidate.name, self._limit_s()):
-                self._note(replace(known, resumed=True, stage=candidate.stage))
+            if earlier := self.saved_trials.find(candidate.name, self._limit_s()):
+                self._note(replace(earlier, resumed=True, stage=candidate.stage))
             elif why := self._not_worth(candidate):
                 self.skipped.append(Skip(candidate.name, why))
             else:
@@ -194,8 +194,10 @@ class Search:
         """Why it is not tried; with full effort, time alone is a reason."""
         terms = self.terms
         if terms.effort != "full":
-            known = bounds.Known(terms.objective, terms.probe, self.trials, self.leader)
-            if why := bounds.cannot_win(candidate, known):
+            evidence = bounds.Evidence(
+                terms.objective, terms.probe, self.trials, self.leader
+            )
+            if why := bounds.cannot_win(candidate, evidence):
                 return why
         left, cost = self.left_s(), self._cost_s(candidate)
         if left > (cost or 0.0):
@@ -208,20 +210,20 @@ class Search:
     def _cost_s(self, candidate: Candidate) -> float | None:
         """What a trial takes, going by one like it; None where there is none."""
         like = [self.trials.get(name or "") for name in (candidate.follows, "full")]
-        known = [
+        costs = [
             trial.seconds
             for trial in like
             if trial and trial.name != self.eager.name and trial.outcome == "measured"
         ]
-        if not known:
+        if not costs:
             return None
         tunes = bounds.options_of(candidate).get("max_autotune")
-        return known[0] * (_TUNING_COSTS if tunes else 1.0)
+        return costs[0] * (_TUNING_COSTS if tunes else 1.0)
 
     def _note(self, trial: Trial) -> None:
         self.trials[trial.name] = trial
         if not trial.resumed:
-            self.notebook.add(trial)
+            self.saved_trials.add(trial)
         best = [each.name for each in self.ranked[: FINALISTS + 1]]
         self.executor.keep(best)
 
@@ -341,9 +343,9 @@ class Search:
             first_s, start_s = self.executor.cold_start(candidate, left)
         except (WorkerError, UserError):  # it is an extra
             return chosen
-        known = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
-        self.trials[chosen.name] = known
-        return known
+        trial = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
+        self.trials[chosen.name] = trial
+        return trial
 
     # -- for people --------------------------------------------------------------------
 

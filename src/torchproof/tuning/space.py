@@ -163,9 +163,9 @@ def switched(base: Candidate, device: str) -> list[Candidate]:
     """The form with each switch alone."""
     if not base.strategy.compiles:
         return []
-    given = base.strategy.arguments
-    own = strategies.MODE_OPTIONS[given.get("mode") or "default"]
-    own = {**own, **given.get("options", {})}
+    arguments = base.strategy.arguments
+    own = strategies.MODE_OPTIONS[arguments.get("mode") or "default"]
+    own = {**own, **arguments.get("options", {})}
     return [
         _with_options(base, change, "switches")
         for change in SWITCHES[device]
@@ -175,11 +175,11 @@ def switched(base: Candidate, device: str) -> list[Candidate]:
 
 def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
     """The form with all switches that helped alone, where these are several."""
-    found = list(helpful)
-    if len(found) < 2:
+    candidates = list(helpful)
+    if len(candidates) < 2:
         return None
     options: dict[str, Any] = {}
-    for candidate in found:
+    for candidate in candidates:
         options |= candidate.strategy.arguments["options"]
     own = base.strategy.arguments.get("options", {})
     changed = {k: v for k, v in options.items() if own.get(k) != v}
@@ -188,6 +188,6 @@ def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
 
 def _with_options(base: Candidate, change: Mapping[str, Any], stage: Any) -> Candidate:
     strategy = strategies.with_arguments(base.strategy, options=dict(change))
-    told = ", ".join(f"{name}={value}" for name, value in change.items())
-    spec = StrategySpec(strategy, variant={"config": told})
+    label = ", ".join(f"{name}={value}" for name, value in change.items())
+    spec = StrategySpec(strategy, variant={"config": label})
     return Candidate(spec, stage, base.name)

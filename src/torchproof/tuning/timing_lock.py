@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 
-class Gate:
+class TimingLock:
     """Beginning is compiling, which leaves most cores idle: several do it at once.
 
     Who is timed is alone. It waits for those that are beginning, and nobody else begins

@@ -79,13 +79,13 @@ class Trial:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Trial:
-        known = {item.name for item in dataclasses.fields(cls)}
-        return cls(**{key: value for key, value in plain.items() if key in known})
+        fields = {item.name for item in dataclasses.fields(cls)}
+        return cls(**{key: value for key, value in plain.items() if key in fields})
 
     def told(self, value: float | None) -> dict[str, Any]:
         """For the run: without the arm's own facts, with the objective's value."""
-        kept = {k: v for k, v in self.to_json().items() if k not in _OWN}
-        return kept | {"value": value}
+        values = {k: v for k, v in self.to_json().items() if k not in _OWN}
+        return values | {"value": value}
 
 
 _OWN = ("facts", "limit_s", "start_s")

@@ -35,14 +35,14 @@ _HELD = (
 
 
 def key_of(
-    asked: Mapping[str, Any], environment: Mapping[str, Any], code: Any
+    options: Mapping[str, Any], environment: Mapping[str, Any], code: Any
 ) -> dict[str, Any]:
     """What has to be the same for a trial to hold."""
     where = {name: environment.get(name) for name in _HELD}
-    return {"asked": dict(asked), "environment": where, "code": code}
+    return {"asked": dict(options), "environment": where, "code": code}
 
 
-class Notebook:
+class TrialStore:
     """The folder of one search, locked while that goes on."""
 
     def __init__(self, key: Mapping[str, Any], *, resume: bool, root: Path) -> None:
@@ -68,7 +68,7 @@ class Notebook:
             ) from None
 
     def _read(self) -> dict[str, Trial]:
-        found = {}
+        trials = {}
         for path in sorted(self.folder.glob("trial-*.json")):
             try:
                 plain = schema.loads(files.read_bytes(path, _MOST_BYTES).decode())
@@ -77,8 +77,8 @@ class Notebook:
             except (OSError, ValueError, RecursionError, schema.Mismatch):
                 continue  # damaged: it is tried again
             if _is_sound(trial):
-                found[trial.name] = trial
-        return found
+                trials[trial.name] = trial
+        return trials
 
     def find(self, name: str, limit_s: float) -> Trial | None:
         """An earlier trial; one that was given up counts only if it had as long."""

@@ -30,8 +30,8 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, UserError
 from torchproof.tuning import wait_until_idle
-from torchproof.tuning.prestarted_workers import Spares
-from torchproof.tuning.timing_lock import Gate
+from torchproof.tuning.prestarted_workers import PrestartedWorkers
+from torchproof.tuning.timing_lock import TimingLock
 from torchproof.tuning.trial import Candidate, Outcome, Trial
 
 ROUNDS = 4  # of a trial: the fewest that give an interval
@@ -53,7 +53,7 @@ class Worker:
     """`where` names its device for people. `caches` is a folder for compiled code. With
     `shares_caches` candidates find what others compiled: steps are the same for it,
     first calls are not. Nor are they where others begin at the same time: then there
-    are `spares`, processes that load the target ahead.
+    are `prestarted`, processes that load the target ahead.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class Worker:
         *,
         caches: Path,
         shares_caches: bool,
-        spares: int = 0,
+        prestarted: int = 0,
         where: str = "",
-        gate: Gate | None = None,
+        timing_lock: TimingLock | None = None,
         progress: Progress = lambda text: None,
     ) -> None:
         self.where, self.caches, self.shares_caches = where, caches, shares_caches
-        self.crowded = spares > 1
+        self.crowded = prestarted > 1
         self.session = Session(plan, folder, progress)
         self.session.scratch = folder
         self.eager = StrategyState(StrategySpec(EAGER), folder / "caches-eager")
-        self.gate = gate or Gate()
-        self.spares = Spares(self._spare, spares)
-        self.session.spare = self.spares.take
+        self.timing_lock = timing_lock or TimingLock()
+        self.prestarted = PrestartedWorkers(self._spare, prestarted)
+        self.session.spare = self.prestarted.take
         self._states: dict[str, StrategyState] = {}
         self._referring = threading.Lock()
 
@@ -85,7 +85,7 @@ class Worker:
         """Reference answers, eager timed alone, and what is known of the target."""
         begin = time.monotonic()
         self.session.set_deadline(limit_s)
-        self.spares.fill()
+        self.prestarted.fill()
         self._refer()
         with self.session.recording_failure(self.eager):
             self._sample([self.eager], ROUNDS)
@@ -132,17 +132,17 @@ class Worker:
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
         """Begun beside others that begin, timed alone."""
         spent = 0.0
-        with self.gate.beside_others():
+        with self.timing_lock.beside_others():
             begin = time.monotonic()
             self.session.set_deadline(limit_s)
             state = self._begun(candidate)
             spent += time.monotonic() - begin
-        with self.gate.alone():
+        with self.timing_lock.alone():
             begin = time.monotonic()
             self.session.set_deadline(max(1.0, limit_s - spent))
             if state.error and is_short_of_memory(state.error) and self._states:
                 self.keep(())  # the processes of other trials held what it needed
-                self.spares.drop()
+                self.prestarted.drop()
                 state = self._begun(candidate)
             if state.runs and not _is_wrong(state):
                 if self.crowded:
@@ -165,9 +165,9 @@ class Worker:
             self._refer()
             if not self.session.has_room():
                 self.keep(())
-                self.spares.drop()
+                self.prestarted.drop()
             else:
-                self.spares.fill()
+                self.prestarted.fill()
         state = StrategyState(candidate.spec, self._caches(candidate))
         self.session.states.append(state)
         try:
@@ -307,8 +307,8 @@ class Worker:
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Eager and these finalists in turns; rounds of a repeat add up."""
         states = [self._states[name] for name in names]
-        known = [state.facts[0]["pass_ms"] / 1e3 for state in (self.eager, *states)]
-        self.session.set_deadline(_PATIENCE_S + 10 * rounds * sum(known))
+        passes_s = [state.facts[0]["pass_ms"] / 1e3 for state in (self.eager, *states)]
+        self.session.set_deadline(_PATIENCE_S + 10 * rounds * sum(passes_s))
         self._take_turns([self.eager, *states], rounds)
         return self._rows(states)
 
@@ -338,7 +338,7 @@ class Worker:
         return facts["first_call_s"], facts["first_call_s"] + sum(more)
 
     def close(self) -> None:
-        self.spares.close()
+        self.prestarted.close()
         self.session.close()
 
 
@@ -360,6 +360,6 @@ def _outcome(row: Measurement) -> tuple[Outcome, str | None]:
     outcome = _OUTCOMES.get(row.verdict, "measured")
     if outcome == "measured":
         return outcome, None
-    told = (row.numerics or {}).get("why") if outcome != "not applicable" else None
+    reason = (row.numerics or {}).get("why") if outcome != "not applicable" else None
     fell = [note for note in row.notes if note.startswith(rows.FELL_BACK)]
-    return outcome, told or "; ".join(fell or row.notes) or row.verdict
+    return outcome, reason or "; ".join(fell or row.notes) or row.verdict

@@ -25,10 +25,10 @@ from torchproof.targets import parse as parse_target
 from torchproof.tuning import outcome, space
 from torchproof.tuning.executors import Executor, Local, Task
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, Terms
+from torchproof.tuning.search import Effort, Search, SearchOptions
 from torchproof.tuning.space import Space
 from torchproof.tuning.trial import Trial
-from torchproof.tuning.trial_store import SEARCHES, Notebook, key_of
+from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
 BUDGET_S = 600.0
 LEAST_GAIN = 1.05  # times as fast as eager: what bench asks for, too
@@ -42,7 +42,7 @@ class Watcher(Protocol):
     def show(self, state: Mapping[str, Any]) -> None: ...
 
 
-class Unwatched:
+class NoWatcher:
     def __call__(self, text: str) -> None: ...
 
     def show(self, state: Mapping[str, Any]) -> None: ...
@@ -83,7 +83,7 @@ def tune(
     if recipe_file is not None:
         assert_free(Path(recipe_file), overwrite=overwrite)
     started = datetime.datetime.now()
-    tuning = _Tuning(target, options, tune_options, watcher or Unwatched())
+    tuning = _Tuning(target, options, tune_options, watcher or NoWatcher())
     with tempfile.TemporaryDirectory(prefix="torchproof-") as work:
         chosen = tuning.run(Path(work), save_in.parent / SEARCHES)
     run = outcome.run_of(
@@ -98,12 +98,12 @@ def tune(
     )
     if chosen is None:
         return store.save(run, save_in)
-    found = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
+    recipe = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
     file = None if recipe_file is None else str(recipe_file)
-    more = {"recipe": found.to_json(), "recipe_file": file}
+    more = {"recipe": recipe.to_json(), "recipe_file": file}
     run = store.save(replace(run, tuning={**(run.tuning or {}), **more}), save_in)
     if file is not None:
-        replace(found, run=run.id).write(file, overwrite=overwrite)
+        replace(recipe, run=run.id).write(file, overwrite=overwrite)
     return run
 
 
@@ -191,17 +191,17 @@ class _Tuning:
                 " longer; give more time"
             ) from None
 
-    def _searched(self, executor: Executor, notebook: Notebook) -> Trial | None:
+    def _searched(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
         chosen = None
-        executor.cache_in(notebook.folder / "caches")
-        self.search = self._search(executor, notebook)
+        executor.cache_in(saved_trials.folder / "caches")
+        self.search = self._search(executor, saved_trials)
         try:
             chosen = self.search.run(self._forms())
         except KeyboardInterrupt:
             pass  # what there is can be gone on with
         finally:
             executor.close()  # before what it compiled goes
-            notebook.close(finished=chosen is not None)
+            saved_trials.close(finished=chosen is not None)
         return chosen
 
     search: Search  # once eager is known
@@ -226,30 +226,30 @@ class _Tuning:
 
         return Cluster(task, self.watcher, self.tune_options.ray)
 
-    def _notebook(self, searches: Path) -> Notebook:
+    def _notebook(self, searches: Path) -> TrialStore:
         options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
         about = {"target": self.target.text, "cold": not self._shares_caches}
         key = key_of(about | options, self.environment, self._code())
-        notebook = Notebook(key, resume=self.tune_options.resume, root=searches)
+        saved_trials = TrialStore(key, resume=self.tune_options.resume, root=searches)
         if self.tune_options.resume:
-            self.watcher(notebook.told())
-        return notebook
+            self.watcher(saved_trials.told())
+        return saved_trials
 
     def _code(self) -> dict[str, Any]:
         """What the model is made of, and the file that makes it and its calls."""
-        known = self.probed["probe"].get("fingerprint")
+        fingerprint = self.probed["probe"].get("fingerprint")
         file = own_file(self.target)
         try:
-            made = code_hash(file.read_bytes()) if file else None
+            digest = code_hash(file.read_bytes()) if file else None
         except (OSError, SyntaxError, ValueError):
-            made = None
-        if known is None or made is None:  # then nothing is the same as before
+            digest = None
+        if fingerprint is None or digest is None:  # then nothing is the same as before
             return {"unknown": f"{time.time_ns()}"}
-        return {"model": known, "factory": made}
+        return {"model": fingerprint, "factory": digest}
 
-    def _search(self, executor: Executor, notebook: Notebook) -> Search:
+    def _search(self, executor: Executor, saved_trials: TrialStore) -> Search:
         tune_options = self.tune_options
-        terms = Terms(
+        terms = SearchOptions(
             tune_options.objective,
             tune_options.effort,
             tune_options.least,
@@ -260,7 +260,9 @@ class _Tuning:
             probe=self.probed["probe"],
         )
         eager = self.probed["trial"]
-        return Search(executor, terms, notebook, eager=eager, show=self.watcher.show)
+        return Search(
+            executor, terms, saved_trials, eager=eager, show=self.watcher.show
+        )
 
     def _forms(self) -> Space:
         about = (

@@ -133,8 +133,8 @@ class Comparison:
         """Returns worse, better, not significant or not judged."""
         if self.regressions:
             return "worse"
-        judged = [row for row in self.rows if not row.control]
-        every = [m for row in judged for m in row.metrics] + list(self.counts)
+        rows = [row for row in self.rows if not row.control]
+        every = [m for row in rows for m in row.metrics] + list(self.counts)
         if self.gone or any(m.improvement or "fewer" in m.verdict for m in every):
             return "better"
         return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
@@ -398,13 +398,13 @@ def _is_complete(run: Run) -> bool:
 
 def _findings_only_in(run: Run, other: Run) -> tuple[Finding, ...]:
     """Matches findings by identity, each at most once."""
-    left = Counter(f.identity for f in other.findings if f.status == "open")
+    unmatched_ids = Counter(f.identity for f in other.findings if f.status == "open")
     unmatched = []
     for finding in run.findings:
         if finding.status != "open":
             continue
-        if left[finding.identity]:
-            left[finding.identity] -= 1
+        if unmatched_ids[finding.identity]:
+            unmatched_ids[finding.identity] -= 1
         else:
             unmatched.append(finding)
     return tuple(unmatched)

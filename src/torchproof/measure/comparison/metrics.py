@@ -98,10 +98,10 @@ def gain(
     metric = Metric("vs eager", a[1].vs_eager, b[1].vs_eager, "x")
     if why := _unusable(a[0], b[0]) or _unusable(a[1], b[1]):
         return _unknown(metric, why)
-    judged = _with_verdict(metric, ratios.of_gain(a, b), percent)
-    if judged.significant and judged.ratio:
-        judged = replace(judged, verdict=ratio_text(judged.ratio, "more", "less"))
-    return judged
+    compared = _with_verdict(metric, ratios.of_gain(a, b), percent)
+    if compared.significant and compared.ratio:
+        compared = replace(compared, verdict=ratio_text(compared.ratio, "more", "less"))
+    return compared
 
 
 def tail(a: Measurement, b: Measurement, percent: float) -> Metric:

@@ -1,7 +1,7 @@
-"""Why compiled answers differ from eager's: the entry point of a child process.
+"""Finds why compiled outputs differ from eager's.
 
-Comes in: a target, a job, and whether an arm was found wrong. Goes out: events of kind
-`wrong_answer` and `stale_answer`, which the rules NM4xx turn into findings.
+Takes a target, a job, and whether the outputs of a strategy are wrong. Returns events
+of kind `wrong_answer` and `stale_answer`, which the rules NM4xx turn into findings.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchproof.measure.diagnosis import outside_state
-from torchproof.measure.diagnosis.outside_reads import Watch, watch
-from torchproof.measure.diagnosis.outside_state import Stale
-from torchproof.measure.diagnosis.reruns import Trial, Wrong, same
+from torchproof.measure.diagnosis.outside_reads import OutsideReads, watch
+from torchproof.measure.diagnosis.outside_state import StaleCause
+from torchproof.measure.diagnosis.reruns import TargetRunner, WrongCall, same
 from torchproof.measure.diagnosis.suspects import (
-    LADDER,
+    LAYERS,
     Layer,
     first_wrong_layer,
     suspects,
@@ -29,37 +29,37 @@ RANDOM = "the random stream"
 
 
 def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]:
-    """What is to be said about a target's answers.
+    """Returns events about the outputs of a target.
 
-    Where eager does not give the same answers twice, nothing can be said.
+    There are none if eager does not give the same outputs twice.
     """
-    trial = Trial(target, job)
-    seen, answers = watch(trial)
-    if not same(answers, trial.eager()):
+    runner = TargetRunner(target, job)
+    reads, outputs = watch(runner)
+    if not same(outputs, runner.eager()):
         return []
-    function = calls.function_of(trial.fresh())
-    found = _explain(trial, seen, function) if wrong else []
-    quiet = [
-        *outside_state.ignored_hooks(trial, seen),
-        *outside_state.frozen_variables(trial, seen),
+    function = calls.function_of(runner.fresh())
+    events = _explain(runner, reads, function) if wrong else []
+    causes = [
+        *outside_state.ignored_hooks(runner, reads),
+        *outside_state.frozen_variables(runner, reads),
     ]
-    known = {(event.data.get("what"), event.data.get("name")) for event in found}
-    return found + [
-        _stale(change, function, None)
-        for change in quiet
-        if (change.what, change.name) not in known
+    explained = {(event.data.get("what"), event.data.get("name")) for event in events}
+    return events + [
+        _stale(cause, function, None)
+        for cause in causes
+        if (cause.what, cause.name) not in explained
     ]
 
 
-def _explain(trial: Trial, seen: Watch, function: Frame) -> list[Event]:
-    layer = first_wrong_layer(trial)
+def _explain(runner: TargetRunner, reads: OutsideReads, function: Frame) -> list[Event]:
+    layer = first_wrong_layer(runner)
     if layer is None:
-        return _unexplained(trial, function)
-    if changes := _changes(trial, layer, seen):
-        return [_stale(change, function, layer) for change in changes]
-    if layer.name == LADDER[_TRACING]:
-        return _in_tracing(trial, layer, function)
-    blamed = suspects(trial, layer.rung)
+        return _unexplained(runner, function)
+    if causes := _stale_causes(runner, layer, reads):
+        return [_stale(cause, function, layer) for cause in causes]
+    if layer.name == LAYERS[_TRACING]:
+        return _in_tracing(runner, layer, function)
+    operations = suspects(runner, layer.backend)
     return [
         _wrong(
             layer.wrong,
@@ -71,33 +71,35 @@ def _explain(trial: Trial, seen: Watch, function: Frame) -> list[Event]:
             undeclared=list(each.undeclared),
             value=dict(each.numerics),
         )
-        for each in blamed
+        for each in operations
     ] or [_wrong(layer.wrong, function, layer=layer.name)]
 
 
-def _changes(trial: Trial, layer: Layer, seen: Watch) -> Sequence[Stale]:
-    """Generated code knows no surroundings, but for weights folded into it."""
-    if layer.name == LADDER["inductor"] and not switches.folds_weights():
+def _stale_causes(
+    runner: TargetRunner, layer: Layer, reads: OutsideReads
+) -> Sequence[StaleCause]:
+    """Returns stale causes; generated code has none, except for folded weights."""
+    if layer.name == LAYERS["inductor"] and not switches.folds_weights():
         return ()
-    return outside_state.stale(trial, layer.rung, layer.wrong.call, seen)
+    return outside_state.stale(runner, layer.backend, layer.wrong.call, reads)
 
 
-def _in_tracing(trial: Trial, layer: Layer, function: Frame) -> list[Event]:
-    """The graph that Dynamo captured computes something else than the program."""
-    functions = outside_state.traced(trial, _TRACING)
-    if seeds := outside_state.ignores_numpy_seed(trial, functions):
-        return [_stale(change, function, layer) for change in seeds]
-    asked = [read for read in reads_of(functions) if read.what == "compiling"]
-    if asked and _branches_on_compiling(trial):
-        return [_branch(layer, function, read) for read in asked]
+def _in_tracing(runner: TargetRunner, layer: Layer, function: Frame) -> list[Event]:
+    """Explains a graph of Dynamo that computes something else than the program."""
+    functions = outside_state.traced(runner, _TRACING)
+    if seeds := outside_state.ignores_numpy_seed(runner, functions):
+        return [_stale(cause, function, layer) for cause in seeds]
+    compiling_reads = [read for read in reads_of(functions) if read.what == "compiling"]
+    if compiling_reads and _branches_on_compiling(runner):
+        return [_branch(layer, function, read) for read in compiling_reads]
     return [_wrong(layer.wrong, function, layer=layer.name)]
 
 
-def _branches_on_compiling(trial: Trial) -> bool:
-    """Whether eager, told that it is being compiled, gives the compiled answers."""
+def _branches_on_compiling(runner: TargetRunner) -> bool:
+    """Whether eager, with is_compiling() true, gives the compiled outputs."""
     with switches.pretend_compiling():
-        pretended = trial.eager()
-    return same(pretended, trial.compiled(_TRACING))
+        pretended = runner.eager()
+    return same(pretended, runner.compiled(_TRACING))
 
 
 def _branch(layer: Layer, function: Frame, read: Read) -> Event:
@@ -106,11 +108,11 @@ def _branch(layer: Layer, function: Frame, read: Read) -> Event:
     )
 
 
-def _unexplained(trial: Trial, function: Frame) -> list[Event]:
-    """Right with eager's random stream: other random numbers, or wrong only once."""
+def _unexplained(runner: TargetRunner, function: Frame) -> list[Event]:
+    """Handles outputs that are right with eager's random stream."""
     try:
-        wrong = trial.wrong(trial.compiled())
-    except Exception:  # there are no compiled answers to speak of
+        wrong = runner.wrong(runner.compiled())
+    except Exception:  # there are no compiled outputs
         return []
     if wrong is None:
         return [Event("wrong_answer", function=function, data={"layer": None})]
@@ -118,20 +120,32 @@ def _unexplained(trial: Trial, function: Frame) -> list[Event]:
 
 
 def _wrong(
-    wrong: Wrong, function: Frame, frames: tuple[Frame, ...] = (), **data: Any
+    wrong: WrongCall, function: Frame, frames: tuple[Frame, ...] = (), **data: Any
 ) -> Event:
-    told = {**data, "numerics": wrong.numerics.to_json()}
-    return Event("wrong_answer", None, frames, function, told, wrong.call)
+    details = {**data, "numerics": wrong.numerics.to_json()}
+    return Event(
+        "wrong_answer",
+        frames=frames,
+        function=function,
+        data=details,
+        call=wrong.call,
+    )
 
 
-def _stale(change: Stale, function: Frame, layer: Layer | None) -> Event:
+def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> Event:
     data = {
-        "what": change.what,
-        "name": change.name,
-        "old": change.old,
-        "new": change.new,
-        "replayed": change.replayed,
+        "what": cause.what,
+        "name": cause.name,
+        "old": cause.old,
+        "new": cause.new,
+        "replayed": cause.replayed,
         "layer": layer.name if layer else None,
         "numerics": layer.wrong.numerics.to_json() if layer else None,
     }
-    return Event("stale_answer", None, change.frames, function, data, change.call)
+    return Event(
+        "stale_answer",
+        frames=cause.frames,
+        function=function,
+        data=data,
+        call=cause.call,
+    )

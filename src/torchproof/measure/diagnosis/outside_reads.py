@@ -1,7 +1,7 @@
-"""What a pass in eager touches outside its arguments.
+"""Records what a pass in eager reads outside of its arguments.
 
-Comes in: a trial. Goes out: the environment variables that its calls read, and the
-hooks that are registered or removed between them, each with the stack that did it.
+Takes a runner. Returns the environment variables that its calls read, and the hooks
+that are registered or removed between calls, each with its stack.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchproof import torch_private
-from torchproof.measure.diagnosis.reruns import Trial
+from torchproof.measure.diagnosis.reruns import TargetRunner
 from torchproof.records import Frame, whose
 from torchproof.targets import Answers, stack
 
@@ -30,7 +30,7 @@ _REMOVAL = (torch.utils.hooks.RemovableHandle, "remove")
 
 @dataclass(frozen=True)
 class VariableRead:
-    """An environment variable read inside a call; `value` is None where it is unset."""
+    """An environment variable read inside a call; `value` is None if it is unset."""
 
     name: str
     value: str | None
@@ -48,20 +48,20 @@ class LateHook:
 
 
 @dataclass
-class Watch:
-    """What a pass in eager touches outside its arguments."""
+class OutsideReads:
+    """The outside reads of a pass in eager."""
 
     variables: list[VariableRead] = field(default_factory=list)
     hooks: list[LateHook] = field(default_factory=list)
-    fired: int = 0  # how often late hooks ran
-    call: int = -1  # the last one begun
+    fired: int = 0  # calls of late hooks
+    call: int = -1  # index of the current call
     inside: bool = False
 
     def begin(self, index: int) -> None:
         self.call = index
 
     def around(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """A function during which variables that are read get noted."""
+        """Wraps a function so that variables it reads are recorded."""
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             self.inside = True
@@ -82,7 +82,7 @@ class Watch:
             self.variables.append(VariableRead(name, value, self.call, frames))
 
     def note_hook(self, name: str) -> bool:
-        """Whether it comes after the first call, and from outside of the calls."""
+        """Records a hook that is late; returns whether it is."""
         late = self.call >= 0 and not self.inside
         if late:
             self.hooks.append(LateHook(name, self.call + 1, stack()))
@@ -96,25 +96,25 @@ class Watch:
         return run
 
 
-def watch(trial: Trial) -> tuple[Watch, Answers]:
-    """One pass in eager, watched."""
-    seen = Watch()
-    with _watched_variables(seen), watched_hooks(seen):
-        answers = trial.eager(seen.begin, around=seen.around)
-    return seen, answers
+def watch(runner: TargetRunner) -> tuple[OutsideReads, Answers]:
+    """Runs one pass in eager and records its outside reads."""
+    reads = OutsideReads()
+    with _watched_variables(reads), watched_hooks(reads):
+        outputs = runner.eager(reads.begin, around=reads.around)
+    return reads, outputs
 
 
 @contextlib.contextmanager
-def _watched_variables(seen: Watch) -> Iterator[None]:
+def _watched_variables(reads: OutsideReads) -> Iterator[None]:
     original = type(os.environ).__getitem__
 
     def get(self: Any, key: Any) -> Any:
         try:
             value = original(self, key)
         except KeyError:
-            seen.note_variable(key, None)
+            reads.note_variable(key, None)
             raise
-        seen.note_variable(key, value)
+        reads.note_variable(key, value)
         return value
 
     with torch_private.patched(type(os.environ), "__getitem__", get):
@@ -122,11 +122,11 @@ def _watched_variables(seen: Watch) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watched_hooks(seen: Watch) -> Iterator[None]:
+def watched_hooks(reads: OutsideReads) -> Iterator[None]:
     def watched(name: str, register: Callable[..., Any]) -> Callable[..., Any]:
         def note(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if seen.note_hook(name) and args:
-                args = (seen.counted(args[0]), *args[1:])
+            if reads.note_hook(name) and args:
+                args = (reads.counted(args[0]), *args[1:])
             return register(self, *args, **kwargs)
 
         return note

@@ -1,8 +1,8 @@
-"""What eager code sees of its surroundings, and compiled code does not.
+"""Finds state outside of the arguments that compiled code does not follow.
 
-Comes in: a trial. Goes out: causes of stale answers. Compiled code is stale where
-compiling it anew before every call gives eager's answers and keeping it does not, or
-where eager's answer changes with an environment variable and the compiled one stays.
+Takes a runner, returns causes of stale outputs. Compiled code is stale if compiling it
+again before every call gives eager's outputs and reusing it does not, or if eager's
+output changes with an environment variable and the compiled output does not.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ import torch
 from torchproof import torch_private
 from torchproof.measure.diagnosis.outside_reads import (
     LateHook,
+    OutsideReads,
     VariableRead,
-    Watch,
     watched_hooks,
 )
-from torchproof.measure.diagnosis.reruns import Trial, changed_compile, same
+from torchproof.measure.diagnosis.reruns import TargetRunner, changed_compile, same
 from torchproof.observe import reads_of
 from torchproof.records import Frame, whose
 from torchproof.targets import Answers, Loaded, frame_of, stack
 from torchproof.torch_private import compile_costs, switches
 
-# Tried in turn for a variable, besides what the code compares it with.
+# Values to try for a variable, after those that the code compares it with.
 _VALUES = ("1", "0", "2", "true")
 _MOST_VARIABLES = 4
 _MOST_VALUES = 8
 
 
 @dataclass(frozen=True)
-class Stale:
-    """A change that eager sees and compiled code does not."""
+class StaleCause:
+    """A change that affects eager and not compiled code."""
 
     what: Literal[
         "environment", "hook", "numpy_seed", "constant_result", "guards", "other"
@@ -48,103 +48,121 @@ class Stale:
     frames: tuple[Frame, ...] = ()
     old: str | None = None
     new: str | None = None
-    replayed: bool = False  # the change was torchproof's, not the program's
+    replayed: bool = False  # torchproof made the change, not the program
 
 
-# -- what the calls themselves change --------------------------------------------------
+# -- changes by the program ------------------------------------------------------------
 
 
-def stale(trial: Trial, rung: str | None, call: int, seen: Watch) -> list[Stale]:
-    """Why the answers of a call are those of an earlier one; empty if they are not."""
+def stale(
+    runner: TargetRunner, backend: str | None, call: int, reads: OutsideReads
+) -> list[StaleCause]:
+    """Returns why a call gives the outputs of an earlier one; empty if it does not."""
     if call == 0:
         return []
-    if left_out := _left_out_guards(trial, rung, call):
-        return left_out
-    if _still_wrong(trial, rung, anew=True):
+    if dropped := _dropped_guards(runner, backend, call):
+        return dropped
+    if _still_wrong(runner, backend, recompile=True):
         return []
-    if changed := list(_changed_variables(seen, call)):
+    if changed := list(_changed_variables(reads, call)):
         return changed
-    late = [hook for hook in seen.hooks if hook.call <= call]
+    late = [hook for hook in reads.hooks if hook.call <= call]
     if late:
         with switches.guard_module_hooks():
-            cured = not _still_wrong(trial, rung)
-        if cured:
+            fixed = not _still_wrong(runner, backend)
+        if fixed:
             return _from_hooks(late)
-    if constant := _constant_results(trial, rung, call):
+    if constant := _constant_results(runner, backend, call):
         return constant
-    return [Stale("other", call)]
+    return [StaleCause("other", call)]
 
 
-def ignored_hooks(trial: Trial, seen: Watch) -> list[Stale]:
-    """Hooks of later calls that run in eager and never in compiled code."""
-    if not seen.fired:
+def ignored_hooks(runner: TargetRunner, reads: OutsideReads) -> list[StaleCause]:
+    """Returns late hooks that run in eager and never in compiled code."""
+    if not reads.fired:
         return []
-    other = Watch()
+    compiled_reads = OutsideReads()
     try:
-        with watched_hooks(other):
-            trial.compiled("eager", other.begin)
-    except Exception:  # what cannot be compiled ignores nothing
+        with watched_hooks(compiled_reads):
+            runner.compiled("eager", compiled_reads.begin)
+    except Exception:  # code that does not compile ignores no hooks
         return []
-    return _from_hooks(seen.hooks) if other.hooks and not other.fired else []
+    return (
+        _from_hooks(reads.hooks)
+        if compiled_reads.hooks and not compiled_reads.fired
+        else []
+    )
 
 
-def _from_hooks(hooks: Sequence[LateHook]) -> list[Stale]:
+def _from_hooks(hooks: Sequence[LateHook]) -> list[StaleCause]:
     at_each_place = {hook.frames: hook for hook in reversed(hooks)}
     return [
-        Stale("hook", hook.call, hook.name, hook.frames)
+        StaleCause("hook", hook.call, hook.name, hook.frames)
         for hook in at_each_place.values()
     ]
 
 
-def _still_wrong(trial: Trial, rung: str | None, *, anew: bool = False) -> bool:
-    """Whether it makes no difference; what cannot run makes none."""
+def _still_wrong(
+    runner: TargetRunner, backend: str | None, *, recompile: bool = False
+) -> bool:
+    """Whether the outputs are still wrong, or the target no longer runs."""
 
     def prepare(index: int) -> None:
-        if anew:
+        if recompile:
             torch.compiler.reset()
 
     try:
         with compile_costs.eager_random():
-            answers = trial.compiled(rung, prepare)
+            outputs = runner.compiled(backend, prepare)
     except Exception:
         return True
-    return trial.wrong(answers) is not None
+    return runner.wrong(outputs) is not None
 
 
-def _changed_variables(seen: Watch, call: int) -> Iterator[Stale]:
-    """Variables that a call reads otherwise than the calls before it."""
-    for name in dict.fromkeys(read.name for read in seen.variables):
-        reads = [read for read in seen.variables if read.name == name]
+def _changed_variables(outside: OutsideReads, call: int) -> Iterator[StaleCause]:
+    """Yields variables whose value differs from that of earlier calls."""
+    for name in dict.fromkeys(read.name for read in outside.variables):
+        reads = [read for read in outside.variables if read.name == name]
         then = [read for read in reads if read.call < call]
         now = [read for read in reads if read.call == call]
         if then and now and then[-1].value != now[0].value:
-            frames, old, new = now[0].frames, then[-1].value, now[0].value
-            yield Stale("environment", call, name, frames, old=old, new=new)
+            yield StaleCause(
+                "environment",
+                call,
+                name,
+                now[0].frames,
+                old=then[-1].value,
+                new=now[0].value,
+            )
 
 
-def _constant_results(trial: Trial, rung: str | None, call: int) -> list[Stale]:
-    """Results taken for constants, if that is why the answers are stale."""
+def _constant_results(
+    runner: TargetRunner, backend: str | None, call: int
+) -> list[StaleCause]:
+    """Returns results that the compiler treats as constants, if they are the cause."""
     marked: list[Any] = []
     with switches.constant_results(marked.append):
-        functions = traced(trial, rung)
+        functions = traced(runner, backend)
     if not marked:
         return []
     with switches.no_constant_results():
-        if _still_wrong(trial, rung):
+        if _still_wrong(runner, backend):
             return []
     names = {getattr(each, "__name__", "") for each in marked}
-    calls_of = [
+    reads = [
         read
         for read in reads_of(functions)
         if read.what == "constant_result" and read.name in names
     ]
     return [
-        Stale("constant_result", call, read.name, (read.frame,)) for read in calls_of
-    ] or [Stale("constant_result", call, name) for name in sorted(names)]
+        StaleCause("constant_result", call, read.name, (read.frame,)) for read in reads
+    ] or [StaleCause("constant_result", call, name) for name in sorted(names)]
 
 
-def _left_out_guards(trial: Trial, rung: str | None, call: int) -> list[Stale]:
-    """What keeps guards from being checked, if that is why the answers are stale."""
+def _dropped_guards(
+    runner: TargetRunner, backend: str | None, call: int
+) -> list[StaleCause]:
+    """Returns what disables guards, if that is the cause."""
     dropped: dict[str, tuple[Frame, ...]] = {}
     set_stance = torch.compiler.set_stance
 
@@ -163,24 +181,24 @@ def _left_out_guards(trial: Trial, rung: str | None, call: int) -> list[Stale]:
         changed_compile(keep_all),
         torch_private.patched(torch.compiler, "set_stance", check_all),
     ):
-        if _still_wrong(trial, rung):
+        if _still_wrong(runner, backend):
             return []
-    return [Stale("guards", call, name, at) for name, at in dropped.items()]
+    return [StaleCause("guards", call, name, at) for name, at in dropped.items()]
 
 
-def traced(trial: Trial, rung: str | None) -> list[Frame]:
-    """The functions of users and libraries that Dynamo traces in a pass."""
+def traced(runner: TargetRunner, backend: str | None) -> list[Frame]:
+    """Returns the functions of users and libraries that Dynamo traces in a pass."""
     codes: list[types.CodeType] = []
 
-    def convert(answer: Callable[[], Any], asked: Any) -> Any:
-        codes.append(asked.frame.f_code)
+    def convert(answer: Callable[[], Any], request: Any) -> Any:
+        codes.append(request.frame.f_code)
         return answer()
 
     with (
         torch_private.inlined_code(codes.append),
         torch_private.frame_callbacks(convert),
     ):
-        trial.compiled(rung)
+        runner.compiled(backend)
     functions = map(frame_of, dict.fromkeys(codes))
     return [each for each in functions if whose(each.file) in {"user", "library"}]
 
@@ -188,8 +206,10 @@ def traced(trial: Trial, rung: str | None) -> list[Frame]:
 # -- numpy's seed ----------------------------------------------------------------------
 
 
-def ignores_numpy_seed(trial: Trial, functions: Sequence[Frame]) -> list[Stale]:
-    """Whether compiled code draws from torch's generator where eager uses numpy's."""
+def ignores_numpy_seed(
+    runner: TargetRunner, functions: Sequence[Frame]
+) -> list[StaleCause]:
+    """Returns calls for which compiled code uses torch's generator, eager numpy's."""
     drawn = [read for read in reads_of(functions) if read.what == "numpy_random"]
     if not drawn:
         return []
@@ -198,56 +218,63 @@ def ignores_numpy_seed(trial: Trial, functions: Sequence[Frame]) -> list[Stale]:
         torch.manual_seed(1000 + index)
 
     with compile_costs.eager_random():
-        first, second = trial.compiled("eager"), trial.compiled("eager", other_seed)
+        first, second = runner.compiled("eager"), runner.compiled("eager", other_seed)
     if same(first, second):
         return []
     frames = dict.fromkeys((read.name, read.frame) for read in drawn)
-    return [Stale("numpy_seed", 0, name, (frame,)) for name, frame in frames]
+    return [StaleCause("numpy_seed", 0, name, (frame,)) for name, frame in frames]
 
 
-# -- what the calls do not change, but somebody else may -------------------------------
+# -- changes by torchproof -------------------------------------------------------------
 
 
-def frozen_variables(trial: Trial, seen: Watch) -> list[Stale]:
-    """Environment variables whose change eager sees and compiled code does not."""
-    found = []
-    first = {read.name: read for read in reversed(seen.variables)}
+def frozen_variables(runner: TargetRunner, reads: OutsideReads) -> list[StaleCause]:
+    """Returns environment variables whose cause compiled code does not follow."""
+    causes = []
+    first = {read.name: read for read in reversed(reads.variables)}
     for read in list(first.values())[:_MOST_VARIABLES]:
-        with contextlib.suppress(Exception):  # what cannot run twice is no evidence
-            if change := _ignored_change(trial, read):
-                found.append(change)
-    return found
+        with contextlib.suppress(
+            Exception
+        ):  # a target that cannot run twice is no evidence
+            if cause := _ignored_change(runner, read):
+                causes.append(cause)
+    return causes
 
 
-def _ignored_change(trial: Trial, read: VariableRead) -> Stale | None:
-    base = _twice(trial, {}, backend=None)
+def _ignored_change(runner: TargetRunner, read: VariableRead) -> StaleCause | None:
+    base = _twice(runner, {}, backend=None)
     for value in _other_values(read):
         change = {read.name: value}
         try:
-            expected = _twice(trial, change, backend=None)
-        except Exception:  # a value that the program refuses
+            expected = _twice(runner, change, backend=None)
+        except Exception:  # the program rejects the value
             continue
         if same(expected, base):
             continue
-        got = _twice(trial, change, backend="eager")
-        if same(got, expected) or not same(got, base):
+        compiled = _twice(runner, change, backend="eager")
+        if same(compiled, expected) or not same(compiled, base):
             return None
-        frames, old = read.frames, read.value
-        return Stale(
-            "environment", 0, read.name, frames, old=old, new=value, replayed=True
+        return StaleCause(
+            "environment",
+            0,
+            read.name,
+            read.frames,
+            old=read.value,
+            new=value,
+            replayed=True,
         )
     return None
 
 
 def _other_values(read: VariableRead) -> list[str | None]:
-    """What else the variable may be; first what the code around compares it with."""
-    known = [
+    """Returns other values to try, first those that the code compares with."""
+    compared = [
         value
         for each in reads_of(read.frames[-1:])
         if each.what == "environment" and each.name == read.name
         for value in each.values
     ]
-    candidates: list[str | None] = [*known, *_VALUES]
+    candidates: list[str | None] = [*compared, *_VALUES]
     if read.value is not None:
         candidates.insert(0, None)
     fitting = dict.fromkeys(each for each in candidates if each != read.value)
@@ -255,9 +282,9 @@ def _other_values(read: VariableRead) -> list[str | None]:
 
 
 def _twice(
-    trial: Trial, change: dict[str, str | None], *, backend: str | None
+    runner: TargetRunner, change: dict[str, str | None], *, backend: str | None
 ) -> Answers:
-    """The answers of the first call made again, after a change of the environment."""
+    """Runs the first call twice, with a change of the environment in between."""
 
     def prepare(index: int) -> None:
         for name, value in change.items() if index == 1 else ():
@@ -267,14 +294,14 @@ def _twice(
                 os.environ[name] = value
 
     if backend is None:
-        both = trial.eager(prepare, load=_first_call_twice)
+        both = runner.eager(prepare, load=_first_call_twice)
     else:
-        both = trial.compiled(backend, prepare, load=_first_call_twice)
+        both = runner.compiled(backend, prepare, load=_first_call_twice)
     return {label: value for label, value in both.items() if label.startswith("call 1")}
 
 
 def _first_call_twice(load: Callable[[], Loaded]) -> Callable[[], Loaded]:
-    """A target with its first call and a copy of it; before_call runs for the first."""
+    """Wraps a loader: the target gets its first call and a copy of it as calls."""
 
     def load_both() -> Loaded:
         again, loaded = load(), load()

@@ -1,8 +1,7 @@
-"""A target run again and again, each time made anew, in eager or compiled in some way.
+"""Runs a target repeatedly, in eager or compiled with different backends.
 
-Comes in: a target and a job. Goes out: the answers of a pass, and what numerics says of
-them. Nothing of one pass reaches the next: the target is loaded again and the compiler
-forgets what it compiled.
+Takes a target and a job, returns the outputs of a pass and their verdict. Every pass
+loads the target again and resets the compiler, so that passes are independent.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from torchproof.measure import numerics
 from torchproof.targets import Answers, Loaded, Target, calls
 
 _CALL = re.compile(r"call (\d+): ")
-# A backend's name, or what makes one of the arguments that torch.compile was given.
+# A backend's name, or a function that makes one from the arguments of torch.compile.
 Backend = str | Callable[[Mapping[str, Any]], Callable[..., Any]]
 Fn = Callable[..., Any]
-# Another way to load the target, made of the usual one.
+# A wrapper of the function that loads the target.
 Load = Callable[[Callable[[], Loaded]], Callable[[], Loaded]]
 
 
@@ -38,23 +37,23 @@ def _itself(anything: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Wrong:
-    """Answers that differ from eager's: in which call first, and what judge says."""
+class WrongCall:
+    """The first call with wrong outputs, and their verdict."""
 
     call: int
     numerics: numerics.Numerics
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A target and how to run it; each pass with one made anew."""
+class TargetRunner:
+    """Runs a target; every pass builds it again."""
 
     target: Target
     job: dict[str, Any]
 
     @functools.cached_property
     def reference(self) -> numerics.Reference:
-        """Eager's answers, and what they are worth."""
+        """The reference outputs of eager."""
         return numerics.reference(self.fresh, self._uncompiled)
 
     def eager(
@@ -64,8 +63,8 @@ class Trial:
         around: Callable[[Fn], Fn] = _itself,
         load: Load = _itself,
     ) -> Answers:
-        """A pass in which nothing is compiled, not even what compiles itself."""
-        with _kept_environment(), torch.compiler.set_stance("force_eager"):
+        """Runs a pass in eager, with torch.compile calls of the target disabled."""
+        with _restored_environment(), torch.compiler.set_stance("force_eager"):
             return self._uncompiled(load(self.fresh)(), prepare, around=around)
 
     def _uncompiled(
@@ -76,7 +75,7 @@ class Trial:
         around: Callable[[Fn], Fn] = _itself,
     ) -> Answers:
         fn, train = around(loaded.fn), calls.trains(loaded, self.job)
-        with _kept_environment():
+        with _restored_environment():
             return calls.answers(loaded, fn, train=train, prepare=prepare)
 
     def compiled(
@@ -86,11 +85,11 @@ class Trial:
         *,
         load: Load = _itself,
     ) -> Answers:
-        """A pass under torch.compile, with the program's own backend or another one."""
+        """Runs a compiled pass, with the program's own backend or another one."""
         torch.compiler.reset()
         with (
-            _kept_environment(),
-            torch.compiler.set_stance("default"),  # whatever the program sets meanwhile
+            _restored_environment(),
+            torch.compiler.set_stance("default"),  # the program may set another one
             _compiling_with(backend),
         ):
             loaded = load(self.fresh)()
@@ -100,16 +99,16 @@ class Trial:
 
     @functools.cached_property
     def backend(self) -> str:
-        """The name of the backend that the program asks for."""
-        asked: list[Any] = []
+        """The name of the backend that the program uses; empty if they differ."""
+        backends: list[Any] = []
 
         def note(arguments: dict[str, Any]) -> dict[str, Any]:
-            asked.append(arguments.get("backend") or "inductor")
+            backends.append(arguments.get("backend") or "inductor")
             return arguments
 
         with changed_compile(note):
             self.compile(self.fresh())
-        [first, *others] = asked or ["inductor"]
+        [first, *others] = backends or ["inductor"]
         name = first if isinstance(first, str) else getattr(first, "__name__", "")
         return name if all(other == first for other in others) else ""
 
@@ -118,22 +117,24 @@ class Trial:
             return loaded.fn
         return torch.compile(loaded.fn, **self.job["compile"])
 
-    def wrong(self, answers: Answers) -> Wrong | None:
-        """The first call whose answers are wrong; buffers count as the last call's."""
+    def wrong(self, answers: Answers) -> WrongCall | None:
+        """Returns the first call with wrong outputs; buffers count as the last call."""
         by_call: dict[int, list[str]] = {}
-        known = self.reference
-        for label in {**known.eager, **answers}:
-            found = _CALL.match(label)
+        reference = self.reference
+        for label in {**reference.eager, **answers}:
+            match = _CALL.match(label)
             last = max(by_call, default=0)
-            by_call.setdefault(int(found[1]) if found else last, []).append(label)
+            by_call.setdefault(int(match[1]) if match else last, []).append(label)
         for call, labels in sorted(by_call.items()):
-            mine, right = (
+            outputs, expected = (
                 {k: each[k] for k in labels if k in each}
-                for each in (answers, known.eager)
+                for each in (answers, reference.eager)
             )
-            told = numerics.judge(mine, right, known.exact, perturbed=known.perturbed)
-            if told.verdict == "wrong":
-                return Wrong(call, told)
+            result = numerics.judge(
+                outputs, expected, reference.exact, perturbed=reference.perturbed
+            )
+            if result.verdict == "wrong":
+                return WrongCall(call, result)
         return None
 
     def fresh(self) -> Loaded:
@@ -141,7 +142,7 @@ class Trial:
 
 
 def same(answers: Answers, others: Answers) -> bool:
-    """Whether two passes agree, up to what another order of adding changes."""
+    """Whether two passes agree within the tolerances of `torch.testing`."""
     return answers.keys() == others.keys() and all(
         _close(value, others[label]) for label, value in answers.items()
     )
@@ -163,20 +164,20 @@ def compiles_itself(fn: Any, job: Mapping[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _kept_environment() -> Iterator[None]:
-    """Variables that a pass sets are not set for the next."""
-    kept = dict(os.environ)
+def _restored_environment() -> Iterator[None]:
+    """Restores the environment variables that a pass changes."""
+    original = dict(os.environ)
     try:
         yield
     finally:
-        if dict(os.environ) != kept:
+        if dict(os.environ) != original:
             os.environ.clear()
-            os.environ.update(kept)
+            os.environ.update(original)
 
 
 @contextlib.contextmanager
 def _compiling_with(backend: Backend | None) -> Iterator[None]:
-    """Every torch.compile of the program uses this backend; None: its own."""
+    """Replaces the backend of every torch.compile call; None keeps the program's."""
 
     def choose(arguments: dict[str, Any]) -> dict[str, Any]:
         if backend is None:
@@ -184,7 +185,7 @@ def _compiling_with(backend: Backend | None) -> Iterator[None]:
         options = arguments.get("options") or {}
         guards = {k: v for k, v in options.items() if k == "guard_filter_fn"}
         chosen = backend if isinstance(backend, str) else backend(arguments)
-        # The mode and the other options are Inductor's.
+        # The mode and all other options belong to Inductor.
         return {**arguments, "backend": chosen, "mode": None, "options": guards or None}
 
     with changed_compile(choose):
@@ -195,7 +196,7 @@ def _compiling_with(backend: Backend | None) -> Iterator[None]:
 def changed_compile(
     change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> Iterator[None]:
-    """torch.compile gets other arguments than the program gives it."""
+    """Changes the arguments of every torch.compile call."""
     original = torch.compile
 
     @functools.wraps(original)
@@ -204,7 +205,7 @@ def changed_compile(
             return lambda decorated: compile_changed(decorated, **arguments)
         changed = change(arguments)
         options = changed.get("options")
-        # torch.compile takes options out of the dictionary it is given.
+        # torch.compile removes options from the dictionary.
         return original(model, **{**changed, "options": options and dict(options)})
 
     torch.compile = compile_changed

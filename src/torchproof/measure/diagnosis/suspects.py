@@ -1,8 +1,7 @@
-"""Which line makes a compiled answer wrong, and which layer of the compiler.
+"""Finds the compiler layer and the operations that make compiled outputs wrong.
 
-Comes in: a trial whose compiled answers differ from eager's. Goes out: the first layer
-that is wrong, and the operations whose values are wrong though what they were given is
-right, each with the user's stack.
+Takes a runner whose compiled outputs differ from eager's. Returns the first wrong
+layer, and the operations with right inputs and wrong results, with the user's stack.
 """
 
 from __future__ import annotations
@@ -15,30 +14,30 @@ from typing import Any
 import torch
 
 from torchproof.measure import numerics
-from torchproof.measure.diagnosis.reruns import Trial, Wrong
+from torchproof.measure.diagnosis.reruns import TargetRunner, WrongCall
 from torchproof.measure.numerics import float64_mode
 from torchproof.records import Frame, frames_in
 from torchproof.torch_private import compile_costs, switches
 
-# From the first layer to the last; each runs all the layers before it.
-LADDER: dict[str, str] = {
+# Backends from the first layer to the last; each runs all layers before it.
+LAYERS: dict[str, str] = {
     "eager": "Dynamo (tracing)",
     "aot_eager": "AOTAutograd (functionalisation)",
     "aot_eager_decomp_partition": "decompositions",
     "inductor": "Inductor (code generation)",
 }
-# Graphs whose values together take more than this are not looked into.
+# Graphs whose values take more memory than this are not instrumented.
 _ROOM_BYTES = 2 * 2**30
 _MOST_SUSPECTS = 3
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The first layer whose answers are wrong; `rung` is the backend that shows it."""
+    """The first layer with wrong outputs; `backend` is the backend that shows it."""
 
-    rung: str | None  # None: the program's own backend, which is none of the ladder's
+    backend: str | None  # None: the program's own backend, not in LAYERS
     name: str
-    wrong: Wrong
+    wrong: WrongCall
 
 
 @dataclass(frozen=True)
@@ -47,112 +46,115 @@ class Suspect:
 
     operation: str
     frames: tuple[Frame, ...]
-    gives: str  # the type of its elements
+    gives: str  # the dtype of its result
     numerics: Mapping[str, Any]
-    undeclared: tuple[str, ...] = ()  # arguments it changes without saying so
+    undeclared: tuple[str, ...] = ()  # arguments that it mutates undeclared
 
 
-def first_wrong_layer(trial: Trial) -> Layer | None:
-    """Backends tried in the order of what they add; None if all give right answers."""
-    rungs, own = list(LADDER), trial.backend
-    below = rungs[: rungs.index(own)] if own in rungs else rungs[:2]
-    for rung in [*below, None]:
+def first_wrong_layer(runner: TargetRunner) -> Layer | None:
+    """Tries backends layer by layer; returns None if all outputs are right."""
+    backends, own = list(LAYERS), runner.backend
+    below = backends[: backends.index(own)] if own in backends else backends[:2]
+    for backend in [*below, None]:
         with compile_costs.eager_random():
-            wrong = _wrong(trial, rung)
+            wrong = _wrong(runner, backend)
         if wrong is not None:
-            return Layer(rung, LADDER.get(rung or own, f"the backend {own}"), wrong)
+            return Layer(
+                backend, LAYERS.get(backend or own, f"the backend {own}"), wrong
+            )
     return None
 
 
-def _wrong(trial: Trial, rung: str | None) -> Wrong | None:
-    """A rung that cannot compile the target says nothing about its answers."""
+def _wrong(runner: TargetRunner, backend: str | None) -> WrongCall | None:
+    """Compares the outputs of a backend; one that fails to compile tells nothing."""
     try:
-        answers = trial.compiled(rung)
+        outputs = runner.compiled(backend)
     except Exception:
         return None
-    return trial.wrong(answers)
+    return runner.wrong(outputs)
 
 
-def suspects(trial: Trial, rung: str | None) -> list[Suspect]:
-    """The operations to blame, in the order they ran; none if it cannot be told.
+def suspects(runner: TargetRunner, backend: str | None) -> list[Suspect]:
+    """Returns the operations to blame, in order of execution.
 
-    Every value of each graph becomes an output of it as well. That changes what the
-    compiler may fuse: if the wrong answer disappears with it, nothing is blamed.
+    Every value of a graph becomes an output as well. That changes what the compiler can
+    fuse; if it makes the outputs right, no operation is blamed.
     """
-    found: list[Suspect] = []
+    blamed: list[Suspect] = []
 
     def instrumented(arguments: Mapping[str, Any]) -> Callable[..., Any]:
-        told = arguments if rung is None else {"backend": rung}
-        compile_graph = switches.graph_compiler(told)
-        return lambda gm, inputs: _Instrumented(gm, inputs, compile_graph, found)
+        compile_arguments = arguments if backend is None else {"backend": backend}
+        compile_graph = switches.graph_compiler(compile_arguments)
+        return lambda gm, inputs: _Instrumented(gm, inputs, compile_graph, blamed)
 
     with contextlib.suppress(Exception), compile_costs.eager_random():
-        trial.compiled(instrumented)
-    return found[:_MOST_SUSPECTS]
+        runner.compiled(instrumented)
+    return blamed[:_MOST_SUSPECTS]
 
 
 class _Instrumented:
-    """One graph, compiled so that it gives all its values, and checked as it runs."""
+    """One graph, compiled to return all its values, which each call checks."""
 
     def __init__(
         self,
         gm: torch.fx.GraphModule,
         inputs: Sequence[Any],
         compile_graph: Callable[..., Any],
-        found: list[Suspect],
+        blamed: list[Suspect],
     ) -> None:
-        self.found = found
+        self.blamed = blamed
         self.plain, copies = _copied(gm)
-        shown = _show_values(gm) if _takes(gm.graph) <= _ROOM_BYTES else []
+        shown = _show_values(gm) if _total_bytes(gm.graph) <= _ROOM_BYTES else []
         self.shown = [copies[node] for node in shown]
         self.compiled = compile_graph(gm, inputs)
 
     def __call__(self, *inputs: Any) -> Any:
-        before, states = [_cloned(value) for value in inputs], _random_states()
+        before = [_cloned(value) for value in inputs]
+        states = _random_states()
         outputs = self.compiled(*inputs)
-        own = len(outputs) - len(self.shown)
-        if self.shown and not self.found:
+        output_count = len(outputs) - len(self.shown)
+        if self.shown and not self.blamed:
             later = _random_states()
-            self._compare(outputs[own:], before, states)
+            self._compare(outputs[output_count:], before, states)
             _set_random_states(later)
-        return outputs[:own]
+        return outputs[:output_count]
 
     def _compare(
         self, values: Sequence[Any], inputs: list[Any], states: list[Any]
     ) -> None:
-        """Blames what is wrong though all that led to it is right."""
+        """Blames each wrong value whose inputs are all right."""
         _set_random_states(states)
         replay = _Replay(self.plain)
-        with torch.no_grad(), float64_mode.DrawRecorder() as record:
+        with torch.no_grad(), float64_mode.DrawRecorder() as recorder:
             replay.run(*[_cloned(value) for value in inputs])
         _set_random_states(states)
-        exact = _exact_values(self.plain, inputs, record.draws)
+        exact = _exact_values(self.plain, inputs, recorder.draws)
         explained: set[Any] = set()
         for node, value in zip(self.shown, values, strict=True):
-            told = numerics.judge(
+            result = numerics.judge(
                 {node.name: value},
                 {node.name: replay.values[node.name]},
                 exact and {node.name: exact[node.name]},
             )
-            if told.verdict != "wrong":
+            if result.verdict != "wrong":
                 continue
             history = _ancestors(node)
             if explained.isdisjoint(history):
-                self.found.append(_suspect(node, told.to_json(), replay))
+                self.blamed.append(_suspect(node, result.to_json(), replay))
             explained |= history
 
 
-def _suspect(node: Any, told: Mapping[str, Any], replay: _Replay) -> Suspect:
-    """The operation itself, or one before it that secretly changed its arguments."""
+def _suspect(node: Any, verdict: Mapping[str, Any], replay: _Replay) -> Suspect:
+    """Blames the operation, or an earlier one with undeclared mutations."""
     gives = str(replay.values[node.name].dtype)
     for culprit, arguments in replay.undeclared.items():
         if culprit < node:
-            return Suspect(_name(culprit), _frames(culprit), gives, told, arguments)
-    return Suspect(_name(node), _frames(node), gives, told)
+            return Suspect(_name(culprit), _frames(culprit), gives, verdict, arguments)
+    return Suspect(_name(node), _frames(node), gives, verdict)
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs a graph in eager, operation by operation, and keeps copies of the values."""
+    """Runs a graph in eager, node by node, and keeps copies of the values."""
 
     def __init__(self, gm: torch.fx.GraphModule) -> None:
         super().__init__(gm)
@@ -160,17 +162,17 @@ class _Replay(torch.fx.Interpreter):
         self.undeclared: dict[Any, tuple[str, ...]] = {}
 
     def run_node(self, n: Any) -> Any:
-        quiet = (
+        undeclared = (
             switches.unmutated_arguments(n.target) if n.op == "call_function" else {}
         )
-        told = self.fetch_args_kwargs_from_env(n)[0] if quiet else ()
-        before = [_cloned(value) for value in told]
+        arguments = self.fetch_args_kwargs_from_env(n)[0] if undeclared else ()
+        before = [_cloned(value) for value in arguments]
         result = super().run_node(n)
         self.values[n.name] = _cloned(result)
         changed = [
-            quiet[i]
-            for i, (old, value) in enumerate(zip(before, told, strict=True))
-            if i in quiet and _changed(old, value)
+            undeclared[i]
+            for i, (old, value) in enumerate(zip(before, arguments, strict=True))
+            if i in undeclared and _changed(old, value)
         ]
         if changed:
             self.undeclared[n] = tuple(changed)
@@ -180,7 +182,7 @@ class _Replay(torch.fx.Interpreter):
 def _exact_values(
     gm: torch.fx.GraphModule, inputs: list[Any], draws: list[Any]
 ) -> dict[str, Any] | None:
-    """The values in double precision, where that can be computed."""
+    """Returns the values in float64, or None if that fails."""
     replay = _Replay(gm)
     try:
         with torch.no_grad(), float64_mode.float64_computation(draws):
@@ -208,7 +210,7 @@ def _changed(old: Any, value: Any) -> bool:
 
 
 def _copied(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[Any, Any]]:
-    """The same graph apart, and which of its nodes stands for which."""
+    """Returns a copy of the graph, and the copy of each node."""
     graph = torch.fx.Graph()
     nodes: dict[Any, Any] = {}
     graph.output(graph.graph_copy(gm.graph, nodes))
@@ -216,15 +218,16 @@ def _copied(gm: torch.fx.GraphModule) -> tuple[torch.fx.GraphModule, dict[Any, A
 
 
 def _show_values(gm: torch.fx.GraphModule) -> list[Any]:
-    """Makes copies of all computed tensors further outputs; returns their nodes."""
-    shown, copies = [], []
+    """Adds copies of all computed tensors to the outputs; returns their nodes."""
+    shown = []
+    copies = []
     for node in list(gm.graph.nodes):
         value = node.meta.get("example_value")
         if node.op.startswith("call") and isinstance(value, torch.Tensor):
             with gm.graph.inserting_after(node):
-                apart = gm.graph.call_method("detach", (node,))
-            with gm.graph.inserting_after(apart):
-                copies.append(gm.graph.call_method("clone", (apart,)))
+                detached = gm.graph.call_method("detach", (node,))
+            with gm.graph.inserting_after(detached):
+                copies.append(gm.graph.call_method("clone", (detached,)))
             shown.append(node)
     [output] = [node for node in gm.graph.nodes if node.op == "output"]
     output.args = ((*output.args[0], *copies),)
@@ -232,8 +235,8 @@ def _show_values(gm: torch.fx.GraphModule) -> list[Any]:
     return shown
 
 
-def _takes(graph: torch.fx.Graph) -> int:
-    """Bytes of all values; a size that varies counts as it was when traced."""
+def _total_bytes(graph: torch.fx.Graph) -> int:
+    """Returns the bytes of all values; a dynamic size counts as traced."""
     total = 0
     for node in graph.nodes:
         value = node.meta.get("example_value")
@@ -245,14 +248,14 @@ def _takes(graph: torch.fx.Graph) -> int:
 
 
 def _ancestors(node: Any) -> set[Any]:
-    """A node and all that was computed for it."""
-    found, waiting = set(), [node]
+    """Returns a node and all nodes it depends on."""
+    ancestors, waiting = set(), [node]
     while waiting:
         each = waiting.pop()
-        if each not in found and each.op != "placeholder":
-            found.add(each)
+        if each not in ancestors and each.op != "placeholder":
+            ancestors.add(each)
             waiting += each.all_input_nodes
-    return found
+    return ancestors
 
 
 def _cloned(value: Any) -> Any:
@@ -266,7 +269,7 @@ def _name(node: Any) -> str:
         return operator
     name = getattr(node.target, "__name__", str(node.target))
     module = (getattr(node.target, "__module__", "") or "").lstrip("_")
-    # Most functions of torch are attributes of a class without a name of its own.
+    # Most functions of torch belong to a class without a module name.
     return f"{module or 'torch'}.{name}"
 
 

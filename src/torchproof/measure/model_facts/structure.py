@@ -132,17 +132,17 @@ class CallRecorder:
 
 def _is_single(part: nn.Module) -> bool:
     """Whether the part is a single operation, which has nothing to fuse."""
-    own = next(part.children(), None) is None
-    return own and type(part).__module__.startswith("torch.nn.")
+    is_leaf = next(part.children(), None) is None
+    return is_leaf and type(part).__module__.startswith("torch.nn.")
 
 
-def _reached(root: nn.Module, method: str, seen: set[str]) -> set[str]:
+def _reached(root: nn.Module, method: str, visited: set[str]) -> set[str]:
     """Returns the attributes that a method uses, with those of methods it calls."""
-    if method in seen:
+    if method in visited:
         return set()
-    seen.add(method)
+    visited.add(method)
     names = set(_attributes_in(root, method))
-    inner = (_reached(root, n, seen) for n in names if _is_own_method(root, n))
+    inner = (_reached(root, n, visited) for n in names if _is_own_method(root, n))
     return names.union(*inner)
 
 

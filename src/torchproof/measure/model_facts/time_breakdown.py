@@ -199,16 +199,16 @@ def _on_gpu(events: list[Any], steps: int) -> dict[str, Any]:
 
 def _products_us(events: list[Any], kernels: list[Any]) -> float:
     """Returns the time of products, by launching operator, else by kernel name."""
-    left: Counter[str] = Counter()
+    unexplained_us: Counter[str] = Counter()
     for kernel in kernels:
-        left[kernel.name] += kernel.time_range.elapsed_us()
+        unexplained_us[kernel.name] += kernel.time_range.elapsed_us()
     products = 0.0
     for event in events:
         for kernel in event.kernels if _OPERATOR.fullmatch(event.name) else ():
-            left[kernel.name] -= kernel.duration
+            unexplained_us[kernel.name] -= kernel.duration
             if _is_product(event.name):
                 products += kernel.duration
-    rest = {name: us for name, us in left.items() if us > 0}
+    rest = {name: us for name, us in unexplained_us.items() if us > 0}
     return products + sum(rest[n] for n in rest if _PRODUCT_KERNEL.search(n))
 
 

@@ -55,9 +55,9 @@ class DrawRecorder(TorchDispatchMode):
         if parts is not NotImplemented:
             return parts
         if _draws(func, args, kwargs):
-            seen: list[torch.dtype] = []
-            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, seen))
-            self.draws.append(Draw(str(func), tuple(seen)))
+            dtypes: list[torch.dtype] = []
+            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
+            self.draws.append(Draw(str(func), tuple(dtypes)))
         return func(*args, **kwargs)
 
 

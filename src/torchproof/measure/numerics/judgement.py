@@ -108,8 +108,8 @@ def _different_form(output: Any, expected: Any) -> str | None:
     for name in ("dtype", "shape", "device"):
         own, eager = getattr(output, name), getattr(expected, name)
         if own != eager:
-            shown = [list(v) if name == "shape" else v for v in (own, eager)]
-            return f"its {name} is {shown[0]}, eager gives {shown[1]}"
+            values = [list(v) if name == "shape" else v for v in (own, eager)]
+            return f"its {name} is {values[0]}, eager gives {values[1]}"
     return None
 
 
@@ -123,8 +123,8 @@ def _kind(output: Any, expected: Any) -> torch.dtype | None:
         return None
     short = [float(torch.tensor(v, dtype=torch.float32)) for v in (output, expected)]
     same = all(
-        mine == value or value != value
-        for mine, value in zip(short, (output, expected), strict=True)
+        rounded == value or value != value
+        for rounded, value in zip(short, (output, expected), strict=True)
     )
     return torch.float32 if same else torch.float64
 
@@ -156,13 +156,15 @@ def _sum_up(agreements: Mapping[str, Agreement]) -> Numerics:
     verdict = next((v for v in verdicts if v in reached), None)
     if not agreements:
         return Numerics(None, why="the target has no outputs that can be compared")
-    shown = [(k, item) for k, item in agreements.items() if item.verdict == verdict]
+    candidates = [
+        (k, item) for k, item in agreements.items() if item.verdict == verdict
+    ]
     if verdict == "wrong":
-        where, worst = max(shown, key=lambda pair: pair[1].excess)
+        where, worst = max(candidates, key=lambda pair: pair[1].excess)
     elif verdict is None:
-        where, worst = shown[0]
+        where, worst = candidates[0]
     else:
-        where, worst = max(shown, key=lambda pair: _shown_error(pair[1]))
+        where, worst = max(candidates, key=lambda pair: _shown_error(pair[1]))
     exact = any(item.reference == "float64" for item in agreements.values())
     return Numerics(
         verdict,

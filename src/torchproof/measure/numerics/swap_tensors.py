@@ -72,12 +72,12 @@ def _can_change(tensor: torch.Tensor) -> bool:
 def reachable(root: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors that are reachable from an object."""
     waiting: list[Any] = [root]
-    seen: dict[int, Any] = {}
-    while waiting and len(seen) < _MOST_OBJECTS:
+    visited: dict[int, Any] = {}
+    while waiting and len(visited) < _MOST_OBJECTS:
         value = waiting.pop()
-        if id(value) in seen or isinstance(value, _LEAVES):
+        if id(value) in visited or isinstance(value, _LEAVES):
             continue
-        seen[id(value)] = value  # keeps it alive, so that its id stays unique
+        visited[id(value)] = value  # keeps it alive, so that its id stays unique
         if isinstance(value, torch.Tensor):
             yield value
         else:

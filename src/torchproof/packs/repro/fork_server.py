@@ -163,9 +163,9 @@ def _isolate(job: dict[str, Any]) -> None:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     # An inherited pipe that stays open would hide the end of the server.
     os.closerange(3, 4096)
-    kept = {k: os.environ[k] for k in _OWN_VARIABLES if k in os.environ}
+    variables = {k: os.environ[k] for k in _OWN_VARIABLES if k in os.environ}
     os.environ.clear()
-    os.environ.update(kept | job["variables"])
+    os.environ.update(variables | job["variables"])
     added = {os.path.abspath(p) for p in _PYTHONPATH}
     sys.path[:] = [p for p in sys.path if p and os.path.abspath(p) not in added]
     for name in [n for n in sys.modules if n.split(".")[0] == "torchproof"]:

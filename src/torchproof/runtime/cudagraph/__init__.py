@@ -1,8 +1,9 @@
-"""Whole steps as CUDA graphs: `torchproof.graph(step, example)`.
+"""Records whole steps as CUDA graphs: `torchproof.graph(step, example)`.
 
-One replay launches all kernels of a step, forward, backward and optimizer, and costs
-the host a few microseconds. In come a step and an example of a call; out goes a
-callable that answers as the step does, or runs the step itself and says why.
+Takes a step and an example call, returns a callable with the same results. One replay
+launches all kernels of the step, forward, backward and optimizer, and costs the host a
+few microseconds. A step that cannot be recorded runs without a graph, and `status()`
+says why. Start with `graphed_step.py`.
 """
 
 from __future__ import annotations
@@ -33,28 +34,29 @@ def graph(
     buckets: Buckets | Iterable[int | tuple[int, ...]] | None = None,
     **arguments: Any,
 ) -> Graphed:
-    """The step, replayed from a CUDA graph for each shape it is called with.
+    """Returns the step, recorded as one CUDA graph for each set of input shapes.
 
     `step` is a module or a function: forward alone, or forward, backward and optimizer
-    step. `example` is one call (a tuple of arguments or a dict of keywords) that is
-    recorded at once; without it the first call is. A module is run without gradients;
-    with `train`, its loss (`.loss`, else the mean of its outputs) and backward belong
-    to the step. `strategy` says how it is compiled before it is recorded: eager (the
-    default), full, regional or nested; `arguments` are further ones for torch.compile:
-    options={...}. `recipe`, a file of `torchproof tune`, says all of this; where it was
-    not made for, the step runs as it is.
-    `outputs="buffers"` hands out the recording's own memory, which the next replay of
-    the same shapes overwrites. `pool`: another graphed step to share memory with; the
-    two then take turns. `pad` names the dimensions of arguments that may be padded,
-    `unpad` those of outputs, and `buckets` the sizes to pad to.
+    step. `example` is one call, a tuple of arguments or a dict of keywords, to record
+    at once; without it, the first call is recorded. A module runs without gradients.
+    With `train`, the step includes the loss (`.loss`, else the mean of the outputs) and
+    the backward. `strategy` is how the step is compiled before it is recorded: eager
+    (the default), full, regional or nested. `arguments` go to torch.compile, such as
+    options={...}. `recipe`, a file from `torchproof tune`, replaces these settings; on
+    a machine or model that it does not fit, the step runs without a graph. With
+    `outputs="buffers"`, the caller gets the recording's own memory, which the next
+    replay of the same shapes overwrites. `pool` is another graphed step to share memory
+    with; the two cannot run at the same time. `pad` names the dimensions of arguments
+    that may be padded, `unpad` those of outputs, and `buckets` lists the sizes to pad
+    to.
     """
     from torchproof.runtime.cudagraph.build_graph import build, check
 
     check(step, example, train=train, strategy=strategy, outputs=outputs, pool=pool)
-    asked = {"train": train, "strategy": strategy, "recipe": recipe}
+    options = {"train": train, "strategy": strategy, "recipe": recipe}
     graphed = build(
         step,
-        {**asked, "arguments": arguments},
+        {**options, "arguments": arguments},
         {"pad": pad, "unpad": unpad, "sizes": buckets},
         pool=pool,
         buffers=outputs == "buffers",

@@ -1,8 +1,8 @@
-"""The bucket planner: in go the sizes that calls had, out come the sizes to capture.
+"""The bucket planner: takes the sizes of calls, returns the sizes to capture.
 
-A size is a tuple with one number for each dimension that varies, such as batch and
-length. A call is padded up to the cheapest bucket that takes it. `plan` chooses the
-buckets that need the least padded work within limits on their number and memory.
+A size is a tuple with one number for each varying dimension, such as batch and length.
+A call is padded to the cheapest bucket that is large enough. `plan` chooses the buckets
+with the least padded work, within limits on their number and memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from torchproof.runtime.cudagraph.size_selection import Problem, among_many
 Size = tuple[int, ...]
 Work = Callable[[Size], float]
 
-# Sizes to choose from in more than one dimension. Where there are more, neighbours in a
-# dimension are taken as the larger of them.
+# The most candidates in several dimensions. If there are more, neighbouring numbers of
+# a dimension are rounded up to the larger one.
 CANDIDATES = 400
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that captures take, known for some sizes and estimated for others.
+    """The memory of captures in bytes, measured for some sizes, estimated for others.
 
-    A capture keeps `own` bytes to itself, such as its inputs and outputs. Captures in
-    one pool use the rest in turn, so that it holds what the largest of them needs:
-    `scratch`. A capture in a pool of its own has all its bytes in `own`.
+    `own` is memory that one capture uses alone, such as its inputs and outputs.
+    Captures of one pool share the rest, `scratch`, whose size is that of the largest
+    capture. For a capture with a separate pool, all memory is in `own`.
     """
 
     own: Mapping[Size, int]
@@ -46,15 +46,15 @@ class Memory:
         return _estimated(self.scratch, size)
 
 
-def _estimated(known: Mapping[Size, int], size: Size) -> int:
-    """The bytes known for a size, else by a line: a fixed part and one that grows.
+def _estimated(measured: Mapping[Size, int], size: Size) -> int:
+    """The measured bytes of a size, else a linear estimate over the volume.
 
-    The line has the slope of the least squares and lies on or above all that is known,
-    so that an estimate errs upwards. With one size known, all of it grows.
+    The line has the least-squares slope and lies on or above all measured points, so
+    that it overestimates. With one measured size, the bytes grow in proportion.
     """
-    if not known or size in known:
-        return known.get(size, 0)
-    points = [(math.prod(known_size), amount) for known_size, amount in known.items()]
+    if not measured or size in measured:
+        return measured.get(size, 0)
+    points = [(math.prod(each), amount) for each, amount in measured.items()]
     mean_volume = sum(volume for volume, _ in points) / len(points)
     mean_bytes = sum(amount for _, amount in points) / len(points)
     spread = sum((volume - mean_volume) ** 2 for volume, _ in points)
@@ -69,7 +69,7 @@ def _estimated(known: Mapping[Size, int], size: Size) -> int:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A size to capture, and what the calls that are padded up to it come to."""
+    """A size to capture, and the totals of the calls that are padded to it."""
 
     size: Size
     hits: int = 0
@@ -79,7 +79,7 @@ class Bucket:
 
     @property
     def waste(self) -> float | None:
-        """Work on padding, as a part of the useful work; None without a call."""
+        """The work on padding relative to the useful work; None without calls."""
         return self.padded_work / self.useful_work - 1 if self.useful_work else None
 
     def plus(self, count: int, useful: float, padded: float) -> Bucket:
@@ -96,11 +96,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Buckets:
-    """The sizes to capture, those of least work first.
+    """The sizes to capture, in order of their work.
 
-    `left_out` has the observed sizes that no bucket takes, with their calls; `exact`
-    says that no other choice within the limits needs less work. `scratch_bytes` are
-    those that the captures share, None where bytes are not known.
+    `left_out` has the observed sizes that fit no bucket, with their number of calls.
+    `exact` means that no other choice within the limits needs less work.
+    `scratch_bytes` is the memory that the captures share, or None if it is unknown.
     """
 
     buckets: tuple[Bucket, ...]
@@ -116,30 +116,28 @@ class Buckets:
         return tuple(bucket.size for bucket in self.buckets)
 
     def bucket_for(self, size: int | Size) -> Size | None:
-        """The cheapest bucket that takes a size, observed before or not.
+        """The cheapest bucket for a size, whether it was observed or not.
 
-        None where every bucket is too small, or padding costs more than eager does:
-        such a call is run in eager, or captured at its own size.
+        None if every bucket is too small, or if padding costs more than eager: such a
+        call runs in eager, or is captured at its own size.
         """
-        wanted = _as_size(size)
+        needed = _as_size(size)
         for bucket in self.sizes:
-            if _takes(bucket, wanted):
-                dear = self.work(bucket) > _eager_work(
-                    wanted, self.work, self.eager_cost
-                )
-                return None if dear else bucket
+            if _takes(bucket, needed):
+                eager_work = _eager_work(needed, self.work, self.eager_cost)
+                return None if self.work(bucket) > eager_work else bucket
         return None
 
     @property
     def waste(self) -> float | None:
-        """Work on padding over all calls that are replayed; None without any."""
+        """The waste over all replayed calls; None without any."""
         useful = sum(bucket.useful_work for bucket in self.buckets)
         padded = sum(bucket.padded_work for bucket in self.buckets)
         return padded / useful - 1 if useful else None
 
     @property
     def pool_bytes(self) -> int | None:
-        """All captures together; None unless the bytes of each are known."""
+        """The memory of all captures; None unless the bytes of each are known."""
         each = [bucket.pool_bytes for bucket in self.buckets]
         known = [amount for amount in each if amount is not None]
         if len(known) < len(each) or self.scratch_bytes is None:
@@ -147,17 +145,22 @@ class Buckets:
         return sum(known) + self.scratch_bytes
 
     def counted(self, observed: Mapping[Any, int]) -> Buckets:
-        """The same buckets, with the hits and the waste of these calls."""
+        """The same buckets with the hits and the waste of these calls."""
         sizes = _as_sizes(observed)
-        made = {b.size: Bucket(b.size, pool_bytes=b.pool_bytes) for b in self.buckets}
-        placed = {size: self.bucket_for(size) for size in sizes}
-        for size, bucket in placed.items():
+        buckets = {
+            each.size: Bucket(each.size, pool_bytes=each.pool_bytes)
+            for each in self.buckets
+        }
+        assigned = {size: self.bucket_for(size) for size in sizes}
+        for size, bucket in assigned.items():
             if bucket is not None:
                 useful, padded = self.work(size), self.work(bucket)
-                made[bucket] = made[bucket].plus(sizes[size], useful, padded)
-        left_out = {size: sizes[size] for size, into in placed.items() if into is None}
+                buckets[bucket] = buckets[bucket].plus(sizes[size], useful, padded)
+        left_out = {
+            size: sizes[size] for size, into in assigned.items() if into is None
+        }
         return dataclasses.replace(
-            self, buckets=tuple(made.values()), left_out=left_out
+            self, buckets=tuple(buckets.values()), left_out=left_out
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -172,7 +175,7 @@ class Buckets:
         }
 
     def __str__(self) -> str:
-        """A table: bucket, hits, waste, pool bytes; then all of them together."""
+        """A table with a row for each bucket, and one for the total."""
         rows = [(" x ".join(self.names), "hits", "waste", "pool bytes")]
         rows += [
             (shown(b.size), str(b.hits), _percent(b.waste), _amount(b.pool_bytes))
@@ -205,30 +208,33 @@ def plan(
     work: Work = math.prod,
     eager_cost: float | None = None,
 ) -> Buckets:
-    """The buckets that take the most calls, and of those the ones of least padded work.
+    """Chooses the buckets that serve the most calls with the least padded work.
 
-    `observed` has the number of calls of each size. At most `captures` buckets are
-    chosen, and `memory` says that they need at most `budget_bytes`. Sizes `captured`
-    already are buckets in any case. `work` must not fall when a size grows; by default
-    it is the product of the size. With `eager_cost`, how many times a replay a call of
-    the same size costs in eager, a call is padded only where that is cheaper.
+    `observed` has the number of calls of each size. There are at most `captures`
+    buckets, which need at most `budget_bytes` according to `memory`. Sizes in
+    `captured` are always buckets. `work` must not decrease when a size grows; by
+    default it is the product of the size. `eager_cost` is the cost of an eager call
+    relative to a replay of the same size; with it, a call is padded only if that is
+    cheaper than eager.
     """
-    sizes, kept = _as_sizes(observed), tuple(map(_as_size, captured))
-    dimensions = _dimensions([*sizes, *kept], names)
+    sizes = _as_sizes(observed)
+    required = tuple(map(_as_size, captured))
+    dimensions = _dimensions([*sizes, *required], names)
     _refuse_limits(captures, budget_bytes, memory)
     steps = _steps(multiple_of, dimensions)
-    rows, whole = _candidates([*sizes], kept, steps)
+    rows, whole = _candidates([*sizes], required, steps)
     rows += _measured(memory, [*sizes], steps, but=rows)
     rows.sort(key=lambda row: (work(row), row))
     problem = Problem(
         *_costs(sizes, rows, work, eager_cost),
         [memory.own_bytes(row) if memory else 0 for row in rows],
         [memory.scratch_bytes(row) if memory else 0 for row in rows],
-        kept=frozenset(map(rows.index, kept)),
+        kept=frozenset(map(rows.index, required)),
     ).limited(captures, budget_bytes)
     if dimensions == 1:
         first = [next(i for i, row in enumerate(rows) if row >= size) for size in sizes]
-        chosen, proved = along_a_line(problem, first), True
+        chosen = along_a_line(problem, first)
+        proved = True
     else:
         chosen, proved = among_many(problem)
     return Buckets(
@@ -247,9 +253,9 @@ def plan(
 def _costs(
     sizes: Mapping[Size, int], rows: list[Size], work: Work, eager_cost: float | None
 ) -> tuple[list[float], list[list[float]]]:
-    """What the calls of each size cost in eager, and in each row."""
+    """The cost of the calls of each size: in eager, and in each row."""
     works = {row: work(row) for row in rows}
-    # Dearer than all padding together: a call is left out only if nothing can take it.
+    # More than all padding together: a call is left out only if no bucket fits.
     most = 1 + sum(sizes.values()) * max(works.values(), default=0)
     eager = [
         count * min(most, _eager_work(size, work, eager_cost))
@@ -262,8 +268,8 @@ def _costs(
             if _takes(row, size):
                 if cost < useful:
                     raise UserError(
-                        f"the work of {shown(size)} is {useful:g} and that of "
-                        f"{shown(row)} is {cost:g}: give a `work` that never falls"
+                        f"the work of {shown(size)} is {useful:g}, but that of the"
+                        f" larger {shown(row)} is {cost:g}: `work` must not decrease"
                     )
                 line[column] = min(line[column], count * cost)
     return eager, padded
@@ -274,12 +280,12 @@ def _eager_work(size: Size, work: Work, eager_cost: float | None) -> float:
 
 
 def _candidates(
-    sizes: list[Size], kept: Iterable[Size], steps: Size
+    sizes: list[Size], required: Iterable[Size], steps: Size
 ) -> tuple[list[Size], bool]:
-    """Sizes worth capturing, and whether they are all that the best could need.
+    """The candidate sizes, and whether the best choice is certainly among them.
 
-    A bucket that is larger, in some dimension, than all its calls could be smaller: so
-    each of its numbers is one that was observed, rounded up to its step.
+    A bucket that is larger than all its calls in a dimension could be smaller. So each
+    number of a candidate was observed, rounded up to its step.
     """
     aligned = [
         tuple(
@@ -290,32 +296,33 @@ def _candidates(
     numbers = [sorted({*column}) for column in zip(*aligned, strict=True)]
     while len(numbers) > 1 and math.prod(map(len, numbers)) > CANDIDATES:
         longest = max(range(len(numbers)), key=lambda i: len(numbers[i]))
-        numbers[longest] = numbers[longest][::-2][::-1]  # every second, the last stays
+        # every second number, including the last
+        numbers[longest] = numbers[longest][::-2][::-1]
     coarse = [
         tuple(min(n for n in column if n >= number) for column, number in pairs)
         for pairs in (zip(numbers, size, strict=True) for size in aligned)
     ]
     rows = {row for row in product(*numbers) if _is_join(row, coarse)}
-    return [*(rows | {*kept})], coarse == aligned
+    return [*(rows | {*required})], coarse == aligned
 
 
 def _measured(
     memory: Memory | None, sizes: list[Size], steps: Size, *, but: list[Size]
 ) -> list[Size]:
-    """Sizes that were captured: one may need less than is estimated for a smaller."""
-    known = {*memory.own, *memory.scratch} if memory else set()
+    """Sizes with measured memory, which may be less than a smaller size's estimate."""
+    measured = {*memory.own, *memory.scratch} if memory else set()
     return [
         size
-        for size in sorted(known - {*but})
+        for size in sorted(measured - {*but})
         if not any(map(operator.mod, size, steps))
         and any(_takes(size, other) for other in sizes)
     ]
 
 
 def _is_join(row: Size, sizes: Iterable[Size]) -> bool:
-    """The smallest size that takes all those sizes which it takes."""
-    taken = [size for size in sizes if _takes(row, size)]
-    return bool(taken) and row == tuple(map(max, zip(*taken, strict=True)))
+    """Whether no smaller bucket fits all the sizes that this one fits."""
+    fitting = [size for size in sizes if _takes(row, size)]
+    return bool(fitting) and row == tuple(map(max, zip(*fitting, strict=True)))
 
 
 def _takes(bucket: Size, size: Size) -> bool:
@@ -325,25 +332,27 @@ def _takes(bucket: Size, size: Size) -> bool:
 def _as_size(size: int | Size) -> Size:
     numbers = (size,) if isinstance(size, int) else tuple(size)
     if not numbers or any(number < 1 for number in numbers):
-        raise UserError(f"{size!r} is no size: give whole numbers above 0")
+        raise UserError(f"{size!r} is not a size: numbers must be positive")
     return numbers
 
 
 def _as_sizes(observed: Mapping[Any, int]) -> dict[Size, int]:
-    """Sizes and their calls, in order of size."""
+    """The sizes with their calls, sorted."""
     sizes = {_as_size(size): count for size, count in observed.items()}
     for size, count in sizes.items():
         if count < 1:
-            raise UserError(f"{shown(size)} was observed {count} times: leave it out")
+            raise UserError(
+                f"{shown(size)} was observed {count} times: the count must be positive"
+            )
     return dict(sorted(sizes.items()))
 
 
 def _dimensions(sizes: Sequence[Size], names: Sequence[str] | None) -> int:
-    """How many numbers a size has, which is the same for all."""
+    """The number of dimensions, which must be the same for all sizes."""
     counts = {len(size) for size in sizes} | ({len(names)} if names else set())
     if len(counts) > 1:
-        told = " and ".join(map(str, sorted(counts)))
-        raise UserError(f"sizes with {told} numbers: give one number per dimension")
+        lengths = " and ".join(map(str, sorted(counts)))
+        raise UserError(f"sizes with {lengths} numbers: use one number per dimension")
     return counts.pop() if counts else 1
 
 
@@ -351,8 +360,8 @@ def _steps(multiple_of: int | Sequence[int], dimensions: int) -> Size:
     steps = (multiple_of,) * dimensions if isinstance(multiple_of, int) else multiple_of
     if len(steps) != dimensions or any(step < 1 for step in steps):
         raise UserError(
-            f"multiple_of={multiple_of!r}: give one number above 0, or one for each of "
-            f"{dimensions} dimensions"
+            f"multiple_of={multiple_of!r}: must be a positive number, or one for each"
+            f" of {dimensions} dimensions"
         )
     return tuple(steps)
 
@@ -361,11 +370,11 @@ def _refuse_limits(
     captures: int | None, budget_bytes: int | None, memory: Memory | None
 ) -> None:
     if captures is not None and captures < 1:
-        raise UserError(f"captures={captures}: allow at least one")
+        raise UserError(f"captures={captures}: must be at least 1")
     if budget_bytes is not None and budget_bytes < 1:
-        raise UserError(f"budget_bytes={budget_bytes}: give at least one byte")
+        raise UserError(f"budget_bytes={budget_bytes}: must be at least 1")
     if budget_bytes is not None and memory is None:
-        raise UserError("budget_bytes without memory: give the bytes of some sizes")
+        raise UserError("budget_bytes needs memory, which has the bytes of some sizes")
 
 
 def shown(size: Size) -> str:

@@ -1,4 +1,8 @@
-"""Puts a graphed step together: what is recorded, and how it is compiled."""
+"""Builds a graphed step from the arguments of `torchproof.graph`.
+
+Checks the arguments, reads the recipe, and decides what is recorded and how it is
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +32,20 @@ from torchproof.strategies import (
 )
 
 
-def check(step: Any, example: Any, **given: Any) -> None:
-    """Raises a `UserError` for the first argument of `graph` that cannot be used."""
-    if given["outputs"] not in ("copies", "buffers"):
-        raise invalid_argument("outputs", given["outputs"], "'copies' or 'buffers'")
+def check(step: Any, example: Any, **options: Any) -> None:
+    """Raises `UserError` for the first invalid argument of `graph`."""
+    if options["outputs"] not in ("copies", "buffers"):
+        raise invalid_argument("outputs", options["outputs"], "'copies' or 'buffers'")
     if not callable(step):
         raise UserError(f"graph: {type(step).__name__} is not callable")
-    kinds = {"train": (bool, "True, False or None"), "strategy": (str, "its name")}
-    kinds |= {"pool": (Graphed, "a graphed step")}
-    for name, (kind, wanted) in kinds.items():
-        if given[name] is not None and not isinstance(given[name], kind):
-            raise invalid_argument(name, given[name], wanted)
+    kinds = {
+        "train": (bool, "True, False or None"),
+        "strategy": (str, "its name"),
+        "pool": (Graphed, "a graphed step"),
+    }
+    for name, (kind, expected) in kinds.items():
+        if options[name] is not None and not isinstance(options[name], kind):
+            raise invalid_argument(name, options[name], expected)
     if not isinstance(example, Mapping | tuple | list | None):
         raise invalid_argument(
             "example", example, "a tuple of arguments or a dict of keywords"
@@ -46,48 +53,50 @@ def check(step: Any, example: Any, **given: Any) -> None:
 
 
 def parse_strategy(name: str, arguments: Mapping[str, Any]) -> Strategy:
-    """A strategy by its name, with further arguments for torch.compile."""
+    """The strategy of a name, with additional arguments for torch.compile."""
     for each in arguments:
         if each == "backend":
             raise UserError(
-                "torchproof.graph compiles with Inductor; for another backend, give it"
+                "torchproof.graph compiles with Inductor; for another backend, pass"
                 f" torch.compile(step, backend={arguments[each]!r})"
             )
         if each not in source_lines.RECORDED_ARGUMENTS:
-            known = (
+            names = (
                 *source_lines.RECORDED_ARGUMENTS,
                 *inspect.signature(graph).parameters,
             )
-            near = difflib.get_close_matches(each, known, n=1)
+            near = difflib.get_close_matches(each, names, n=1)
             hint = f", did you mean {near[0]}?" if near else ""
-            raise UserError(f"torchproof.graph takes no argument {each!r}{hint}")
+            raise UserError(f"torchproof.graph has no argument {each!r}{hint}")
     compile_arguments.check(arguments)
     strategy = strategies.parse(name)
     if strategy.marks:
         raise UserError(
-            f"strategy {name!r}: each shape is recorded on its own, there are no sizes"
-            " to mark"
+            f"strategy {name!r}: torchproof.graph records each shape separately, so it"
+            " cannot mark sizes as dynamic"
         )
     return strategies.with_arguments(strategy, **arguments) if arguments else strategy
 
 
 def build(
     step: Callable[..., Any],
-    asked: Mapping[str, Any],
+    requested: Mapping[str, Any],
     padding: Mapping[str, Any],
     *,
     pool: Graphed | None,
     buffers: bool,
 ) -> Graphed:
-    """What `torchproof.graph` was asked for, by its arguments or by a recipe."""
-    strategy, arguments = asked["strategy"], asked["arguments"]
-    if asked["recipe"] is None:
+    """The graphed step that the arguments or the recipe describe."""
+    strategy, arguments = requested["strategy"], requested["arguments"]
+    if requested["recipe"] is None:
         options = GraphOptions(
-            parse_strategy(strategy or "eager", arguments), bool(asked["train"])
+            parse_strategy(strategy or "eager", arguments), bool(requested["train"])
         )
     else:
-        beside = {"strategy": strategy, **arguments}
-        options = options_from_recipe(step, asked["recipe"], asked["train"], beside)
+        other_options = {"strategy": strategy, **arguments}
+        options = options_from_recipe(
+            step, requested["recipe"], requested["train"], other_options
+        )
     return build_graphed(
         step,
         train=options.train,
@@ -112,10 +121,11 @@ def build_graphed(
 ) -> Graphed:
     if strategies.records_graphs(strategy.arguments):
         raise UserError(
-            f"strategy {strategy.name!r}: this mode makes CUDA graphs of its own, and"
-            " one cannot be recorded inside another; use max-autotune-no-cudagraphs"
+            f"strategy {strategy.name!r}: this mode records its own CUDA graphs, which"
+            " cannot be nested; use max-autotune-no-cudagraphs"
         )
-    inner, around = step, cast(preparation.Body, _as_it_is)
+    inner = step
+    around = cast(preparation.Body, _unchanged)
     if train:
         inner, around = recorded_step.with_loss(step), recorded_step.training
     elif isinstance(step, nn.Module):
@@ -136,5 +146,5 @@ def build_graphed(
     )
 
 
-def _as_it_is(step: Callable[..., Any]) -> Callable[..., Any]:
+def _unchanged(step: Callable[..., Any]) -> Callable[..., Any]:
     return step

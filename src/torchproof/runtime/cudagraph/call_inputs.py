@@ -1,7 +1,8 @@
-"""The arguments of a call: a key for the recording they need, and memory to copy into.
+"""The arguments of a call: the key of their recording, and buffers to copy them into.
 
-In come positional and keyword arguments of any structure. Tensors count by shape, type
-and device; everything else counts by value, since the recorded run has looked at it.
+Takes positional and keyword arguments of any structure. In the key, tensors count by
+shape, dtype and device; everything else counts by value, because the recorded run may
+have read it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,28 @@ from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS
-from torchproof.runtime.cudagraph.output_copies import mapped
+from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.runtime.cudagraph.reachable_state import dict_of
 from torchproof.runtime.tensors.tree import walk
 from torchproof.torch_private import dispatch_modes, step_capture
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-# Compared by identity, and do not change.
+# Types whose values do not change.
 _CONSTANT = (
-    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum),
-    *(range, type(...), re.Pattern, numpy.generic, PurePath),
+    type,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    enum.Enum,
+    range,
+    type(...),
+    re.Pattern,
+    numpy.generic,
+    PurePath,
 )
 
 
@@ -38,7 +50,7 @@ _MARKS = re.compile("^_.*dynamo_|^_specialize_on$")
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a call in a fixed order, also those that occur twice."""
+    """The tensors of a call in a fixed order, including duplicates."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -50,10 +62,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def key_of(call: Call) -> Hashable:
-    """Equal for calls that one recording can serve."""
+    """A key that is equal for calls that the same recording can serve."""
     try:
         return _key(call), _shared(call)
-    except RecursionError:  # what holds itself has no end
+    except RecursionError:  # the argument contains itself
         return TOO_DEEP
 
 
@@ -74,64 +86,66 @@ def _key(value: Any, depth: int = 0) -> Hashable:
         parts = tuple(_key(part, depth + 1) for part in value)
         return type(value), parts, _attributes(value)
     if type(value) in (float, complex):
-        return type(value), repr(value)  # NaN is NaN, and 0.0 is not -0.0
+        return type(value), repr(value)  # NaN equals NaN, and 0.0 differs from -0.0
     if is_frozen(value):
-        held = vars(value).items()
-        return type(value), tuple((k, _key(part, depth + 1)) for k, part in held)
+        fields = vars(value).items()
+        return type(value), tuple((k, _key(part, depth + 1)) for k, part in fields)
     if is_opaque(value):
         return (type(value),)
     return type(value), value
 
 
 def _own_attributes(tensor: Tensor) -> list[str]:
-    """Attributes that a user has set; torch marks sizes with some of its own."""
+    """Attributes that the user has set, without torch's marks for dynamic sizes."""
     return [name for name in tensor.__dict__ if not _MARKS.search(name)]
 
 
 def _attributes(container: Any) -> Hashable:
-    """The names of attributes that a container has beside its parts."""
+    """The names of a container's attributes, apart from its parts."""
     if type(container) in (dict, list, tuple):
         return None
-    held = dict_of(container) or {}
-    return tuple(name for name, value in held.items() if value is not None)
+    attributes = dict_of(container) or {}
+    return tuple(name for name, value in attributes.items() if value is not None)
 
 
 def assert_finite(call: Call) -> None:
     if key_of(call) == TOO_DEEP:
-        told = "an argument holds itself, or is nested too deeply"
-        raise Stopped(Stop("input", told))
+        reason = "an argument contains itself, or is nested too deeply"
+        raise Stopped(Stop("input", reason))
 
 
 def is_opaque(value: Any) -> bool:
-    """Whether it may change and still be the same, as far as comparing goes."""
+    """Whether it may change while it still compares equal."""
     return type(value) not in ATOMS and not isinstance(value, _CONSTANT)
 
 
 def is_frozen(value: Any) -> bool:
-    """Whether it is a frozen dataclass with its fields and nothing else."""
+    """Whether it is a frozen dataclass without additional attributes."""
     kind = type(value)
     if not dataclasses.is_dataclass(kind) or not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return False
-    held = dict_of(value)
-    return held is not None and held.keys() == kind.__dataclass_fields__.keys()
+    attributes = dict_of(value)
+    return (
+        attributes is not None and attributes.keys() == kind.__dataclass_fields__.keys()
+    )
 
 
 def _shared(call: Call) -> Hashable:
-    """Which tensors of a call are the same, and which lie in the same memory."""
+    """Which tensors of a call are identical, and which share a storage."""
     tensors = list(tensors_in(call))
     if len(tensors) < 2:
         return ()
-    places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
-    if len({*places}) == len(places):
+    storages = [tensor.untyped_storage().data_ptr() for tensor in tensors]
+    if len({*storages}) == len(storages):
         return ()
     same = list(map(id, tensors))
     return tuple(
-        (same.index(a), places.index(b)) for a, b in zip(same, places, strict=True)
+        (same.index(a), storages.index(b)) for a, b in zip(same, storages, strict=True)
     )
 
 
 def surroundings() -> Hashable:
-    """What decides outside of the step how it computes."""
+    """The global settings that affect how a step computes."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -149,43 +163,45 @@ def shapes_of(call: Call) -> tuple[str, ...]:
 
 
 class Buffers:
-    """Memory of its own for the tensors of a call; the recorded step reads from it."""
+    """Static buffers for the tensors of a call, which the recorded step reads."""
 
     def __init__(self, call: Call) -> None:
         _assert_plain(call)
-        self.args, self.kwargs = mapped(call, _buffer)
+        self.args, self.kwargs = map_tensors(call, _buffer)
         self.tensors = list(tensors_in((self.args, self.kwargs)))
-        # A tensor that is passed twice is copied once.
+        # A tensor that occurs twice is copied once.
         self._places = list({id(t): i for i, t in enumerate(self.tensors)}.values())
         self._into = [self.tensors[place].detach() for place in self._places]
-        self.changed: list[int] = []  # places of those the step writes into
+        self.changed: list[int] = []  # indices of the tensors that the step writes to
 
     def fill(self, call: Call) -> list[Tensor]:
-        """Copies a call's tensors in, and returns them."""
-        given = list(tensors_in(call))
+        """Copies a call's tensors into the buffers, and returns the tensors."""
+        tensors = list(tensors_in(call))
         if self._into:
-            step_capture.copy_into(self._into, [given[place] for place in self._places])
-        return given
+            step_capture.copy_into(
+                self._into, [tensors[place] for place in self._places]
+            )
+        return tensors
 
     def assert_apart(self, call: Call) -> None:
-        """Arguments that share memory have memory of their own here."""
-        given = list(tensors_in(call))
+        """Raises `Stopped` if a written argument shares memory: the buffers do not."""
+        tensors = list(tensors_in(call))
         for place in self.changed:
-            storage = given[place].untyped_storage().data_ptr()
-            for other in given:
+            storage = tensors[place].untyped_storage().data_ptr()
+            for other in tensors:
                 if (
-                    other is not given[place]
+                    other is not tensors[place]
                     and other.untyped_storage().data_ptr() == storage
                 ):
-                    told = "arguments share memory, and the step writes into it"
-                    raise Stopped(Stop("input", told))
+                    reason = "arguments share memory, and the step writes to it"
+                    raise Stopped(Stop("input", reason))
 
-    def give_back(self, given: list[Tensor]) -> None:
-        """What the step wrote into its arguments, and their gradients."""
+    def give_back(self, tensors: list[Tensor]) -> None:
+        """Copies what the step wrote, and gradients, back to the caller's tensors."""
         with torch.no_grad():
             for place in self.changed:
-                given[place].copy_(self.tensors[place])
-        for buffer, tensor in zip(self.tensors, given, strict=True):
+                tensors[place].copy_(self.tensors[place])
+        for buffer, tensor in zip(self.tensors, tensors, strict=True):
             if buffer.grad is None or not tensor.is_leaf:
                 continue
             fresh = buffer.grad.detach().clone()
@@ -193,43 +209,45 @@ class Buffers:
 
 
 def _assert_plain(call: Call) -> None:
-    """A call whose tensors are all seen; a cache or a module would hide some."""
-    seen = {id(tensor) for tensor in tensors_in(call)}
+    """Raises `Stopped` for arguments that may hide tensors, such as modules."""
+    visible = {id(tensor) for tensor in tensors_in(call)}
     for label, part in walk(call, "argument"):
         if isinstance(part, nn.Module):
             raise Stopped(
-                Stop("input", f"{label} is a module: let the step close over it")
+                Stop(
+                    "input", f"{label} is a module: let the step close over it instead"
+                )
             )
         if not isinstance(part, Tensor):
             if isinstance(part, Mapping | list | tuple):
-                _assert_only_parts(label, part, seen)
+                _assert_only_parts(label, part, visible)
             elif is_opaque(part) and not is_frozen(part):
                 kind = type(part).__name__
-                told = (
+                reason = (
                     f"{label} is a {kind}, which may change: let the step close over it"
                 )
-                raise Stopped(Stop("input", told))
+                raise Stopped(Stop("input", reason))
             continue
-        if own := _own_attributes(part):
-            raise Stopped(Stop("input", f"{label} has an attribute {own[0]!r}"))
+        if names := _own_attributes(part):
+            raise Stopped(Stop("input", f"{label} has an attribute {names[0]!r}"))
         plain = type(part) in (Tensor, nn.Parameter) and part.layout is torch.strided
-        if id(part) not in seen or not plain:
+        if id(part) not in visible or not plain:
             raise Stopped(
                 Stop("input", f"{label} is not a plain tensor in a list, tuple or dict")
             )
 
 
-def _assert_only_parts(label: str, container: Any, seen: set[int]) -> None:
-    """A container of another class is made again from its parts alone."""
+def _assert_only_parts(label: str, container: Any, visible: set[int]) -> None:
+    """Raises `Stopped` for attributes: a copied container keeps only its parts."""
     for name, value in (dict_of(container) or {}).items():
         inside = list(tensors_in(value))
-        if value is not None and not (inside and {*map(id, inside)} <= seen):
+        if value is not None and not (inside and {*map(id, inside)} <= visible):
             raise Stopped(
                 Stop("input", f"{label} has an attribute {name!r}, which may change")
             )
 
 
 def _buffer(tensor: Tensor) -> Tensor:
-    made = torch.empty_like(tensor, memory_format=torch.preserve_format)
-    made.copy_(tensor)
-    return made.requires_grad_(tensor.requires_grad)
+    buffer = torch.empty_like(tensor, memory_format=torch.preserve_format)
+    buffer.copy_(tensor)
+    return buffer.requires_grad_(tensor.requires_grad)

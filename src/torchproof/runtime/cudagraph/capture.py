@@ -1,7 +1,7 @@
-"""One CUDA graph: in goes a step without arguments, out comes what it returned.
+"""One CUDA graph: takes a step without arguments, returns the recorded outputs.
 
-The step runs on a side stream, first plainly (`rehearse`), then under capture
-(`record`); `replay` runs what was recorded on the caller's stream, on the same memory.
+The step runs on a side stream, first without capture (`rehearse`), then under capture
+(`record`). `replay` launches the graph on the caller's stream, on the same memory.
 """
 
 from __future__ import annotations
@@ -22,74 +22,74 @@ from torchproof.torch_private import step_capture
 
 
 def home_of(tensors: Iterable[Tensor]) -> torch.device:
-    """The device that a step computes on: one, with CUDA graphs."""
+    """The CUDA device of a step; raises `Stopped` if there is none or several."""
     if not torch.cuda.is_available():
-        raise Stopped(Stop("capture", "torch sees no CUDA device here"))
-    homes = {tensor.device for tensor in tensors if tensor.is_cuda}
-    if len(homes) > 1:
-        names = ", ".join(sorted(map(str, homes)))
-        raise Stopped(Stop("input", f"the step computes on several devices: {names}"))
-    if not homes:
-        raise Stopped(Stop("input", "neither arguments nor weights lie on a GPU"))
-    return homes.pop()
+        raise Stopped(Stop("capture", "torch finds no CUDA device"))
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise Stopped(Stop("input", f"the step uses several devices: {names}"))
+    if not devices:
+        raise Stopped(Stop("input", "neither arguments nor weights are on a GPU"))
+    return devices.pop()
 
 
 WAIT = "called a synchronizing CUDA operation"
 BOUND = "AccumulateGrad node's stream does not match"
-RECORDING = forks.rlock()  # one at a time in a process
+RECORDING = forks.rlock()  # a process makes one recording at a time
 
 
 class Pool:
-    """Memory that recordings share, and the order in which they use it.
+    """The memory pool that recordings share, and the lock that serialises them.
 
-    Recordings of one pool overwrite each other's intermediate results: they take turns.
+    Recordings of one pool overwrite each other's intermediate results.
     """
 
     def __init__(self) -> None:
-        self.turn = forks.rlock()
+        self.lock = forks.rlock()
         self.handle: Any = None
-        self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()  # that use it
+        self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()
         self._last: torch.cuda.Stream | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def open(self) -> Any:
         if self.handle is None or not self.captures:
-            # One whose recordings are all gone cannot be used again.
+            # A pool without recordings cannot be used again.
             self.handle = torch.cuda.graph_pool_handle()
         return self.handle
 
     def abandon(self) -> None:
-        """The next recording begins with memory and a stream of its own."""
+        """The next recording gets a new pool and a new stream."""
         self.handle = None
         self._streams.clear()
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """One for all recordings: memory is not shared between streams."""
+        """One stream for all recordings, because streams do not share memory."""
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
 
     def join(self) -> None:
-        """The caller's stream comes after the one that used the pool before."""
+        """Makes the caller's stream wait for the stream that used the pool last."""
         stream = torch.cuda.current_stream()
         if self._last is not None and self._last != stream:
             stream.wait_stream(self._last)
         self._last = stream
 
     def bytes(self) -> int | None:
-        """What the allocator holds for the pool; None before the first recording."""
+        """The memory of the pool in bytes; None before the first recording."""
         if self.handle is None:
             return None
-        wanted = tuple(self.handle)
+        pool_id = tuple(self.handle)
         return sum(
             segment["total_size"]
             for segment in torch.cuda.memory_snapshot()
-            if tuple(segment.get("segment_pool_id", ())) == wanted
+            if tuple(segment.get("segment_pool_id", ())) == pool_id
         )
 
 
 class Capture:
-    """A recording of one step."""
+    """The CUDA graph of one step."""
 
     def __init__(self, device: torch.device, pool: Pool) -> None:
         self.pool = pool
@@ -98,45 +98,48 @@ class Capture:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Work on the capture's own stream, in order with the caller's."""
+        """Runs the block on the side stream, ordered with the caller's stream."""
         with torch.cuda.device(self.device):
-            caller, own = torch.cuda.current_stream(), self.pool.stream(self.device)
-            own.wait_stream(caller)
+            caller = torch.cuda.current_stream()
+            side = self.pool.stream(self.device)
+            side.wait_stream(caller)
             try:
-                with torch.cuda.stream(own):
+                with torch.cuda.stream(side):
                     yield
             finally:
-                caller.wait_stream(own)
+                caller.wait_stream(side)
 
     def rehearse(self, run: Callable[[], Any]) -> Any:
-        """One plain run on the path that the capture will take.
+        """Runs the step once without capture, on the code path of the capture.
 
-        Code that asks whether a capture is under way does other things then, and what
-        it does must have been compiled and allocated before.
+        Some code takes another path while a stream is capturing; that path must be
+        compiled and its memory allocated before the capture.
         """
         with self.aside(), said_to_be_capturing():
             return run()
 
     @contextlib.contextmanager
     def listening(self, note: Callable[[str], None]) -> Iterator[None]:
-        """`note(message)` of what would stop a capture and torch only warns of.
+        """Calls `note(message)` for torch warnings that would be errors in a capture.
 
-        That is: this thread makes the host wait for the device, or gradients are bound
-        to another stream.
+        These are: this thread synchronises with the device, or gradients are bound to
+        another stream.
         """
-        mode, here = torch.cuda.get_sync_debug_mode(), threading.get_ident()
+        mode = torch.cuda.get_sync_debug_mode()
+        thread = threading.get_ident()
 
         def show(message: Any, category: Any, *rest: Any, **more: Any) -> None:
-            if not any(known in str(message) for known in (WAIT, BOUND)):
-                shown(message, category, *rest, **more)
-            elif threading.get_ident() == here:
+            if not any(text in str(message) for text in (WAIT, BOUND)):
+                original(message, category, *rest, **more)
+            elif threading.get_ident() == thread:
                 note(str(message))
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Synchronization debug mode")
             warnings.filterwarnings("always", WAIT)
             warnings.filterwarnings("always", f"The {BOUND}")
-            shown, warnings.showwarning = warnings.showwarning, show
+            original = warnings.showwarning
+            warnings.showwarning = show
             try:
                 torch.cuda.set_sync_debug_mode("warn")
                 yield
@@ -144,7 +147,7 @@ class Capture:
                 torch.cuda.set_sync_debug_mode(mode)
 
     def record(self, run: Callable[[], Any]) -> Any:
-        """Captures one run, which does not take place; what it returned is memory."""
+        """Captures one run without executing it; returns the graph's output memory."""
         with torch.cuda.device(self.device):
             try:
                 with (
@@ -162,21 +165,21 @@ class Capture:
     def _capturing(
         self, graph: torch.cuda.CUDAGraph, pool: Any = None
     ) -> Iterator[None]:
-        how = "thread_local"  # what other threads do meanwhile is their business
+        error_mode = "thread_local"  # other threads may synchronise meanwhile
         stream = self.pool.stream(self.device)
         with warnings.catch_warnings():
-            # A step that launches nothing on the device is a graph all the same.
+            # A step may launch no kernel at all.
             warnings.filterwarnings("ignore", "The CUDA Graph is empty")
             with torch.cuda.graph(
-                graph, pool=pool, stream=stream, capture_error_mode=how
+                graph, pool=pool, stream=stream, capture_error_mode=error_mode
             ):
                 yield
 
     def _recover(self) -> None:
-        """After a capture that failed torch believes that it is still under way.
+        """Resets torch after a failed capture, which it believes is still running.
 
-        Its allocator is told, and the pool is not used for more; its random generators
-        learn it from a capture that ends.
+        This ends the allocator's capture and abandons the pool. The random generators
+        need another capture that succeeds, so an empty one follows.
         """
         step_capture.end_allocation(self.device, self.pool.handle)
         self.pool.abandon()
@@ -193,13 +196,15 @@ class Capture:
 
 @contextlib.contextmanager
 def said_to_be_capturing() -> Iterator[None]:
-    asked, here = torch.cuda.is_current_stream_capturing, threading.get_ident()
+    """Makes torch report a running capture in this thread."""
+    original = torch.cuda.is_current_stream_capturing
+    thread = threading.get_ident()
 
-    def answer() -> bool:
-        return threading.get_ident() == here or asked()
+    def is_capturing() -> bool:
+        return threading.get_ident() == thread or original()
 
-    torch.cuda.is_current_stream_capturing = answer
+    torch.cuda.is_current_stream_capturing = is_capturing
     try:
         yield
     finally:
-        torch.cuda.is_current_stream_capturing = asked
+        torch.cuda.is_current_stream_capturing = original

@@ -1,12 +1,12 @@
-"""The Python code that runs in one eager call of a step, and the names it reads.
+"""Finds the Python code that one eager call of a step executes, and the names it reads.
 
-In goes a call under `Execution`. Out come the functions that ran, whoever called them
-(`__getattr__`, `__len__`, properties, hooks, functions found by a computed name); the
-objects they were called with; the objects whose attributes are looked up by a computed
-name; and calls of C functions whose answer may be another one the next time.
+Takes a call inside an `Execution` context. Collects all functions that ran, whoever
+called them (`__getattr__`, `__len__`, properties, hooks, functions found by a computed
+name); their arguments; the objects whose attributes are looked up by a computed name;
+and calls of C functions that may return something else the next time.
 
-A deterministic program takes the same path as long as everything it has read is the
-same. So what the functions that ran can read is all that a replay has to compare.
+A deterministic program takes the same path as long as everything it reads is the same.
+So before a replay, only what these functions can read has to be compared.
 """
 
 from __future__ import annotations
@@ -29,67 +29,148 @@ from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.object_state import ATOMS
 
 _LOOKUPS = frozenset({"getattr", "hasattr"})
-# Code that names one of these may read any attribute of an object in its sight.
+# Code that uses one of these names may read any attribute of its objects.
 _WHOLE_LOOKUPS = frozenset(
     {
-        *("vars", "dir", "locals", "__dict__", "__getattribute__", "attrgetter"),
-        *("format", "format_map", "repr"),  # "{0.name}".format(o)
+        "vars",
+        "dir",
+        "locals",
+        "__dict__",
+        "__getattribute__",
+        "attrgetter",
+        "format",  # "{0.name}".format(o)
+        "format_map",
+        "repr",
     }
 )
-_NAMED_LOOKUPS = _LOOKUPS | _WHOLE_LOOKUPS
-_NAMED_LOOKUPS |= {"__getattr__", "methodcaller", "import_module", "__import__"}
-_NAMED_LOOKUPS |= {"modules"}
-# What runs below these neither decides an answer nor is compared.
+_NAMED_LOOKUPS = (
+    _LOOKUPS
+    | _WHOLE_LOOKUPS
+    | {"__getattr__", "methodcaller", "import_module", "__import__", "modules"}
+)
+# Code below these files does not affect the result of a step.
 _SINKS = ("/logging/", "/warnings.py", "/traceback.py", "/linecache.py")
 _IMPORTS = ("<frozen importlib", "<frozen zipimport")
-_DEPTH = 3  # attributes from a local variable to an object whose attributes are read
+_DEPTH = 3  # attribute steps from a local variable to an object that is looked into
 
-# Modules of the standard library in C whose functions answer by their arguments alone,
-# or read what is watched.
+# C modules of the standard library whose functions depend only on their arguments, or
+# on watched state.
 _PURE = frozenset(
     {
-        *("builtins", "math", "cmath", "_operator", "operator", "itertools"),
-        *("functools", "_functools", "collections", "_collections", "_abc", "abc"),
-        *("re", "_sre", "_struct", "struct", "binascii", "zlib", "_json", "json"),
-        *("_string", "unicodedata", "_bisect", "_heapq", "_weakref", "weakref"),
-        *("_contextvars", "contextvars", "_thread", "threading", "array", "_ctypes"),
-        *("ctypes", "types", "_typing", "typing", "copy", "enum", "_warnings"),
-        *("_datetime", "datetime", "decimal", "_decimal", "_random", "random"),
-        *("_codecs", "_pickle", "_opcode", "_ast", "_imp", "atexit", "_signal"),
-        *("_hashlib", "_md5", "_sha1", "_sha256", "_sha512", "_sha2", "_blake2"),
-        *("_sha3", "_collections_abc", "faulthandler", "_tracemalloc", "numbers"),
+        "builtins",
+        "math",
+        "cmath",
+        "_operator",
+        "operator",
+        "itertools",
+        "functools",
+        "_functools",
+        "collections",
+        "_collections",
+        "_abc",
+        "abc",
+        "re",
+        "_sre",
+        "_struct",
+        "struct",
+        "binascii",
+        "zlib",
+        "_json",
+        "json",
+        "_string",
+        "unicodedata",
+        "_bisect",
+        "_heapq",
+        "_weakref",
+        "weakref",
+        "_contextvars",
+        "contextvars",
+        "_thread",
+        "threading",
+        "array",
+        "_ctypes",
+        "ctypes",
+        "types",
+        "_typing",
+        "typing",
+        "copy",
+        "enum",
+        "_warnings",
+        "_datetime",
+        "datetime",
+        "decimal",
+        "_decimal",
+        "_random",
+        "random",
+        "_codecs",
+        "_pickle",
+        "_opcode",
+        "_ast",
+        "_imp",
+        "atexit",
+        "_signal",
+        "_hashlib",
+        "_md5",
+        "_sha1",
+        "_sha256",
+        "_sha512",
+        "_sha2",
+        "_blake2",
+        "_sha3",
+        "_collections_abc",
+        "faulthandler",
+        "_tracemalloc",
+        "numbers",
     }
 )
 _IMPURE_NAMES = frozenset(
     {
-        *("input", "open", "now", "utcnow", "today", "__subclasses__", "_getframe"),
-        "getcontext",  # of decimal: its precision is the thread's
+        "input",
+        "open",
+        "now",
+        "utcnow",
+        "today",
+        "__subclasses__",
+        "_getframe",
+        "getcontext",  # of decimal: the precision is thread-local
     }
 )
 _HARMLESS_NAMES = frozenset(
     {
-        *("sleep", "fspath", "getpid", "write", "flush", "isatty", "collect"),
-        *("isenabled", "intern", "exc_info", "exception", "audit"),
-        *("getdefaultencoding", "getfilesystemencoding"),
+        "sleep",
+        "fspath",
+        "getpid",
+        "write",
+        "flush",
+        "isatty",
+        "collect",
+        "isenabled",
+        "intern",
+        "exc_info",
+        "exception",
+        "audit",
+        "getdefaultencoding",
+        "getfilesystemencoding",
     }
 )
 
 
 @dataclass(frozen=True)
 class Reads:
-    """What a function's bytecode names."""
+    """The names in the bytecode of a function."""
 
     globals: frozenset[str]
     attributes: frozenset[str]
-    chains: frozenset[tuple[str, ...]]  # a global and the attributes read from it
+    # a global and the attributes that are read from it
+    chains: frozenset[tuple[str, ...]]
     imports: frozenset[str]
-    strings: frozenset[str]  # constants that may be names of attributes
-    computes_names: bool  # of attributes: `getattr(o, name)`, `vars(o)`
+    strings: frozenset[str]  # constants that may be attribute names
+    computes_names: bool  # `getattr(o, name)`, `vars(o)`
 
 
 @functools.lru_cache(maxsize=16384)
 def reads_of(code: types.CodeType) -> Reads:
-    """Of the code and of all functions that are defined in it."""
+    """The names in the code and in all functions defined in it."""
     names: dict[str, set[str]] = {"global": set(), "attribute": set(), "import": set()}
     chains: set[tuple[str, ...]] = set()
     chain: tuple[str, ...] = ()
@@ -115,12 +196,14 @@ def reads_of(code: types.CodeType) -> Reads:
         words = [w for w in _words(code.co_consts) if _is_name(w)]
         strings = frozenset([*words, *(part for w in words for part in w.split("."))])
     return Reads(
-        frozenset(names["global"]).union(*(each.globals for each in inner)),
-        frozenset(names["attribute"]).union(*(each.attributes for each in inner)),
-        frozenset(chains).union(*(each.chains for each in inner)),
-        frozenset(names["import"]).union(*(each.imports for each in inner)),
-        strings.union(*(each.strings for each in inner)),
-        bool(mentioned & _WHOLE_LOOKUPS)
+        globals=frozenset(names["global"]).union(*(each.globals for each in inner)),
+        attributes=frozenset(names["attribute"]).union(
+            *(each.attributes for each in inner)
+        ),
+        chains=frozenset(chains).union(*(each.chains for each in inner)),
+        imports=frozenset(names["import"]).union(*(each.imports for each in inner)),
+        strings=strings.union(*(each.strings for each in inner)),
+        computes_names=bool(mentioned & _WHOLE_LOOKUPS)
         or _has_computed_name(instructions)
         or any(step.opname == "MATCH_CLASS" for step in instructions)
         or any(each.computes_names for each in inner),
@@ -128,7 +211,7 @@ def reads_of(code: types.CodeType) -> Reads:
 
 
 def _is_name(word: str) -> bool:
-    """Whether it may be a name, or several with dots between them."""
+    """Whether it may be a name or a dotted name."""
     return word.replace(".", "_").isidentifier()
 
 
@@ -166,29 +249,31 @@ def _has_computed_name(instructions: list[dis.Instruction]) -> bool:
 
 
 def _is_constant_lookup(rest: list[dis.Instruction]) -> bool:
-    """Whether the second argument of a call, which begins here, is a constant."""
-    depth, constant = 0, False
+    """Whether the second argument of the call that starts here is a constant."""
+    depth = 0
+    constant = False
     for step in rest:
         if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
             return False
         if step.opname in ("KW_NAMES", *_TRANSPARENT):
             continue
-        before, depth = depth, depth + dis.stack_effect(step.opcode, step.arg)
+        before = depth
+        depth += dis.stack_effect(step.opcode, step.arg)
         if depth <= 0 and step.opname.startswith(("PRECALL", "CALL")):
             return constant
-        if before == 1 and depth == 2:  # the second argument begins
+        if before == 1 and depth == 2:  # the second argument starts
             constant = step.opname == "LOAD_CONST"
-        elif depth == 2 and before != 1:  # it is computed from several parts
+        elif depth == 2 and before != 1:  # it has several instructions
             constant = constant and before == 2
     return False
 
 
 class Execution:
-    """What has run in this thread while it was entered, and in others added to it."""
+    """The code that ran in this thread inside the context, or was added to it."""
 
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}  # with their globals
-        self.names: set[str] = set()  # given to `__getattr__` and the like
+        self.names: set[str] = set()  # passed to `__getattr__` and similar functions
         self.stops: list[Stop] = []
         self._arguments: dict[int, _ObjectReference] = {}
         self._looked_up: dict[int, _ObjectReference] = {}
@@ -200,21 +285,21 @@ class Execution:
     # -- watching ------------------------------------------------------------------
 
     def add(self, other: Execution) -> bool:
-        """Takes over what another one has seen; whether code is new to this one."""
-        known = len(self.codes) + len(self.names)
+        """Adds another execution; returns whether it has new code or names."""
+        size = len(self.codes) + len(self.names)
         self.codes |= other.codes
         self.names |= other.names
-        for mine, theirs in (
+        for references, added in (
             (self._arguments, other._arguments),
             (self._looked_up, other._looked_up),
         ):
-            mine.update(theirs)
-            for number in [n for n, held in mine.items() if held.is_alone()]:
-                del mine[number]
-        return len(self.codes) + len(self.names) > known
+            references.update(added)
+            for number in [n for n, each in references.items() if each.is_alone()]:
+                del references[number]
+        return len(self.codes) + len(self.names) > size
 
     def __enter__(self) -> None:
-        for callback in gc.callbacks:  # they run at any time, and not for the step
+        for callback in gc.callbacks:  # they run at any time, independently of the step
             if isinstance(callback, types.FunctionType | types.MethodType):
                 self._owners[callback.__code__] = "sink"
         sys.setprofile(self._note)
@@ -260,19 +345,20 @@ class Execution:
             self._note_lookups(frame, owner)
 
     def _note_lookups(self, frame: types.FrameType, owner: str) -> None:
-        """Notes every object that the code could look attributes up in."""
+        """Notes every object whose attributes the code could look up."""
         if owner == "torch":
             return
-        reads, found = reads_of(frame.f_code), dict[int, Any]()
+        reads = reads_of(frame.f_code)
+        objects: dict[int, Any] = {}
         names = reads.attributes | reads.strings
         values = list(frame.f_locals.values())
-        if owner != "standard":  # which looks into its arguments
+        if owner != "standard":  # the standard library only reads its arguments
             values += map(frame.f_globals.get, reads.globals)
         for _ in range(_DEPTH):
-            values = [each for each in values if id(each) not in found]
-            found |= {id(each): each for each in values}
+            values = [each for each in values if id(each) not in objects]
+            objects |= {id(each): each for each in values}
             values = [p for each in values for p in _parts(each, names)]
-        for number, each in found.items():
+        for number, each in objects.items():
             if isinstance_of(each, ATOMS):
                 continue
             if _has_attributes(type(each)) or isinstance_of(each, _NAMESPACES):
@@ -281,32 +367,32 @@ class Execution:
     # -- what was seen -------------------------------------------------------------
 
     def is_looked_up(self, value: Any) -> bool:
-        """Whether any attribute of an object may have been read."""
-        held = self._looked_up.get(id(value))
-        return held is not None and held.get() is value
+        """Whether the code may have read any attribute of an object."""
+        reference = self._looked_up.get(id(value))
+        return reference is not None and reference.get() is value
 
     @property
     def asked_abstract_classes(self) -> bool:
         return not _ABSTRACT.isdisjoint(self.codes)
 
     def forget(self, owner: Any, name: str | None) -> None:
-        """A place of torch or the standard library, which is not watched again."""
+        """Stops watching a place of torch or the standard library."""
         self._forgotten[id(owner), name] = owner
 
     def is_forgotten(self, owner: int, name: str | None) -> bool:
-        """By the id of the owner, which is not used again."""
+        """Whether `forget` was called; `owner` is an id, which stays unique."""
         return (owner, name) in self._forgotten
 
     def arguments(self) -> Iterator[Any]:
-        """The objects that functions were called with and that are still there."""
-        for held in self._arguments.values():
-            if (value := held.get()) is not None:
+        """The arguments of functions that still exist."""
+        for reference in self._arguments.values():
+            if (value := reference.get()) is not None:
                 yield value
 
     def functions_of(
         self, codes: Iterable[types.CodeType]
     ) -> Iterator[types.FunctionType]:
-        """All functions with this code that there are."""
+        """All existing functions with this code."""
         missing = [code for code in codes if code not in self._functions]
         if missing:
             self._functions |= {code: [] for code in missing}
@@ -323,30 +409,32 @@ _ABSTRACT = frozenset(
 
 
 class _ObjectReference:
-    """An object, by a weak reference where it can have one."""
+    """A weak reference to an object, or a strong one if it supports no weak one."""
 
     __slots__ = ("_reference", "_value")
 
     def __init__(self, value: Any) -> None:
         self._reference: weakref.ref[Any] | None
         try:
-            self._reference, self._value = weakref.ref(value), None
+            self._reference = weakref.ref(value)
+            self._value = None
         except TypeError:
-            self._reference, self._value = None, value
+            self._reference = None
+            self._value = value
 
     def get(self) -> Any:
-        """None if it is gone."""
+        """The object; None if it no longer exists."""
         return self._value if self._reference is None else self._reference()
 
     def is_alone(self) -> bool:
-        """Whether nobody else holds the object: it was made in the call."""
+        """Whether nothing else refers to the object, because the call created it."""
         if self._reference is not None:
             return self._reference() is None
-        return sys.getrefcount(self._value) <= 2  # this, and the argument
+        return sys.getrefcount(self._value) <= 2  # `self._value` and the argument
 
 
 def isinstance_of(value: Any, kinds: tuple[type, ...]) -> bool:
-    """`isinstance` that does not ask the object, which may answer by its own code."""
+    """`isinstance` by type alone: an object's `__class__` may run user code."""
     return issubclass(type(value), kinds)
 
 
@@ -361,7 +449,7 @@ _NAMESPACES = (type, types.ModuleType)
 
 
 def _parts(value: Any, names: Iterable[str]) -> list[Any]:
-    """Parts of a container, and attributes of an object by these names."""
+    """The parts of a container, or the attributes of an object with these names."""
     if isinstance_of(value, (list, tuple, set, frozenset)):
         return list(value) if len(value) < 1000 else []
     if isinstance_of(value, (dict,)):
@@ -369,15 +457,18 @@ def _parts(value: Any, names: Iterable[str]) -> list[Any]:
     if isinstance_of(value, ATOMS):
         return []
     try:
-        held = object.__getattribute__(value, "__dict__")
-        return [held[name] for name in names if name in held]
+        attributes = object.__getattribute__(value, "__dict__")
+        return [attributes[name] for name in names if name in attributes]
     except (AttributeError, TypeError):
         return []
 
 
 @functools.lru_cache(maxsize=16384)
 def owner_of(code: types.CodeType) -> str:
-    """user, library, torch or standard; `internal` where code is not followed."""
+    """The owner of code: user, library, torch or standard.
+
+    Code of an `internal` owner is not followed; code below a `sink` is ignored.
+    """
     file = code.co_filename.replace("\\", "/")
     if file.startswith(_IMPORTS):
         return "sink"
@@ -397,7 +488,7 @@ def owner_of(code: types.CodeType) -> str:
 
 
 def _why_impure(called: Any, caller: str) -> str | None:
-    """Why a C function may answer otherwise the next time; None if it does not."""
+    """Why a C function may return something else the next time; None if it does not."""
     bound = getattr(called, "__self__", None)
     name = getattr(called, "__name__", "")
     if bound is None or isinstance(bound, types.ModuleType):
@@ -409,16 +500,16 @@ def _why_impure(called: Any, caller: str) -> str | None:
         return None
     if name in _HARMLESS_NAMES or (top in _PURE and name not in _IMPURE_NAMES):
         return None
-    if top == "sys" and caller == "standard":  # to limit a loop, say
+    if top == "sys" and caller == "standard":  # for example to limit a loop
         return None
     return (
-        f"the step calls {top}.{name}, which may answer otherwise at every call: call"
-        " it outside of the step"
+        f"the step calls {top}.{name}, whose result may differ at every call: call it"
+        " outside of the step"
     )
 
 
 def _definer_of(bound: Any, name: str) -> type:
-    """The class that has the method of an object or of a class."""
+    """The class that defines a method of an object or of a class."""
     kinds = type(bound).__mro__
     if issubclass(type(bound), type):
         kinds = (*type.__dict__["__mro__"].__get__(bound), *kinds)

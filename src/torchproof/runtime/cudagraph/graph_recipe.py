@@ -1,4 +1,8 @@
-"""A recipe for a step that is to be recorded: what it says, if that holds here."""
+"""Turns a recipe into the options of a graphed step.
+
+Takes the step and the recipe, returns `GraphOptions`. If the recipe does not fit this
+machine or model, the options say why the step is not recorded.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from torchproof.strategies import (
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """How a step is compiled and recorded; with `refused`, why it is not recorded."""
+    """How a step is compiled and recorded; `refused` is why it is not recorded."""
 
     strategy: Strategy
     train: bool
@@ -36,58 +40,68 @@ def options_from_recipe(
     step: Callable[..., Any],
     recipe: Any,
     train: bool | None,
-    beside: Mapping[str, Any],
+    other_options: Mapping[str, Any],
 ) -> GraphOptions:
-    """What a recipe says for a step, which runs as it is where that does not hold.
+    """The options of a recipe; without a graph if the recipe does not apply.
 
-    A damaged file does not say whether there is a backward: unless the caller does,
-    no step can stand in for it.
+    A damaged recipe does not say whether the step has a backward, so the caller must
+    pass `train`.
     """
-    if told := ", ".join(name for name, value in beside.items() if value is not None):
-        raise UserError(f"recipe and {told}: the recipe says how to compile")
+    if names := ", ".join(
+        name for name, value in other_options.items() if value is not None
+    ):
+        raise UserError(
+            f"recipe and {names}: the recipe already says how to compile; pass only one"
+        )
     source = recipe_source(recipe)
     if source.recipe is None:
         if train is None:
             raise UserError(f"{source.path}: {source.damage}")
-        return _plain(source, train, source.damage)
+        return _without_graph(source, train, source.damage)
     measured = source.recipe.train
     if train not in (None, measured):
         name = source.name
-        raise UserError(f"train={train}: {name} was measured with train={measured}")
+        raise UserError(f"train={train}, but {name} was measured with train={measured}")
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
-        off = Stop("recipe", "torchproof is switched off by TORCHPROOF_DISABLE=1")
+        off = Stop("recipe", "torchproof is disabled by TORCHPROOF_DISABLE=1")
         return GraphOptions(parse("eager"), measured, refused=off)
     if why := source.adopted(step).why_not:
-        return _plain(source, measured, why)
-    return _followed(step, source, source.recipe)
+        return _without_graph(source, measured, why)
+    return _from_recipe(step, source, source.recipe)
 
 
-def _plain(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
-    words = f"{source.name} is not followed: {why}; {TUNE_HINT}"
-    return GraphOptions(parse("eager"), train, refused=Stop("recipe", words))
+def _without_graph(source: RecipeSource, train: bool, why: str | None) -> GraphOptions:
+    reason = f"{source.name} is not used: {why}; {TUNE_HINT}"
+    return GraphOptions(parse("eager"), train, refused=Stop("recipe", reason))
 
 
-def _followed(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
-    strategy, refused = recipe.strategy, None
+def _from_recipe(step: Any, source: RecipeSource, recipe: Recipe) -> GraphOptions:
+    strategy = recipe.strategy
+    refused = None
     if not strategy.graph:
-        words = f"{source.name} says {strategy.name}, without a graph"
-        refused = Stop("recipe", words)
+        reason = f"{source.name} chose {strategy.name}, which has no graph"
+        refused = Stop("recipe", reason)
     inner = strategy.in_graph
     if inner.form == "core":
         compile_method(step, inner)
         inner = parse("eager")
-    return GraphOptions(inner, recipe.train, _tuples(recipe.buckets or {}), refused)
+    return GraphOptions(
+        strategy=inner,
+        train=recipe.train,
+        padding=_tuples(recipe.buckets or {}),
+        refused=refused,
+    )
 
 
 def _tuples(value: Any) -> Any:
-    """Files have lists where `torchproof.graph` takes tuples."""
+    """Turns the lists of a recipe file into the tuples of `torchproof.graph`."""
     if isinstance(value, Mapping):
         return {key: _tuples(each) for key, each in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def compile_method(model: nn.Module, strategy: Strategy) -> None:
-    """In place, as the lines of the strategy do it."""
+    """Compiles the strategy's method in place."""
     holder, _, name = (strategy.method or "").rpartition(".")
     owner = model.get_submodule(holder)
     method = getattr(owner, name)

@@ -1,4 +1,4 @@
-"""What is known about a graphed step: plain records, for people and for programs."""
+"""The status of a graphed step as plain records, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ StopKind = Literal[
 
 @dataclass(frozen=True)
 class Stop:
-    """Why a step is not replayed: what stops it, and the line that does it."""
+    """A reason why a step is not replayed, with the source line that causes it."""
 
     kind: StopKind
     reason: str
@@ -21,7 +21,7 @@ class Stop:
     file: str | None = None
     line: int | None = None
     function: str | None = None
-    library: str | None = None  # file and line of a library that the user's line calls
+    library: str | None = None  # the library's file and line below the user's line
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file else ""
@@ -31,7 +31,7 @@ class Stop:
 
 
 class Stopped(Exception):
-    """A recording that cannot be made, or must not be used."""
+    """The step cannot be recorded, or the recording must not be used."""
 
     def __init__(self, *stops: Stop) -> None:
         super().__init__("; ".join(map(str, stops)))
@@ -39,39 +39,37 @@ class Stopped(Exception):
 
 
 class RecordLater(Exception):
-    """The step does something else at its first call: it is recorded at a later one."""
+    """The first call behaves differently, so a later call is recorded."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """One recording: for which shapes, how often replayed, how much memory it took."""
+    """One recording: its shapes, replays, memory and comparison with eager."""
 
     shapes: tuple[str, ...]
     replays: int
-    pool_bytes: int | None  # that the pool grew by when this was recorded
+    pool_bytes: int | None  # growth of the pool during the recording
     record_s: float
-    verdict: str  # against eager: same, rounding, random, not compared
-    error: float | None  # largest, relative
+    verdict: str  # comparison with eager: same, rounding or random
+    error: float | None  # the largest relative error
 
 
 @dataclass(frozen=True)
 class Status:
-    """What became of the calls so far."""
+    """How the calls so far ran."""
 
     strategy: str
     calls: int
     replays: int
-    plain_calls: int  # that ran without a graph
+    plain_calls: int  # calls without a graph
     recordings: int
     pool_bytes: int | None
     clones: int
     cloned_bytes: int
     buckets: tuple[Bucket, ...]
-    padding: (
-        dict[str, Any] | None
-    )  # buckets with hits and waste, where calls are padded
+    padding: dict[str, Any] | None  # buckets with hits and waste, if calls are padded
     stops: tuple[Stop, ...]
-    changes: tuple[str, ...]  # what was noticed and led to another recording
+    changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +81,7 @@ class Status:
             f" {self.recordings} recordings, pool {_mib(self.pool_bytes)}"
         ]
         if self.buckets:
-            rows = [("shapes", "replays", "pool", "record", "against eager")]
+            rows = [("shapes", "replays", "pool", "record", "vs. eager")]
             rows += [
                 (
                     " ".join(each.shapes),
@@ -99,22 +97,25 @@ class Status:
                 cells = zip(row, widths, strict=True)
                 lines.append("  ".join(c.ljust(w) for c, w in cells).rstrip())
         if self.padding is not None:
-            lines += _padded(self.padding)
+            lines += _padding_lines(self.padding)
         lines += [f"not replayed: {stop}" for stop in self.stops]
         lines += [f"recorded again: {change}" for change in self.changes]
         lines += self.notes
         return "\n".join(lines)
 
 
-def _padded(told: dict[str, Any]) -> list[str]:
-    """One line a bucket, and one for all of them."""
+def _padding_lines(padding: dict[str, Any]) -> list[str]:
+    """One line for each bucket, and one for the total."""
     lines = [
         f"padded to {'x'.join(map(str, each['size']))}: {each['hits']} calls, waste"
         f" {_percent(each['waste'])}"
-        for each in told["buckets"]
+        for each in padding["buckets"]
     ]
-    left = sum(each["calls"] for each in told["left_out"])
-    return [*lines, f"waste {_percent(told['waste'])}; {left} calls fit no bucket"]
+    unpadded = sum(each["calls"] for each in padding["left_out"])
+    return [
+        *lines,
+        f"waste {_percent(padding['waste'])}; {unpadded} calls fit no bucket",
+    ]
 
 
 def _percent(share: float | None) -> str:

@@ -1,8 +1,9 @@
-"""A step that is replayed: the callable that `torchproof.graph` returns.
+"""The callable that `torchproof.graph` returns.
 
-For each call: the recording that fits its shapes is found, or made; inputs are copied
-in, the graph is replayed, and copies of the outputs are handed out. What the recording
-cannot know has changed is looked for, and leads to another recording or to a plain run.
+For each call, it finds or makes the recording for the call's shapes, copies the inputs,
+replays the graph, and returns copies of the outputs. Recorded graphs are cached per
+snapshot of external state. If that state changed, another recording is used or made, or
+the step runs without a graph.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stopped,
 )
 from torchproof.runtime.cudagraph.optimizers import LearningRates
-from torchproof.runtime.cudagraph.output_copies import mapped
+from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.runtime.cudagraph.padder import Fit, Padder
 from torchproof.runtime.cudagraph.padding import Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
@@ -40,21 +41,22 @@ from torchproof.torch_private import dispatch_modes
 
 log = logging.getLogger("torchproof")
 Within = Callable[[], contextlib.AbstractContextManager[Any]]
-# A step whose surroundings change this often between two replays is not recorded.
+# A step whose external state changes this often between two replays is not recorded.
 _STORM = 4
 _MOST_RECORDINGS = 64
-_MAX_SNAPSHOTS = 4  # train and eval, say, each with and without something
+_MAX_SNAPSHOTS = 4  # for example train and eval, each with two settings
 
 
 @dataclass
 class Snapshot:
-    """Everything the step could see at one time, and its recordings from that time."""
+    """The external state of the step at one time, and the recordings for it."""
 
     state: StateSnapshot
     preparation: Preparation
     settings: list[dict[str, Any]]
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
-    cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)  # None: as it is
+    # None: not padded
+    cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)
     refused: dict[Hashable, tuple[Stop, ...]] = field(default_factory=dict)
 
     def recordings(self) -> list[Recording]:
@@ -68,7 +70,7 @@ class Snapshot:
 
 
 class Graphed:
-    """Calls the step by replaying it. `status()` says what became of the calls."""
+    """Runs the step by replaying it. `status()` says how the calls ran."""
 
     def __init__(
         self,
@@ -78,10 +80,12 @@ class Graphed:
         pool: Pool,
         buffers: bool = False,
         padder: Padder | None = None,
-        within: Within = contextlib.nullcontext,  # a recording is made
-        refused: Stop | None = None,  # nothing is to be recorded
+        within: Within = contextlib.nullcontext,  # the context around each recording
+        refused: Stop | None = None,  # why nothing is recorded
     ) -> None:
-        self.step, self.pool, self.buffers = step, pool, buffers
+        self.step = step
+        self.pool = pool
+        self.buffers = buffers
         self._within = within
         self.padder = padder
         self._prepare = prepare
@@ -91,30 +95,31 @@ class Graphed:
         self._snapshots = [self._take_snapshot(state)]
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
-        self._restless = 0  # changes since the last replay that was handed out
+        self._changes_since_replay = 0
         self._calls = self._plain_calls = self._recordings = self._replays = 0
-        self._clones = self._cloned_bytes = 0  # of recordings that are gone
+        self._clones = self._cloned_bytes = 0  # of dropped recordings
         self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
-        self._tell(self._given_up)
-        self._obstacles: tuple[Stop, ...] = ()  # to padding
+        self._log_stops(self._given_up)
+        self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
-        with self.pool.turn:
+        with self.pool.lock:
             return self._padded((args, kwargs))
 
     def prepare(self, /, *args: Any, **kwargs: Any) -> None:
-        """Makes the recording for a call like this one, and leaves no other trace."""
+        """Records a call like this one; its effects are undone."""
         call = args, kwargs
-        with self.pool.turn:
+        with self.pool.lock:
             key = self._key_if_any(call)
             if self._given_up or key is None or self._snapshot.fitting(key):
                 return
             recording = self._attempt(key, call)
             if recording is not None:
                 recording.withdraw()
-            elif self._failure is not None:  # the first call tells whose error it is
-                self._tell((self._failure,))
+            # the first call shows whether the step itself fails
+            elif self._failure is not None:
+                self._log_stops((self._failure,))
                 self._failure = None
 
     @property
@@ -128,58 +133,67 @@ class Graphed:
         if self._given_up or key is None:
             return self._plain(call)
         recording = self._snapshot.fitting(key)
-        given = None
-        # Where nothing is lost if a replay has to be thrown away, the device need not
-        # wait until everything has been looked at.
+        inputs = None
+        # If a replay can be discarded without harm, it starts before the comparison of
+        # the external state, which then overlaps with the device.
         if recording is not None and not recording.writes and not recording.random:
-            given = recording.start(call)
+            inputs = recording.start(call)
         if not self._unchanged():
-            recording, given = self._snapshot.fitting(key), None
+            recording = self._snapshot.fitting(key)
+            inputs = None
         if recording is None:
             return self._first(key, call)
-        if given is None:
+        if inputs is None:
             self._learning_rates.write()
-            given = recording.start(call)
-        self._restless = 0
+            inputs = recording.start(call)
+        self._changes_since_replay = 0
         self._replays += 1
-        return recording.finish(given)
+        return recording.finish(inputs)
 
     def _key(self, call: Call) -> Hashable:
         return call_inputs.key_of(call), call_inputs.surroundings()
 
     def _key_if_any(self, call: Call) -> Hashable | None:
-        """None where torch's functions are overridden, and for strange arguments."""
+        """The key of a call; None if it cannot be replayed."""
         if dispatch_modes.is_overridden():
             return None
         try:
             key = self._key(call)
             hash(key)
         except Exception as error:
-            told = f"the arguments cannot be compared: {type(error).__name__}: {error}"
-            self._hinder(Stop("input", told))
+            reason = (
+                f"the arguments cannot be compared: {type(error).__name__}: {error}"
+            )
+            self._add_obstacles(Stop("input", reason))
             return None
         return key
 
     def _first(self, key: Hashable, call: Call) -> Any:
-        """A call that no recording serves: the recording is made by it."""
+        """A call without a recording: records it, or runs it without a graph."""
         if self._given_up or key in self._snapshot.refused:
             return self._plain(call)
         if len(self._snapshot.recordings()) >= _MOST_RECORDINGS:
-            told = f"there are {_MOST_RECORDINGS} recordings: pad to fewer shapes"
-            self._refuse(key, Stopped(Stop("memory", told)))
+            reason = (
+                f"there are already {_MOST_RECORDINGS} recordings: pad to fewer shapes"
+            )
+            self._refuse(key, Stopped(Stop("memory", reason)))
             return self._plain(call)
         if len(self._snapshot.table.get(key, ())) >= _STORM:
-            told = "it reads gradients that are others at every call: do the backward"
-            self._refuse(key, Stopped(Stop("python", f"{told} inside of the step")))
+            reason = (
+                "the step reads gradients that are new tensors at every call: move the"
+                " backward into the step"
+            )
+            self._refuse(key, Stopped(Stop("python", reason)))
             return self._plain(call)
-        # Outside of any `except`: an error would keep what the failed run had made.
+        # Outside of `except`: a traceback would keep the objects of the failed run
+        # alive.
         recording = self._attempt(key, call)
         if recording is None:
             failure, self._failure = self._failure, None
-            answer = self._plain(call)  # with an error of its own, if it has one
+            answer = self._plain(call)  # raises the step's own error
             if failure is not None:
                 self._refuse(key, Stopped(failure))
-            elif key not in self._snapshot.refused:  # its first call made something
+            elif key not in self._snapshot.refused:  # the first call created state
                 self._snapshot.state.extend()
             return answer
         self._replays += 1
@@ -187,9 +201,9 @@ class Graphed:
         return recording.finish(list(call_inputs.tensors_in(call)))
 
     def _attempt(self, key: Hashable, call: Call) -> Recording | None:
-        """A recording that this call has just been replayed by; None if there is none.
+        """Records the call, which its first replay has then executed; None on failure.
 
-        The call is refused from then on, or it is tried again at the next one.
+        After a failure, calls with this key are refused, or the next one is tried.
         """
         try:
             return self._record(key, call)
@@ -199,8 +213,8 @@ class Graphed:
             self._refuse(key, stopped)
             return None
         except Exception as error:
-            told = f"{type(error).__name__} while it was recorded: {error}"
-            self._failure = Stop("capture", told)
+            reason = f"{type(error).__name__} during recording: {error}"
+            self._failure = Stop("capture", reason)
             return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
@@ -213,7 +227,7 @@ class Graphed:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
         if recording.changed_python:
-            # What earlier recordings read may have been replaced by this first call.
+            # The call may have replaced state that earlier recordings read.
             self._end_recordings(snapshot)
         snapshot.table.setdefault(key, []).append(recording)
         if self.padder is not None:
@@ -227,10 +241,10 @@ class Graphed:
         )
 
     def _plain(self, call: Call) -> Any:
-        """The step without a graph: compiled if that works, else as it is.
+        """Runs the step without a graph: compiled if that works, else in eager.
 
-        What it returns has no history, as what is replayed has none: so nothing of
-        this step stays that would get in the way of a capture.
+        The outputs are detached, like those of a replay: autograd history that stays
+        alive would break a later capture.
         """
         self._plain_calls += 1
         args, kwargs = call
@@ -240,12 +254,12 @@ class Graphed:
             if preparation.fails
             else preparation.apart() as step
         ):
-            return mapped(step(*args, **kwargs), Tensor.detach)
+            return map_tensors(step(*args, **kwargs), Tensor.detach)
 
     # -- padding -------------------------------------------------------------------
 
     def _padded(self, call: Call) -> Any:
-        """The call by a recording for larger sizes, where that was seen to be right."""
+        """Runs a call through a recording for larger sizes, if that was checked."""
         fit = self._fit(call)
         if self.padder is None or fit is None or self._given_up:
             return self._answer(call)
@@ -256,22 +270,24 @@ class Graphed:
         return answer
 
     def _fit(self, call: Call) -> Fit | None:
-        """None for a call that is not padded, also if that fails."""
+        """The bucket of a call; None if the call is not padded or padding fails."""
         if self.padder is None or self._key_if_any(call) is None:
             return None
         try:
             return self.padder.fit(call)
         except Exception as error:
-            self._hinder(Stop("input", f"not padded: {type(error).__name__}: {error}"))
+            self._add_obstacles(
+                Stop("input", f"not padded: {type(error).__name__}: {error}")
+            )
             return None
 
-    def _hinder(self, *stops: Stop) -> None:
+    def _add_obstacles(self, *stops: Stop) -> None:
         new = tuple(stop for stop in stops if stop not in self._obstacles)
-        self._tell(new)
+        self._log_stops(new)
         self._obstacles += new
 
     def _fitted(self, padder: Padder, call: Call, fit: Fit) -> tuple[Any, bool]:
-        """The answer, and whether the bucket gave it."""
+        """The result, and whether the bucket's recording produced it."""
         if not fit.padded:
             return self._answer(call), True
         self._unchanged()
@@ -282,19 +298,19 @@ class Graphed:
             return self._check(key, call, fit)
         if (shapes := cuts[key]) is None:
             return self._answer(call), False
-        return padder.cut(self._answer(fit.grown), fit, shapes), True
+        return padder.cut(self._answer(fit.padded_call), fit, shapes), True
 
     def _check(self, key: Hashable, call: Call, fit: Fit) -> tuple[Any, bool]:
-        """The first call of a size: padded, it has to answer as eager does without."""
+        """The first call of a size: compares the padded replay with eager."""
         assert self.padder is not None
-        self.prepare(*fit.grown[0], **fit.grown[1])
-        recording = self._snapshot.fitting(self._key(fit.grown))
+        self.prepare(*fit.padded_call[0], **fit.padded_call[1])
+        recording = self._snapshot.fitting(self._key(fit.padded_call))
         if recording is None:
             return self._answer(call), False
         try:
             check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)
-            given = recording.start(fit.grown)
+            inputs = recording.start(fit.padded_call)
             recording.gradients.attach()
             check.assert_same(
                 self.padder.cut(recording.output_copies.recorded, fit, shapes)
@@ -303,53 +319,62 @@ class Graphed:
             del self._snapshot.cuts[key]
             return self._answer(call), False
         except Stopped as stopped:
-            self._hinder(*stopped.stops)
+            self._add_obstacles(*stopped.stops)
             return self._answer(call), False
-        except Exception as error:  # the step's own, which it raises again
-            self._hinder(Stop("input", f"not padded: {type(error).__name__}: {error}"))
+        except Exception as error:  # the step's own error, which `_answer` raises again
+            self._add_obstacles(
+                Stop("input", f"not padded: {type(error).__name__}: {error}")
+            )
             return self._answer(call), False
         self._snapshot.cuts[key] = shapes
         self._replays += 1
-        return self.padder.cut(recording.finish(given), fit, shapes), True
+        return self.padder.cut(recording.finish(inputs), fit, shapes), True
 
     def plan(self, **limits: Any) -> Buckets:
-        """Buckets for the sizes seen so far: `captures=`, `budget_bytes=` and so on.
+        """Plans buckets for the observed sizes; limits are `captures=` and so on.
 
-        Recordings that exist say how many bytes others will take. `use(...)` them.
+        The memory of existing recordings predicts that of new ones. `use()` applies the
+        buckets.
         """
         if self.padder is None:
-            raise UserError("graph: say what may be padded, pad={...}, to plan buckets")
+            raise UserError(
+                "graph: planning buckets needs pad={...}, which names the dimensions"
+                " to pad"
+            )
         return self.padder.plan(**limits)
 
     def use(self, buckets: Buckets) -> None:
-        """From here on, calls are padded to these sizes."""
+        """Pads calls to these sizes from now on."""
         if self.padder is None:
-            raise UserError("graph: say what may be padded, pad={...}, to use buckets")
+            raise UserError(
+                "graph: using buckets needs pad={...}, which names the dimensions to"
+                " pad"
+            )
         self.padder.use(buckets)
 
-    # -- what changes --------------------------------------------------------------
+    # -- external state -------------------------------------------------------------
 
     def _unchanged(self) -> bool:
-        """Whether the step sees what it saw; else the snapshot is another afterwards."""
+        """Whether the external state is unchanged; if not, switches the snapshot."""
         snapshot = self._snapshot
         if snapshot.state.unchanged() and not self._learning_rates.changes(
             snapshot.settings
         ):
             return True
         try:
-            told = self._differences(snapshot)
-        except Exception as error:  # of something that is being changed
-            told = [f"what the step reads cannot be compared: {error!r}"]
-        if not told:  # other objects, but equal ones
+            changes = self._differences(snapshot)
+        except Exception as error:  # another thread may be changing the state
+            changes = [f"the external state cannot be compared: {error!r}"]
+        if not changes:  # other objects, but equal values
             snapshot.state.refresh()
             return True
-        self._changes.update(told)
-        if not self._returned():
-            self._restless += 1
+        self._changes.update(changes)
+        if not self._restore_earlier():
+            self._changes_since_replay += 1
             self._start_snapshot(snapshot)
-        if self._restless >= _STORM:
-            told = [f"it would be recorded at every call: {told[0]}"]
-            self._give_up(Stop("python", told[0]))
+        if self._changes_since_replay >= _STORM:
+            reason = f"the step would be recorded at every call: {changes[0]}"
+            self._give_up(Stop("python", reason))
         return False
 
     def _differences(self, snapshot: Snapshot) -> list[str]:
@@ -357,8 +382,8 @@ class Graphed:
             snapshot.settings
         )
 
-    def _returned(self) -> bool:
-        """Whether everything is as it was at an earlier time that is remembered."""
+    def _restore_earlier(self) -> bool:
+        """Whether the state equals an earlier snapshot, which becomes current."""
         for snapshot in self._snapshots[1:]:
             if not self._differences(snapshot):
                 snapshot.state.refresh()
@@ -372,7 +397,7 @@ class Graphed:
         self._snapshots.insert(
             0, self._take_snapshot(StateSnapshot(self.step, last.state.ran))
         )
-        # A snapshot whose tensors lie elsewhere would keep their old memory.
+        # An old snapshot would keep the old memory of moved tensors alive.
         for old in self._snapshots[1:] if moved else self._snapshots[_MAX_SNAPSHOTS:]:
             self._end_recordings(old)
             self._snapshots.remove(old)
@@ -381,7 +406,7 @@ class Graphed:
         snapshot = Snapshot(
             state, self._prepare(state), self._learning_rates.settings()
         )
-        state.refresh()  # torch.compile leaves its mark on what it is given
+        state.refresh()  # torch.compile changes attributes of the step
         return snapshot
 
     def _end_recordings(self, snapshot: Snapshot) -> None:
@@ -393,14 +418,14 @@ class Graphed:
 
     def _refuse(self, key: Hashable, stopped: Stopped) -> None:
         self._snapshot.refused[key] = stopped.stops
-        # Code that cannot be made, and code that answers otherwise than eager.
+        # The code does not compile, or its results differ from eager.
         self._snapshot.preparation.fails |= any(
             stop.operation == "compiling" or stop.kind == "numerics"
             for stop in stopped.stops
         )
-        self._tell(stopped.stops)
+        self._log_stops(stopped.stops)
 
-    def _tell(self, stops: tuple[Stop, ...]) -> None:
+    def _log_stops(self, stops: tuple[Stop, ...]) -> None:
         for stop in stops:
             log.warning("not replayed: %s", stop)
 
@@ -408,13 +433,13 @@ class Graphed:
         self._given_up = (stop,)
         for snapshot in self._snapshots:
             self._end_recordings(snapshot)
-        log.warning("not replayed any more: %s", stop)
+        log.warning("replays are disabled: %s", stop)
 
-    # -- what became of it ---------------------------------------------------------
+    # -- status ---------------------------------------------------------------------
 
     @property
     def falls_back(self) -> list[str]:
-        """Why calls are not replayed; empty if all are."""
+        """The reasons why calls are not replayed; empty if all are."""
         return [str(stop) for stop in self._stops()]
 
     def _stops(self) -> tuple[Stop, ...]:
@@ -438,8 +463,8 @@ class Graphed:
             padding=None if self.padder is None else self.padder.counted().to_json(),
             stops=self._stops(),
             changes=tuple(
-                f"{told} ({times} times)" if times > 1 else told
-                for told, times in self._changes.items()
+                f"{change} ({times} times)" if times > 1 else change
+                for change, times in self._changes.items()
             ),
             notes=tuple(self._notes),
         )

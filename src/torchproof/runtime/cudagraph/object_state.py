@@ -1,8 +1,8 @@
-"""What objects are made of: which types cannot change, and how others are compared.
+"""The state of Python objects: which types are constant, and which can be compared.
 
-An object's state is what its class stores in C, its slots and its `__dict__`. Slots and
-`__dict__` can be compared. Of what is stored in C, this knows the types that cannot
-change and those that can be compared by value; for any other, `hidden` names the type.
+An object's state is its C struct, its slots and its `__dict__`. Slots and `__dict__`
+can be compared. For C structs, this module lists the types that are constant and those
+that can be compared by value; `hidden` returns any other type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy
 
-# Values that are what they are; compared by value.
+# Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)
 BYTES = (bytearray, array.array, memoryview, numpy.ndarray)
@@ -41,22 +41,61 @@ _FIELD_IN_C: Any = type(_Structure.number)
 _LRU: Any = type(functools.lru_cache(len))
 CACHED: tuple[type, ...] = (_LRU,)
 GETTERS = (operator.attrgetter, operator.methodcaller)
-# Stored in C, and either unchangeable or of no consequence for an answer.
+# Types whose C struct is constant, or does not affect a result.
 _CONSTANT: tuple[type, ...] = (
     *ATOMS,
-    *(tuple, frozenset, range, slice, type, types.ModuleType, BaseException, super),
-    *(type(...), type(NotImplemented), types.CodeType, types.CellType, property),
-    *(staticmethod, classmethod, types.FunctionType, types.MethodType),
-    *(types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodWrapperType),
-    *(types.MethodDescriptorType, types.ClassMethodDescriptorType),
-    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias),
-    *(types.UnionType, re.Pattern, re.Match, decimal.Decimal, decimal.Context),
-    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo),
-    *(struct.Struct, type(threading.Lock()), type(threading.RLock())),
-    *(contextvars.ContextVar, contextvars.Context, operator.itemgetter, *GETTERS),
-    *(numpy.generic, numpy.dtype, numpy.ufunc, type(numpy.sum)),
-    *(functools.partial, _LRU),
-    *(types.MappingProxyType, weakref.ref, threading.local, _FIELD, _FIELD_IN_C),
+    tuple,
+    frozenset,
+    range,
+    slice,
+    type,
+    types.ModuleType,
+    BaseException,
+    super,
+    type(...),
+    type(NotImplemented),
+    types.CodeType,
+    types.CellType,
+    property,
+    staticmethod,
+    classmethod,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    re.Pattern,
+    re.Match,
+    decimal.Decimal,
+    decimal.Context,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.tzinfo,
+    struct.Struct,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    contextvars.ContextVar,
+    contextvars.Context,
+    operator.itemgetter,
+    *GETTERS,
+    numpy.generic,
+    numpy.dtype,
+    numpy.ufunc,
+    type(numpy.sum),
+    functools.partial,
+    _LRU,
+    types.MappingProxyType,
+    weakref.ref,
+    threading.local,
+    _FIELD,
+    _FIELD_IN_C,
 )
 _WATCHED = (*CONTAINERS, *BYTES, *NUMBERS_IN_C)
 _CONSTANT_MODULES = (
@@ -72,7 +111,7 @@ _POINTER_BYTES = struct.calcsize("P")
 
 @functools.lru_cache(maxsize=4096)
 def hidden(kind: type) -> type | None:
-    """The base whose state in C can neither be compared nor be relied on."""
+    """The base class whose C struct may change and cannot be compared; None if none."""
     base = _stored_in_c(kind)
     if base is None or issubclass(base, _CONSTANT):
         return None
@@ -88,7 +127,7 @@ def hidden(kind: type) -> type | None:
 
 
 def _stored_in_c(kind: type) -> type | None:
-    """The nearest base that stores more than attributes, slots and references."""
+    """The nearest base class whose C struct has more than pointers to attributes."""
     while kind is not object:
         base: type = kind.__base__  # type: ignore[assignment]
         members = [
@@ -101,15 +140,15 @@ def _stored_in_c(kind: type) -> type | None:
             + (kind.__dictoffset__ != base.__dictoffset__)
             + (kind.__weakrefoffset__ != base.__weakrefoffset__)
         )
-        grown = kind.__basicsize__ - base.__basicsize__
-        if kind.__itemsize__ != base.__itemsize__ or grown > _POINTER_BYTES * pointers:
+        growth = kind.__basicsize__ - base.__basicsize__
+        if kind.__itemsize__ != base.__itemsize__ or growth > _POINTER_BYTES * pointers:
             return kind
         kind = base
     return None
 
 
 def data_of(value: Any) -> tuple[Any, ...]:
-    """The bytes of an array or buffer, with what says how they are to be read."""
+    """The bytes of an array or buffer, with their shape and type."""
     if isinstance(value, numpy.ndarray):
         return value.shape, value.dtype, value.tobytes()
     if isinstance(value, array.array):

@@ -1,8 +1,8 @@
-"""The sizes to capture where one dimension varies: rows that grow, the best exactly.
+"""Chooses the sizes to capture, exactly, if one dimension varies.
 
-In comes a `Problem` whose rows take all that the rows before them take, so that calls
-are taken by the next larger row chosen. Out come the rows under which all calls cost
-least: dynamic programming, with a bound on what is still to come.
+Takes a `Problem` whose rows are sorted by size, so that each call goes to the next
+larger chosen row. Returns the rows with the least total cost, by dynamic programming
+with a bound on the remaining cost.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from itertools import accumulate
 
 from torchproof.runtime.cudagraph.size_selection import Cost, Problem, greedy
 
-_ROUNDING = 1e-9  # of the sums that are compared with a bound
-_TRIALS = 30  # prices of each limit
+_ROUNDING = 1e-9  # relative tolerance for sums that are compared with a bound
+_TRIALS = 30  # prices to try for each limit
 
 
 @dataclass(frozen=True)
 class _Line:
-    """What a choice costs, piece by piece.
+    """The cost of a choice as a sum of segments.
 
-    `segments[row][start]` is the cost in `row` of the columns whose smallest row lies
-    from `start` up to it; `left[row]` that of the columns from `row` on, in eager.
+    `segments[row][start]` is the cost in `row` of the columns whose smallest row is in
+    `start..row`. `left[row]` is the eager cost of the columns from `row` on.
     """
 
     problem: Problem
@@ -43,13 +43,13 @@ class _Line:
 
 
 def _sums_from(values: Iterable[Cost]) -> list[Cost]:
-    """`[i]`: the sum of all values from the i-th on, at the end 0."""
+    """Suffix sums: element i is the sum of all values from i on; the last is 0."""
     return [*accumulate(reversed([*values]), initial=0)][::-1]
 
 
 @dataclass(frozen=True)
 class _Path:
-    """One way to take all columns up to a row, which is the largest one chosen."""
+    """One choice of rows for all columns up to `row`, the largest chosen row."""
 
     row: int
     cost: Cost = 0
@@ -64,10 +64,10 @@ class _Path:
 
 @dataclass(frozen=True)
 class _Prices:
-    """What is limited, at a price instead: less than this no choice can cost.
+    """Lagrange multipliers for the limits, which give a lower bound on the cost.
 
-    `rest[row]` is the least cost and price of all from a row on, if limits are no
-    matter. Within the limits, the price paid is at most that of the whole limit.
+    `rest[row]` is the least cost plus price of all columns from `row` on, without
+    limits. A choice within the limits pays at most the price of the whole limit.
     """
 
     byte: float
@@ -75,33 +75,33 @@ class _Prices:
     rest: list[Cost]
 
     def bound(self, problem: Problem, path: _Path) -> Cost:
-        """What every continuation of a path within the limits costs at least."""
+        """A lower bound on the cost of every continuation within the limits."""
         paid = self.byte * path.own_bytes + self.capture * path.captures
         scratch = self.byte * path.scratch_bytes
         return path.cost + self.rest[path.row + 1] + paid + scratch - self.all(problem)
 
     def all(self, problem: Problem) -> float:
-        """The price of the limits themselves."""
+        """The price of the limits."""
         return self.byte * (problem.budget_bytes or 0) + self.capture * (
             problem.captures or 0
         )
 
 
 def along_a_line(problem: Problem, first: Sequence[int]) -> list[int]:
-    """The best rows. `first[column]` is the smallest row that takes a column.
+    """The best rows. `first[column]` is the smallest row that fits a column.
 
-    Of two paths to a row, one goes if the other is no worse in cost and in all that is
-    limited. A path also goes if its bound is above what a known choice costs.
+    A path is dropped if another path to the same row is no worse in cost and in each
+    limited resource, or if its lower bound exceeds the cost of the best known choice.
     """
     line = _Line.of(problem, first)
-    prices, known = _priced(line)
-    ceiling = known + _ROUNDING * abs(known)
+    prices, best_cost = _priced(line)
+    ceiling = best_cost + _ROUNDING * abs(best_cost)
     last_kept = max(problem.kept, default=-1)
     paths = {-1: [_Path(-1)]}
     ends = [(line.left[0], paths[-1][0])] if last_kept < 0 else []
     for row in range(len(line.segments)):
-        found = _longer(line, paths, row)
-        promising = (p for p in found if prices.bound(problem, p) <= ceiling)
+        candidates = _longer(line, paths, row)
+        promising = (p for p in candidates if prices.bound(problem, p) <= ceiling)
         paths[row] = _undominated(problem, promising)
         if row >= last_kept:
             ends += [(path.cost + line.left[row + 1], path) for path in paths[row]]
@@ -110,31 +110,32 @@ def along_a_line(problem: Problem, first: Sequence[int]) -> list[int]:
 
 
 def _longer(line: _Line, paths: dict[int, list[_Path]], row: int) -> Iterator[_Path]:
-    """The paths that go on to a row, no kept row left out, within the limits."""
+    """The paths extended to a row, within the limits, without skipping a kept row."""
     problem = line.problem
     captures, budget = problem.captures, problem.budget_bytes
-    floor = max((kept for kept in problem.kept if kept < row), default=-1)
-    own, scratch = problem.own_bytes[row], problem.scratch_bytes[row]
+    floor = max((each for each in problem.kept if each < row), default=-1)
+    row_bytes = problem.own_bytes[row]
+    row_scratch = problem.scratch_bytes[row]
     for start in range(floor, row):
         segment = line.segments[row][start + 1]
         for path in paths[start]:
-            own_bytes = path.own_bytes + own
-            scratch_bytes = max(path.scratch_bytes, scratch)
+            own_bytes = path.own_bytes + row_bytes
+            scratch_bytes = max(path.scratch_bytes, row_scratch)
             many = captures is not None and path.captures >= captures
             large = budget is not None and own_bytes + scratch_bytes > budget
             if not (many or large):
                 yield _Path(
                     row,
-                    path.cost + segment,
-                    own_bytes,
-                    scratch_bytes,
-                    path.captures + 1,
-                    path,
+                    cost=path.cost + segment,
+                    own_bytes=own_bytes,
+                    scratch_bytes=scratch_bytes,
+                    captures=path.captures + 1,
+                    before=path,
                 )
 
 
 def _undominated(problem: Problem, paths: Iterable[_Path]) -> list[_Path]:
-    """The paths that no other beats in cost and in all that is limited."""
+    """The paths that no other path beats in cost and in each limited resource."""
     count = problem.captures is not None
     weigh = problem.budget_bytes is not None
     front: list[_Path] = []
@@ -152,12 +153,13 @@ def _undominated(problem: Problem, paths: Iterable[_Path]) -> list[_Path]:
 
 
 def _priced(line: _Line) -> tuple[_Prices, Cost]:
-    """Prices whose bound is high, and the cost of the best choice met on the way.
+    """Prices with a high lower bound, and the cost of the best choice so far.
 
-    One price after the other is halved towards where its limit is just kept.
+    Bisects one price after the other towards the point where its limit is just met.
     """
-    problem, start = line.problem, _Path(-1)
-    known = problem.cost(greedy(problem))
+    problem = line.problem
+    start = _Path(-1)
+    best_cost = problem.cost(greedy(problem))
     best = _Prices(0, 0, _cheapest(line, 0, 0)[0])
     limits = {"byte": problem.budget_bytes, "capture": problem.captures}
     for kind, limit in limits.items():
@@ -169,19 +171,19 @@ def _priced(line: _Line) -> tuple[_Prices, Cost]:
             rest, rows = _cheapest(line, **paid)
             tried = _Prices(**paid, rest=rest)
             if problem.kept.issubset(rows) and problem.allows(rows):
-                known = min(known, problem.cost(greedy(problem, rows)))
+                best_cost = min(best_cost, problem.cost(greedy(problem, rows)))
             best = max(best, tried, key=lambda prices: prices.bound(problem, start))
             used = problem.bytes(rows) if kind == "byte" else len(rows)
             low, high = (price, high) if used > (limit or 0) else (low, price)
-    return best, known
+    return best, best_cost
 
 
 def _cheapest(line: _Line, byte: float, capture: float) -> tuple[list[Cost], list[int]]:
-    """The least cost and price from each row on, and the rows chosen from the first."""
+    """The least cost plus price from each row on, and the rows of the best choice."""
     count = len(line.segments)
     prices = [byte * own + capture for own in line.problem.own_bytes]
     rest: list[Cost] = [0] * (count + 1)
-    chosen = [count] * (count + 1)  # the next row chosen; `count` stands for none
+    chosen = [count] * (count + 1)  # the next chosen row; `count` means none
     for start in range(count - 1, -1, -1):
         ways = [
             (line.segments[row][start] + prices[row] + rest[row + 1], row)

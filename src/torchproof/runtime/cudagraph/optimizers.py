@@ -1,10 +1,10 @@
-"""Optimizers inside a recorded step: what a capture needs of them, and their settings.
+"""Prepares optimizers for recorded steps, and watches their settings.
 
-A recorded `optimizer.step()` must not ask the host for anything, so step counters live
-on the device (`capturable`), and the learning rate is read from memory, where a
-schedule's next value is written before a replay. `param_groups` keep the numbers that
-users and schedulers put there. Other settings are part of the recording: if one
-changes, the step is recorded again.
+A recorded `optimizer.step()` must not read from the host. So step counters are on the
+device (`capturable`), and the learning rate is read from device memory, which gets the
+scheduler's current value before each replay. `param_groups` keep the numbers that users
+and schedulers set. All other settings are part of the recording: if one changes, the
+step is recorded again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Group = dict[str, Any]
 
 
 class LearningRates:
-    """The learning rates of all groups, as numbers for people and as memory."""
+    """The learning rates of all parameter groups, mirrored in device memory."""
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self.optimizers = list(optimizers)
@@ -29,7 +29,7 @@ class LearningRates:
         self._written: list[float | None] = []
 
     def prepare(self) -> list[str]:
-        """Makes every optimizer fit to be captured; says what it did."""
+        """Makes every optimizer capturable; returns a note for each change."""
         notes = []
         for optimizer in self.optimizers:
             changed = False
@@ -39,8 +39,11 @@ class LearningRates:
                     _counters_to_device(optimizer, group)
             if changed:
                 name = type(optimizer).__name__
-                notes.append(f"{name}: capturable=True, its counters are on the device")
-                # It would warn whenever a step runs outside of a capture.
+                notes.append(
+                    f"{name}: set capturable=True and moved its step counters to the"
+                    " device"
+                )
+                # Otherwise it warns at every step outside of a capture.
                 optimizer._warned_capturable_if_run_uncaptured = True
         for group in self._groups():
             self._memory.append(_memory_for(group))
@@ -53,25 +56,25 @@ class LearningRates:
 
     @contextlib.contextmanager
     def in_memory(self) -> Iterator[None]:
-        """The optimizers read their learning rates from memory."""
-        kept = []
+        """Within this, the optimizers read their learning rates from device memory."""
+        originals = []
         self.write()
         for group, memory in zip(self._groups(), self._memory, strict=True):
-            kept.append((group, dict(group)))
+            originals.append((group, dict(group)))
             if memory is not None:
                 group["lr"] = memory
-                if "capturable" not in group:  # SGD reads a tensor only when fused
+                if "capturable" not in group:  # SGD accepts a tensor only if fused
                     group.update(fused=True, foreach=False)
         try:
             yield
         finally:
-            for group, before in kept:
+            for group, before in originals:
                 for name in ("lr", "fused", "foreach"):
                     if name in before:
                         group[name] = before[name]
 
     def write(self) -> None:
-        """The numbers that stand in the groups, into memory."""
+        """Copies the learning rates of the groups into device memory."""
         for number, (group, memory) in enumerate(
             zip(self._groups(), self._memory, strict=True)
         ):
@@ -85,7 +88,7 @@ class LearningRates:
                 self._written[number] = rate
 
     def settings(self) -> list[dict[str, Any]]:
-        """All other settings, as they stand in the groups."""
+        """All settings of the groups except the learning rate."""
         return [_settings(group, memory) for group, memory in self._both()]
 
     def changes(self, before: list[dict[str, Any]]) -> list[str]:
@@ -93,9 +96,10 @@ class LearningRates:
         if now == before:
             return []
         if len(now) != len(before):
-            return ["an optimizer has other groups of parameters"]
+            return ["the number of an optimizer's parameter groups changed"]
         return [
-            f"an optimizer's {name} was {then.get(name)!r} and is {group.get(name)!r}"
+            f"an optimizer's {name} was {then.get(name)!r} and is now"
+            f" {group.get(name)!r}"
             for group, then in zip(now, before, strict=True)
             for name in {**then, **group}
             if then.get(name) != group.get(name)
@@ -103,30 +107,30 @@ class LearningRates:
 
     def _both(self) -> Iterator[tuple[Group, Tensor | None]]:
         for number, group in enumerate(self._groups()):
-            known = number < len(self._memory)
-            yield group, self._memory[number] if known else None
+            has_memory = number < len(self._memory)
+            yield group, self._memory[number] if has_memory else None
 
     def states(self) -> list[dict[Any, set[Any]]]:
-        """Which parameters have state, and of what kind."""
+        """The names of the state entries of each parameter."""
         return [
             {parameter: set(state) for parameter, state in each.state.items()}
             for each in self.optimizers
         ]
 
     def forget_new_states(self, before: list[dict[Any, set[Any]]]) -> bool:
-        """Drops state that was not there before; whether there was any."""
-        found = False
-        for optimizer, known in zip(self.optimizers, before, strict=True):
+        """Drops state that is not in `before`; returns whether there was any."""
+        dropped = False
+        for optimizer, names in zip(self.optimizers, before, strict=True):
             for parameter, state in list(optimizer.state.items()):
-                for name in set(state) - known.get(parameter, set()):
-                    found = True
+                for name in set(state) - names.get(parameter, set()):
+                    dropped = True
                     del state[name]
-                if parameter not in known:
+                if parameter not in names:
                     del optimizer.state[parameter]
-        return found
+        return dropped
 
     def numbers(self) -> list[Any]:
-        """As they stand in the groups; a step that changes them cannot be replayed."""
+        """The learning rates of the groups, which a recorded step must not change."""
         return [
             float(group["lr"]) if not isinstance(group["lr"], Tensor) else group["lr"]
             for group in self._groups()
@@ -134,7 +138,7 @@ class LearningRates:
 
 
 def _memory_for(group: Group) -> Tensor | None:
-    """Memory for the learning rate, where the optimizer can read it from there."""
+    """Device memory for the learning rate; None if the optimizer needs a number."""
     if "lr" not in group or not group["params"]:
         return None
     if "capturable" not in group and not _can_be_fused(group):
@@ -148,9 +152,9 @@ def _on_gpu(group: Group) -> bool:
 
 
 def _can_be_fused(group: Group) -> bool:
-    own = {"momentum", "dampening", "nesterov", "fused"} <= group.keys()  # SGD's
+    is_sgd = {"momentum", "dampening", "nesterov", "fused"} <= group.keys()
     floats = all(parameter.is_floating_point() for parameter in group["params"])
-    return own and floats and _on_gpu(group)
+    return is_sgd and floats and _on_gpu(group)
 
 
 def _counters_to_device(optimizer: Optimizer, group: Group) -> None:
@@ -163,10 +167,12 @@ def _counters_to_device(optimizer: Optimizer, group: Group) -> None:
 
 
 def _settings(group: Group, memory: Tensor | None) -> dict[str, Any]:
-    own = {"params", "initial_lr", *(("lr",) if memory is not None else ())}
+    excluded = {"params", "initial_lr"}
+    if memory is not None:
+        excluded.add("lr")
     plain = {
         name: value
         for name, value in group.items()
-        if name not in own and not isinstance(value, Tensor)
+        if name not in excluded and not isinstance(value, Tensor)
     }
     return plain | {"parameters": len(group["params"])}

@@ -1,7 +1,8 @@
-"""The one place where tensors leave the memory of a recording.
+"""Copies the outputs of a recording for the caller.
 
-In goes what a recorded step returned; out goes the same structure, with copies that
-the next replay does not touch, or with the recording's own buffers if asked for.
+Takes what the recorded step returned, returns the same structure with copies that the
+next replay does not overwrite, or with the recording's own buffers on request. No other
+code passes the memory of a recording to the caller.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from torchproof.runtime.tensors.tree import attributes, unwound
 
 
 class OutputCopies:
-    """Hands out one recorded output, any number of times."""
+    """Returns a copy of one recorded output at each call."""
 
     def __init__(self, recorded: Any, *, buffers: bool) -> None:
-        self.recorded = mapped(recorded, Tensor.detach)
+        self.recorded = map_tensors(recorded, Tensor.detach)
         self.buffers = buffers
         self.clones = self.cloned_bytes = 0
 
     def __call__(self) -> Any:
         if self.buffers:
             return self.recorded
-        return mapped(self.recorded, self._clone)
+        return map_tensors(self.recorded, self._clone)
 
     def _clone(self, tensor: Tensor) -> Tensor:
         self.clones += 1
@@ -37,18 +38,18 @@ class OutputCopies:
         return tensor.clone()
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with every tensor changed, one that occurs twice only once.
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with `change` applied to every tensor, once per tensor.
 
-    Not entered: modules, and objects without attributes.
+    Modules and objects without attributes stay as they are.
     """
-    if isinstance(value, Tensor):  # as most outputs are
+    if isinstance(value, Tensor):  # most outputs
         with torch.no_grad():
             return change(value)
-    return unwound(_mapped(value, change, {}))
+    return unwound(_map_tensors(value, change, {}))
 
 
-def _mapped(
+def _map_tensors(
     value: Any, change: Callable[[Tensor], Tensor], done: dict[int, Any]
 ) -> Generator[Any, Any, Any]:
     if id(value) in done:
@@ -57,33 +58,37 @@ def _mapped(
         with torch.no_grad():
             done[id(value)] = change(value)
         return done[id(value)]
-    kind, again = type(value), functools.partial(_mapped, change=change, done=done)
+    kind = type(value)
+    again = functools.partial(_map_tensors, change=change, done=done)
     if kind is list or kind is dict:
-        made: Any = kind()
-        done[id(value)] = made  # before it is filled: it may hold itself
+        container: Any = kind()
+        done[id(value)] = container  # before it is filled: it may contain itself
         for key, part in value.items() if kind is dict else enumerate(value):
-            found = yield again(part)
-            made.append(found) if kind is list else made.update({key: found})
-        return made
+            changed = yield again(part)
+            if kind is list:
+                container.append(changed)
+            else:
+                container[key] = changed
+        return container
     if isinstance(value, tuple | set | Mapping):
-        done[id(value)] = value  # for what it holds and that holds it
+        done[id(value)] = value  # a part may refer back to it
         parts: list[Any] = []
         for part in value.values() if isinstance(value, Mapping) else value:
             parts += [(yield again(part))]
-        done[id(value)] = _made(value, parts)
+        done[id(value)] = _rebuild(value, parts)
         return done[id(value)]
-    held = attributes(value)
-    if not held or not _holds_tensors(value):
+    own_attributes = attributes(value)
+    if not own_attributes or not _holds_tensors(value):
         return value
     done[id(value)] = copied = copy.copy(value)
-    for name, part in held.items():
+    for name, part in own_attributes.items():
         # Frozen dataclasses refuse plain assignment.
         object.__setattr__(copied, name, (yield again(part)))
     return copied
 
 
-def _made(value: Any, parts: list[Any]) -> Any:
-    """A container of the same kind as the value, that holds these parts."""
+def _rebuild(value: Any, parts: list[Any]) -> Any:
+    """A container of the same type as `value` with these parts."""
     kind = type(value)
     if isinstance(value, Mapping):
         named = dict(zip(value, parts, strict=True))

@@ -1,9 +1,9 @@
-"""Calls padded up to a bucket, and outputs cut back to what the call asked for.
+"""Pads calls up to a bucket, and cuts outputs back to the size of the call.
 
-In come arguments and what the user says of them: which dimensions of which arguments
-may be padded at their end, and with what. A dimension has a name; those of one name
-vary together. Nothing is padded that was not named, and nothing is cut by guessing:
-by the names given for outputs, or to the shapes that eager gave for the same sizes.
+Takes the arguments of a call and the user's declaration: which dimensions of which
+arguments may be padded at their end, and with what value. Dimensions of the same name
+vary together. Only declared dimensions are padded. Outputs are cut by the declared
+names, or to the shapes that eager returned for the same sizes; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
-from torchproof.runtime.cudagraph.output_copies import mapped
+from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.runtime.tensors.tree import walk
 
 Sizes = dict[str, int]
@@ -30,40 +30,42 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Pad:
-    """Dimensions of an argument that may be padded at their end, and with what.
+    """The dimensions of an argument that may be padded at their end, and the value.
 
-    `dimensions` has a name for each dimension, None where it may not be padded:
-    `("batch", "length")`. A number, or several, are dimensions too: they vary together
-    with the same numbers of other arguments.
+    `dimensions` has a name for each dimension, such as `("batch", "length")`, and None
+    for a dimension that must not be padded. Dimensions can also be given as numbers,
+    which vary together with the same numbers of other arguments.
     """
 
     dimensions: int | str | Sequence[int | str | None]
     value: float | bool = 0
 
     def names(self) -> dict[int, str]:
-        """The name of each dimension that has one."""
-        given = self.dimensions
-        each = (given,) if isinstance(given, int | str) else tuple(given)
+        """The name of each dimension that may be padded."""
+        declared = self.dimensions
+        each = (declared,) if isinstance(declared, int | str) else tuple(declared)
         if each and all(isinstance(number, int) for number in each):
             return {int(n): f"dimension {n}" for n in each if n is not None}
         if any(isinstance(name, int) for name in each):
-            raise UserError(f"{given!r}: give either names or numbers of dimensions")
+            raise UserError(
+                f"{declared!r}: use either names or numbers of dimensions, not both"
+            )
         return {i: str(name) for i, name in enumerate(each) if name is not None}
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor of the arguments, and what may be padded of it."""
+    """A tensor in the arguments, and its dimensions that may be padded."""
 
     label: str
-    position: int | None  # of the argument, where it may be given without its name
+    position: int | None  # of the argument, if it may be positional
     keyword: str | None
-    inside: tuple[str, ...]  # keys, from the argument to the tensor
+    inside: tuple[str, ...]  # the keys from the argument to the tensor
     dimensions: Mapping[int, str]
     value: float | bool
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The value there, None if there is none."""
+        """The value at this place; None if there is none."""
         if self.keyword is not None and self.keyword in kwargs:
             value = kwargs[self.keyword]
         elif self.position is not None and self.position < len(args):
@@ -75,7 +77,7 @@ class Place:
         return value
 
     def put(self, args: list[Any], kwargs: dict[str, Any], tensor: Tensor) -> None:
-        """The arguments with another tensor there; what holds it is copied."""
+        """Replaces the tensor at this place; copies the containers around it."""
         if self.keyword is not None and self.keyword in kwargs:
             kwargs[self.keyword] = _with(kwargs[self.keyword], self.inside, tensor)
         else:
@@ -112,7 +114,7 @@ def _with(value: Any, inside: Sequence[str], tensor: Tensor) -> Any:
 
 @dataclass(frozen=True)
 class Padding:
-    """What may be padded in the calls of one step, and how its outputs are cut."""
+    """The dimensions that may be padded in calls, and how outputs are cut."""
 
     places: tuple[Place, ...]
     outputs: Mapping[str, Mapping[int, str]] | None = None
@@ -129,52 +131,55 @@ class Padding:
         unpad: Mapping[str | int, Any] | None,
         step: Callable[..., Any],
     ) -> Padding:
-        """From the arguments of `torchproof.graph`.
+        """The padding for the arguments of `torchproof.graph`.
 
-        `pad` says by name or position of an argument what may be padded; `a.b` is the
-        entry b of argument a. `unpad` says the same of outputs: "" is all of them.
+        `pad` maps the name or position of an argument to its dimensions; `a.b` is the
+        entry b of argument a. `unpad` does the same for outputs; "" means all of them.
         """
         places = tuple(_place(str(key), spec, step) for key, spec in pad.items())
-        made = cls(places)
-        if not made.names:
-            raise UserError('pad: name a dimension, such as {"x": ("batch", None)}')
+        padding = cls(places)
+        if not padding.names:
+            raise UserError(
+                'pad: name at least one dimension, such as {"x": ("batch", None)}'
+            )
         if unpad is None:
-            return made
+            return padding
         outputs = {str(k): _pad(spec).names() for k, spec in unpad.items()}
         for key, dimensions in outputs.items():
             for name in dimensions.values():
-                if name not in made.names:
+                if name not in padding.names:
                     raise UserError(
-                        f"unpad[{key!r}] names {name!r}, which pad does not: it has "
-                        f"{', '.join(made.names)}"
+                        f"unpad[{key!r}] names {name!r}, which is not in pad: pad has "
+                        f"{', '.join(padding.names)}"
                     )
         return cls(places, outputs)
 
     def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes | None:
         """The size of each name in a call; None if the call cannot be padded."""
-        found = self._survey(args, kwargs)
-        return None if isinstance(found, str) else found
+        sizes = self._survey(args, kwargs)
+        return None if isinstance(sizes, str) else sizes
 
     def obstacle(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why a call cannot be padded; None if it can."""
-        found = self._survey(args, kwargs)
-        return found if isinstance(found, str) else None
+        sizes = self._survey(args, kwargs)
+        return sizes if isinstance(sizes, str) else None
 
     def _survey(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes | str:
-        found: dict[str, tuple[int, str]] = {}
+        """The size of each name, or why the call cannot be padded."""
+        sizes: dict[str, tuple[int, str]] = {}
         for place, value in self._values(args, kwargs):
-            told = _unfit(place, value)
-            if told:
-                return f"{place.label} {told}"
+            reason = _why_unfit(place, value)
+            if reason:
+                return f"{place.label} {reason}"
             for dimension, name in place.dimensions.items():
                 size = value.shape[dimension]
-                before, other = found.setdefault(name, (size, place.label))
+                before, other = sizes.setdefault(name, (size, place.label))
                 if size != before:
-                    return f"{name} is {before} in {other} and {size} in {place.label}"
-        absent = [name for name in self.names if name not in found]
+                    return f"{name} is {before} in {other}, but {size} in {place.label}"
+        absent = [name for name in self.names if name not in sizes]
         if absent:
-            return f"no argument has {absent[0]}"
-        return {name: found[name][0] for name in self.names}
+            return f"no argument has the dimension {absent[0]}"
+        return {name: sizes[name][0] for name in self.names}
 
     def padded(
         self,
@@ -183,11 +188,12 @@ class Padding:
         sizes: Sizes,
         into: Call | None = None,
     ) -> Call:
-        """The call with its named tensors grown to these sizes.
+        """The call with its declared tensors padded to these sizes.
 
-        With `into`, a call of that size: its tensors are written and returned.
+        With `into`, a call of that size, its tensors are overwritten and returned.
         """
-        grown, named = list(args), dict(kwargs)
+        padded_args = list(args)
+        padded_kwargs = dict(kwargs)
         for place, tensor in self._values(args, kwargs):
             shape = place.sized(tensor, sizes)
             buffer = None if into is None else place.find(*into)
@@ -197,13 +203,14 @@ class Padding:
                 buffer = tensor.new_empty(shape)
             assert buffer.shape == shape, f"{place.label}: {buffer.shape}, not {shape}"
             _write(tensor, buffer, place.value)
-            place.put(grown, named, buffer)
-        return tuple(grown), named
+            place.put(padded_args, padded_kwargs, buffer)
+        return tuple(padded_args), padded_kwargs
 
     def cut(self, output: Any, sizes: Sizes, bucket: Sizes) -> Any:
-        """An output of a padded call, cut by the names given for outputs.
+        """Cuts the output of a padded call by the names in `unpad`.
 
-        Raises `Stopped` where a tensor was not named or has not the bucket's size.
+        Raises `Stopped` if a tensor is not in `unpad` or does not have the bucket's
+        size.
         """
         assert self.outputs is not None
         shapes = {}
@@ -211,10 +218,10 @@ class Padding:
             shape = list(tensor.shape)
             for dimension, name in self._names_of(label, tensor).items():
                 if not -tensor.dim() <= dimension < tensor.dim():
-                    raise _stopped(f"{_shown(label)} has no dimension for {name}")
+                    raise _stopped(f"{_shown(label)} has no dimension {name}")
                 if shape[dimension] != bucket[name]:
                     raise _stopped(
-                        f"{_shown(label)} has {shape[dimension]} where {name} is "
+                        f"{_shown(label)} has size {shape[dimension]} where {name} is "
                         f"{bucket[name]}"
                     )
                 shape[dimension] = sizes[name]
@@ -222,23 +229,23 @@ class Padding:
         return _cut(output, shapes)
 
     def _names_of(self, label: str, tensor: Tensor) -> Mapping[int, str]:
-        """What was said of an output: of itself, or of what it is a part of."""
+        """The declared dimensions of an output, or of a container around it."""
         assert self.outputs is not None
         if not tensor.dim():
             return {}
         parts = label.split(".")
         for count in range(len(parts), -1, -1):
-            found = self.outputs.get(".".join(parts[:count]))
-            if found is not None:
-                return found
+            dimensions = self.outputs.get(".".join(parts[:count]))
+            if dimensions is not None:
+                return dimensions
         raise _stopped(
-            f"{_shown(label)} is not in unpad: name the dimensions to cut, or give ()"
+            f"{_shown(label)} is not in unpad: name the dimensions to cut, or ()"
         )
 
     def _values(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Iterator[tuple[Place, Any]]:
-        """What the call has at each place; an argument may be left out, or None."""
+        """The value at each place; skips arguments that are missing or None."""
         for place in self.places:
             value = place.find(args, kwargs)
             if value is not None:
@@ -251,26 +258,28 @@ def shapes_of(output: Any) -> Shapes:
 
 
 def cut_to(output: Any, shapes: Shapes) -> Any:
-    """An output of a padded call, cut to the shapes that eager gave without padding.
+    """Cuts the output of a padded call to the shapes that eager returned unpadded.
 
-    Raises `Stopped` where the outputs do not correspond.
+    Raises `Stopped` if the outputs do not correspond.
     """
-    found = list(_tensors(output))
-    if len(found) != len(shapes):
+    tensors = list(_tensors(output))
+    if len(tensors) != len(shapes):
         raise _stopped(
-            f"padded, the step returns {len(found)} tensors, else {len(shapes)}"
+            f"the step returns {len(tensors)} tensors with padding, {len(shapes)}"
+            " without"
         )
-    wanted = {}
-    for (label, tensor), shape in zip(found, shapes, strict=True):
+    shapes_by_tensor = {}
+    for (label, tensor), shape in zip(tensors, shapes, strict=True):
         larger = len(shape) == tensor.dim() and all(
-            size <= own for size, own in zip(shape, tensor.shape, strict=True)
+            size <= padded for size, padded in zip(shape, tensor.shape, strict=True)
         )
         if not larger:
             raise _stopped(
-                f"{_shown(label)} is {list(shape)}, and {list(tensor.shape)} if padded"
+                f"{_shown(label)} has shape {list(shape)}, but {list(tensor.shape)}"
+                " with padding"
             )
-        wanted[id(tensor)] = shape
-    return _cut(output, wanted)
+        shapes_by_tensor[id(tensor)] = shape
+    return _cut(output, shapes_by_tensor)
 
 
 def _pad(spec: Any) -> Pad:
@@ -278,7 +287,7 @@ def _pad(spec: Any) -> Pad:
 
 
 def _place(key: str, spec: Any, step: Callable[..., Any]) -> Place:
-    """Where the argument is found; its name and its position mean the same."""
+    """The place of an argument, declared by its name or position."""
     argument, *inside = key.split(".")
     ordered, named, anything = _parameters(step)
     position: int | None = None
@@ -290,14 +299,22 @@ def _place(key: str, spec: Any, step: Callable[..., Any]) -> Place:
         position = ordered.index(argument)
     if not anything and (keyword is None or keyword not in named):
         raise UserError(
-            f"pad[{key!r}]: the step has no such argument; it has {', '.join(named)}"
+            f"pad[{key!r}]: the step has no such argument; its arguments are"
+            f" {', '.join(named)}"
         )
     pad = _pad(spec)
-    return Place(key, position, keyword, tuple(inside), pad.names(), pad.value)
+    return Place(
+        label=key,
+        position=position,
+        keyword=keyword,
+        inside=tuple(inside),
+        dimensions=pad.names(),
+        value=pad.value,
+    )
 
 
 def _parameters(step: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
-    """Names of positional arguments and of all, and whether it takes others too."""
+    """The positional names, all names, and whether the step has *args or **kwargs."""
     called = step.forward if isinstance(step, nn.Module) else step
     every = inspect.signature(called).parameters.values()
     kinds = inspect.Parameter
@@ -310,15 +327,15 @@ def _parameters(step: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
     )
 
 
-def _unfit(place: Place, value: Any) -> str | None:
-    """Why a value cannot be padded."""
+def _why_unfit(place: Place, value: Any) -> str | None:
+    """Why a value cannot be padded; None if it can."""
     if not isinstance(value, Tensor):
         return f"is a {type(value).__name__}, not a tensor"
     if value.requires_grad:
-        return "needs gradients, which padding does not pass on"
+        return "requires a gradient, which padding does not support"
     for dimension, name in place.dimensions.items():
         if not -value.dim() <= dimension < value.dim():
-            return f"has {value.dim()} dimensions, and none for {name}"
+            return f"has {value.dim()} dimensions, none of which is {name}"
     if not _holds(value.dtype, place.value):
         return f"is {value.dtype}, which cannot hold {place.value!r}"
     return None
@@ -334,7 +351,7 @@ def _holds(dtype: torch.dtype, value: float | bool) -> bool:
 
 
 def _write(tensor: Tensor, buffer: Tensor, value: float | bool) -> None:
-    """The tensor at the start of the buffer, the value in all the rest."""
+    """Copies the tensor to the start of the buffer, and fills the rest with `value`."""
     with torch.no_grad():
         region = buffer
         for dimension, size in enumerate(tensor.shape):
@@ -346,23 +363,23 @@ def _write(tensor: Tensor, buffer: Tensor, value: float | bool) -> None:
 
 
 def _tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of an output, as `logits`, `0`, `states.3`; "" if it is one."""
+    """The tensors of an output with labels such as `logits`, `0` or `states.3`."""
     for label, part in walk(output, ""):
         if isinstance(part, Tensor):
             yield ".".join(re.findall(r"[^\[\]'.]+", label)), part
 
 
 def _cut(output: Any, shapes: Mapping[int, tuple[int, ...]]) -> Any:
-    """The output with the start of each tensor, of the shape given for it by its id."""
+    """The output with each tensor cut to the shape for its id."""
 
     def start(tensor: Tensor) -> Tensor:
         if id(tensor) not in shapes:
-            raise _stopped("the step returns a tensor in a set")
+            raise _stopped("the step returns a set of tensors")
         for dimension, size in enumerate(shapes[id(tensor)]):
             tensor = tensor.narrow(dimension, 0, size)
         return tensor
 
-    return mapped(output, start)
+    return map_tensors(output, start)
 
 
 def _shown(label: str) -> str:

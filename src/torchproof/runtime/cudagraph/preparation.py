@@ -1,14 +1,14 @@
-"""How a step is compiled before it is recorded.
+"""Compiles a step before it is recorded.
 
-In comes a strategy. Out goes a preparation: the step to run while it is rehearsed and
-recorded (`during`), and the step to run where there is no recording (`apart`). Models
-are left as they are: blocks carry their compiled selves only while they are needed.
+Takes a strategy, returns a `Preparation`: the step to rehearse and record (`during`),
+and the step to run without a recording (`apart`). Models do not change: blocks use
+their compiled forward only inside these contexts.
 
-With `nested`, the step is compiled as a whole, and the code of a repeated block once.
-With `regional`, the repeated blocks are compiled alone, one for all. What lies outside
-of them (embeddings, head, loss) is run as it is, unless a function there launches
-several kernels over much memory, which fusing makes fewer: such a function is compiled
-as well.
+With `nested`, the whole step is compiled, and the code of a repeated block is generated
+once. With `regional`, only the repeated blocks are compiled, with one compilation for
+all. Code outside of the blocks (embeddings, head, loss) runs in eager, except for
+functions that launch several kernels over much memory: these are compiled, because
+fusion saves kernels.
 """
 
 from __future__ import annotations
@@ -37,45 +37,45 @@ from torchproof.torch_private import step_capture
 Body = Callable[[Forward], Forward]
 
 GRAPHED = ("eager", "full", "regional", "nested")
-# A function outside of the blocks is compiled if fusing can save this much.
+# A function outside of the blocks is compiled from this size on.
 _OPERATIONS = 3
 _BYTES = 4 << 20
 
 
 class Preparation:
-    """Eager: the step is recorded as it is."""
+    """Eager: the step is recorded without compiling."""
 
     name = "eager"
-    fails = False  # whether torch cannot compile it
-    traces = False  # whether `learn` needs the Python functions of each operation
+    fails = False  # whether torch cannot compile the step
+    traces = False  # whether `learn` needs the Python stack of each operation
 
     def __init__(self, step: Forward, body: Body) -> None:
         self.step, self.body = step, body
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """Around the eager run from which it learns."""
+        """The context for the eager run."""
         return contextlib.nullcontext()
 
     def learn(self, eager_recorder: EagerRecorder) -> None:
-        """What was seen in that run."""
+        """Reads the result of the eager run."""
 
     def during(self) -> contextlib.AbstractContextManager[Forward]:
-        """The step while it is rehearsed and recorded."""
+        """The step to rehearse and record."""
         return contextlib.nullcontext(self.body(self.step))
 
     def apart(self) -> contextlib.AbstractContextManager[Forward]:
-        """The step where it runs without a recording."""
+        """The step to run without a recording."""
         return self.during()
 
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[Forward]:
-        """The step in eager, whatever of it is compiled."""
+        """The step in eager, without any compiled code."""
         with torch.compiler.set_stance("force_eager"):
             yield self.body(self.step)
 
 
 class Full(Preparation):
-    """All of it compiled as a whole."""
+    """The whole step is compiled."""
 
     def __init__(self, step: Forward, body: Body, strategy: Strategy) -> None:
         super().__init__(step, body)
@@ -89,7 +89,7 @@ class Full(Preparation):
 
 
 class Blocks(Preparation):
-    """The repeated blocks are found in the eager run."""
+    """Finds the repeated blocks in the eager run."""
 
     def __init__(
         self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
@@ -119,20 +119,20 @@ class Blocks(Preparation):
         if not self.blocks:
             names = ", ".join(type(root).__name__ for root in self.roots)
             raise NotApplicable(
-                f"no repeated blocks: {names or 'the step'} calls no modules of the"
-                " same structure in sequence"
+                f"no repeated blocks: {names or 'the step'} does not call modules of"
+                " the same structure in sequence"
             )
         self.compile_blocks()
 
     def compile_blocks(self) -> None:
-        """Once, when they are known."""
+        """Compiles the blocks, once they are found."""
         raise NotImplementedError
 
 
 class Nested(Blocks):
-    """All of it compiled as a whole, with the code of a block made once for its kind.
+    """The whole step is compiled; the code of equal blocks is generated once.
 
-    Blocks are regions only while it runs: torch looks for regions as it traces.
+    Blocks are marked as regions only while the step runs, when torch traces it.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Nested(Blocks):
 
     @contextlib.contextmanager
     def during(self) -> Iterator[Forward]:
-        if not self._regions:  # not known yet, or they cannot be regions
+        if not self._regions:  # not found yet, or they cannot be regions
             yield self.body(self.step)
             return
         with step_capture.many_shapes(), nesting.in_place(self._regions):
@@ -155,7 +155,7 @@ class Nested(Blocks):
 
 
 class Regional(Blocks):
-    """The repeated blocks compiled, and what is worth it of the rest."""
+    """Compiles the repeated blocks, and large functions outside of them."""
 
     traces = True
 
@@ -210,13 +210,15 @@ class Regional(Blocks):
 def prepare(
     step: Forward, body: Body, strategy: Strategy, modules: list[nn.Module]
 ) -> Preparation:
-    """`modules` are all that the step can see."""
+    """The preparation for a strategy; `modules` are all that the step can reach."""
     if strategy.form == "eager":
         return Preparation(step, body)
     if strategy.form == "full":
         return Full(step, body, strategy)
     if strategy.form == "core":
-        raise UserError(f"strategy {strategy.name!r}: a graph is {', '.join(GRAPHED)}")
+        raise UserError(
+            f"strategy {strategy.name!r}: a graph supports {', '.join(GRAPHED)}"
+        )
     inner = {part for each in modules for part in each.children()}
     roots = [each for each in modules if each not in inner]
     kind = Nested if strategy.form == "nested" else Regional
@@ -224,11 +226,11 @@ def prepare(
 
 
 def _arguments(strategy: Strategy) -> dict[str, Any]:
-    """Each shape is recorded on its own, so code need not serve another."""
+    """The arguments of torch.compile; static, because each shape has its recording."""
     return {"dynamic": False, **strategy.arguments}
 
 
 def _code(function: Any) -> CodeType:
-    """Of the function itself, past its decorators."""
-    found: CodeType = inspect.unwrap(function).__code__
-    return found
+    """The code of the function below its decorators."""
+    code: CodeType = inspect.unwrap(function).__code__
+    return code

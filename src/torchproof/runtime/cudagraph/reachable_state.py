@@ -1,15 +1,15 @@
-"""Everything a step can reach besides its arguments, found from its code.
+"""Finds all state that a step can reach besides its arguments.
 
-In come the step and the code that ran in an eager call of it (`Execution`). Out go the
-places that this code could look at: modules, dicts, lists and sets; attributes of other
-objects, of classes and of Python modules, and globals, as far as the code names them;
-variables of enclosing functions; tensors and optimizers.
+Takes the step and the code that ran in an eager call (`Execution`). Returns the places
+that this code could read: modules, dicts, lists and sets; attributes of other objects,
+of classes and of Python modules, and globals, if the code names them; variables of
+enclosing functions; tensors and optimizers.
 
 Functions that ran are followed wherever they come from. Other functions of the user and
-of libraries are followed where code names them, if nothing has run yet, or if there is
-a backward of the user's own, which runs in another thread and is not seen. Names that
-torch and the standard library use count for objects of their own classes only: they
-would else stand for any attribute of the same name.
+of libraries are followed if code names them, and either nothing has run yet, or the
+user has a custom backward, which runs in another thread, out of sight of the profiler.
+Names that torch and the standard library use count only for objects of their own
+classes; otherwise they would match any attribute of the same name.
 """
 
 from __future__ import annotations
@@ -51,13 +51,17 @@ from torchproof.runtime.cudagraph.object_state import (
 
 PLAIN = (*ATOMS, torch.dtype, torch.device)
 HOOKS = (
-    *("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"),
-    *("_backward_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks"),
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
 )
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 GONE = object()
 _MOST_OBJECTS = 20_000
-_LEFT_OUT = (  # they keep books of their own while a step runs
+_SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,
     torch.optim.lr_scheduler.LRScheduler,
     torch.amp.GradScaler,
@@ -65,29 +69,43 @@ _LEFT_OUT = (  # they keep books of their own while a step runs
 _OWN = ("user", "library")
 _ENTRIES = frozenset({"forward", "__call__"})
 _OF_BACKWARD = frozenset({"backward", "vjp", "jvp", "setup_context"})
-_UNREAD = frozenset(  # of a class; its other special methods may be called at any time
+_UNREAD = frozenset(  # entries of a class that no code reads implicitly
     {
-        *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
-        *("__qualname__", "__slots__", "__firstlineno__", "__static_attributes__"),
-        *("__abstractmethods__", "__parameters__", "__orig_bases__", "__match_args__"),
-        *("__dataclass_params__", "__annotate__", "__annotations_cache__"),
-        *("__dataclass_fields__", "__init_subclass__", "__subclasshook__"),
+        "__module__",
+        "__doc__",
+        "__dict__",
+        "__weakref__",
+        "__annotations__",
+        "__qualname__",
+        "__slots__",
+        "__firstlineno__",
+        "__static_attributes__",
+        "__abstractmethods__",
+        "__parameters__",
+        "__orig_bases__",
+        "__match_args__",
+        "__dataclass_params__",
+        "__annotate__",
+        "__annotations_cache__",
+        "__dataclass_fields__",
+        "__init_subclass__",
+        "__subclasshook__",
     }
 )
-_OF_TYPES = frozenset({"__name__", "__qualname__"})  # stored in C
+_OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})
 _OF_MODULES = frozenset(vars(nn.Module()))
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9
-_SMALL = 256  # containers of torch's own with more parts are caches
+_SMALL = 256  # larger containers of torch are caches
 _dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
 class ReachableState:
-    """What was found, each with a label for people.
+    """The reachable places, each with a label for messages.
 
-    With `strict`, only what the code that ran has read, for what it must not read.
+    With `strict`, only the places that the executed code reads.
     """
 
     def __init__(
@@ -99,13 +117,15 @@ class ReachableState:
     ) -> None:
         self._ran = Execution() if ran is None else ran
         self._strict = strict
-        self._names: set[str] = set(_ENTRIES)  # of attributes, in all code that counts
-        self._foreign: set[str] = set()  # the same, in torch's and the standard library
-        # Whether functions are followed that were not seen to run.
+        # attribute names in user and library code
+        self._names: set[str] = set(_ENTRIES)
+        # attribute names in torch and the standard library
+        self._foreign: set[str] = set()
+        # Whether to follow functions that did not run.
         self._lenient = not self._ran.codes
-        known = -1
-        while known < (size := self._size()):  # more may be named later
-            known = size
+        size = -1
+        while size < (new_size := self._size()):  # visited code adds names
+            size = new_size
             self._clear()
             self._visit("step", step)
             self._visit_what_ran()
@@ -118,15 +138,15 @@ class ReachableState:
         self.modules: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[torch.amp.GradScaler] = []
-        self.objects: list[tuple[str, Any]] = []  # for their types and `__dict__`
+        self.objects: list[tuple[str, Any]] = []  # for their type and `__dict__`
         self.dicts: list[tuple[str, dict[Any, Any]]] = []
         self.lists: list[tuple[str, Any]] = []
         self.keyed: list[tuple[str, Any]] = []  # dicts and sets, for their keys
         self.arrays: list[tuple[str, Any]] = []  # compared by value
         self.named: list[tuple[str, dict[str, Any], str]] = []
-        self.classes: list[tuple[str, type, Any]] = []  # each with its own dict
+        self.classes: list[tuple[str, type, Any]] = []  # with the dict of the class
         self.of_classes: list[tuple[str, type, Any, str]] = []
-        self.slots: list[tuple[str, Any, Any]] = []  # with the descriptor and the owner
+        self.slots: list[tuple[str, Any, Any]] = []  # label, descriptor, owner
         self.functions: list[tuple[str, types.FunctionType]] = []
         self.cells: list[tuple[str, types.CellType]] = []
         self.contexts: list[tuple[str, contextvars.ContextVar[Any]]] = []
@@ -134,9 +154,9 @@ class ReachableState:
         self.caches: list[tuple[str, dict[Any, Any]]] = []
         self.references: list[tuple[str, weakref.ref[Any]]] = []
         self.tensors: dict[int, tuple[str, Tensor]] = {}
-        self.strange: list[tuple[str, Tensor]] = []  # whose memory cannot be watched
-        self.opaque: list[str] = []  # whose state cannot be watched, in words
-        self.foreign: dict[int, Any] = {}  # torch's own scopes, classes, containers
+        self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
+        self.opaque: list[str] = []  # messages about state that cannot be watched
+        self.foreign: dict[int, Any] = {}  # scopes, classes and containers of torch
         self.whole = True
         self._seen: dict[int, Any] = {}
         self._entered: set[types.CodeType] = set()
@@ -144,12 +164,12 @@ class ReachableState:
         self._idle: dict[int, frozenset[str]] = {}
         self._named_already: set[tuple[int, str]] = set()
 
-    def relevant(self, kind: type, held: Any) -> list[str]:
-        """The names in a class's own dict that count.
+    def relevant(self, kind: type, namespace: Any) -> list[str]:
+        """The names in a class's own dict that the step may read.
 
-        Special methods of the user's are called without being named: those count that
-        ran, and those that appear. Of torch's only those that ran: compilers exchange
-        others.
+        Special methods are called without being named. For user classes, those that ran
+        and new ones count; for torch classes, only those that ran, because compilers
+        replace others.
         """
         names = self._names_for(kind)
         if torch.autograd.Function in mro_of(kind):
@@ -158,31 +178,34 @@ class ReachableState:
         whole = self._ran.is_looked_up(kind)
         return [
             name
-            for name in list(held)
+            for name in list(namespace)
             if name not in idle
             and (
-                whole or _is_special(name) or name in names or self._has_run(held[name])
+                whole
+                or _is_special(name)
+                or name in names
+                or self._has_run(namespace[name])
             )
             and not self._ran.is_forgotten(id(kind), name)
         ]
 
-    def _idle_in(self, kind: type, held: Any) -> frozenset[str]:
-        """Special names of a class that decide nothing as long as nothing runs them."""
-        own = not _is_of_library(kind, inherited=False)
+    def _idle_in(self, kind: type, namespace: Any) -> frozenset[str]:
+        """Special names of a class that have no effect as long as they do not run."""
+        is_users = not _is_of_library(kind, inherited=False)
         return _UNREAD | {
             name
-            for name, value in held.items()
+            for name, value in namespace.items()
             if _is_special(name)
             and not self._has_run(value)
-            and not (own and type(value) is not types.FunctionType)
+            and not (is_users and type(value) is not types.FunctionType)
         }
 
-    def names_of(self, value: Any, held: dict[str, Any]) -> list[str]:
-        """The attributes of an object that count, of those it has."""
+    def names_of(self, value: Any, namespace: dict[str, Any]) -> list[str]:
+        """The attributes of an object that the step may read."""
         if isinstance_of(value, (nn.Module,)) or self._ran.is_looked_up(value):
-            return list(held)
+            return list(namespace)
         names = self._names_for(type(value))
-        return [name for name in list(held) if name in names]
+        return [name for name in list(namespace) if name in names]
 
     def _names_for(self, kind: type) -> set[str]:
         return self._names | self._foreign if _is_of_library(kind) else self._names
@@ -202,7 +225,7 @@ class ReachableState:
             self.whole = False
             return
         self._seen[id(value)] = value
-        for kinds, visit in _WAYS:
+        for kinds, visit in _VISITORS:
             if isinstance_of(value, kinds):
                 visit(self, label, value)
                 return
@@ -212,7 +235,7 @@ class ReachableState:
         if has_plain_memory(tensor):
             self.tensors[id(tensor)] = label, tensor
         else:
-            self.strange.append((label, tensor))
+            self.unwatchable_tensors.append((label, tensor))
         for name in TENSOR_HOOKS:
             if hooks := getattr(tensor, name, None):
                 self._lenient = True
@@ -220,7 +243,7 @@ class ReachableState:
         self._visit_attributes(label, tensor)
 
     def _visit_nothing(self, label: str, value: Any) -> None:
-        """Nothing in it can change, or what changes decides nothing."""
+        """The value is constant, or its changes have no effect."""
 
     def _visit_method(self, label: str, value: types.MethodType) -> None:
         self._visit(label, value.__func__)
@@ -233,7 +256,7 @@ class ReachableState:
             self._visit(label, in_slot(member, value))
 
     def _visit_bound(self, label: str, value: Any) -> None:
-        """A method of an object in C: `settings.get`."""
+        """A bound method of a C object, such as `settings.get`."""
         if not isinstance(value.__self__, types.ModuleType):
             self._visit(_short(label, "self"), value.__self__)
 
@@ -247,7 +270,7 @@ class ReachableState:
         self._visit_object(label, value)
 
     def _visit_getter(self, label: str, value: Any) -> None:
-        """`operator.attrgetter` and its like hold the names that they read."""
+        """`operator.attrgetter` and similar objects, which contain attribute names."""
         parts = [value]
         while parts:
             part = parts.pop()
@@ -261,11 +284,11 @@ class ReachableState:
             self._visit(label, part)
 
     def _visit_cache(self, label: str, value: Any) -> None:
-        """What `functools.lru_cache` has kept, which is answered without any code."""
+        """The entries of `functools.lru_cache`, which are returned without code."""
         self._visit(label, value.__wrapped__)
-        held = dict_of(value)
+        namespace = dict_of(value)
         for part in gc.get_referents(value):
-            if type(part) is dict and part is not held:
+            if type(part) is dict and part is not namespace:
                 self.caches.append((label, part))
                 for entry in list(part.values()):
                     within = type(entry).__name__ == "_lru_list_elem"
@@ -283,29 +306,29 @@ class ReachableState:
         self._visit_class(label, type(value))
 
     def _visit_reference(self, label: str, value: weakref.ref[Any]) -> None:
-        """An object that must be able to go: it is watched without being held."""
+        """A weak reference: its target is watched without a strong reference."""
         self.references.append((label, value))
         target = weakref.ref.__call__(value)
         if target is None or id(target) in self._seen:
             return
-        held = dict_of(target)
-        if held is None or isinstance_of(target, (nn.Module, Tensor)):
+        namespace = dict_of(target)
+        if namespace is None or isinstance_of(target, (nn.Module, Tensor)):
             kind = type(target).__name__
-            self.opaque.append(f"{label} refers weakly to a {kind}")
+            self.opaque.append(f"{label} is a weak reference to a {kind}")
             return
         self._visit_class(label, type(target))
-        self._visit_names(label, target, held)
-        for each in mro_of(type(target)):  # an attribute may come to hide these
+        self._visit_names(label, target, namespace)
+        for each in mro_of(type(target)):  # a new attribute could hide these
             for name in self._names_for(type(target)) & _dict_of_class(each).keys():
-                self._name(f"{label}.{name}", held, name)
+                self._name(f"{label}.{name}", namespace, name)
 
     # -- containers and objects ----------------------------------------------------
 
     def _visit_parts(self, label: str, value: Any) -> None:
-        """A container, all of whose parts count."""
+        """A container; all of its parts count."""
         if isinstance_of(value, (dict,)):
             if value is sys.modules:
-                return  # by the names of modules that code has
+                return  # `_read` visits the modules that code names
             self.dicts.append((label, value))
             self.keyed.append((label, value))
             for key, part in list(dict.items(value)):
@@ -329,35 +352,35 @@ class ReachableState:
 
     def _visit_module(self, label: str, module: nn.Module) -> None:
         self.modules.append(module)
-        held = module.__dict__
+        namespace = module.__dict__
         self.objects.append((label, module))
-        self.dicts.append((label, held))
+        self.dicts.append((label, namespace))
         for part in ("_parameters", "_buffers", "_modules"):
-            self.dicts.append((label, held[part]))
-            self.keyed.append((label, held[part]))
-            for name, value in held[part].items():
+            self.dicts.append((label, namespace[part]))
+            self.keyed.append((label, namespace[part]))
+            for name, value in namespace[part].items():
                 self._visit(f"{label}.{name}", value)
         for name in HOOKS:
-            if hooks := held.get(name):
+            if hooks := namespace.get(name):
                 self._lenient |= "backward" in name
                 self.dicts.append((f"{label}.{name}", hooks))
                 for hook in list(hooks.values()):
                     self._visit(f"{label}.{name}", hook)
-        for name, value in list(held.items()):
+        for name, value in list(namespace.items()):
             if name not in _OF_MODULES:
                 self._visit(f"{label}.{name}", value)
         self._visit_class(label, type(module))
         self._visit_slots(label, module, whole=True)
 
-    def _visit_keeper(self, label: str, keeper: Any) -> None:
-        """Books that replays keep up to date themselves: the tensors in them matter."""
-        if isinstance(keeper, torch.optim.Optimizer):
-            self.optimizers.append(keeper)
-            for number, group in enumerate(keeper.param_groups):
+    def _visit_self_updating(self, label: str, value: Any) -> None:
+        """Objects whose state replays update; only their tensors are watched."""
+        if isinstance(value, torch.optim.Optimizer):
+            self.optimizers.append(value)
+            for number, group in enumerate(value.param_groups):
                 place = f"{label}.param_groups[{number}]['params']"
                 self._visit(place, group["params"])
-        elif isinstance(keeper, torch.amp.GradScaler):
-            self.scalers.append(keeper)
+        elif isinstance(value, torch.amp.GradScaler):
+            self.scalers.append(value)
 
     def _visit_object(self, label: str, value: Any) -> None:
         kind: Any = type(value)
@@ -370,14 +393,14 @@ class ReachableState:
 
     def _visit_attributes(self, label: str, value: Any) -> None:
         self.objects.append((label, value))
-        if (held := dict_of(value)) is not None:
-            self._visit_names(label, value, held)
+        if (namespace := dict_of(value)) is not None:
+            self._visit_names(label, value, namespace)
         self._visit_slots(label, value, whole=self._ran.is_looked_up(value))
 
-    def _visit_names(self, label: str, value: Any, held: dict[str, Any]) -> None:
-        for name in self.names_of(value, held):
-            self._name(f"{label}.{name}", held, name)
-            self._visit(f"{label}.{name}", held.get(name))
+    def _visit_names(self, label: str, value: Any, namespace: dict[str, Any]) -> None:
+        for name in self.names_of(value, namespace):
+            self._name(f"{label}.{name}", namespace, name)
+            self._visit(f"{label}.{name}", namespace.get(name))
 
     def _visit_slots(self, label: str, value: Any, *, whole: bool) -> None:
         names = self._names_for(type(value))
@@ -394,7 +417,7 @@ class ReachableState:
     # -- classes and Python modules ------------------------------------------------
 
     def _visit_class(self, label: str, kind: type) -> None:
-        """A class and those it is made from: methods and values, by name."""
+        """A class and its bases: methods and values by name."""
         for each in (*mro_of(kind), *mro_of(type(kind))):
             fixed = each.__flags__ & _IMMUTABLE_TYPE or not each.__flags__ & _HEAP_TYPE
             if not fixed and id(each) not in self._classes:
@@ -402,36 +425,36 @@ class ReachableState:
                 self._visit_own(each)
 
     def _visit_own(self, kind: type) -> None:
-        held = _dict_of_class(kind)
-        self._idle[id(kind)] = self._idle_in(kind, held)
+        namespace = _dict_of_class(kind)
+        self._idle[id(kind)] = self._idle_in(kind, namespace)
         name_of_class = type.__getattribute__(kind, "__name__")
         for name in _OF_TYPES & self._names:
             member = type.__dict__[name]
             self.slots.append((f"{name_of_class}.{name}", member, kind))
-        self.classes.append((name_of_class, kind, held))
-        own = not _is_of_library(kind, inherited=False)
-        if not own:
+        self.classes.append((name_of_class, kind, namespace))
+        is_users = not _is_of_library(kind, inherited=False)
+        if not is_users:
             self.foreign[id(kind)] = kind
-        for name in self.relevant(kind, held):
-            value, label = held[name], f"{name_of_class}.{name}"
+        for name in self.relevant(kind, namespace):
+            value, label = namespace[name], f"{name_of_class}.{name}"
             if type(value) is types.MemberDescriptorType:
                 continue  # a slot
-            self.of_classes.append((label, kind, held, name))
+            self.of_classes.append((label, kind, namespace, name))
             function = _function_of(value)
             if type(function) is types.FunctionType:
-                self._lenient |= name in _OF_BACKWARD and own
+                self._lenient |= name in _OF_BACKWARD and is_users
                 self._visit(label, function)
-            elif own and (name in self._names or not _is_special(name)):
+            elif is_users and (name in self._names or not _is_special(name)):
                 self._visit(label, value)
 
     def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
-        """One of the user's or of a library, by name; others by what code follows."""
+        """A module of the user or a library; `_follow` visits those of torch."""
         if _owner_of_module(module) in _OWN:
             self.objects.append((label, module))
-            held = object.__getattribute__(module, "__dict__")
-            for name in self.names_of(module, held):
-                self._name(f"{label}.{name}", held, name)
-                self._visit(f"{label}.{name}", held.get(name))
+            namespace = object.__getattribute__(module, "__dict__")
+            for name in self.names_of(module, namespace):
+                self._name(f"{label}.{name}", namespace, name)
+                self._visit(f"{label}.{name}", namespace.get(name))
 
     # -- code ----------------------------------------------------------------------
 
@@ -460,11 +483,12 @@ class ReachableState:
         self._read(code, function.__globals__)
 
     def _read(self, code: types.CodeType, scope: dict[str, Any]) -> None:
-        """What the code names: attributes, globals, and what hangs on them."""
-        reads, owner = reads_of(code), owner_of(code)
+        """Visits the attributes and globals that the code names."""
+        reads = reads_of(code)
+        owner = owner_of(code)
         has_run = code in self._ran.codes
-        own = self._names if owner in _OWN else self._foreign
-        own |= reads.attributes | reads.strings
+        names = self._names if owner in _OWN else self._foreign
+        names |= reads.attributes | reads.strings
         for name in sorted(reads.globals):
             value = scope.get(name, GONE)
             if owner == "library" and not has_run:
@@ -488,7 +512,7 @@ class ReachableState:
             self._visit("globals()", scope)
 
     def _visit_as(self, owner: str, label: str, value: Any) -> None:
-        """What torch's own code reads is looked at, and not what hangs on it."""
+        """Visits a value; for code of torch, without following its contents."""
         if owner in _OWN or isinstance_of(
             value, (types.FunctionType, types.MethodType)
         ):
@@ -504,58 +528,62 @@ class ReachableState:
                     self.dicts.append((label, value))
 
     def _follow(self, scope: dict[str, Any], chain: tuple[str, ...]) -> None:
-        """`torch.nn.functional.relu`: from module to module, by exactly these names."""
-        label, value = chain[0], scope.get(chain[0], GONE)
+        """Follows a chain such as `torch.nn.functional.relu` from module to module."""
+        label = chain[0]
+        value = scope.get(label, GONE)
         if not isinstance(value, types.ModuleType) or len(chain) < 2:
             return
         for name in chain[1:]:
             if not isinstance(value, types.ModuleType):
                 return
             label = f"{label}.{name}"
-            held = object.__getattribute__(value, "__dict__")
+            namespace = object.__getattribute__(value, "__dict__")
             if _owner_of_module(value) not in _OWN:
-                self.foreign[id(held)] = held
-            self._name(label, held, name)
-            value = held.get(name, GONE)
+                self.foreign[id(namespace)] = namespace
+            self._name(label, namespace, name)
+            value = namespace.get(name, GONE)
         self._visit(label, value)
 
     def _visit_what_ran(self) -> None:
-        """The code that ran, also where no place leads to it."""
-        ran, within = self._ran, set[types.CodeType]()
+        """Visits executed code that is not reachable from the step."""
+        ran = self._ran
+        within: set[types.CodeType] = set()
         for code, scope in ran.codes.items():
             self._read(code, scope)
             within.update(c for c in code.co_consts if isinstance(c, types.CodeType))
-        lost = [
+        unreached = [
             code
             for code in ran.codes
             if owner_of(code) in _OWN and code not in self._entered | within
         ]
-        for function in ran.functions_of(lost):
+        for function in ran.functions_of(unreached):
             self._visit(function.__qualname__, function)
         for value in ran.arguments():
             if id(value) not in self._seen and not self._strict:
-                self._visit_lost(type(value).__name__, value)
+                self._visit_unreached(type(value).__name__, value)
 
-    def _visit_lost(self, label: str, value: Any) -> None:
-        """An object that was used, and that no place leads to."""
-        held = dict_of(value)
+    def _visit_unreached(self, label: str, value: Any) -> None:
+        """An argument of executed code that is not reachable from the step."""
+        namespace = dict_of(value)
         if isinstance_of(value, (nn.Module,)):
             self._visit(label, value)
-        elif held is not None and not isinstance_of(value, (*CONTAINERS, *_LEFT_OUT)):
+        elif namespace is not None and not isinstance_of(
+            value, (*CONTAINERS, *_SELF_UPDATING)
+        ):
             self._visit_class(label, type(value))
-            self._visit_names(label, value, held)
+            self._visit_names(label, value, namespace)
 
-    def _name(self, label: str, held: dict[str, Any], name: str) -> None:
-        known = (id(held), name) in self._named_already
-        if not known and not self._ran.is_forgotten(id(held), name):
-            self._named_already.add((id(held), name))
-            self.named.append((label, held, name))
+    def _name(self, label: str, namespace: dict[str, Any], name: str) -> None:
+        is_new = (id(namespace), name) not in self._named_already
+        if is_new and not self._ran.is_forgotten(id(namespace), name):
+            self._named_already.add((id(namespace), name))
+            self.named.append((label, namespace, name))
 
 
-_WAYS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
+_VISITORS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
     ((Tensor,), ReachableState._visit_tensor),
     ((nn.Module,), ReachableState._visit_module),
-    (_LEFT_OUT, ReachableState._visit_keeper),
+    (_SELF_UPDATING, ReachableState._visit_self_updating),
     ((types.MethodType,), ReachableState._visit_method),
     ((types.FunctionType,), ReachableState._visit_function),
     ((functools.partial,), ReachableState._visit_partial),
@@ -576,7 +604,7 @@ _WAYS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
 
 
 def has_plain_memory(tensor: Tensor) -> bool:
-    """Whether a tensor is what lies at one address: not sparse, lazy or a wrapper."""
+    """Whether a tensor is one strided block: not sparse, lazy or a wrapper."""
     return (
         tensor.layout is torch.strided
         and not hasattr(tensor, "__tensor_flatten__")
@@ -585,7 +613,7 @@ def has_plain_memory(tensor: Tensor) -> bool:
 
 
 def contents(cell: types.CellType) -> Any:
-    """The cell itself, if its variable has not been assigned yet."""
+    """The value of a cell; the cell itself if its variable is unassigned."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -593,12 +621,12 @@ def contents(cell: types.CellType) -> Any:
 
 
 def dict_of(value: Any) -> dict[str, Any] | None:
-    """An object's own attributes, without asking code of its class."""
+    """An object's `__dict__`, without running code of its class."""
     kind: Any = type(value)
     if not _has_plain_dict(kind):
         return None
-    held = object.__getattribute__(value, "__dict__")
-    return held if type(held) is dict else None
+    namespace = object.__getattribute__(value, "__dict__")
+    return namespace if type(namespace) is dict else None
 
 
 def in_slot(member: Any, owner: Any) -> Any:
@@ -611,14 +639,14 @@ def in_slot(member: Any, owner: Any) -> Any:
 @functools.lru_cache(maxsize=4096)
 def _has_plain_dict(kind: type) -> bool:
     for each in mro_of(kind):
-        if "__dict__" in (held := _dict_of_class(each)):
+        if "__dict__" in (namespace := _dict_of_class(each)):
             plain = (types.GetSetDescriptorType, types.MemberDescriptorType)
-            return isinstance(held["__dict__"], plain)
+            return isinstance(namespace["__dict__"], plain)
     return False
 
 
 def _is_of_library(kind: Any, *, inherited: bool = True) -> bool:
-    """Whether a class is torch's or the standard library's, or made from one."""
+    """Whether a class, or one it inherits from, is of torch or the standard library."""
     return _are_of_library(mro_of(kind) if inherited else (kind,))
 
 
@@ -634,15 +662,16 @@ def _are_of_library(kinds: tuple[type, ...]) -> bool:
 
 
 def _owner_of_module(module: types.ModuleType) -> str:
-    held = object.__getattribute__(module, "__dict__")
-    name, file = str(held.get("__name__")), held.get("__file__")
+    namespace = object.__getattribute__(module, "__dict__")
+    name = str(namespace.get("__name__"))
+    file = namespace.get("__file__")
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return "standard"
     return whose(file) if isinstance(file, str) else "user"
 
 
 def _function_of(value: Any) -> Any:
-    """What a descriptor of a class calls."""
+    """The function that a descriptor calls."""
     if isinstance_of(value, (staticmethod, classmethod)):
         return value.__func__
     if isinstance_of(value, (functools.partialmethod, functools.cached_property)):
@@ -651,18 +680,18 @@ def _function_of(value: Any) -> Any:
 
 
 def _modules_of(reads: Reads, scope: dict[str, Any]) -> set[str]:
-    """Names of modules that code may import, or look up in `sys.modules`."""
-    found = {*reads.imports}
+    """The names of modules that code may import or look up in `sys.modules`."""
+    names = {*reads.imports}
     if _BY_NAME & (reads.attributes | reads.globals):
-        found |= reads.strings
-        found.add(str(scope.get("__name__")))
+        names |= reads.strings
+        names.add(str(scope.get("__name__")))
     package = str(scope.get("__package__") or "").split(".")
     within = [".".join(package[:count]) for count in range(1, len(package) + 1)]
-    relative = {f"{home}.{name.lstrip('.')}" for home in within for name in found}
-    found |= {name.rstrip(".") for name in relative}
+    relative = {f"{home}.{name.lstrip('.')}" for home in within for name in names}
+    names |= {name.rstrip(".") for name in relative}
     if reads.imports:  # `from . import name`
-        found |= {f"{home}.{name}" for home in found for name in reads.attributes}
-    return found
+        names |= {f"{home}.{name}" for home in names for name in reads.attributes}
+    return names
 
 
 _BY_NAME = frozenset({"modules", "import_module", "__import__"})
@@ -673,7 +702,7 @@ def _is_special(name: str) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """The parts of a container, without asking code of its class."""
+    """The parts of a container, without running code of its class."""
     for kind in (list, tuple, collections.deque, set, frozenset):
         if isinstance_of(value, (kind,)):
             return iter(list(kind.__iter__(value)))

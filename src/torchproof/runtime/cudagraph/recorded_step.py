@@ -1,4 +1,4 @@
-"""The step that is recorded: a function, or a module with its loss and backward."""
+"""Wraps a module as the step to record: inference, or forward, loss and backward."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def inference(forward: Forward) -> Forward:
 
 
 def with_loss(forward: Forward) -> Forward:
-    """The output and the loss it gives: `.loss`, else the mean of its tensors."""
+    """Returns the output and its loss: `.loss`, else the mean of its tensors."""
 
     def output_and_loss(*args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
         output = forward(*args, **kwargs)
@@ -41,13 +41,13 @@ def training(output_and_loss: Forward) -> Forward:
 
 
 def loss_of(output: Any) -> Tensor:
-    own = getattr(output, "loss", None)
-    if isinstance(own, Tensor):
-        return own
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
     means = [tensor.float().mean() for tensor in _differentiable(output)]
     if not means:
         raise UserError(
-            "train=True: the output has no floating-point tensor that needs a gradient"
+            "train=True: no floating-point tensor of the output requires a gradient"
         )
     return means[0] if len(means) == 1 else torch.stack(means).mean()
 

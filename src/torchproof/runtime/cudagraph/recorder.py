@@ -1,10 +1,10 @@
-"""How a step becomes a recording that may be used: run in eager and watched, compiled
-and rehearsed, recorded, replayed and compared with eager.
+"""Records a step as a CUDA graph and checks the recording against eager.
 
-In come the step's preparation, what it can see, and one call. Out goes a `Recording`
-whose replay does to memory what the step would do; or `Stopped` says why there is none.
-Whatever was changed on the way is put back, so that in the end the step has run once,
-by its first replay, or not at all.
+Takes the step's preparation, a snapshot of its state, and one call. Returns a
+`Recording` whose replay has the same effects as the step, or raises `Stopped` with the
+reason. The step runs in eager under observation, is compiled and rehearsed, recorded,
+replayed once, and compared with eager. All side effects on the way are undone: in the
+end, the step has run once, by its first replay, or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,25 +32,25 @@ from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
 from torchproof.runtime.cudagraph.optimizers import LearningRates
-from torchproof.runtime.cudagraph.output_copies import OutputCopies, mapped
+from torchproof.runtime.cudagraph.output_copies import OutputCopies, map_tensors
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.recorded_step import Forward
-from torchproof.runtime.cudagraph.replay_check import StepResult, compared
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
+from torchproof.runtime.tensors import compare
 from torchproof.runtime.tensors.compare import ValueComparison
 from torchproof.runtime.tensors.rng_state import RngState
 
-_REHEARSALS = 3  # compile, allocate, and one as it will be
-# What a model makes at its first call is there at the second; and what the first run
-# has read is watched in the second.
+_REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
+# State that a model creates at its first call exists at the second; and state that the
+# first run read is watched in the second.
 _EAGER_RUNS = 5
-_REASONS = 5  # of one kind: one is enough not to record
+_REASONS = 5  # the most messages of one kind
 
 
 @dataclass(frozen=True)
 class Recorder:
-    """Makes recordings of one step."""
+    """Records one step."""
 
     preparation: Preparation
     state: StateSnapshot
@@ -58,7 +58,7 @@ class Recorder:
     pool: Pool
 
     def record(self, call: Call, *, buffers: bool) -> Recording:
-        """A recording whose first replay has just been the step on this call."""
+        """Records this call; the first replay of the recording has just executed it."""
         with RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
@@ -66,7 +66,7 @@ class Recorder:
 
 
 class PaddingCheck:
-    """A call in eager, to see whether a recording for larger sizes may answer it."""
+    """Runs a call in eager, to check whether a padded replay gives the same result."""
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
         with RECORDING:
@@ -75,64 +75,68 @@ class PaddingCheck:
                 self._eager = self._attempt.in_eager()
         self.output = self._attempt.output
         if self._attempt.draws:
-            told = "the step draws random numbers, so padding cannot be checked"
-            raise Stopped(Stop("input", f"not padded: {told}"))
+            reason = "the step draws random numbers, so padding cannot be checked"
+            raise Stopped(Stop("input", f"not padded: {reason}"))
         if self._attempt.inputs.changed:
-            told = "the step writes into its arguments"
-            raise Stopped(Stop("input", f"not padded: {told}"))
+            reason = "the step writes to its arguments"
+            raise Stopped(Stop("input", f"not padded: {reason}"))
 
     def assert_same(self, output: Any) -> None:
-        """After a replay on the padded call: raises, with memory as it was before."""
-        found = compared(
-            self._attempt.answer(output),
+        """Compares the output of a padded replay with eager.
+
+        If it differs, undoes the replay and raises `Stopped`.
+        """
+        comparison = compare_results(
+            self._attempt.result(output),
             self._eager,
             self._attempt.recorder.state.tensors,
         )
-        if found.verdict == "wrong":
+        if comparison.verdict == "wrong":
             self._attempt.undo()
-            where = f"at {found.where}: " if found.where else ""
-            told = f"not padded: padding changes the answer {where}{found.why}"
-            raise Stopped(Stop("numerics", told))
+            where = f"at {comparison.where}: " if comparison.where else ""
+            reason = f"not padded: padding changes the result {where}{comparison.why}"
+            raise Stopped(Stop("numerics", reason))
 
 
 class Recording:
-    """One step on one set of shapes: memory for its inputs, a capture, its outputs."""
+    """One step for one set of shapes: input buffers, a CUDA graph, output copies."""
 
     def __init__(self, call: Call, inputs: Buffers, capture: Capture) -> None:
         self.shapes = shapes_of(call)
-        self.inputs, self.capture = inputs, capture
+        self.inputs = inputs
+        self.capture = capture
         self.output_copies: OutputCopies
         self.gradients: Gradients
         self.verdict = ValueComparison("same")
         self.random = False
-        self.changed_python = False  # something was made at this first call
-        self.writes = False  # into memory that was there before and is read elsewhere
+        self.changed_python = False  # the first call changed Python state
+        self.writes = False  # whether it writes to existing memory
         self.replays = 0
         self.record_s = 0.0
         self.pool_bytes: int | None = None
         self.undo: Callable[[], None] | None = None
 
     def start(self, call: Call) -> list[Tensor]:
-        """Copies a call's tensors in and begins the replay."""
+        """Copies a call's tensors to the buffers and starts the replay."""
         self.capture.pool.join()
-        given = self.inputs.fill(call)
+        tensors = self.inputs.fill(call)
         self.gradients.arrange()
         self.capture.replay()
         self.replays += 1
-        return given
+        return tensors
 
-    def finish(self, given: list[Tensor]) -> Any:
-        """What the step returns, and what it leaves behind."""
+    def finish(self, tensors: list[Tensor]) -> Any:
+        """Returns the outputs; sets gradients and written arguments of the caller."""
         self.gradients.attach()
-        self.inputs.give_back(given)
+        self.inputs.give_back(tensors)
         return self.output_copies()
 
     def keep(self) -> None:
-        """The first replay counts: it need not be undone any more."""
+        """Accepts the effects of the first replay."""
         self.undo = None
 
     def withdraw(self) -> None:
-        """Memory as it was before the first replay."""
+        """Undoes the effects of the first replay."""
         if self.undo is not None:
             self.undo()
         self.undo = None
@@ -142,20 +146,21 @@ class Recording:
 
 
 class _Attempt:
-    """The way to one recording; every stage leaves memory as it found it."""
+    """One attempt to record a call; every stage undoes its effects on memory."""
 
     def __init__(self, recorder: Recorder, call: Call) -> None:
-        self.recorder, self.call = recorder, call
+        self.recorder = recorder
+        self.call = call
         self.device = home_of([*tensors_in(call), *recorder.state.tensors])
         self.gradients = Gradients(recorder.state.parameters)
         self.inputs = Buffers(call)
         self.capture = Capture(self.device, recorder.pool)
-        self.chance = RngState.capture({self.device})
+        self.rng_state = RngState.capture({self.device})
         self.eager_recorder = EagerRecorder(self.device)
 
     @contextlib.contextmanager
     def undone_on_error(self) -> Iterator[None]:
-        """A stage that breaks off leaves memory as it found it, too."""
+        """Undoes the effects of a stage that raises."""
         try:
             yield
         except BaseException:
@@ -163,86 +168,105 @@ class _Attempt:
             raise
 
     def recording(self, *, buffers: bool) -> Recording:
-        began = time.monotonic()
-        made = Recording(self.call, self.inputs, self.capture)
+        start = time.monotonic()
+        recording = Recording(self.call, self.inputs, self.capture)
         eager = self.in_eager()
         plain = self._rehearsed()
         before = self.recorder.pool.bytes()
         output = self._recorded()
-        if self.recorder.state.forget_foreign_changes():  # the compiler exchanges some
+        if self.recorder.state.forget_foreign_changes():  # the compiler replaces some
             self.recorder.state.extend()
-        made.output_copies = OutputCopies(output, buffers=buffers)
-        made.gradients, made.undo = self.gradients, self.undo
-        made.writes = bool(self.eager_recorder.saved)
-        made.random, made.changed_python = self.draws, self.changed_python
-        self._first_replay(made, eager, plain)
+        recording.output_copies = OutputCopies(output, buffers=buffers)
+        recording.gradients = self.gradients
+        recording.undo = self.undo
+        recording.writes = bool(self.eager_recorder.saved)
+        recording.random = self.draws
+        recording.changed_python = self.changed_python
+        self._first_replay(recording, eager, plain)
         after = self.recorder.pool.bytes()
-        made.pool_bytes = None if after is None else after - (before or 0)
-        made.record_s = time.monotonic() - began
-        return made
+        recording.pool_bytes = None if after is None else after - (before or 0)
+        recording.record_s = time.monotonic() - start
+        return recording
 
     # -- eager ---------------------------------------------------------------------
 
     def in_eager(self) -> StepResult:
-        """The answer to compare with, and all there is to know about the step."""
-        state, learning_rates = self.recorder.state, self.recorder.learning_rates
-        if not state.whole:
-            why = "the step can see too many objects for all of them to be watched"
-            raise Stopped(Stop("python", why))
-        if state.strange:
-            why = f"{state.strange[0]}, whose memory cannot be watched"
-            raise Stopped(Stop("input", why))
-        if state.lacks_scale or sys.getprofile() is not None:
-            raise RecordLater
-        told: list[str] = []
-        self.changed_python = False
-        for _ in range(_EAGER_RUNS):
-            before, told = told, []
-            state.refresh()
-            numbers, states = learning_rates.numbers(), learning_rates.states()
-            answer = self._watched_run()
-            moved = self.chance.drawn_since(self.chance.current())
-            new = state.forget_foreign_changes() | state.ran.add(self.ran)
-            told = [f"changes {change}" for change in state.changes()]
-            if learning_rates.numbers() != numbers:
-                told.append("changes the learning rate: step schedulers after it")
-            self.undo()
-            if learning_rates.forget_new_states(states):
-                raise RecordLater
-            if new:  # it may have changed what was not watched yet
-                state.extend()
-            self.changed_python |= bool(told)
-            if not new and (not told or before):
-                break
-        else:
-            told = told or ["runs other code at every call"]
-        told += [f"draws random numbers of {name}" for name in moved - {"torch"}]
-        if told:
-            does_not = "which a replay does not"
-            raise Stopped(
-                *(Stop("python", f"the step {each}, {does_not}") for each in told)
-            )
-        self.draws = "torch" in moved
+        """Runs the step in eager until it is stable; returns the expected result.
+
+        Raises `Stopped` if the step does something that a replay cannot repeat.
+        """
+        self._assert_watchable()
+        result, actions = self._stable_run()
+        if actions:
+            reasons = [f"the step {each}, which a replay does not" for each in actions]
+            raise Stopped(*(Stop("python", each) for each in reasons))
         if stops := [*self.eager_recorder.stops, *self._unwatchable()]:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
         self.recorder.preparation.learn(self.eager_recorder)
-        state.extend()  # what the step has made, and objects that the step can reach only now
-        return answer
+        self.recorder.state.extend()  # the run may have created objects
+        return result
+
+    def _assert_watchable(self) -> None:
+        state = self.recorder.state
+        if not state.whole:
+            why = "the step can reach too many objects to watch all of them"
+            raise Stopped(Stop("python", why))
+        if state.unwatchable_tensors:
+            why = f"{state.unwatchable_tensors[0]}, whose memory cannot be watched"
+            raise Stopped(Stop("input", why))
+        if state.lacks_scale or sys.getprofile() is not None:
+            raise RecordLater
+
+    def _stable_run(self) -> tuple[StepResult, list[str]]:
+        """Repeats the eager run until it executes no new code.
+
+        Returns its result, and the actions that a replay would not repeat.
+        """
+        state = self.recorder.state
+        learning_rates = self.recorder.learning_rates
+        actions: list[str] = []
+        self.changed_python = False
+        for _ in range(_EAGER_RUNS):
+            previous = actions
+            state.refresh()
+            numbers = learning_rates.numbers()
+            states = learning_rates.states()
+            result = self._watched_run()
+            moved = self.rng_state.drawn_since(self.rng_state.current())
+            new = state.forget_foreign_changes() | state.ran.add(self.ran)
+            actions = [f"changes state ({change})" for change in state.changes()]
+            if learning_rates.numbers() != numbers:
+                actions.append("changes the learning rate: step schedulers after it")
+            self.undo()
+            if learning_rates.forget_new_states(states):
+                raise RecordLater
+            if new:  # it may have changed state that was not watched yet
+                state.extend()
+            self.changed_python |= bool(actions)
+            if not new and (not actions or previous):
+                break
+        else:
+            actions = actions or ["runs different code at every call"]
+        actions += [f"draws random numbers from {name}" for name in moved - {"torch"}]
+        self.draws = "torch" in moved
+        return result, actions
 
     def _unwatchable(self) -> Iterator[Stop]:
         yield from self.ran.stops
         opaque = self.recorder.state.unwatchable(self.ran)
         for each in opaque[:_REASONS]:
-            yield Stop("python", f"the step reads what cannot be watched: {each}")
+            yield Stop("python", f"the step reads state that cannot be watched: {each}")
         if len(opaque) > _REASONS:
             more = len(opaque) - _REASONS
-            yield Stop("python", f"the step reads {more} more objects of this kind")
+            yield Stop(
+                "python", f"the step reads {more} more objects that cannot be watched"
+            )
 
     def _watched_run(self) -> StepResult:
         preparation = self.recorder.preparation
         self.eager_recorder = EagerRecorder(self.device, traces=preparation.traces)
-        self.eager_recorder.beware(self.recorder.state.buffers)
+        self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
         self.ran = Execution()
         step = preparation.body(preparation.step)
         self.gradients.plant()
@@ -251,9 +275,9 @@ class _Attempt:
             _no_cached_casts(),
             self.recorder.learning_rates.in_memory(),
             preparation.watching(),
-            self.capture.listening(self.eager_recorder.hear),
+            self.capture.listening(self.eager_recorder.handle_warning),
         ):
-            output = self.capture.rehearse(self._recorded_eagerly(step))
+            output = self.capture.rehearse(self._run_under_recorder(step))
         self.eager_recorder.settle()
         self.eager_recorder.forget(
             self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
@@ -263,19 +287,19 @@ class _Attempt:
             for place, tensor in enumerate(self.inputs.tensors)
             if self.eager_recorder.wrote(tensor)
         ]
-        self.output = mapped(output, Tensor.detach)
-        return self.answer(output)
+        self.output = map_tensors(output, Tensor.detach)
+        return self.result(output)
 
-    def answer(self, output: Any) -> StepResult:
+    def result(self, output: Any) -> StepResult:
         """Copies of an output, and of buffers and gradients that the step writes."""
         written = {
             f"buffer {number}": buffer
             for number, buffer in enumerate(self.recorder.state.buffers)
             if self.eager_recorder.wrote(buffer)
         }
-        return StepResult.of(output, written, self.gradients.found())
+        return StepResult.of(output, written, self.gradients.current())
 
-    def _recorded_eagerly(self, step: Forward) -> Callable[[], Any]:
+    def _run_under_recorder(self, step: Forward) -> Callable[[], Any]:
         def run() -> Any:
             with self.eager_recorder, self.ran:
                 return step(*self.inputs.args, **self.inputs.kwargs)
@@ -283,23 +307,24 @@ class _Attempt:
         return run
 
     def undo(self) -> None:
-        """Memory, gradients and random numbers as before the step."""
+        """Restores memory, gradients and the random state from before the step."""
         with torch.no_grad():
             for region in self.eager_recorder.saved.values():
                 region.restore()
         self.gradients.undo()
         for tensor in self.inputs.tensors:
             tensor.grad = None
-        self.chance.restore()
+        self.rng_state.restore()
 
     # -- compiled ------------------------------------------------------------------
 
     def _rehearsed(self) -> StepResult | None:
-        """What the very code that is recorded answers without a recording.
+        """Compiles the step, and returns its result without a recording.
 
-        None where it need not be known.
+        Returns None unless the step draws random numbers, when it is needed.
         """
-        preparation, answer = self.recorder.preparation, None
+        preparation = self.recorder.preparation
+        result = None
         for last in [False] * (_REHEARSALS - 1) + [True]:
             self.gradients.begin()
             with (
@@ -311,10 +336,10 @@ class _Attempt:
                     lambda: step(*self.inputs.args, **self.inputs.kwargs)
                 )
             if last and self.draws:
-                answer = self.answer(output)
+                result = self.result(output)
             del output
             self.undo()
-        return answer
+        return result
 
     def _recorded(self) -> Any:
         preparation = self.recorder.preparation
@@ -338,33 +363,35 @@ class _Attempt:
     # -- compared ------------------------------------------------------------------
 
     def _first_replay(
-        self, made: Recording, eager: StepResult, plain: StepResult | None
+        self, recording: Recording, eager: StepResult, compiled: StepResult | None
     ) -> None:
-        """Replays once; an answer that eager would not give is not handed out.
+        """Replays once and compares with eager; raises `Stopped` if the results differ.
 
-        Where random numbers were drawn, compiled code draws others than eager: then the
-        replay has to give what the same code gives without a recording.
+        Compiled code draws other random numbers than eager. If the step draws any, the
+        replay is compared with the compiled code without a recording instead.
         """
-        self.chance.restore()
-        made.start(self.call)
+        self.rng_state.restore()
+        recording.start(self.call)
         self.gradients.attach()
-        given = self.answer(made.output_copies.recorded)
-        expected = eager if plain is None else plain
-        made.verdict = compared(given, expected, self.recorder.state.tensors)
-        if made.verdict.verdict == "wrong":
-            made.drop()
-            where = made.verdict.where or "the answer"
+        actual = self.result(recording.output_copies.recorded)
+        expected = eager if compiled is None else compiled
+        recording.verdict = compare_results(
+            actual, expected, self.recorder.state.tensors
+        )
+        if recording.verdict.verdict == "wrong":
+            recording.drop()
+            where = recording.verdict.where or "the result"
             raise Stopped(
                 Stop(
                     "numerics",
-                    f"a replay differs from eager at {where}: {made.verdict.why}",
+                    f"a replay differs from eager at {where}: {recording.verdict.why}",
                 )
             )
 
 
 @contextlib.contextmanager
 def _no_cached_casts() -> Iterator[None]:
-    """Autocast keeps no copies of weights: a recording would go on using them."""
+    """Disables the autocast cache: a recording would keep using stale weight copies."""
     enabled = torch.is_autocast_cache_enabled()
     torch.clear_autocast_cache()
     torch.set_autocast_cache_enabled(False)
@@ -376,28 +403,28 @@ def _no_cached_casts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _explained(stage: str) -> Iterator[None]:
-    """An error of the compiler or of the capture, with the line that led to it."""
+    """Turns an error of the compiler or of the capture into `Stopped` with its line."""
     try:
         yield
     except Stopped:
         raise
     except torch.OutOfMemoryError as error:
         raise Stopped(
-            Stop("memory", f"out of memory ({stage}): {_first(error)}")
+            Stop("memory", f"out of memory ({stage}): {_first_line(error)}")
         ) from error
     except Exception as error:
-        first, place = _origin(error)
+        cause, place = _origin(error)
         where = (place.filename, place.lineno, place.name) if place else ()
-        told = f"{stage} failed: {_first(first)}"
-        raise Stopped(Stop("capture", told, stage, *where)) from error
+        reason = f"{stage} failed: {_first_line(cause)}"
+        raise Stopped(Stop("capture", reason, stage, *where)) from error
 
 
 def _origin(
     error: BaseException,
 ) -> tuple[BaseException, traceback.FrameSummary | None]:
-    """The error that came first, and the line of the user's code that led to it.
+    """The first error of the chain, and the line of user code that caused it.
 
-    A capture that is stopped within raises another error at its end.
+    A capture that fails inside raises another error at its end.
     """
     chain = [error]
     while (before := chain[-1].__context__) is not None and before not in chain:
@@ -405,12 +432,67 @@ def _origin(
     for owner in ("user", "library"):
         for each in reversed(chain):
             frames = traceback.extract_tb(each.__traceback__)
-            own = [frame for frame in frames if whose(frame.filename) == owner]
-            if own:
-                return each, own[-1]
+            owned = [frame for frame in frames if whose(frame.filename) == owner]
+            if owned:
+                return each, owned[-1]
     return error, None
 
 
-def _first(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"
+
+
+# -- comparing results -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Copies of the outputs, written buffers and gradients of a run."""
+
+    output: Mapping[str, Any]
+    gradients: Mapping[str, Tensor]
+
+    @classmethod
+    def of(
+        cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> StepResult:
+        parts = compare.parts_of(output, "output")
+        return cls(
+            output={label: _copy(part) for label, part in {**parts, **written}.items()},
+            gradients={label: _copy(each) for label, each in gradients.items()},
+        )
+
+
+def _copy(part: Any) -> Any:
+    return part.detach().clone() if isinstance(part, Tensor) else part
+
+
+def compare_results(
+    actual: StepResult, expected: StepResult, weights: Collection[Tensor]
+) -> ValueComparison:
+    """Compares outputs and gradients within tolerances; returns the worse verdict.
+
+    The dtypes of `weights` widen the tolerances, because they took part in the results.
+    """
+    comparisons = [
+        _compare_parts(actual.output, expected.output, weights, gradients=False),
+        _compare_parts(actual.gradients, expected.gradients, weights, gradients=True),
+    ]
+    order = ("same", "rounding", "wrong")
+    return max(
+        comparisons, key=lambda each: (order.index(each.verdict), each.error or 0.0)
+    )
+
+
+def _compare_parts(
+    actual: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    weights: Collection[Tensor],
+    *,
+    gradients: bool,
+) -> ValueComparison:
+    tensors = [each for each in expected.values() if isinstance(each, Tensor)]
+    types = compare.types_in_use([*tensors, *weights], weights)
+    allowed = compare.allowance(types, tensors, gradients=gradients)
+    return compare.compare_parts(actual, expected, allowed)

@@ -1,8 +1,8 @@
-"""Which of many sizes to capture, so that all calls together cost least.
+"""Chooses which of many sizes to capture, so that the calls cost least in total.
 
-In goes what every call would cost in each of them; out come those to choose. A call
-costs what the cheapest chosen row that takes it costs, or what it costs in eager. Rows
-need no order here; `line` is for rows that grow, each taking more.
+Takes the cost of every call in each size, returns the chosen sizes. A call costs as
+much as in the cheapest chosen row, or as in eager. The rows need no order;
+`one_dimension` handles rows sorted by size.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-Cost = float  # sums of whole numbers are exact
+Cost = float  # sums of integers are exact
 
-# Entries of tables that `among_many` may look at to prove that nothing is better.
+# The number of table entries that `among_many` may read to prove optimality.
 PROOF_LIMIT = 2_000_000
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes to choose from in rows, observed sizes in columns, and the limits.
+    """The candidate sizes as rows, the observed sizes as columns, and the limits.
 
-    `padded[row][column]` is the cost of a column's calls in a row; where the row does
-    not take them, what they cost in eager. `kept` are rows that are chosen in any case.
+    `padded[row][column]` is the cost of a column's calls in a row, or their eager cost
+    if they do not fit. The rows in `kept` are always chosen.
     """
 
     eager: Sequence[Cost]
     padded: Sequence[Sequence[Cost]]
     own_bytes: Sequence[int]  # of each row
-    scratch_bytes: Sequence[int]  # chosen rows share what the largest of them needs
+    scratch_bytes: Sequence[int]  # of each row; the chosen rows share the largest
     captures: int | None = None
     budget_bytes: int | None = None
     kept: frozenset[int] = frozenset()
@@ -40,12 +40,12 @@ class Problem:
         return self.budget_bytes is None or self.bytes(rows) <= self.budget_bytes
 
     def limited(self, captures: int | None, budget_bytes: int | None) -> Problem:
-        """With these limits, which what is kept already does not exceed."""
-        kept = [*self.kept]
+        """The problem with these limits, raised to what the kept rows need."""
+        rows = [*self.kept]
         return dataclasses.replace(
             self,
-            captures=captures and max(captures, len(kept)),
-            budget_bytes=budget_bytes and max(budget_bytes, self.bytes(kept)),
+            captures=captures and max(captures, len(rows)),
+            budget_bytes=budget_bytes and max(budget_bytes, self.bytes(rows)),
         )
 
     def bytes(self, rows: Sequence[int]) -> int:
@@ -60,28 +60,28 @@ class Problem:
     def costs(
         self, rows: Iterable[int], costs: Sequence[Cost] | None = None
     ) -> list[Cost]:
-        """What the calls of each column cost, if they cost `costs` without the rows."""
+        """The cost of each column with these rows; `costs` is the cost without them."""
         lists = [costs or self.eager, *(self.padded[row] for row in rows)]
         return [min(column) for column in zip(*lists, strict=True)]
 
     @cached_property
     def cheaper(self) -> list[list[tuple[int, Cost]]]:
-        """Of each row, the columns that cost less there than in eager."""
+        """For each row, the columns that cost less there than in eager."""
         return [
             [(c, cost) for c, cost in enumerate(row) if cost < self.eager[c]]
             for row in self.padded
         ]
 
     def gain(self, row: int, costs: Sequence[Cost]) -> Cost:
-        """What one more row would save."""
+        """The saving of one additional row."""
         return sum(costs[c] - cost for c, cost in self.cheaper[row] if cost < costs[c])
 
 
 def among_many(problem: Problem) -> tuple[list[int], bool]:
-    """Rows that are good, and whether they are proved to be the best.
+    """Good rows, and whether they are proved to be the best.
 
-    Greedy choice, then exchanges, then branch and bound. What several rows save
-    together is at most what each saves alone: that bounds what any choice can reach.
+    A greedy choice is improved by exchanges, then by branch and bound. Several rows
+    save at most the sum of their single savings, which bounds every choice.
     """
     rows = _exchanged(problem, greedy(problem))
     search = _Search(problem, rows, problem.cost(rows), PROOF_LIMIT)
@@ -96,7 +96,7 @@ def _others(problem: Problem, rows: Iterable[int]) -> list[int]:
 
 
 def greedy(problem: Problem, rows: Iterable[int] = ()) -> list[int]:
-    """Rows added one by one to those given: by what each saves, or saves per byte."""
+    """Adds rows one by one, by their saving or their saving per byte."""
     start = [*problem.kept.union(rows)]
     plain = _grown(problem, start, per_byte=False)
     if problem.budget_bytes is None:
@@ -124,7 +124,7 @@ def _grown(problem: Problem, start: list[int], *, per_byte: bool) -> list[int]:
 
 
 def _exchanged(problem: Problem, rows: list[int]) -> list[int]:
-    """One row for another, as long as that helps."""
+    """Exchanges single rows as long as the cost decreases."""
     cost = problem.cost(rows)
     while True:
         better = None
@@ -143,7 +143,7 @@ def _exchanged(problem: Problem, rows: list[int]) -> list[int]:
 
 @dataclass
 class _Search:
-    """Depth first; `left` counts down what may be looked at, and goes below zero."""
+    """Depth-first branch and bound; `left` is the remaining number of table reads."""
 
     problem: Problem
     rows: list[int]
@@ -153,7 +153,7 @@ class _Search:
     def descend(
         self, chosen: list[int], costs: list[Cost], candidates: list[int]
     ) -> None:
-        """Every choice that adds some of the candidates to those chosen."""
+        """Searches every choice that adds candidates to the chosen rows."""
         total = sum(costs)
         if total < self.cost:
             self.rows, self.cost = chosen, total
@@ -161,7 +161,7 @@ class _Search:
         open_rows = sorted(gains, key=gains.__getitem__, reverse=True)
         least = sum(self.problem.costs(open_rows, costs))
         while open_rows and self.left >= 0 and least < self.cost:
-            if total - self._reach(chosen, open_rows, gains) >= self.cost:
+            if total - self._largest_gain(chosen, open_rows, gains) >= self.cost:
                 return
             row = open_rows.pop(0)
             self.descend([*chosen, row], self.problem.costs([row], costs), open_rows)
@@ -169,41 +169,43 @@ class _Search:
     def _gains(
         self, chosen: list[int], costs: list[Cost], candidates: list[int]
     ) -> dict[int, Cost]:
-        """Of the candidates that may be added and save something."""
-        found = {}
+        """The savings of the candidates that the limits allow."""
+        gains = {}
         for row in candidates:
             self.left -= 2 * len(costs)
             if self.problem.allows([*chosen, row]):
                 gain = self.problem.gain(row, costs)
                 if gain > 0:
-                    found[row] = gain
-        return found
+                    gains[row] = gain
+        return gains
 
-    def _reach(
+    def _largest_gain(
         self, chosen: list[int], rows: list[int], gains: dict[int, Cost]
     ) -> Cost:
-        """The most that further rows could save: no choice within the limits does more.
+        """An upper bound on the saving of further rows within the limits.
 
-        By the limit on captures, the largest gains; by the budget, the gains that are
-        largest per byte, the last of them in part.
+        For the limit on captures, the largest gains; for the budget, the largest gains
+        per byte, the last one in part.
         """
-        problem, reach = self.problem, sum(gains[row] for row in rows)
+        problem = self.problem
+        gain = sum(gains[row] for row in rows)
         if problem.captures is not None:
             most = problem.captures - len(chosen)
-            reach = min(reach, sum(gains[row] for row in rows[:most]))
+            gain = min(gain, sum(gains[row] for row in rows[:most]))
         if problem.budget_bytes is not None:
-            reach = min(reach, self._reach_in_bytes(chosen, rows, gains))
-        return reach
+            gain = min(gain, self._largest_gain_in_budget(chosen, rows, gains))
+        return gain
 
-    def _reach_in_bytes(
+    def _largest_gain_in_budget(
         self, chosen: list[int], rows: list[int], gains: dict[int, Cost]
     ) -> Cost:
         assert self.problem.budget_bytes is not None
-        own = self.problem.own_bytes
+        own_bytes = self.problem.own_bytes
         room = self.problem.budget_bytes - self.problem.bytes(chosen)
-        reach: Cost = 0
-        for row in sorted(rows, key=lambda row: own[row] / gains[row]):
-            if own[row] > room:
-                return reach - (-gains[row] * room // own[row])  # rounded up
-            reach, room = reach + gains[row], room - own[row]
-        return reach
+        gain: Cost = 0
+        for row in sorted(rows, key=lambda row: own_bytes[row] / gains[row]):
+            if own_bytes[row] > room:
+                return gain - (-gains[row] * room // own_bytes[row])  # rounded up
+            gain += gains[row]
+            room -= own_bytes[row]
+        return gain

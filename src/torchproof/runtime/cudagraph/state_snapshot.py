@@ -1,14 +1,14 @@
-"""Everything a step can see besides its arguments, watched for changes.
+"""A snapshot of all state that a step can reach besides its arguments.
 
-A replay runs the kernels of one recorded run on the memory of that run. What Python
-would have looked at again (attributes, modules, classes, parameters that were replaced,
-values in closures and globals) it does not look at: so it is compared before an answer
-is handed out. The comparison is by identity, at C speed, and runs no code of the user;
-only where something is not the very same object it is looked at one by one.
+A replay runs the kernels of one recorded run on the memory of that run. It does not
+read again what Python would read: attributes, modules, classes, replaced parameters,
+values in closures and globals. So this state is compared with the snapshot before a
+result is returned. The comparison is by identity, at C speed, and runs no user code.
+Only if an object is not identical, the values are compared one by one.
 
-Modules are watched whole. Of other objects, of classes and of globals only those
-attributes count that code which runs in the step names: a trainer's counter may change
-with every call.
+Modules are watched completely. Of other objects, classes and globals, only the
+attributes count that the executed code names: a trainer's counter may change with every
+call.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from torchproof.runtime.cudagraph.reachable_state import (
 )
 
 Place = tuple[Any, ...]
-Found = tuple[Place, str, Any]  # a place, its label, and what is there
+PlacedValue = tuple[Place, str, Any]  # a place, its label, and its value
 
 
 class StateSnapshot:
-    """What was found, and how it was when `refresh` was called last."""
+    """The reachable state at the time of the last `refresh`."""
 
     def __init__(self, step: Callable[..., Any], ran: Execution | None = None) -> None:
         self._step = step
@@ -56,7 +56,7 @@ class StateSnapshot:
         self.extend()
 
     def extend(self) -> None:
-        """Watches all that the code reads which has run so far."""
+        """Also watches what the code reads that has run since."""
         self._reachable = reachable = ReachableState(self._step, self.ran)
         self.modules: list[nn.Module] = reachable.modules
         self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
@@ -69,30 +69,30 @@ class StateSnapshot:
         self.refresh()
 
     def unwatchable(self, ran: Execution) -> list[str]:
-        """What this code has read and that cannot be watched, in words."""
+        """A message for each object that this code reads and that cannot be watched."""
         return ReachableState(self._step, ran, strict=True).opaque
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is watched: there may be too much."""
+        """Whether all state is watched; false if there are too many objects."""
         return self._reachable.whole
 
     @property
     def lacks_scale(self) -> bool:
-        """Whether a scaler has still to make the numbers that it counts with."""
+        """Whether a GradScaler has not created its scale yet."""
         return any(s.is_enabled() and s._scale is None for s in self._scalers)
 
     @property
-    def strange(self) -> list[str]:
-        """Tensors whose memory cannot be watched, in words."""
+    def unwatchable_tensors(self) -> list[str]:
+        """A message for each tensor whose memory cannot be watched."""
         return [
             f"{label} is a {type(tensor).__name__} of layout {tensor.layout}"
-            for label, tensor in self._reachable.strange
+            for label, tensor in self._reachable.unwatchable_tensors
         ]
 
     @property
     def parameters(self) -> list[tuple[str, Tensor]]:
-        """Leaves that may get a gradient, each once."""
+        """The leaf tensors that may get a gradient."""
         return [
             (label, tensor)
             for label, tensor in self._reachable.tensors.values()
@@ -115,18 +115,18 @@ class StateSnapshot:
     # -- watching ------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """From here on, changes are those since this moment."""
-        self._values = self._values_of()  # held, so that their addresses stay theirs
+        """Takes the snapshot: changes are relative to this moment."""
+        self._values = self._values_of()  # kept alive, so that their ids stay unique
         self._identities = _identities(self._values)
         self._then = {place: (label, value) for place, label, value in self._places()}
         self._sizes = self._sizes_of()
         self._states = [each.state for each in self.optimizers]
-        self._books = [book for state in self._states for book in state.values()]
-        self._entries = list(_every(self._books))
+        self._state_dicts = [each for state in self._states for each in state.values()]
+        self._entries = list(_values_in(self._state_dicts))
         self._watched = [tensor for _, tensor in self._reachable.tensors.values()]
         self._watched += [each for each in self._entries if isinstance(each, Tensor)]
-        # Storages stay while they are watched: no other tensor gets their address.
-        self._kept = [tensor.detach() for tensor in self._watched]
+        # Kept alive, so that no other tensor gets their address.
+        self._aliases = [tensor.detach() for tensor in self._watched]
         self._addresses = list(map(Tensor.data_ptr, self._watched))
         self._layouts = self._layouts_now()
         self._learning = list(map(_requires_grad, self._watched))
@@ -136,7 +136,7 @@ class StateSnapshot:
         self._registered = self._registrations()
 
     def unchanged(self) -> bool:
-        """Whether everything is the very same as when it was refreshed."""
+        """Whether every object is identical to the snapshot."""
         try:
             return (
                 RemovableHandle.next_id == self._hooked
@@ -150,37 +150,37 @@ class StateSnapshot:
                 and self._is_still_cached()
                 and self._registrations() == self._registered
             )
-        except Exception:  # something is not there any more, or is being changed
+        except Exception:  # something was deleted, or another thread changes it
             return False
 
     def _layouts_now(self) -> tuple[list[Any], list[Any]]:
         return list(map(_shape, self._watched)), list(map(Tensor.stride, self._watched))
 
     def _states_are_there(self) -> bool:
-        """Whether the optimizers work on the state that they worked on."""
+        """Whether the optimizers still use the same state tensors."""
         now = [each.state for each in self.optimizers]
         return (
             all(map(operator.is_, now, self._states))
-            and sum(map(len, now)) == len(self._books)
-            and sum(map(len, self._books)) == len(self._entries)
-            and all(map(operator.is_, _every(self._books), self._entries))
+            and sum(map(len, now)) == len(self._state_dicts)
+            and sum(map(len, self._state_dicts)) == len(self._entries)
+            and all(map(operator.is_, _values_in(self._state_dicts), self._entries))
         )
 
     def _is_still_cached(self) -> bool:
-        """Whether `lru_cache`s have what they had; what was added is no matter."""
+        """Whether each `lru_cache` still has its old entries; it may have new ones."""
         return all(
             len(now) >= len(then) and all(map(operator.is_, then, now.values()))
             for now, then in zip(self._caches, self._cached, strict=True)
         )
 
     def _registrations(self) -> object:
-        """What `isinstance` answers for an abstract class may have changed with it."""
+        """A token that changes when `isinstance` may change for an abstract class."""
         return abc.get_cache_token() if self._asks_abstract_classes else None
 
     def changes(self) -> list[str]:
-        """What is not equal any more, in words; equal things are taken as they are."""
-        told = [
-            f"{label} was {_shown(then)} and is {_shown(now)}"
+        """A message for each change; an equal object is no change."""
+        messages = [
+            f"{label} was {_shown(then)} and is now {_shown(now)}"
             for place, label, then, now in self._differing()
             if not self.ran.is_forgotten(place[1], _name_in(place[0], place[2]))
         ]
@@ -195,23 +195,23 @@ class StateSnapshot:
         )
         for label, tensor, address, shape, strides, learning in pairs:
             if tensor.data_ptr() != address:
-                told.append(f"{label} lies elsewhere in memory")
+                messages.append(f"{label} has another address")
             elif (tensor.shape, tensor.stride()) != (shape, strides):
-                told.append(f"{label} has another shape or other strides")
+                messages.append(f"the shape or the strides of {label} changed")
             elif tensor.requires_grad != learning:
-                told.append(f"{label}.requires_grad is {tensor.requires_grad}")
+                messages.append(f"{label}.requires_grad is now {tensor.requires_grad}")
         for (label, array), then in zip(
             self._reachable.arrays, self._data, strict=True
         ):
             if data_of(array) != then:
-                told.append(f"{label} holds other numbers")
+                messages.append(f"the content of {label} changed")
         if not self._states_are_there():
-            told.append("the state of an optimizer was replaced")
+            messages.append("the state of an optimizer was replaced")
         if not self._is_still_cached():
-            told.append("a function's lru_cache was cleared")
+            messages.append("a function's lru_cache was cleared")
         if self._registrations() != self._registered:
-            told.append("a class was registered with an abstract class")
-        return told + list(self._new_hooks())
+            messages.append("a class was registered with an abstract base class")
+        return messages + list(self._new_hooks())
 
     def _new_hooks(self) -> Iterator[str]:
         watched = {id(each) for _, each in self._reachable.dicts}
@@ -227,7 +227,10 @@ class StateSnapshot:
                     yield f"a hook was added to {label}"
 
     def forget_foreign_changes(self) -> bool:
-        """What changes by itself in torch and the standard library is their own."""
+        """Stops watching state of torch and the standard library that changed.
+
+        Returns whether there was any.
+        """
         foreign = self._reachable.foreign
         changed = [place for place, *_ in self._differing() if place[1] in foreign]
         for kind, owner, name in changed:
@@ -235,7 +238,7 @@ class StateSnapshot:
         return bool(changed)
 
     def moved(self) -> bool:
-        """Whether a tensor lies elsewhere in memory, or was replaced by another."""
+        """Whether a tensor has another address, or was replaced by another tensor."""
         if list(map(Tensor.data_ptr, self._watched)) != self._addresses:
             return True
         return not self._states_are_there() or any(
@@ -243,7 +246,7 @@ class StateSnapshot:
         )
 
     def _differing(self) -> Iterator[tuple[Place, str, Any, Any]]:
-        """What is another object now, and not an equal one: place, label, then, now."""
+        """Yields place, label, old and new value for each value that differs."""
         before = self._then
         after = {place: (label, value) for place, label, value in self._places()}
         for place in {**before, **after}:
@@ -254,8 +257,8 @@ class StateSnapshot:
 
     # -- one by one ----------------------------------------------------------------
 
-    def _places(self) -> Iterator[Found]:
-        """Everything that is watched by identity."""
+    def _places(self) -> Iterator[PlacedValue]:
+        """Yields every value that is watched by identity."""
         yield from self._places_in_containers()
         yield from self._places_by_name()
         reachable = self._reachable
@@ -264,7 +267,11 @@ class StateSnapshot:
         for label, variable in reachable.contexts:
             yield ("context", id(variable), ""), label, variable.get(GONE)
         for label, reference in reachable.references:
-            yield ("weak", id(reference), ""), f"{label} is gone", _is_dead(reference)
+            yield (
+                ("weak", id(reference), ""),
+                f"the death of {label}",
+                _is_dead(reference),
+            )
         for label, local in reachable.locals:
             for name, value in vars(local).items():
                 yield ("local", id(local), name), f"{label}.{name}", value
@@ -273,40 +280,44 @@ class StateSnapshot:
                 place = "function", id(function), name
                 yield place, f"{label}.{name}", getattr(function, name)
 
-    def _places_in_containers(self) -> Iterator[Found]:
+    def _places_in_containers(self) -> Iterator[PlacedValue]:
         reachable = self._reachable
         for label, each in reachable.dicts:
             for number, (key, value) in enumerate(dict.items(each)):
                 name = key if type(key) is str else number
                 yield ("dict", id(each), name), f"{label}.{name}", value
         for label, each in reachable.lists:
-            for number, value in enumerate(_plainly(each)):
+            for number, value in enumerate(_items_of(each)):
                 yield ("list", id(each), number), f"{label}[{number}]", value
         for label, each in reachable.keyed:
-            for number, key in enumerate(_plainly(each)):
+            for number, key in enumerate(_items_of(each)):
                 yield ("keys", id(each), number), f"a key of {label}", key
 
-    def _places_by_name(self) -> Iterator[Found]:
+    def _places_by_name(self) -> Iterator[PlacedValue]:
         reachable = self._reachable
         for label, scope, name in reachable.named:
             yield ("named", id(scope), name), label, scope.get(name, GONE)
         for label, value in reachable.objects:
             yield ("type", id(value), ""), f"the type of {label}", type(value)
-            held = dict_of(value)
-            yield ("attributes", id(value), ""), f"{label}.__dict__", held
-            if held is not None:
-                for name in reachable.names_of(value, held):
-                    yield ("attribute", id(value), name), f"{label}.{name}", held[name]
-        for label, kind, held in reachable.classes:
+            namespace = dict_of(value)
+            yield ("attributes", id(value), ""), f"{label}.__dict__", namespace
+            if namespace is not None:
+                for name in reachable.names_of(value, namespace):
+                    yield (
+                        ("attribute", id(value), name),
+                        f"{label}.{name}",
+                        namespace[name],
+                    )
+        for label, kind, namespace in reachable.classes:
             yield ("mro", id(kind), ""), f"{label}.__mro__", mro_of(kind)
-            for name in reachable.relevant(kind, held):
-                yield ("class", id(kind), name), f"{label}.{name}", held[name]
+            for name in reachable.relevant(kind, namespace):
+                yield ("class", id(kind), name), f"{label}.{name}", namespace[name]
         for label, member, owner in reachable.slots:
             yield ("slot", id(owner), label), label, in_slot(member, owner)
 
 
 def _name_in(kind: str, name: Any) -> Any:
-    """The name of a place; None of a container's parts, which are one place."""
+    """The name of a place; None for a container, whose parts are one place."""
     return name if kind in ("named", "class") else None
 
 
@@ -322,24 +333,24 @@ _of_functions = [
 
 
 def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
-    """All values that are watched by identity, as they are when it is called.
+    """Returns a function that collects all current values to watch by identity.
 
-    What is empty and stays empty, which sizes tell, has none.
+    Empty containers have no values; `_sizes_of` detects when they are filled.
     """
     objects = [each for _, each in reachable.objects]
     holders = [each for each in objects if dict_of(each) is not None]
-    plain = [each for each in holders if _looks_up_plainly(type(each))]
-    others = [each for each in holders if not _looks_up_plainly(type(each))]
-    held = [dict_of(each) for each in holders] + [
+    plain = [each for each in holders if _has_plain_lookup(type(each))]
+    others = [each for each in holders if not _has_plain_lookup(type(each))]
+    namespaces = [dict_of(each) for each in holders] + [
         each for _, _, each in reachable.classes
     ]
     dicts = [each for _, each in reachable.dicts if dict.__len__(each)]
     walks = _walks(
-        each for _, each in [*reachable.lists, *reachable.keyed] if _plainly(each)
+        each for _, each in [*reachable.lists, *reachable.keyed] if _items_of(each)
     )
     scopes = [scope for _, scope, _ in reachable.named]
     names = [name for _, _, name in reachable.named]
-    class_dicts = [held for _, _, held, _ in reachable.of_classes]
+    class_dicts = [each for _, _, each, _ in reachable.of_classes]
     class_names = [name for _, _, _, name in reachable.of_classes]
     classes = [kind for _, kind, _ in reachable.classes]
     functions = [each for _, each in reachable.functions]
@@ -358,7 +369,7 @@ def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
             *map(type, objects),
             *map(_attributes, plain),
             *map(object.__getattribute__, others, itertools.repeat("__dict__")),
-            *flat(held),
+            *flat(namespaces),
             *flat(map(dict.values, dicts)),
             *flat(flat(map(walk, containers)) for walk, containers in walks),
             *map(dict.get, scopes, names, gone),
@@ -370,40 +381,43 @@ def _values_of(reachable: ReachableState) -> Callable[[], list[Any]]:
             *map(in_slot, members, owners),
             *map(ContextVar.get, variables, gone),
             *map(_is_dead, references),
-            *flat(map(_items, local)),
+            *flat(map(_local_items, local)),
         ]
 
     return values
 
 
-def _looks_up_plainly(kind: type) -> bool:
-    """Whether no code of a class runs when an attribute is looked up."""
+def _has_plain_lookup(kind: type) -> bool:
+    """Whether an attribute lookup runs no code of the class."""
     looks_up: Any = kind.__getattribute__
     return looks_up is object.__getattribute__
 
 
 def _identities(values: list[Any]) -> bytes:
-    """The addresses of a list's parts, as they lie in its memory in CPython.
+    """The addresses of a list's items, read from the memory of the list in CPython.
 
-    So thousands of objects are compared at once, and without asking any of them.
+    This compares thousands of objects at once, without running their code.
     """
-    parts = ctypes.c_void_p.from_address(id(values) + _PARTS_OF_A_LIST).value
-    return ctypes.string_at(parts or 0, _POINTER * len(values))
+    items = ctypes.c_void_p.from_address(id(values) + _LIST_ITEMS).value
+    return ctypes.string_at(items or 0, _POINTER * len(values))
 
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
-_PARTS_OF_A_LIST = list.__basicsize__ - 2 * _POINTER  # then the room it has
+# `ob_item` is the last but one field of a list object, before `allocated`.
+_LIST_ITEMS = list.__basicsize__ - 2 * _POINTER
 
 
 def _sizes_of(reachable: ReachableState) -> Callable[[], list[int]]:
-    """The sizes of all containers, and of the attributes of objects and classes."""
+    """Returns a function that collects the sizes of all containers and namespaces."""
     every = [each for _, each in [*reachable.dicts, *reachable.lists, *reachable.keyed]]
     every += [
-        held for _, each in reachable.objects if (held := dict_of(each)) is not None
+        namespace
+        for _, each in reachable.objects
+        if (namespace := dict_of(each)) is not None
     ]
     containers = {id(each): each for each in every}
     plain = [each for each in containers.values() if type(each) in _WALKS]
-    plain += [held for _, _, held in reachable.classes]
+    plain += [namespace for _, _, namespace in reachable.classes]
     others = _walks(each for each in containers.values() if type(each) not in _WALKS)
     sized = [(len, plain), *((_LENGTHS[walk], each) for walk, each in others)]
     return lambda: [size for length, each in sized for size in map(length, each)]
@@ -420,7 +434,7 @@ _LENGTHS = {walk: kind.__len__ for kind, walk in _WALKS.items()}
 
 
 def _walks(containers: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
-    """The containers by how their parts are found without code of their classes."""
+    """Groups containers by the iterator that runs no code of their classes."""
     groups: dict[Any, list[Any]] = {}
     for each in containers:
         kind = next(kind for kind in _WALKS if isinstance_of(each, (kind,)))
@@ -428,16 +442,16 @@ def _walks(containers: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
     return list(groups.items())
 
 
-def _plainly(container: Any) -> list[Any]:
+def _items_of(container: Any) -> list[Any]:
     ((walk, _),) = _walks([container])
     return list(walk(container))
 
 
-def _every(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
+def _values_in(dicts: Iterable[dict[Any, Any]]) -> Iterator[Any]:
     return itertools.chain.from_iterable(map(dict.values, dicts))
 
 
-def _items(local: Any) -> Iterator[Any]:
+def _local_items(local: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(sorted(vars(local).items()))
 
 
@@ -446,11 +460,11 @@ def _is_dead(reference: weakref.ref[Any]) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Numbers and words may be equal without being the same object; NaN is NaN."""
+    """Whether two constants are equal; NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if type(one) in (float, complex):
-        return repr(one) == repr(other)  # 0.0 is not -0.0
+        return repr(one) == repr(other)  # 0.0 differs from -0.0
     if type(one) in PLAIN:
         return bool(one == other)
     if type(one) is tuple:
@@ -462,7 +476,7 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _shown(value: Any) -> str:
     if value is GONE:
-        return "not there"
+        return "missing"
     if type(value) in PLAIN:
         return repr(value)
     return f"a {type(value).__name__}"

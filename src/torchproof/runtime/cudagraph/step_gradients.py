@@ -1,8 +1,8 @@
-"""Gradients around a recorded step: where they are before it, and where after.
+"""Keeps `.grad` consistent around the replays of a recorded step.
 
 `.grad` is not an output: autograd sets it, optimizers read it, users set it to None. A
-recorded backward writes to the memory it had, so before a replay that memory gets what
-`.grad` holds, and afterwards `.grad` is that memory again.
+recorded backward always writes to the same memory. So before a replay, the content of
+`.grad` is copied to that memory, and afterwards `.grad` refers to it.
 """
 
 from __future__ import annotations
@@ -19,48 +19,53 @@ _grad = operator.attrgetter("grad")
 
 
 class Gradients:
-    """Those of all parameters that the step can see, in one recording."""
+    """The gradients of all parameters that the step can reach, in one recording."""
 
     def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
-        self._every = list(parameters)
-        self._before: list[Tensor | None] = [p.grad for _, p in self._every]
+        self._all = list(parameters)
+        self._before: list[Tensor | None] = [p.grad for _, p in self._all]
         self._used: list[tuple[str, Tensor]] = []
         self._start: list[Tensor | None] = []
         self._end: list[Tensor | None] = []
-        self._taken_up: list[int] = []  # places of those that the recording adds to
+        # indices of gradients that the recording accumulates into
+        self._accumulated: list[int] = []
         self._planted: list[Tensor | None] = []
-        self._read: list[tuple[Tensor, Tensor]] = []  # gradients that stay as they are
+        # gradients that the step only reads
+        self._read: list[tuple[Tensor, Tensor]] = []
         self._adds = self._drops_all = False
 
     def begin(self) -> None:
-        """Before a run that is undone or recorded: `.grad` as it was found."""
-        for (_, parameter), before in zip(self._every, self._before, strict=True):
+        """Restores the original `.grad` before a run."""
+        for (_, parameter), before in zip(self._all, self._before, strict=True):
             if parameter.grad is not before:
                 parameter.grad = before
 
     undo = begin
 
     def plant(self) -> None:
-        """Before the eager run: zeros where there is no gradient.
+        """Sets missing gradients to zeros before the eager run.
 
-        So a step that adds to what it finds can be told from one that drops it first.
+        This distinguishes a step that accumulates from one that drops gradients first.
         """
         self.begin()
         self._planted = [
             torch.zeros_like(parameter)
             if before is None and parameter.requires_grad
             else before
-            for (_, parameter), before in zip(self._every, self._before, strict=True)
+            for (_, parameter), before in zip(self._all, self._before, strict=True)
         ]
-        for (_, parameter), planted in zip(self._every, self._planted, strict=True):
+        for (_, parameter), planted in zip(self._all, self._planted, strict=True):
             if parameter.grad is not planted:
                 parameter.grad = planted
 
     def learn(
         self, wrote: Callable[[Tensor], bool], read: Callable[[Tensor], bool]
     ) -> list[Tensor]:
-        """After that run: which parameters it concerns. Returns what was planted."""
-        pairs = list(zip(self._every, self._planted, strict=True))
+        """Finds the parameters whose gradient the eager run changed.
+
+        Returns the zeros from `plant`, which need not be restored.
+        """
+        pairs = list(zip(self._all, self._planted, strict=True))
         dropped = [each for each, planted in pairs if each[1].grad is not planted]
         added = [
             each
@@ -71,7 +76,7 @@ class Gradients:
         used = {id(parameter) for _, parameter in self._used}
         self._read = [
             (parameter, before)
-            for (_, parameter), before in zip(self._every, self._before, strict=True)
+            for (_, parameter), before in zip(self._all, self._before, strict=True)
             if before is not None and id(parameter) not in used and read(before)
         ]
         self._parameters = [parameter for _, parameter in self._used]
@@ -84,7 +89,7 @@ class Gradients:
         self._planted = []
         return new
 
-    def found(self) -> dict[str, Tensor]:
+    def current(self) -> dict[str, Tensor]:
         return {
             f"gradient of {label}": parameter.grad
             for label, parameter in self._used
@@ -92,12 +97,12 @@ class Gradients:
         }
 
     def recorded(self) -> None:
-        """After the recording: it begins with these gradients and ends with those."""
-        before = {id(p): b for (_, p), b in zip(self._every, self._before, strict=True)}
+        """Stores the gradients at the start and at the end of the recording."""
+        before = {id(p): b for (_, p), b in zip(self._all, self._before, strict=True)}
         self._start = [before[id(parameter)] for parameter in self._parameters]
         self._end = [parameter.grad for parameter in self._parameters]
         self._adds = any(start is not None for start in self._start)
-        self._taken_up = [
+        self._accumulated = [
             place
             for place, (start, end) in enumerate(
                 zip(self._start, self._end, strict=True)
@@ -106,10 +111,10 @@ class Gradients:
         ]
 
     def fits(self) -> bool:
-        """Whether this recording does with the gradients at hand what the step would.
+        """Whether a replay treats the current gradients as the step would.
 
-        One that begins without a gradient cannot add to it; and gradients that the
-        step only reads have to be those that it has read.
+        A recording that started without gradients cannot accumulate into them.
+        Gradients that the step only reads must be the same tensors as in the recording.
         """
         if any(parameter.grad is not before for parameter, before in self._read):
             return False
@@ -122,26 +127,26 @@ class Gradients:
         return not all(absent) and not any(map(operator.gt, begun, absent))
 
     def arrange(self) -> None:
-        """Before a replay: the memory it adds to holds what `.grad` holds."""
-        if not self._taken_up:
+        """Copies `.grad` to the memory that the replay accumulates into."""
+        if not self._accumulated:
             return
         absent = []
-        for place in self._taken_up:
+        for place in self._accumulated:
             parameter, memory = self._parameters[place], self._start[place]
             assert memory is not None
-            held = parameter.grad
-            if held is memory:
+            gradient = parameter.grad
+            if gradient is memory:
                 continue
-            if held is None:
+            if gradient is None:
                 absent.append(memory)
             else:
-                memory.copy_(held)
+                memory.copy_(gradient)
             parameter.grad = memory
         if absent:
             step_capture.zero_all(absent)
 
     def attach(self) -> None:
-        """After a replay: `.grad` is where the recorded backward wrote."""
+        """Sets `.grad` to the memory that the replay wrote."""
         for parameter, end in zip(self._parameters, self._end, strict=True):
             if parameter.grad is not end:
                 parameter.grad = end

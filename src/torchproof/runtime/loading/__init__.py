@@ -1,8 +1,8 @@
-"""A deploy pack put to use: `model = torchproof.load("pack", model)`.
+"""Loads a deploy pack: `model = torchproof.load("pack", model)`.
 
-The manifest is read first. What does not fit this place or this model, or is not to be
-trusted, is refused with one line in the log, and the model is compiled as usual: a
-service starts cold then, and right.
+Takes the path of a pack and a model, returns the compiled model. If the pack is
+untrusted or incompatible with this machine or model, `load` logs why and compiles the
+model as usual. Start with `open_model.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["PackRefused", "load"]
 
 
 class PackRefused(Refused):
-    """A pack that is not used, and why: raised where there is no going without it."""
+    """The pack was refused, and `strict` is set or there is no model to compile."""
 
 
 Key = str | os.PathLike[str] | bytes | None
@@ -34,26 +34,30 @@ def load(
     strict: bool = False,
     warm: bool = True,
 ) -> Any:
-    """The model, compiled from what the pack holds; `torchproof.status` tells how.
+    """Returns the model, compiled from the code in the pack.
 
-    `key` is the file of the key that signed it, or the key itself. A pack that is
-    refused leaves the model to `torchproof.compile`, unless `strict` is set: then
-    `torchproof.PackRefused` is raised, as it is without a model. With `warm`, every
-    shape of the pack is run once before this returns.
+    `key` is the key that signed the pack, as a file or as bytes. If the pack is
+    refused, the model is compiled with `torchproof.compile`; with `strict`, or without
+    a model, `torchproof.PackRefused` is raised instead. With `warm`, every call of the
+    pack runs once before this returns. `torchproof.status` reports what came from the
+    pack.
     """
     if os.environ.get("TORCHPROOF_DISABLE") == "1" and model is not None:
         return model
     if not isinstance(pack, str | os.PathLike):
-        raise UserError(f"load: give the path of a pack, not a {type(pack).__name__}")
+        raise UserError(f"load: pack must be a path, not a {type(pack).__name__}")
     for name, value in {"strict": strict, "warm": warm}.items():
         if not isinstance(value, bool):
-            raise UserError(f"{name}={value!r}: give True or False")
+            raise UserError(f"{name}={value!r}: must be True or False")
     if model is not None and not callable(model):
-        raise UserError(f"load: {type(model).__name__} is no model")
+        raise UserError(
+            f"load: {type(model).__name__} is not callable, so it is not a model"
+        )
     secret = _secret(key)
     if not os.path.lexists(pack):
         raise UserError(
-            f"no pack {os.fspath(pack)}: torchproof pack TARGET --for deploy makes one"
+            f"no pack {os.fspath(pack)}: build one with torchproof pack TARGET --for"
+            " deploy"
         )
     try:
         with open_pack(pack) as contents:
@@ -73,5 +77,5 @@ def _secret(key: Key) -> bytes | None:
     if isinstance(key, bytes):
         return usable_key(key)
     if key is not None and not isinstance(key, str | os.PathLike):
-        raise UserError(f"key: give a file or bytes, not a {type(key).__name__}")
+        raise UserError(f"key: must be a file or bytes, not a {type(key).__name__}")
     return read_key(key)

@@ -1,4 +1,4 @@
-"""An AOTInductor package: compiled code and weights, run without Dynamo."""
+"""Loads an AOTInductor package: compiled code and weights that run without Dynamo."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ AOTI_FILE = "model.pt2"
 
 
 def load_package(contents: Contents) -> DeployedModel:
-    """The package as a callable; the caller has seen to it that the pack is trusted.
+    """Returns the package as a callable; the caller has checked that it is trusted.
 
-    Its code runs on the current CUDA device, whichever it was built on.
+    The code runs on the current CUDA device, whichever device it was built on.
     """
     from torchproof.torch_private import export
 
     details = contents.manifest.details
     device = torch.cuda.current_device() if details["device"] == "cuda" else -1
-    folder = Path(tempfile.mkdtemp(prefix="torchproof-"))  # of this user alone
+    folder = Path(tempfile.mkdtemp(prefix="torchproof-"))  # mode 0700
     try:
         contents.copy(AOTI_FILE, folder / AOTI_FILE)
         run = export.load_package(folder / AOTI_FILE, device)

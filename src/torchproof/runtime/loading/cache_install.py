@@ -1,7 +1,7 @@
-"""A pack's cache files put where torch looks for them in this process.
+"""Copies a pack's cache files into torch's cache folder, and back at build time.
 
-Files are handed over as the bytes that were checked. Each appears whole, under its own
-name: several processes may install the same pack at once.
+Takes the open pack; writes the verified bytes. Each file is renamed into place
+atomically, because several processes may install the same pack at once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torchproof.runtime.pack_format.refusal import Refused
 from torchproof.torch_private import cache_lookups
 
 FOLDER = "caches"
-# Triton's lists of files name them by their whole path: this stands for the folder.
+# Triton's group files contain absolute paths; this placeholder replaces the folder.
 HERE = b"@torchproof-cache@"
 _LEFT_OUT = ("locks", "tmp")
 
 
 def collect(cache: Path, stage: Path) -> int:
-    """Copies what torch has cached into a pack that is being made; how many files."""
+    """Copies torch's cache files into the new pack; returns their number."""
     count = 0
     for path in sorted(cache.rglob("*")):
         name = path.relative_to(cache)
@@ -32,22 +32,22 @@ def collect(cache: Path, stage: Path) -> int:
         raw = path.read_bytes()
         if _lists_files(name):
             raw = raw.replace(os.fsencode(cache), HERE)
-        there = stage / FOLDER / name
-        there.parent.mkdir(parents=True, exist_ok=True)
-        there.write_bytes(raw)
+        target = stage / FOLDER / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(raw)
         count += 1
     return count
 
 
 def install(contents: Contents) -> Path:
-    """Puts the files into torch's cache folder, which has to be this user's alone."""
+    """Writes the files to torch's cache folder, which only this user may write to."""
     folder = Path(cache_lookups.current_cache_folder())
     try:
-        _assert_own(folder)
+        _assert_private(folder)
         for name in contents.names():
             if name.startswith(f"{FOLDER}/"):
-                where = _place(Path(name).relative_to(FOLDER), folder)
-                _put(contents.read(name), *where)
+                target = _target(Path(name).relative_to(FOLDER), folder)
+                _write(contents.read(name), target, folder)
     except OSError as error:
         raise Refused(
             f"torch's cache folder {folder} cannot be used: {error.strerror};"
@@ -56,7 +56,7 @@ def install(contents: Contents) -> Path:
     return folder
 
 
-def _assert_own(folder: Path) -> None:
+def _assert_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
     if status.st_uid not in (os.geteuid(), 0):
@@ -66,27 +66,27 @@ def _assert_own(folder: Path) -> None:
         )
     if permissions.others_write(folder):
         raise Refused(
-            f"others can write in torch's cache folder {folder}: chmod go-w {folder},"
-            " or set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
+            f"other users can write to torch's cache folder {folder}: chmod go-w"
+            f" {folder}, or set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
         )
 
 
-def _place(name: Path, folder: Path) -> tuple[Path, Path]:
-    """Where a file goes, and which folder it names in its lists."""
+def _target(name: Path, folder: Path) -> Path:
+    """The path to install a file at; TRITON_CACHE_DIR moves Triton's files."""
     triton = os.environ.get("TRITON_CACHE_DIR")
     if triton and name.parts[0] == "triton" and len(name.parts) > 2:
-        return Path(triton, *name.parts[2:]), folder
-    return folder / name, folder
+        return Path(triton, *name.parts[2:])
+    return folder / name
 
 
-def _put(raw: bytes, path: Path, folder: Path) -> None:
+def _write(raw: bytes, path: Path, folder: Path) -> None:
     if _lists_files(path):
-        own = os.fsencode(path.parent.parent)
-        # triton/DEVICE/KEY/FILE: the folder above KEY is where the files lie.
+        # The path is triton/DEVICE/KEY/FILE, or starts with TRITON_CACHE_DIR.
+        device_folder = os.fsencode(path.parent.parent)
         for device in _devices(raw):
-            raw = raw.replace(HERE + b"/triton/" + device, own)
+            raw = raw.replace(HERE + b"/triton/" + device, device_folder)
         raw = raw.replace(HERE, os.fsencode(folder))
-    with contextlib.suppress(OSError):  # not there, or not to be read: it is written
+    with contextlib.suppress(OSError):  # missing or unreadable: write it
         if path.stat().st_size == len(raw) and path.read_bytes() == raw:
             return
     path.parent.mkdir(parents=True, exist_ok=True)

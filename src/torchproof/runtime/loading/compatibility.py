@@ -1,8 +1,9 @@
-"""Where compiled code was made, and whether it may run here.
+"""Decides whether compiled code from another machine may run on this one.
 
-Machine code is made for one processor, cubins for one kind of GPU, and both call into
-one torch. What differs and could run wrongly is a refusal; what changes only how fast
-it is, is told.
+Takes the facts of the machine that built a pack and of this machine, returns the
+differences. Machine code needs a matching CPU, cubins need a matching GPU, and both
+need the same torch: such a difference refuses the pack. A difference that only affects
+speed is reported.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from torchproof.torch_private import triton_version
 Facts = dict[str, Any]
 _CPUINFO = Path("/proc/cpuinfo")
 _DRIVER = Path("/proc/driver/nvidia/version")
-_MACHINE_CODE = {
+_CPU_FACTS = {
     "torch": "torch",
     "commit": "torch of commit",
     "python": "Python",
     "machine": "machine",
     "isa": "CPU capability",
 }
-_OF_GPUS = {
+_GPU_FACTS = {
     "cuda": "CUDA",
     "triton": "Triton",
     "gpu": "GPU",
     "capability": "compute capability",
 }
-_TOLD = {"cpu": "CPU", "threads": "threads", "hip": "HIP"}
+_SPEED_FACTS = {"cpu": "CPU", "threads": "threads", "hip": "HIP"}
 
 
 def environment_facts(device: str) -> Facts:
-    """Of this process; those of a GPU only where the model is on one."""
-    found: Facts = {
+    """The facts of this process; those of the GPU only if `device` is "cuda"."""
+    facts: Facts = {
         "torch": str(torch.__version__),
         "commit": torch.version.git_version,
         "python": ".".join(platform.python_version_tuple()[:2]),
@@ -52,18 +53,18 @@ def environment_facts(device: str) -> Facts:
     }
     if device == "cuda" and torch.cuda.is_available():
         major, minor = torch.cuda.get_device_capability()
-        found |= {
+        facts |= {
             "cuda": torch.version.cuda,
             "triton": triton_version(),
             "gpu": torch.cuda.get_device_name(),
             "capability": f"{major}.{minor}",
             "driver": driver(),
         }
-    return found
+    return facts
 
 
 def device_of(model: Any) -> str | None:
-    """Where a model is; None for a function, or a module without tensors."""
+    """The device type of a model; None for a function or a module without tensors."""
     for tensors in ("parameters", "buffers"):
         for tensor in getattr(model, tensors, tuple)():
             return str(tensor.device.type)
@@ -71,47 +72,53 @@ def device_of(model: Any) -> str | None:
 
 
 def refusals(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    """What is another here, so that code made there is not to be run."""
+    """Yields each difference that forbids running the code here."""
     if then.get("device") != here.get("device"):
-        yield f"it was made on {then.get('device')}, the model is on {here['device']}"
+        yield (
+            f"it was built for {then.get('device')}, but the model is on"
+            f" {here['device']}"
+        )
         return
-    named = _MACHINE_CODE | (_OF_GPUS if then.get("device") == "cuda" else {})
+    named = _CPU_FACTS | (_GPU_FACTS if then.get("device") == "cuda" else {})
     for name, word in named.items():
         if name in then and then[name] != here.get(name):
             if name == "commit" and then.get("torch") != here.get("torch"):
-                continue  # said already
-            yield f"{word} {then[name]} when it was made, {_shown(here.get(name))} here"
-    lacking = set(then.get("features", ())) - set(here.get("features", ()))
-    if lacking:
-        names = ", ".join(sorted(lacking)[:4])
-        yield f"its code is for a CPU with {names}, which this one has not"
+                continue  # the versions differ, too
+            yield _difference(word, then[name], here.get(name))
+    missing = set(then.get("features", ())) - set(here.get("features", ()))
+    if missing:
+        names = ", ".join(sorted(missing)[:4])
+        yield f"its code needs a CPU with {names}, which this CPU lacks"
     old, new = _numbers(then.get("driver")), _numbers(here.get("driver"))
     if old and new and new < old:
-        yield f"driver {then['driver']} when it was made, older here: {here['driver']}"
+        yield (
+            f"the driver here is {here['driver']}, older than the build's"
+            f" {then['driver']}"
+        )
 
 
 def speed_differences(
     then: Mapping[str, Any], here: Mapping[str, Any]
 ) -> Iterator[str]:
-    """What is another here and changes only how fast the code is."""
-    for name, word in _TOLD.items():
+    """Yields each difference that affects only the speed of the code."""
+    for name, word in _SPEED_FACTS.items():
         if then.get(name) is not None and then[name] != here.get(name):
-            yield f"{word} {then[name]} when it was made, {_shown(here.get(name))} here"
+            yield _difference(word, then[name], here.get(name))
 
 
 def driver() -> str | None:
-    """Of the NVIDIA kernel module that is loaded."""
+    """The version of the loaded NVIDIA kernel module."""
     with contextlib.suppress(OSError):
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _DRIVER.read_text())
-        return found[1] if found else None
+        match = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _DRIVER.read_text())
+        return match[1] if match else None
     return None
 
 
 def _cpuinfo(name: str) -> str | None:
     with contextlib.suppress(OSError):
         pattern = rf"^{name}\s*: (.*)$"
-        found = re.search(pattern, _CPUINFO.read_text(), re.MULTILINE)
-        return found[1].strip() if found else None
+        match = re.search(pattern, _CPUINFO.read_text(), re.MULTILINE)
+        return match[1].strip() if match else None
     return None
 
 
@@ -119,5 +126,5 @@ def _numbers(version: Any) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", str(version or ""))]
 
 
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+def _difference(word: str, then: Any, here: Any) -> str:
+    return f"{word} {then} at build, {'none' if here is None else here} here"

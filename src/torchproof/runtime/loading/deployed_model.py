@@ -1,4 +1,4 @@
-"""A package that answers calls as the model did, without the model's Python code."""
+"""A packaged model that runs without the model's Python code."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
 class DeployedModel:
-    """Called as the model is; for inference only.
+    """Takes the same calls as the model, for inference only.
 
-    A call of another form, type, device or size than the package was made for raises
-    `ValueError` with what differs.
+    A call whose structure, dtypes, devices or sizes the package does not support raises
+    `ValueError` with the difference.
     """
 
     def __init__(self, details: Mapping[str, Any], run: Run) -> None:
@@ -30,42 +30,47 @@ class DeployedModel:
         self._run = run
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        given = self._tensors(args, kwargs)
+        tensors = self._tensors(args, kwargs)
         try:
-            admitted = self._input_spec.admit(given)
+            admitted = self._input_spec.admit(tensors)
         except Unfit as error:
             raise ValueError(f"the pack refuses this call: {error}") from None
         with torch.no_grad():
-            answer = list(self._run(admitted))
+            outputs = list(self._run(admitted))
             for tensor, used, spec in zip(
-                given, admitted, self._input_spec.tensors, strict=True
+                tensors, admitted, self._input_spec.tensors, strict=True
             ):
                 if spec.written and used.data_ptr() != tensor.data_ptr():
                     tensor.copy_(used)
-        return pytree_json.rebuild(self._output, answer)
+        return pytree_json.rebuild(self._output, outputs)
 
     def _tensors(self, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call, which is of the form that was packed."""
-        given = pytree_json.arguments_of(self._signature, args, kwargs)
-        ours: list[torch.Tensor] = []
+        """The tensors of a call, in packed order."""
+        arguments = pytree_json.arguments_of(self._signature, args, kwargs)
+        tensors: list[torch.Tensor] = []
         packed = {"dict": list(self._arguments.items())}
         try:
-            for name in {**self._arguments, **given}:
-                if name not in given:
-                    raise Unfit(f"{name} is missing; the package was made with it")
+            for name in {**self._arguments, **arguments}:
+                if name not in arguments:
+                    raise Unfit(f"{name} is missing; the package was built with it")
                 if name not in self._arguments:
-                    raise Unfit(f"{name} is given; the package was made without it")
-            named = [(k, pytree_json.flatten(v, ours, k)) for k, v in given.items()]
-            for name, form in named:
-                told = pytree_json.difference(form, self._arguments[name], name)
-                if told is not None:
-                    raise Unfit(told)
+                    raise Unfit(
+                        f"{name} is not supported; the package was built without it"
+                    )
+            specs = [
+                (name, pytree_json.flatten(value, tensors, name))
+                for name, value in arguments.items()
+            ]
+            for name, spec in specs:
+                reason = pytree_json.difference(spec, self._arguments[name], name)
+                if reason is not None:
+                    raise Unfit(reason)
         except Unfit as error:
             raise ValueError(f"the pack refuses this call: {error}") from None
-        return list(pytree_json.in_packed_order({"dict": named}, packed, ours))
+        return list(pytree_json.in_packed_order({"dict": specs}, packed, tensors))
 
     def __repr__(self) -> str:
-        taken = ", ".join(
+        inputs = ", ".join(
             f"{t.label}: {t.dtype}{list(t.sizes)}" for t in self._input_spec.tensors
         )
-        return f"<torchproof {self.details['artifact']} package ({taken})>"
+        return f"<torchproof {self.details['artifact']} package ({inputs})>"

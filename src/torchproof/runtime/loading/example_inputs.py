@@ -1,7 +1,8 @@
-"""The calls a pack was made for, without their values: made again from a description.
+"""Describes the calls of a pack without their values, and generates similar calls.
 
-Comes in: a call, a tuple or a dict of arguments. Goes out: JSON with shapes, strides,
-types and the range of integers; and from that a call with other values of this kind.
+`describe` takes a call, a tuple or a dict of arguments, and returns JSON with shapes,
+strides, dtypes and the range of integers. `make` takes that JSON and returns a call
+with random values.
 """
 
 from __future__ import annotations
@@ -11,30 +12,30 @@ from typing import Any
 import torch
 
 from torchproof.runtime.loading import pytree_json
-from torchproof.runtime.loading.pytree_json import Unfit
+from torchproof.runtime.loading.pytree_json import PytreeSpec, Unfit
 from torchproof.torch_private import marks_of, put_marks
 
 Description = dict[str, Any]
 
 
 def describe(call: Any) -> Description:
-    """The description of a call; `why_not` says that it cannot be made again."""
+    """The description of a call; `why_not` says why the call cannot be generated."""
     tensors: list[torch.Tensor] = []
     try:
-        form = pytree_json.flatten(call, tensors, "the call")
-        _assert_plain(form)
-        return {"form": form, "tensors": [_describe_tensor(each) for each in tensors]}
+        spec = pytree_json.flatten(call, tensors, "the call")
+        _assert_plain(spec)
+        return {"form": spec, "tensors": [_describe_tensor(each) for each in tensors]}
     except (Unfit, ValueError) as error:
         return {"why_not": str(error)}
 
 
-def _assert_plain(form: dict[str, Any]) -> None:
-    """A record would come back without its class, which the model may ask for."""
-    if "fields" in form:
-        raise Unfit(f"an argument is a {form['type']}, which is not made again")
-    for part in (*form.get("list", ()), *form.get("tuple", ())):
+def _assert_plain(spec: PytreeSpec) -> None:
+    """Rejects records: a generated one would lack the class that the model may use."""
+    if "fields" in spec:
+        raise Unfit(f"an argument is a {spec['type']}, which cannot be generated")
+    for part in (*spec.get("list", ()), *spec.get("tuple", ())):
         _assert_plain(part)
-    for _, part in form.get("dict", ()):
+    for _, part in spec.get("dict", ()):
         _assert_plain(part)
 
 
@@ -42,7 +43,7 @@ def _describe_tensor(tensor: torch.Tensor) -> Description:
     kind = type(tensor)
     if kind not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         raise Unfit(f"an argument is a {kind.__name__} of layout {tensor.layout}")
-    told: Description = {
+    description: Description = {
         "shape": list(tensor.shape),
         "stride": list(tensor.stride()),
         "dtype": str(tensor.dtype).removeprefix("torch."),
@@ -52,45 +53,49 @@ def _describe_tensor(tensor: torch.Tensor) -> Description:
     }
     if tensor.numel() and not (tensor.is_floating_point() or tensor.is_complex()):
         whole = tensor.detach().to(torch.int64)
-        told |= {"low": int(whole.min()), "high": int(whole.max())}
+        description |= {"low": int(whole.min()), "high": int(whole.max())}
         flat = whole.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
-        # Offsets and positions only make sense in their order.
-        told["sorted"] = bool((flat[:, 1:] >= flat[:, :-1]).all())
-    return told
+        # Offsets and positions are valid only in sorted order.
+        description["sorted"] = bool((flat[:, 1:] >= flat[:, :-1]).all())
+    return description
 
 
 def make(description: Description, seed: int = 0) -> Any:
-    """A call of this kind, drawn from a generator of its own."""
+    """A call with random values; the global random state does not change."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [_make_tensor(each, generator) for each in description["tensors"]]
     return pytree_json.rebuild(description["form"], tensors)
 
 
-def _make_tensor(told: Description, generator: torch.Generator) -> torch.Tensor:
-    shape, stride, device = told["shape"], told["stride"], told["device"]
-    dtype = getattr(torch, told["dtype"])
-    values = _values(told, dtype, generator).to(dtype)
-    # Of an expanded dimension there is one element in memory.
-    held = [1 if step == 0 else size for size, step in zip(shape, stride, strict=True)]
-    for dimension, size in enumerate(held):
+def _make_tensor(description: Description, generator: torch.Generator) -> torch.Tensor:
+    shape, stride = description["shape"], description["stride"]
+    dtype = getattr(torch, description["dtype"])
+    values = _values(description, dtype, generator).to(dtype)
+    # An expanded dimension has one element in memory.
+    stored = [
+        1 if step == 0 else size for size, step in zip(shape, stride, strict=True)
+    ]
+    for dimension, size in enumerate(stored):
         values = values.narrow(dimension, 0, min(size, values.shape[dimension]))
-    found = torch.empty_strided(held, stride, dtype=dtype, device=device)
-    if found.numel():
-        found.copy_(values)
-    found = put_marks(found.expand(shape), told["marks"])
-    return found.requires_grad_() if told["requires_grad"] else found
+    tensor = torch.empty_strided(
+        stored, stride, dtype=dtype, device=description["device"]
+    )
+    if tensor.numel():
+        tensor.copy_(values)
+    tensor = put_marks(tensor.expand(shape), description["marks"])
+    return tensor.requires_grad_() if description["requires_grad"] else tensor
 
 
 def _values(
-    told: Description, dtype: torch.dtype, generator: torch.Generator
+    description: Description, dtype: torch.dtype, generator: torch.Generator
 ) -> torch.Tensor:
-    shape = told["shape"]
-    if "low" not in told:
+    shape = description["shape"]
+    if "low" not in description:
         kind = dtype if dtype.is_complex else torch.float32
         return torch.randn(shape, generator=generator, dtype=kind)
-    low, high = told["low"], told["high"]
-    # Both ends of the range are among them: a range may be all that they mean.
+    low, high = description["low"], description["high"]
+    # Both ends of the range occur: the model may depend on the range alone.
     drawn = torch.randint(low, high + 1, shape, generator=generator)
     if drawn.dim() and drawn.numel() > 1:
         drawn.view(-1)[0], drawn.view(-1)[-1] = low, high
-    return drawn.sort(dim=-1).values if told["sorted"] and drawn.dim() else drawn
+    return drawn.sort(dim=-1).values if description["sorted"] and drawn.dim() else drawn

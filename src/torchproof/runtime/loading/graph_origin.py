@@ -1,7 +1,7 @@
-"""Which graphs came out of a pack, and why others did not.
+"""Reports which graphs came from a pack, and why the others were compiled again.
 
-Comes in: what torch looked up while the pack was made, and while it was loaded. Goes
-out: counts, and for each graph that was not found the first fact that differs.
+Takes the cache lookups of the build and of this process, returns one line for each
+cache miss with the most telling difference in its cache key.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torchproof.process import forks
 from torchproof.torch_private import Lookup
 
 FILE = "graphs.json"
-_TEXT = 160  # as much of a fact as is kept: a number, a name, a shape
-_CALLED = {"cpp_runtime_thread_count": "the number of threads"}
+_TEXT = 160  # longest text of a fact in a pack: a number, a name, a shape
+_DISPLAY_NAMES = {"cpp_runtime_thread_count": "the number of threads"}
 
 PackedGraphs = list[dict[str, Any]]
 
 
 class LookupLog:
-    """The lookups of a while, from whatever thread."""
+    """Collects cache lookups from all threads."""
 
     def __init__(self) -> None:
         self._lock = forks.lock()
@@ -33,7 +33,7 @@ class LookupLog:
 
     @property
     def graphs(self) -> list[Lookup]:
-        """The latest lookup of each graph's code."""
+        """The latest lookup of each graph."""
         return [*{k.key: k for k in self.lookups if k.cache == "inductor"}.values()]
 
     @property
@@ -41,9 +41,9 @@ class LookupLog:
         return [each.why for each in self.lookups if each.why is not None]
 
 
-def pack_lookups(seen: Iterable[Lookup]) -> PackedGraphs:
-    """What a pack keeps of the lookups: hashes, and texts where they are short."""
-    kept = {each.key: each for each in seen if each.cache == "inductor"}
+def pack_lookups(lookups: Iterable[Lookup]) -> PackedGraphs:
+    """The lookups as JSON for the pack: digests of all facts, and short texts."""
+    graphs = {each.key: each for each in lookups if each.cache == "inductor"}
     return [
         {
             "key": each.key,
@@ -52,32 +52,32 @@ def pack_lookups(seen: Iterable[Lookup]) -> PackedGraphs:
                 for name, (digest, text) in each.facts.items()
             },
         }
-        for each in kept.values()
+        for each in graphs.values()
     ]
 
 
-def misses(seen: LookupLog, known: PackedGraphs) -> list[str]:
-    """One line for each graph that was compiled here, the reason in words."""
-    found = [f"torch does not cache it: {why}" for why in seen.bypassed]
-    for lookup in seen.graphs:
-        line = None if lookup.hit else _explained(lookup, known)
-        if line is not None and line not in found:
-            found.append(line)
-    return found
+def misses(log: LookupLog, packed: PackedGraphs) -> list[str]:
+    """One line with the reason for each graph that was compiled here."""
+    lines = [f"torch does not cache it: {why}" for why in log.bypassed]
+    for lookup in log.graphs:
+        line = None if lookup.hit else _explain(lookup, packed)
+        if line is not None and line not in lines:
+            lines.append(line)
+    return lines
 
 
-def _explained(lookup: Lookup, known: PackedGraphs) -> str:
-    if any(each["key"] == lookup.key for each in known):
-        return "it is in the pack, and torch did not take it: its guards do not hold"
-    if not known:
+def _explain(lookup: Lookup, packed: PackedGraphs) -> str:
+    if any(each["key"] == lookup.key for each in packed):
+        return "it is in the pack, but torch rejected it: its guards fail here"
+    if not packed:
         return "the pack has no graph"
-    nearest = min((_differing(lookup, e["facts"]) for e in known), key=len)
+    nearest = min((_differing(lookup, e["facts"]) for e in packed), key=len)
     if not nearest:
-        return "torch looks for it under another key, for a reason it does not tell"
+        return "torch uses another cache key for it, for an unknown reason"
     name = min(nearest, key=lambda each: (_rank(each), nearest.index(each)))
-    best = next(e for e in known if _differing(lookup, e["facts"]) == nearest)
+    best = next(e for e in packed if _differing(lookup, e["facts"]) == nearest)
     then = best["facts"].get(name)
-    return _words(name, lookup.facts.get(name), then)
+    return _describe_difference(name, lookup.facts.get(name), then)
 
 
 def _differing(lookup: Lookup, facts: Mapping[str, Any]) -> list[str]:
@@ -90,7 +90,10 @@ def _differing(lookup: Lookup, facts: Mapping[str, Any]) -> list[str]:
 
 
 def _rank(name: str) -> int:
-    """Settings explain what follows from them; the graph is what all else changes."""
+    """Orders facts by how well they explain a miss.
+
+    Settings come first; the graph comes last, because every other fact changes it.
+    """
     order = (r"fx_kwargs\[is_inference", r".*config|fx_kwargs", r"system|cpp_|torch_")
     for rank, pattern in enumerate((*order, r"example_inputs")):
         if re.match(pattern, name):
@@ -98,32 +101,34 @@ def _rank(name: str) -> int:
     return 9 if name == "gm" else 5
 
 
-def _words(name: str, here: Any, then: Any) -> str:
+def _describe_difference(name: str, here: Any, then: Any) -> str:
     text_here = here[1] if here else None
     text_then = then[1] if then else None
     if name == "fx_kwargs[is_inference]":
         if text_here == "True":
-            return "gradients are off here, and were on when it was made"
-        return "gradients are on here, and were off when it was made: torch.no_grad()"
+            return "gradients are off here, but were on at build"
+        return "gradients are on here, but were off at build: use torch.no_grad()"
     if name == "gm":
-        return "the traced graph is another one: the code, or what it depends on"
+        return "the traced graph differs: the code or its inputs changed"
     if name.startswith("example_inputs"):
         sizes = [_shape(text) for text in (text_here, text_then)]
         if None not in sizes and sizes[0] != sizes[1]:
-            return f"shape {sizes[0]} is not in the pack, which has {sizes[1]}"
-        return f"input {name.removeprefix('example_inputs')} is of another kind"
+            return (
+                f"shape {sizes[0]} is not in the pack; the nearest graph has {sizes[1]}"
+            )
+        return f"input {name.removeprefix('example_inputs')} has another type or layout"
     setting = re.sub(r"^\w*config\[(.*)\]$", r"\1", name)
     word = "config " if setting != name else ""
-    setting = _CALLED.get(setting, setting)
+    setting = _DISPLAY_NAMES.get(setting, setting)
     return f"{word}{setting} is {_short(text_here)} here, {_short(text_then)} at build"
 
 
 def _shape(text: str | None) -> str | None:
-    found = re.search(r"shape=torch\.Size\(\[(.*?)\]\)", text or "")
-    return f"({found[1]})" if found else None
+    match = re.search(r"shape=torch\.Size\(\[(.*?)\]\)", text or "")
+    return f"({match[1]})" if match else None
 
 
 def _short(text: str | None) -> str:
     if text is None:
-        return "another"
+        return "another value"
     return text if len(text) <= 60 else f"{text[:57]}..."

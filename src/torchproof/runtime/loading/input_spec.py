@@ -1,7 +1,8 @@
-"""The tensors that a package takes: sizes, types and devices, held to before each run.
+"""The input tensors of a package: sizes, dtypes and devices, checked at each call.
 
-A package's code looks at none of them: given other sizes than it was made for, it reads
-memory that is not its own or gives numbers that mean nothing.
+Takes the tensors of a call, returns them in the memory layout that the package needs,
+or raises `Unfit`. The code of a package checks nothing: with unsupported sizes it would
+read out of bounds or compute garbage.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _MOST_POWER = 64
 
 
 def _power(base: int, exponent: int) -> int:
-    """Of sizes: no number that takes more than a moment to compute."""
+    """A power with a small exponent, so that a condition is always fast to evaluate."""
     if not 0 <= exponent <= _MOST_POWER:
-        raise ValueError(f"a condition on sizes with a power of {exponent}")
+        raise ValueError(f"a condition on sizes has the exponent {exponent}")
     return int(base**exponent)
 
 
@@ -48,16 +49,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Min": min,
     "Mod": operator.mod,
 }
-# Calls of known sizes are not looked at again; of ever other sizes few are remembered.
+# Sizes that passed are not checked again; the limit bounds the memory for them.
 _REMEMBERED = 1024
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor that is taken.
+    """One input tensor.
 
-    A size is a number, or a text: a letter of its own or what it is computed from.
-    `order` are the dimensions from the widest stride to the narrowest.
+    A size is a number or a text: a variable such as `n`, or an expression over
+    variables. `order` lists the dimensions from the largest stride to the smallest.
     """
 
     label: str
@@ -77,7 +78,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Range:
-    """What a letter among the sizes may be; `only` names each size that may be."""
+    """The values that a size variable may have; `only` lists them one by one."""
 
     low: int = 0
     high: int | None = None
@@ -99,7 +100,7 @@ class Range:
 
 @dataclass(frozen=True)
 class InputSpec:
-    """All tensors that are taken, and what holds between their sizes.
+    """All input tensors, and the conditions between their sizes.
 
     `conditions` are comparisons over `sizeI_D`, dimension D of tensor I.
     """
@@ -107,18 +108,18 @@ class InputSpec:
     tensors: tuple[TensorSpec, ...]
     ranges: Mapping[str, Range] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
-    _known: set[_Key] = field(default_factory=set, compare=False, repr=False)
+    _checked: set[_Key] = field(default_factory=set, compare=False, repr=False)
 
     def __str__(self) -> str:
         """One line, such as "x float32[n, 8]; n is 2 or more"."""
         tensors = (
             f"{t.label} {t.dtype}[{', '.join(map(str, t.sizes))}]" for t in self.tensors
         )
-        letters = (f"{n} is {r}" for n, r in self.ranges.items() if n.isidentifier())
+        ranges = (f"{n} is {r}" for n, r in self.ranges.items() if n.isidentifier())
         conditions = [self._in_words(each) for each in self.conditions]
         if len(conditions) > 2:
             conditions = [f"{len(conditions)} conditions on sizes"]
-        return "; ".join([", ".join(tensors), *letters, *conditions])
+        return "; ".join([", ".join(tensors), *ranges, *conditions])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -143,12 +144,12 @@ class InputSpec:
         return cls(tuple(specs), ranges, tuple(plain["conditions"]))
 
     def admit(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors as the package needs them, copied where their strides differ."""
+        """The tensors in the layout that the package needs; copies the others."""
         key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        if key not in self._known:
+        if key not in self._checked:
             self.assert_fits(tensors)
-            if len(self._known) < _REMEMBERED:
-                self._known.add(key)
+            if len(self._checked) < _REMEMBERED:
+                self._checked.add(key)
         return [_laid_out(t, self.tensors[i]) for i, t in enumerate(tensors)]
 
     def assert_fits(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -157,15 +158,15 @@ class InputSpec:
         self.assert_sizes([tuple(t.shape) for t in tensors])
 
     def assert_sizes(self, shapes: Sequence[Sequence[int]]) -> None:
-        """Of as many dimensions as are taken; else `Unfit` says which one is off."""
-        letters: dict[str, int] = {}
+        """Raises `Unfit` for the first unsupported size; the dimensions must match."""
+        variables: dict[str, int] = {}
         for spec, shape in zip(self.tensors, shapes, strict=True):
-            for size, wanted in zip(shape, spec.sizes, strict=True):
-                if isinstance(wanted, str) and wanted.isidentifier():
-                    letters.setdefault(wanted, size)
+            for size, expected in zip(shape, spec.sizes, strict=True):
+                if isinstance(expected, str) and expected.isidentifier():
+                    variables.setdefault(expected, size)
         for spec, shape in zip(self.tensors, shapes, strict=True):
             for dimension, size in enumerate(shape):
-                self._assert_size(spec, dimension, size, letters)
+                self._assert_size(spec, dimension, size, variables)
         sizes = {
             f"size{i}_{d}": size
             for i, shape in enumerate(shapes)
@@ -173,28 +174,28 @@ class InputSpec:
         }
         for condition in self.conditions:
             if not evaluate(condition, sizes):
-                raise Unfit(f"sizes are taken only if {self._in_words(condition)}")
+                raise Unfit(f"the sizes must satisfy {self._in_words(condition)}")
 
     def _assert_size(
-        self, spec: TensorSpec, dimension: int, size: int, letters: Mapping[str, int]
+        self, spec: TensorSpec, dimension: int, size: int, variables: Mapping[str, int]
     ) -> None:
-        wanted = spec.sizes[dimension]
+        expected = spec.sizes[dimension]
         where = f"{spec.label} has size {size} in dimension {dimension}"
-        if isinstance(wanted, int):
-            if size != wanted:
-                raise Unfit(f"{where}; only {wanted} is taken")
+        if isinstance(expected, int):
+            if size != expected:
+                raise Unfit(f"{where}; it must be {expected}")
             return
-        if wanted in self.ranges and size not in self.ranges[wanted]:
-            raise Unfit(f"{where}; taken is {self.ranges[wanted]}")
-        if (same := evaluate(wanted, letters)) != size:
-            others = self._first_with(wanted) if wanted.isidentifier() else wanted
-            raise Unfit(f"{where}; {same} is taken, to fit {others}")
+        if expected in self.ranges and size not in self.ranges[expected]:
+            raise Unfit(f"{where}; it must be {self.ranges[expected]}")
+        if (required := evaluate(expected, variables)) != size:
+            source = self._first_with(expected) if expected.isidentifier() else expected
+            raise Unfit(f"{where}; it must be {required}, to match {source}")
 
-    def _first_with(self, letter: str) -> str:
+    def _first_with(self, variable: str) -> str:
         return next(
-            f"dimension {t.sizes.index(letter)} of {t.label}"
+            f"dimension {t.sizes.index(variable)} of {t.label}"
             for t in self.tensors
-            if letter in t.sizes
+            if variable in t.sizes
         )
 
     def _in_words(self, condition: str) -> str:
@@ -215,7 +216,7 @@ def _plain(each: Range) -> dict[str, Any]:
 
 
 def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Its dimensions by stride; as they come if it has gaps or overlaps."""
+    """The dimensions by stride; in natural order if the tensor has gaps or overlaps."""
     dimensions = range(tensor.dim())
     strides = tensor.stride()
     order = sorted(dimensions, key=lambda d: (-strides[d], d))
@@ -230,15 +231,16 @@ def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _assert_alike(tensor: torch.Tensor, spec: TensorSpec) -> None:
     if tensor.layout is not torch.strided or type(tensor) not in _PLAIN_TENSORS:
-        raise Unfit(f"{spec.label} is no plain dense tensor")
+        raise Unfit(f"{spec.label} is not a plain dense tensor")
     if str(tensor.dtype) != f"torch.{spec.dtype}":
-        mine = str(tensor.dtype).removeprefix("torch.")
-        raise Unfit(f"{spec.label} is of type {mine}; only {spec.dtype} is taken")
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        raise Unfit(f"{spec.label} has dtype {dtype}; it must be {spec.dtype}")
     if spec.device not in (str(tensor.device), tensor.device.type):
-        raise Unfit(f"{spec.label} is on {tensor.device}; only {spec.device} is taken")
+        raise Unfit(f"{spec.label} is on {tensor.device}; it must be on {spec.device}")
     if tensor.dim() != len(spec.sizes):
         raise Unfit(
-            f"{spec.label} has {tensor.dim()} dimensions; {len(spec.sizes)} are taken"
+            f"{spec.label} has {tensor.dim()} dimensions; it must have"
+            f" {len(spec.sizes)}"
         )
 
 
@@ -246,15 +248,15 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """The tensor itself where its memory lies as it did at the build, else a copy."""
+    """The tensor itself if it has the layout of the build, else a copy."""
     strides = spec.strides(tensor.shape)
     same = all(
-        size <= 1 or mine == wanted
-        for size, mine, wanted in zip(
+        size <= 1 or actual == expected
+        for size, actual, expected in zip(
             tensor.shape, tensor.stride(), strides, strict=True
         )
     )
-    # Vector instructions of compiled code want addresses of 16 bytes.
+    # Compiled vector instructions need addresses aligned to 16 bytes.
     if same and tensor.data_ptr() % 16 == 0 and not tensor.is_conj() | tensor.is_neg():
         return tensor.detach()
     copy = torch.empty_strided(
@@ -264,7 +266,7 @@ def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> Any:
-    """A comparison or a sum over sizes; anything else in it is refused, not run."""
+    """Evaluates arithmetic and comparisons over sizes; rejects any other expression."""
     return _value(ast.parse(text, mode="eval").body, names)
 
 
@@ -287,7 +289,9 @@ def _value(node: ast.AST, names: Mapping[str, int]) -> Any:
             values = [_value(part, names) for part in (left, *others)]
             pairs = itertools.pairwise(values)
             return all(_OPERATORS[type(o)](*p) for o, p in zip(ops, pairs, strict=True))
-        case ast.Call(func=ast.Name(id=name), args=given, keywords=[]):
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             if name in _FUNCTIONS:
-                return _FUNCTIONS[name](*(_value(part, names) for part in given))
-    raise ValueError(f"a condition on sizes that cannot be read: {ast.unparse(node)}")
+                return _FUNCTIONS[name](*(_value(part, names) for part in arguments))
+    raise ValueError(
+        f"unsupported expression in a condition on sizes: {ast.unparse(node)}"
+    )

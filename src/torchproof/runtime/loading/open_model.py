@@ -1,4 +1,8 @@
-"""From a pack that is trusted to a model that runs its code, or the reason why not."""
+"""Turns a trusted pack into a compiled model.
+
+Takes an open pack and the model, returns the model with the compiled code installed, or
+raises `Refused` if the pack is incompatible.
+"""
 
 from __future__ import annotations
 
@@ -29,51 +33,50 @@ from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups
 
-_AGAIN = "torchproof pack TARGET --for deploy makes one for here"
+_BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
 
 def open_model(contents: Contents, model: Any, *, warm: bool) -> Any:
-    """What the pack makes of the model; `Refused` says why it is not to be used."""
+    """The model with the pack's code. Raises `Refused` if the pack cannot be used."""
     manifest = contents.manifest
     if manifest.kind != "deploy":
-        raise Refused(f"{contents.path} is a {manifest.kind} pack: nothing to deploy")
+        raise Refused(f"{contents.path} is a {manifest.kind} pack, not a deploy pack")
     artifact = manifest.details.get("artifact")
     if artifact == "caches":
         return _from_caches(contents, model, warm=warm)
     if isinstance(artifact, str) and artifact in ARTIFACTS:
         return _package(contents, artifact)
     raise Refused(
-        f"{contents.path} holds {artifact!r:.40}, which this torchproof does not know"
+        f"{contents.path} contains the artifact {artifact!r:.40}, which this"
+        " torchproof does not support"
     )
 
 
 def _package(contents: Contents, artifact: str) -> Any:
     try:
         assert_package(contents.manifest.details)
-        if artifact != "torchscript":  # which holds no machine code
-            _assert_place(contents)
+        if artifact != "torchscript":  # it has no machine code
+            _assert_compatible(contents)
         return ARTIFACTS[artifact](contents)
     except Refused as error:
-        raise Refused(f"{contents.path} is refused: {error}; {_AGAIN}") from None
-    except Exception as error:  # of torch's loaders, or of papers that lack something
-        told = one_line(f"{type(error).__name__}: {error}", 200)
+        raise Refused(f"{contents.path} is refused: {error}; {_BUILD_ANEW}") from None
+    except Exception as error:  # from torch's loader, or a manifest field is missing
+        reason = one_line(f"{type(error).__name__}: {error}", 200)
         raise Refused(
-            f"{contents.path} is refused: it cannot be opened here: {told}; {_AGAIN}"
+            f"{contents.path} is refused: it cannot be loaded: {reason}; {_BUILD_ANEW}"
         ) from None
 
 
-def _assert_place(contents: Contents) -> None:
-    details = contents.manifest.details
-    then = details["place"]
-    for why in compatibility.refusals(
-        then, compatibility.environment_facts(then["device"])
-    ):
+def _assert_compatible(contents: Contents) -> None:
+    then = contents.manifest.details["place"]
+    here = compatibility.environment_facts(then["device"])
+    for why in compatibility.refusals(then, here):
         raise Refused(why)
 
 
 def compile_without_pack(model: Any, path: str, why: str) -> Any:
-    """The model compiled as if there were no pack, which the log says once."""
-    log.warning("the pack is not used, and compiling starts cold: %s", why)
+    """Compiles the model without the pack and logs the reason."""
+    log.warning("the pack is not used, and the model compiles from scratch: %s", why)
     compiled = production.compile(model)
     entry = production.compiled_forward_of(compiled)
     entry.pack = {"path": path, "used": False, "why_not": why}
@@ -81,22 +84,23 @@ def compile_without_pack(model: Any, path: str, why: str) -> Any:
 
 
 def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
-    begun = time.perf_counter()
+    start = time.perf_counter()
     if model is None:
         raise Refused(
-            f"{contents.path} holds compiled code, not the model: give the model too"
+            f"{contents.path} contains compiled code but no model: pass the model to"
+            " load"
         )
     details, path = contents.manifest.details, str(contents.path)
     try:
         recipe = loads(contents.read(FILE).decode(), FILE)
-        known = read_graphs(contents)
+        packed_graphs = read_graphs(contents)
         assert_caches(details)
-        told = _assert_fits(details, recipe, model)
+        differences = _assert_fits(details, recipe, model)
     except (Refused, InvalidRecipe) as error:
-        raise Refused(f"{path} is refused: {error}; {_AGAIN}") from None
-    except Exception as error:  # of torch, or of a manifest that lacks something
+        raise Refused(f"{path} is refused: {error}; {_BUILD_ANEW}") from None
+    except Exception as error:  # from torch, or a manifest field is missing
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise Refused(f"{path} is refused: its papers are damaged: {reason}") from None
+        raise Refused(f"{path} is refused: its manifest is invalid: {reason}") from None
     cache_install.install(contents)
     compiled = production.compile(model, recipe=recipe)
     entry = production.compiled_forward_of(compiled)
@@ -104,7 +108,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         "path": path,
         "used": True,
         "why_not": None,
-        "differs": told,
+        "differs": differences,
         "graphs": None,
         "of": details["graphs"],
         "untraced": [],
@@ -114,17 +118,17 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
     }
     entry.pack = report
     if entry.strategy != "eager":
-        found = precompiled_calls.install(contents, entry, details)
-        report |= {"untraced": [*found.calls], "notes": found.notes}
+        installed = precompiled_calls.install(contents, entry, details)
+        report |= {"untraced": [*installed.calls], "notes": installed.notes}
         if warm:
-            _warm_or_tell(compiled, details, known, report=report)
-    report["seconds"] = time.perf_counter() - begun
+            _try_to_warm(compiled, details, packed_graphs, report=report)
+    report["seconds"] = time.perf_counter() - start
     _log(report)
     return compiled
 
 
 def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list[str]:
-    """What differs and does not matter; `Refused` with what does."""
+    """Returns harmless differences; raises `Refused` for the others."""
     then = details["place"]
     here = compatibility.environment_facts(
         compatibility.device_of(model) or then["device"]
@@ -135,44 +139,44 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     if adoption.why_not and not reasons:
         reasons.append(adoption.why_not)
     if not cache_lookups.caches_are_on():
-        reasons.append("torch's caches are switched off in this process")
+        reasons.append("torch's caches are disabled in this process")
     if reasons:
         raise Refused("; ".join(reasons))
     return [*compatibility.speed_differences(then, here)]
 
 
-def _warm_or_tell(
+def _try_to_warm(
     compiled: Any,
     details: Mapping[str, Any],
-    known: graph_origin.PackedGraphs,
+    packed_graphs: graph_origin.PackedGraphs,
     *,
     report: dict[str, Any],
 ) -> None:
-    """A service starts, if not as fast."""
+    """Warms up; an error becomes a note, because the model works without warm-up."""
     try:
-        _warm(compiled, details, known, report=report)
+        _warm(compiled, details, packed_graphs, report=report)
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-        report["notes"] = [*report["notes"], f"its calls are not warmed: {reason}"]
+        report["notes"] = [*report["notes"], f"the warm-up failed: {reason}"]
 
 
 def _warm(
     compiled: Any,
     details: Mapping[str, Any],
-    known: graph_origin.PackedGraphs,
+    packed_graphs: graph_origin.PackedGraphs,
     *,
     report: dict[str, Any],
 ) -> None:
-    seen = graph_origin.LookupLog()
-    with cache_lookups.graph_lookups(seen.note):
+    lookups = graph_origin.LookupLog()
+    with cache_lookups.graph_lookups(lookups.note):
         notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
-    found = [each for each in seen.graphs if each.hit]
-    keys = {each["key"] for each in known}
-    here = {each.key for each in found if each.key in keys}
+    hits = [each for each in lookups.graphs if each.hit]
+    keys = {each["key"] for each in packed_graphs}
+    loaded = {each.key for each in hits if each.key in keys}
     for number in report["untraced"]:
-        here |= keys & set(details["calls"][number].get("keys", ()))
-    report["graphs"] = len(here)
-    report["misses"] = graph_origin.misses(seen, known)
+        loaded |= keys & set(details["calls"][number].get("keys", ()))
+    report["graphs"] = len(loaded)
+    report["misses"] = graph_origin.misses(lookups, packed_graphs)
     report["notes"] = [*report["notes"], *notes]
 
 
@@ -181,7 +185,9 @@ def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _log(report: Mapping[str, Any]) -> None:
-    counted = "-" if report["graphs"] is None else report["graphs"]
-    log.info("%s: %s of %s graphs", report["path"], counted, report["of"])
+    count = "-" if report["graphs"] is None else report["graphs"]
+    log.info(
+        "%s: %s of %s graphs came from the pack", report["path"], count, report["of"]
+    )
     for why in (*report["misses"], *report["notes"]):
         log.warning("%s: %s", report["path"], why)

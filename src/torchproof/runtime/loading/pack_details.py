@@ -1,7 +1,8 @@
-"""What a deploy pack says of its code and its calls, checked before any of it is used.
+"""The schema of a deploy pack's details, and the checks before they are used.
 
-The manifest is sealed by whoever wrote it, so a seal says nothing of what it holds. The
-types below are what the rest of `loading` relies on.
+Takes the `details` of a manifest, raises `Refused` if they do not match the types
+below. The hash of a manifest proves only that it was not changed, not that it is valid;
+the rest of `loading` relies on these types.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from torchproof.runtime.loading import graph_origin as graphs
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.refusal import Refused
 
-_DAMAGED = "its papers are damaged"
-_MOST_ELEMENTS = 2**36  # of a tensor that is made to warm a call
+_INVALID = "its manifest is invalid"
+_MOST_ELEMENTS = 2**36  # of a tensor that is generated for the warm-up
 
 
 class Place(TypedDict):
-    """Where the code was made."""
+    """The machine that built the code."""
 
     device: str
     torch: NotRequired[str | None]
@@ -40,7 +41,7 @@ class Place(TypedDict):
 
 
 class Source(TypedDict, total=False):
-    """A file that was traced."""
+    """A source file that was traced."""
 
     file: str | None
     sha256: str | None
@@ -60,7 +61,7 @@ class Tensor(TypedDict):
 
 
 class Inputs(TypedDict, total=False):
-    """A call without its values, or why it is not made again."""
+    """A call without its values, or why it cannot be generated."""
 
     why_not: str | None
     form: Mapping[str, Any]
@@ -97,7 +98,7 @@ class Caches(TypedDict):
 
 
 class Graph(TypedDict):
-    """What torch looked up: a digest of each fact, and its text where it is short."""
+    """A cache lookup of torch: the digest of each fact, and its text if it is short."""
 
     key: str
     facts: Mapping[str, tuple[str | None, ...]]
@@ -135,7 +136,7 @@ class InputSpec(TypedDict):
 
 
 class Package(TypedDict):
-    """The details of a package, which holds the model itself."""
+    """The details of a package, which contains the model itself."""
 
     device: str
     call: Signature
@@ -146,45 +147,47 @@ class Package(TypedDict):
 
 
 def assert_caches(plain: Any) -> None:
-    """Raises `Refused` for details that the loading of caches cannot use."""
-    _assert(Caches, plain, _DAMAGED)
+    """Raises `Refused` if the details of a pack of cache files are invalid."""
+    _assert(Caches, plain, _INVALID)
     for number, call in enumerate(plain["calls"]):
         if call["inputs"].get("why_not") is None:
-            _assert_made(call["inputs"], f"calls[{number}].inputs")
+            _assert_inputs(call["inputs"], f"calls[{number}].inputs")
 
 
 def assert_package(plain: Any) -> None:
-    """Raises `Refused` for details that no package can answer calls by."""
-    _assert(Package, plain, _DAMAGED)
-    taken = plain["entrance"]["inputs"]
-    for each in taken:
+    """Raises `Refused` if the details of a package are invalid."""
+    _assert(Package, plain, _INVALID)
+    inputs = plain["entrance"]["inputs"]
+    for each in inputs:
         if sorted(each["order"]) != list(range(len(each["sizes"]))):
             label = f"{each['label']!r:.40}"
-            raise Refused(f"{_DAMAGED}: the dimensions of {label} have no order")
-    sizes = [size for each in taken for size in each["sizes"] if isinstance(size, str)]
+            raise Refused(
+                f"{_INVALID}: the order of the dimensions of {label} is invalid"
+            )
+    sizes = [size for each in inputs for size in each["sizes"] if isinstance(size, str)]
     for text in (*plain["entrance"]["conditions"], *sizes):
         try:
             ast.parse(text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            told = f"{text[:40]!r} is no condition on sizes"
-            raise Refused(f"{_DAMAGED}: {told}") from None
-    _assert_form(plain["output"], None, "output")
-    for name, form in plain["call"]["arguments"].items():
-        _assert_form(form, len(taken), f"call.arguments.{name}")
+            reason = f"{text[:40]!r} is not a condition on sizes"
+            raise Refused(f"{_INVALID}: {reason}") from None
+    _assert_pytree(plain["output"], None, "output")
+    for name, spec in plain["call"]["arguments"].items():
+        _assert_pytree(spec, len(inputs), f"call.arguments.{name}")
 
 
 def read_graphs(contents: Contents) -> graphs.PackedGraphs:
-    """What the pack knows of its graphs."""
+    """The cache lookups of the build."""
     file = graphs.FILE
     if file not in contents.names():
-        raise Refused(f"{_DAMAGED}: {file} is missing")
+        raise Refused(f"{_INVALID}: {file} is missing")
     try:
         plain: graphs.PackedGraphs = schema.loads(contents.read(file).decode())
     except (ValueError, RecursionError):
-        raise Refused(f"{_DAMAGED}: {file} is no JSON") from None
-    _assert(tuple[Graph, ...], plain, f"{_DAMAGED}: {file}")
+        raise Refused(f"{_INVALID}: {file} is not valid JSON") from None
+    _assert(tuple[Graph, ...], plain, f"{_INVALID}: {file}")
     if any(len(fact) != 2 for graph in plain for fact in graph["facts"].values()):
-        raise Refused(f"{_DAMAGED}: {file}: a fact is a digest and a text")
+        raise Refused(f"{_INVALID}: {file}: a fact must have a digest and a text")
     return plain
 
 
@@ -195,46 +198,54 @@ def _assert(kind: Any, plain: Any, what: str) -> None:
         raise Refused(f"{what}: {error}") from None
 
 
-def _assert_made(inputs: Mapping[str, Any], path: str) -> None:
-    """A call that can be made again: sizes that are there, places that exist."""
+def _assert_inputs(inputs: Mapping[str, Any], path: str) -> None:
+    """Raises `Refused` if the call cannot be generated from its description."""
     if "form" not in inputs or "tensors" not in inputs:
-        raise Refused(f"{_DAMAGED}: {path} lacks a form or tensors")
+        raise Refused(f"{_INVALID}: {path} lacks its form or its tensors")
     for tensor in inputs["tensors"]:
         elements = 1
         for size in tensor["shape"]:
             elements *= size
         if len(tensor["shape"]) != len(tensor["stride"]) or elements > _MOST_ELEMENTS:
-            raise Refused(f"{_DAMAGED}: {path} has a tensor of an impossible size")
-    _assert_form(inputs["form"], len(inputs["tensors"]), path)
+            raise Refused(f"{_INVALID}: {path} has a tensor with an invalid size")
+    _assert_pytree(inputs["form"], len(inputs["tensors"]), path)
 
 
 _PARTS = ("tensor", "number", "value", "float", "list", "tuple", "dict", "fields")
 
 
-def _assert_form(form: Any, tensors: int | None, path: str) -> None:
-    """What `forms.rebuild` takes: `tensors` is how many there are, if that is known."""
-    names = [name for name in _PARTS if name in form] if isinstance(form, dict) else []
+def _assert_pytree(spec: Any, tensors: int | None, path: str) -> None:
+    """Raises `Refused` if `pytree_json.rebuild` cannot take the spec.
+
+    `tensors` is the number of tensors, or None if it is unknown.
+    """
+    names = [name for name in _PARTS if name in spec] if isinstance(spec, dict) else []
     if len(names) != 1:
-        raise Refused(f"{_DAMAGED}: {path} is no form of a value")
-    (name,), value = names, form[names[0]]
+        raise Refused(f"{_INVALID}: {path} is not a valid form")
+    name = names[0]
+    value = spec[name]
     if name in ("tensor", "number"):
         whole = isinstance(value, int) and not isinstance(value, bool)
         if not whole or value < 0 or (tensors is not None and value >= tensors):
-            raise Refused(f"{_DAMAGED}: {path} names no tensor: {value!r:.40}")
+            raise Refused(
+                f"{_INVALID}: {path} has an invalid tensor index: {value!r:.40}"
+            )
     elif name == "float":
         if value not in ("nan", "inf", "-inf"):
-            raise Refused(f"{_DAMAGED}: {path} is no number: {value!r:.40}")
+            raise Refused(f"{_INVALID}: {path} is not a float: {value!r:.40}")
     elif name in ("list", "tuple", "dict", "fields"):
         _assert_parts(name, value, tensors, path)
 
 
 def _assert_parts(name: str, value: Any, tensors: int | None, path: str) -> None:
     if not isinstance(value, list):
-        raise Refused(f"{_DAMAGED}: {path} is no form of a value")
+        raise Refused(f"{_INVALID}: {path} is not a valid form")
     for number, part in enumerate(value):
         if name in ("dict", "fields"):
             pair = isinstance(part, list) and len(part) == 2
             if not pair or not isinstance(part[0], str | int):
-                raise Refused(f"{_DAMAGED}: {path}[{number}] is no named value")
+                raise Refused(
+                    f"{_INVALID}: {path}[{number}] is not a pair of key and value"
+                )
             part = part[1]
-        _assert_form(part, tensors, f"{path}[{number}]")
+        _assert_pytree(part, tensors, f"{path}[{number}]")

@@ -1,4 +1,4 @@
-"""The kinds of package that run without the model's code, and how each is opened."""
+"""The package formats that run without the model's code, with their loaders."""
 
 from __future__ import annotations
 

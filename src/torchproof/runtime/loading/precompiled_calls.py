@@ -1,7 +1,8 @@
-"""Calls of a pack that need no tracing: what they were made under, and put in force.
+"""Installs the precompiled calls of a pack, which run without tracing.
 
-Tracing looks at more than its guards ask for: hooks, methods put on single modules,
-switches of torch. They have to be here what they were when the call was written.
+Takes the open pack and the compiled model, returns the installed calls and the reasons
+why others are traced. Guards do not check everything that tracing reads: hooks, methods
+replaced on single modules, and settings of torch must match those of the build, too.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass
 class InstalledCalls:
-    """The calls of a pack that are in force, by number, and why others are not."""
+    """The installed calls of a pack, by number, and why others are traced."""
 
     calls: dict[int, InstalledCall] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 def why_none(entry: CompiledForward) -> str | None:
-    """Why a model compiled in this way has no such calls."""
+    """Why a model with this strategy has no precompiled calls."""
     strategy = entry.options.requested
     if strategy.graph:
-        return f"strategy {strategy.name} records whole calls at start"
+        return f"strategy {strategy.name} records whole calls as CUDA graphs"
     if strategy.form != "full":
         return f"strategy {strategy.name} compiles parts of the model"
     return None
@@ -59,115 +60,118 @@ def why_none(entry: CompiledForward) -> str | None:
 def install(
     contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
 ) -> InstalledCalls:
-    """What of the pack's calls fits; others are traced, as they are without a pack."""
-    found = InstalledCalls()
+    """Installs the calls that fit; the others are traced, as without a pack."""
+    installed = InstalledCalls()
     try:
         reason = why_none(entry) or _changed(entry, details.get("switches", {}))
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
     by_file: dict[str, InstalledCall] = {}
-    for number, told in enumerate(details["calls"]):
-        name = told.get("entry", {}).get("file")
+    for number, call in enumerate(details["calls"]):
+        name = call.get("entry", {}).get("file")
         if name is None:
-            continue  # the pack says why
+            continue  # the pack has the reason
         why = reason
         try:
             if why is None:
-                found.calls[number] = _one(contents.read, entry, told, by_file)
+                installed.calls[number] = _install_one(
+                    contents.read, entry, call, by_file
+                )
         except PrecompileError as error:
             why = one_line(str(error), 300)
-        except Exception as error:  # a service starts, if not as fast
+        except Exception as error:  # tracing works, too, but is slower
             why = one_line(f"{type(error).__name__}: {error}", 300)
         if why is not None:
-            found.notes.append(f"call {number} is traced: {why}")
-    return found
+            installed.notes.append(f"call {number} is traced: {why}")
+    return installed
 
 
-def _one(
+def _install_one(
     read: Callable[[str], bytes],
     entry: CompiledForward,
-    told: Mapping[str, Any],
+    call: Mapping[str, Any],
     by_file: dict[str, InstalledCall],
 ) -> InstalledCall:
-    """What takes this call: calls that differ in sizes alone may have it in common."""
-    name = told["entry"]["file"]
-    with packed_call(entry, told) as (fn, args, kwargs):
+    """Installs one call; calls that differ only in sizes may share a file."""
+    name = call["entry"]["file"]
+    with packed_call(entry, call) as (fn, args, kwargs):
         if name not in by_file:
             by_file[name] = install_call(read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
-            raise PrecompileError("its guards fail here")
+            raise PrecompileError("its guards fail in this process")
     return by_file[name]
 
 
 @contextlib.contextmanager
 def packed_call(
-    entry: CompiledForward, told: Mapping[str, Any]
+    entry: CompiledForward, call: Mapping[str, Any]
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
-    """What is traced and a call of this kind, with the model in the state it was in."""
+    """The function to trace and a generated call, with the model in its build state."""
     owner = entry.owner
     before = warm_up.state_of(owner)
-    if owner is not None and told["state"]:
-        warm_up.set_training(owner, told["state"])
+    if owner is not None and call["state"]:
+        warm_up.set_training(owner, call["state"])
     try:
-        with warm_up.gradient_mode(told["gradients"]):
-            yield frames.traceable(entry.eager), *arguments(entry, told["inputs"])
+        with warm_up.gradient_mode(call["gradients"]):
+            yield frames.traceable(entry.eager), *arguments(entry, call["inputs"])
     finally:
         if owner is not None:
             warm_up.set_training(owner, before)
 
 
 def arguments(
-    entry: CompiledForward, told: Mapping[str, Any], seed: int = 0
+    entry: CompiledForward, inputs: Mapping[str, Any], seed: int = 0
 ) -> Arguments:
-    """A made call as it reaches compiled code, with the sizes marked that vary."""
-    given = example_inputs.make(dict(told), seed)
-    args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
+    """A generated call with its varying sizes marked, as compiled code receives it."""
+    call = example_inputs.make(dict(inputs), seed)
+    args, kwargs = ((), call) if isinstance(call, dict) else (tuple(call), {})
     varying = recipe_following.whole_varying(
         recipe_following.plan_of(entry.options.recipe)
     )
-    taken: Arguments = recipe_following.marked(_as_given, varying)(*args, **kwargs)
-    return taken
+    marked: Arguments = recipe_following.marked(_collect, varying)(*args, **kwargs)
+    return marked
 
 
-def _as_given(*args: Any, **kwargs: Any) -> Arguments:
+def _collect(*args: Any, **kwargs: Any) -> Arguments:
     return args, kwargs
 
 
-# -- what guards do not ask for --------------------------------------------------------
+# -- state that guards do not check ----------------------------------------------------
 
 
 def module_override(entry: CompiledForward) -> str | None:
-    """A method or a hook that was put on a single module, which guards overlook."""
+    """A method or hook of a single module, which guards do not check; None if none."""
     owner = entry.owner
     for path, module in owner.named_modules() if owner is not None else ():
         for name, value in module.__dict__.items():
-            own = isinstance(
+            is_data = isinstance(
                 value, MethodReplacement | nn.Module | type
             ) or not callable(value)
-            if not own and hasattr(type(module), name):
-                return f"{name} of {path or 'the model'} is not that of its class"
+            if not is_data and hasattr(type(module), name):
+                return f"{name} of {path or 'the model'} was replaced on the instance"
         for name in _HOOKS:
-            if path and module.__dict__.get(name):  # the model's own run outside
+            # The model's own hooks run outside of compiled code.
+            if path and module.__dict__.get(name):
                 return f"{path} has hooks"
     if any(getattr(nn.modules.module, f"_global{name}") for name in _HOOKS):
-        return "there are hooks on all modules"
+        return "global module hooks are registered"
     return None
 
 
 def _changed(entry: CompiledForward, then: Mapping[str, str]) -> str | None:
-    here = switches()
-    for name in sorted({*here, *then}):
-        if here.get(name) != then.get(name):
+    now = switches()
+    for name in sorted({*now, *then}):
+        if now.get(name) != then.get(name):
             was = then.get(name, "not set")
-            return f"{name} is {here.get(name, 'not set')} here, and was {was}"
+            return f"{name} is {now.get(name, 'not set')} here, but was {was} at build"
     return module_override(entry)
 
 
 def switches() -> dict[str, str]:
-    """Those of torch that decide which code is generated and are asked by no guard."""
+    """The settings of torch that affect code generation and that no guard checks."""
     cuda: Any = torch.backends.cuda
     cpu: Any = torch.backends.mkldnn
-    found = {
+    values = {
         "flash attention": cuda.flash_sdp_enabled(),
         "memory-efficient attention": cuda.mem_efficient_sdp_enabled(),
         "attention in plain operations": cuda.math_sdp_enabled(),
@@ -177,5 +181,5 @@ def switches() -> dict[str, str]:
         "precision of float32 products": torch.get_float32_matmul_precision(),
     }
     return {
-        name: str(value) for name, value in found.items()
+        name: str(value) for name, value in values.items()
     } | cache_lookups.nondefault_switches()

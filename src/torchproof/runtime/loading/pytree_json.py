@@ -1,7 +1,8 @@
-"""What a call and an answer are made of, as JSON, so that no model code rebuilds them.
+"""Nested arguments and outputs as JSON, rebuilt without the code of the model.
 
-Comes in: nested lists, tuples, dicts and records of tensors and plain values. Goes out:
-a form, which names the place of every tensor in a flat list, and the list itself.
+`flatten` takes nested lists, tuples, dicts and records of tensors and plain values. It
+returns a `PytreeSpec`, which has the index of every tensor in a flat list, and fills
+the list. `rebuild` does the reverse.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ _KINDS = (
     inspect.Parameter.VAR_KEYWORD,
 )
 _PLAIN = (bool, int, str, type(None))
-_FORM_OF_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Unfit(Exception):
-    """A value that has no form, or one of another form than was packed, in words."""
+    """The value has no spec, or not the packed one; the message says why."""
 
 
 class Fields(dict[str, Any]):
-    """A record such as a model's output, without its class: by name and by position."""
+    """A record such as a model's output, without its class.
+
+    Fields are accessible by name and by position.
+    """
 
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"no field {name!r}; it has {', '.join(self)}"
+                f"no field {name!r}; the fields are {', '.join(self)}"
             ) from None
 
     def __getitem__(self, key: Any) -> Any:
@@ -52,14 +56,14 @@ def flatten(value: Any, tensors: list[torch.Tensor], label: str) -> PytreeSpec:
     try:
         return _flatten(value, tensors, label)
     except RecursionError:
-        told = f"{label[:80]} holds itself, or is nested too deeply"
-        raise Unfit(told) from None
+        reason = f"{label[:80]} contains itself, or is nested too deeply"
+        raise Unfit(reason) from None
 
 
 def _flatten(value: Any, tensors: list[torch.Tensor], label: str) -> PytreeSpec:
     if isinstance(value, torch.Tensor):
         return {"tensor": _added(value, tensors)}
-    if isinstance(value, _FORM_OF_NUMBERS):
+    if isinstance(value, _SYMBOLIC_NUMBERS):
         return {"number": _added(as_tensor(value), tensors)}
     if isinstance(value, _PLAIN):
         return {"value": value}
@@ -75,13 +79,13 @@ def _flatten(value: Any, tensors: list[torch.Tensor], label: str) -> PytreeSpec:
         parts = enumerate(value)
         return {kind: [_flatten(v, tensors, f"{label}[{i}]") for i, v in parts]}
     raise Unfit(
-        f"{label} is of type {type(value).__name__}; a package takes and gives tensors"
-        " and plain values in lists, tuples, dicts and dataclasses"
+        f"{label} is a {type(value).__name__}; a package supports tensors and plain"
+        " values in lists, tuples, dicts and dataclasses"
     )
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """A number that depends on sizes, as a tensor that a graph can give out."""
+    """A number that depends on sizes, as a tensor, which a graph can return."""
     kinds = {torch.SymInt: torch.int64, torch.SymBool: torch.bool}
     return torch.full((), value, dtype=kinds.get(type(value), torch.float64))
 
@@ -92,13 +96,14 @@ def _added(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> int:
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """What a dataclass, a named tuple or a library's output record holds."""
+    """The fields of a dataclass, a named tuple or a library's output record."""
     if isinstance(value, type):
         return None
     if isinstance(value, Fields):
         return dict(value)
     if dataclasses.is_dataclass(value):
-        if isinstance(value, Mapping):  # transformers' outputs leave out what is None
+        # transformers' outputs omit fields that are None.
+        if isinstance(value, Mapping):
             return dict(value.items())
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -111,82 +116,83 @@ def _items(
 ) -> list[Any]:
     for key in value:
         if not isinstance(key, str | int):
-            raise Unfit(f"{label} has the key {key!r}; only text and numbers can be")
+            raise Unfit(f"{label} has the key {key!r}; keys must be text or integers")
     return [[k, _flatten(v, tensors, f"{label}[{k!r}]")] for k, v in value.items()]
 
 
-def rebuild(form: PytreeSpec, tensors: list[torch.Tensor]) -> Any:
-    """The value of a form, with these tensors in it."""
-    if "tensor" in form:
-        return tensors[form["tensor"]]
-    if "number" in form:
-        return tensors[form["number"]].item()
-    if "value" in form:
-        return form["value"]
-    if "float" in form:
-        return float(form["float"])
-    if "list" in form:
-        return [rebuild(part, tensors) for part in form["list"]]
-    if "tuple" in form:
-        return tuple(rebuild(part, tensors) for part in form["tuple"])
-    kind, items = (dict, form["dict"]) if "dict" in form else (Fields, form["fields"])
+def rebuild(spec: PytreeSpec, tensors: list[torch.Tensor]) -> Any:
+    """The value that a spec describes, with these tensors."""
+    if "tensor" in spec:
+        return tensors[spec["tensor"]]
+    if "number" in spec:
+        return tensors[spec["number"]].item()
+    if "value" in spec:
+        return spec["value"]
+    if "float" in spec:
+        return float(spec["float"])
+    if "list" in spec:
+        return [rebuild(part, tensors) for part in spec["list"]]
+    if "tuple" in spec:
+        return tuple(rebuild(part, tensors) for part in spec["tuple"])
+    kind, items = (dict, spec["dict"]) if "dict" in spec else (Fields, spec["fields"])
     return kind({key: rebuild(part, tensors) for key, part in items})
 
 
-def difference(given: PytreeSpec, packed: PytreeSpec, label: str) -> str | None:
-    """How a value's form differs from the one packed, in words; None if it does not."""
-    if set(given) != set(packed):
-        return f"{label} is {_told(given)}, and was {_told(packed)} when it was packed"
+def difference(actual: PytreeSpec, packed: PytreeSpec, label: str) -> str | None:
+    """How a value's spec differs from the packed one; None if it does not."""
+    if set(actual) != set(packed):
+        return f"{label} is {_shown(actual)}, but was {_shown(packed)} at build"
     for key, part in packed.items():
-        mine = given[key]
+        value = actual[key]
         if key in ("list", "tuple"):
-            if len(mine) != len(part):
-                return f"{label} has {len(mine)} items, and had {len(part)}"
+            if len(value) != len(part):
+                return f"{label} has {len(value)} items, but had {len(part)} at build"
             pairs = [
                 (f"{label}[{i}]", *p)
-                for i, p in enumerate(zip(mine, part, strict=True))
+                for i, p in enumerate(zip(value, part, strict=True))
             ]
         elif key in ("dict", "fields"):
-            names, wanted = [k for k, _ in mine], [k for k, _ in part]
-            if set(names) != set(wanted):
-                return f"{label} has the keys {names}, and had {wanted}"
-            ours = dict(mine)
-            pairs = [(f"{label}[{k!r}]", ours[k], p) for k, p in part]
+            keys = [key for key, _ in value]
+            packed_keys = [key for key, _ in part]
+            if set(keys) != set(packed_keys):
+                return f"{label} has the keys {keys}, but had {packed_keys} at build"
+            values = dict(value)
+            pairs = [(f"{label}[{k!r}]", values[k], p) for k, p in part]
         elif key in ("value", "float") and (
-            mine != part or type(mine) is not type(part)
+            value != part or type(value) is not type(part)
         ):
-            return f"{label} is {mine!r}; the package was made for {part!r} alone"
+            return f"{label} is {value!r}; the package supports only {part!r}"
         else:
             continue
         for name, one, other in pairs:
-            if (told := difference(one, other, name)) is not None:
-                return told
+            if (reason := difference(one, other, name)) is not None:
+                return reason
     return None
 
 
 def in_packed_order(
-    given: PytreeSpec, packed: PytreeSpec, tensors: list[torch.Tensor]
+    actual: PytreeSpec, packed: PytreeSpec, tensors: list[torch.Tensor]
 ) -> Iterator[torch.Tensor]:
-    """The tensors of a value in the order of the packed form, whose form it has.
+    """Yields the tensors of a value in the order of the packed spec.
 
-    The keys of a dict may come in another order than they did at the build.
+    The keys of a dict may have another order than at the build.
     """
     if "tensor" in packed:
-        yield tensors[given["tensor"]]
+        yield tensors[actual["tensor"]]
     for key in ("list", "tuple"):
-        for one, other in zip(given.get(key, ()), packed.get(key, ()), strict=True):
+        for one, other in zip(actual.get(key, ()), packed.get(key, ()), strict=True):
             yield from in_packed_order(one, other, tensors)
     for key in ("dict", "fields"):
-        ours = dict(given.get(key, ()))
+        values = dict(actual.get(key, ()))
         for name, other in packed.get(key, ()):
-            yield from in_packed_order(ours[name], other, tensors)
+            yield from in_packed_order(values[name], other, tensors)
 
 
-def _told(form: PytreeSpec) -> str:
-    if "value" in form or "float" in form:
-        return repr(form.get("value", form.get("float")))
-    kind = next(iter(form))
-    return {"fields": f"a {form.get('type')}", "number": "a number"}.get(
+def _shown(spec: PytreeSpec) -> str:
+    if "value" in spec or "float" in spec:
+        return repr(spec.get("value", spec.get("float")))
+    kind = next(iter(spec))
+    return {"fields": f"a {spec.get('type')}", "number": "a number"}.get(
         kind, f"a {kind}"
     )
 
@@ -195,7 +201,10 @@ def _told(form: PytreeSpec) -> str:
 
 
 def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
-    """Of a module, its forward's; a function of C takes anything."""
+    """The signature of a function, or of a module's forward.
+
+    A C function without a signature takes anything.
+    """
     try:
         return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
     except (TypeError, ValueError):
@@ -209,16 +218,16 @@ def signature_of(fn: Callable[..., Any]) -> inspect.Signature:
 
 
 def parameters_of(signature: inspect.Signature) -> list[PytreeSpec]:
-    """A signature as JSON; defaults only where they are plain values."""
-    told: list[PytreeSpec] = []
+    """A signature as JSON; only plain default values are stored."""
+    parameters: list[PytreeSpec] = []
     for each in signature.parameters.values():
         entry: PytreeSpec = {"name": each.name, "kind": int(each.kind)}
         if each.default is not inspect.Parameter.empty:
             entry["default"] = (
                 each.default if isinstance(each.default, _PLAIN) else None
             )
-        told.append(entry)
-    return told
+        parameters.append(entry)
+    return parameters
 
 
 def signature_from(parameters: list[PytreeSpec]) -> inspect.Signature:
@@ -237,7 +246,7 @@ def signature_from(parameters: list[PytreeSpec]) -> inspect.Signature:
 def arguments_of(
     signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A call's arguments by name, less those that are at their defaults."""
+    """A call's arguments by name, without those that equal their defaults."""
     bound = signature.bind(*args, **kwargs)
     return {
         name: value

@@ -1,7 +1,8 @@
-"""The source that was traced, known again: a hash of each file's bytes and of its code.
+"""Detects changes in the source files that were traced for a pack.
 
-Where the bytes are the same, nothing is parsed; where they are not, comments and layout
-do not count.
+`hashes` takes file names and returns, for each module, a hash of the bytes and one of
+the code. `changes` compares them with the files of this process. A file with the same
+bytes is not parsed; otherwise comments and formatting do not count.
 """
 
 from __future__ import annotations
@@ -20,38 +21,39 @@ Hashes = dict[str, dict[str, Any]]
 
 
 def hashes(files: Iterable[str]) -> Hashes:
-    """Of each file that a loaded module came from, by the name of the module."""
-    wanted, found = set(files), {}
+    """The hashes of the files that loaded modules came from, by module name."""
+    wanted = set(files)
+    hashes_by_module = {}
     for name, module in sorted(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path in wanted and name != "__main__":
             raw = Path(path).read_bytes()
-            found[_called(name, path)] = {
+            hashes_by_module[_module_name(name, path)] = {
                 "file": os.path.basename(path),
                 "sha256": hashlib.sha256(raw).hexdigest(),
                 "code": _code(raw),
             }
-    return found
+    return hashes_by_module
 
 
 def changes(packed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What of the traced source is another here; what is not found is not compared."""
-    found = []
-    for name, told in packed.items():
-        for path in _candidates(name, str(told.get("file"))):
+    """One line for each traced file whose code differs here; skips missing files."""
+    differences = []
+    for name, source in packed.items():
+        for path in _candidates(name, str(source.get("file"))):
             raw = path.read_bytes()
-            if hashlib.sha256(raw).hexdigest() == told.get("sha256"):
+            if hashlib.sha256(raw).hexdigest() == source.get("sha256"):
                 break
-            if (code := _code(raw)) is not None and code == told.get("code"):
+            if (code := _code(raw)) is not None and code == source.get("code"):
                 break
         else:
-            if _candidates(name, str(told.get("file"))):
-                found.append(f"the code of {name} changed after it was made")
-    return found
+            if _candidates(name, str(source.get("file"))):
+                differences.append(f"the code of {name} differs from the build")
+    return differences
 
 
 def _candidates(name: str, file: str) -> list[Path]:
-    """The files that a module may be here: a service may load it by another name."""
+    """The files that may be this module: a service may import it by another name."""
     module = sys.modules.get(name)
     path = getattr(module, "__file__", None)
     if path is None and "." in name:
@@ -63,8 +65,8 @@ def _candidates(name: str, file: str) -> list[Path]:
     return [each for each in map(Path, sorted(named)) if each.is_file()]
 
 
-def _called(name: str, path: str) -> str:
-    """By its own name, also where a target is loaded from a file by its path."""
+def _module_name(name: str, path: str) -> str:
+    """The module's name; a target loaded from a path has a generated name."""
     stem = os.path.basename(path).removesuffix(".py")
     return stem if name == f"target_{stem}" else name
 

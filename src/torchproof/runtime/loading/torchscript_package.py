@@ -1,4 +1,4 @@
-"""A traced model: TorchScript and weights, for runtimes old and new."""
+"""Loads a TorchScript package: a traced model with its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TORCHSCRIPT_FILE = "model.pt"
 
 
 def load_package(contents: Contents) -> DeployedModel:
-    """The traced model as a callable; the caller has seen that the pack is trusted."""
+    """Returns the model as a callable; the caller has checked that it is trusted."""
     details = contents.manifest.details
     device = details["device"]
     if device == "cuda":
@@ -23,7 +23,7 @@ def load_package(contents: Contents) -> DeployedModel:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
-        jit: Any = torch.jit  # whose stubs lack types
+        jit: Any = torch.jit  # its stubs have no types
         model = jit.load(
             io.BytesIO(contents.read(TORCHSCRIPT_FILE)), map_location=device
         )

@@ -1,7 +1,8 @@
-"""Runs the calls a pack was made for, so that no request has to wait for a compiler.
+"""Runs the calls of a pack once, so that no request has to wait for the compiler.
 
-The model is afterwards as it was: parameters, gradients, buffers, random numbers, and
-whether it trains or evaluates.
+Takes the model and the details of the pack, returns a note for each call that failed.
+Restores the model afterwards: parameters, gradients, buffers, random state and training
+mode.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchproof.runtime.tensors.tree import walk
 
 
 def state_of(model: Any) -> dict[str, Any]:
-    """Whether its modules train: of the model, and the paths that differ from it."""
+    """The training mode of the model, and the paths of submodules that differ."""
     if not isinstance(model, nn.Module):
         return {}
     others = [p for p, m in model.named_modules() if m.training != model.training]
@@ -29,7 +30,7 @@ def state_of(model: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def gradient_mode(gradients: bool) -> Iterator[None]:
-    """As the calls of a pack ran; a caller in inference mode stays in it."""
+    """Enables gradients as at the build; a caller in inference mode stays in it."""
     if gradients or torch.is_inference_mode_enabled():
         yield
     else:
@@ -38,24 +39,26 @@ def gradient_mode(gradients: bool) -> Iterator[None]:
 
 
 def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
-    """Calls `run` with made inputs; a line for each call that could not be made.
+    """Calls `run` with generated inputs; returns a note for each call that failed.
 
-    `model` is whose state is kept: the module, or None for a function.
+    `model` is the module whose state is restored, or None for a function.
     """
     notes: list[str] = []
     owner = model if isinstance(model, nn.Module) else None
-    held = owner is not None and any(p.grad is not None for p in owner.parameters())
-    before = save_state(owner, (), {}, parameters=held)
+    has_gradients = owner is not None and any(
+        parameter.grad is not None for parameter in owner.parameters()
+    )
+    before = save_state(owner, (), {}, parameters=has_gradients)
     try:
         for number, call in enumerate(details["calls"]):
             if why := call["inputs"].get("why_not"):
-                notes.append(f"call {number} is not warmed: {why}")
+                notes.append(f"call {number} was not run for the warm-up: {why}")
                 continue
             try:
                 _warm_one(owner, run, call, train=details["train"])
             except Exception as error:
-                told = one_line(f"{type(error).__name__}: {error}", 200)
-                notes.append(f"call {number} fails on made inputs: {told}")
+                reason = one_line(f"{type(error).__name__}: {error}", 200)
+                notes.append(f"call {number} fails with generated inputs: {reason}")
     finally:
         before.restore()
     return notes
@@ -67,9 +70,9 @@ def _warm_one(
     if owner is not None and call["state"]:
         set_training(owner, call["state"])
         owner.zero_grad(set_to_none=True)
-    given = example_inputs.make(call["inputs"])
+    inputs = example_inputs.make(call["inputs"])
     with gradient_mode(call["gradients"]):
-        output = run(**given) if isinstance(given, dict) else run(*given)
+        output = run(**inputs) if isinstance(inputs, dict) else run(*inputs)
         if train:
             backward(output)
 
@@ -83,14 +86,14 @@ def set_training(owner: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def backward(output: Any) -> None:
-    """The backward of the output's loss, else of the mean of what it has."""
+    """Runs backward from the output's `.loss`, else from the mean of its tensors."""
     loss = getattr(output, "loss", None)
     if loss is None:
-        found = [
+        means = [
             each.float().mean()
             for _, each in walk(output, "")
             if isinstance(each, torch.Tensor) and each.requires_grad
         ]
-        loss = torch.stack(found).mean() if found else None
+        loss = torch.stack(means).mean() if means else None
     if loss is not None:
         loss.backward()

@@ -97,7 +97,7 @@ def copy_all(
         size = sum(region.live.numel() for region in on_device)
         places = [p for p in (device, HOST) if size <= _SHARE * free_bytes(p)]
         if not parameters:
-            refused["parameters: not asked for"] = None
+            refused["parameters: not copied on request"] = None
         elif not places:
             free = free_bytes(device) / 1e9
             refused[

@@ -93,7 +93,8 @@ def unwound(step: Generator[Any, Any, Any]) -> Any:
 
     The generator yields the generators that it calls, and receives their results.
     """
-    calls, answer = [step], None
+    calls = [step]
+    answer = None
     while calls:
         try:
             inner = calls[-1].send(answer)

@@ -68,22 +68,23 @@ def environment_here(model: Any) -> dict[str, Any]:
     A function has no device of its own, so the GPU is included if there is one.
     """
     torch = sys.modules.get("torch")
-    facts: dict[str, Any] = {
+    environment: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
     }
     if torch is None:
-        return facts
-    facts |= {"torch": str(torch.__version__), "threads": torch.get_num_threads()}
+        return environment
+    environment["torch"] = str(torch.__version__)
+    environment["threads"] = torch.get_num_threads()
     device = _device_of(model)
     if device is not None:
-        facts["device"] = device.type
+        environment["device"] = device.type
     if torch.cuda.is_available() if device is None else device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-        facts["cuda"] = torch.version.cuda
-        facts["triton"] = triton_version()
-    return environment_of(facts)
+        environment["gpu"] = torch.cuda.get_device_name(device)
+        environment["cuda"] = torch.version.cuda
+        environment["triton"] = triton_version()
+    return environment_of(environment)
 
 
 def _device_of(model: Any) -> Any:
@@ -185,12 +186,13 @@ def _of_code(
         changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
         yield Difference(f"code of {name}", code, current.get(name), True, words)
-    for name, here in sorted(current.items()):
+    for name, hashed in sorted(current.items()):
         # Code that replaces missing code is covered by the difference above.
-        if here is not None and (here in recorded.values() or name in recorded or gone):
+        is_covered = hashed in recorded.values() or name in recorded or gone
+        if hashed is not None and is_covered:
             continue
         words = f"not checked: the code of {name} is unknown"
-        yield Difference(f"code of {name}", recorded.get(name), here, False, words)
+        yield Difference(f"code of {name}", recorded.get(name), hashed, False, words)
 
 
 def _shown(value: Any) -> str:

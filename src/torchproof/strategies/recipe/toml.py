@@ -21,7 +21,8 @@ def dumps(plain: Mapping[str, Any]) -> str:
 
 
 def _section(plain: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    tables, lists = {}, {}
+    tables = {}
+    lists = {}
     for key, value in plain.items():
         if isinstance(value, Mapping):
             tables[key] = value

@@ -60,14 +60,8 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         key: str, debug_lines: list[str], *args: Any, **kwargs: Any
     ) -> Any:
         graph, info = load(key, debug_lines, *args, **kwargs)
-        note(
-            Lookup(
-                cache="inductor",
-                key=key,
-                hit=graph is not None,
-                facts=_facts(debug_lines),
-            )
-        )
+        facts = _facts(debug_lines)
+        note(Lookup(cache="inductor", key=key, hit=graph is not None, facts=facts))
         return graph, info
 
     @functools.wraps(key_of)
@@ -75,15 +69,8 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         try:
             return key_of(*args, **kwargs)
         except Exception as error:
-            why = str(error).strip().splitlines()[0][:200] if str(error) else ""
-            note(
-                Lookup(
-                    cache="aot_autograd",
-                    key=None,
-                    hit=False,
-                    why=why or type(error).__name__,
-                )
-            )
+            why = _first_line(error)
+            note(Lookup(cache="aot_autograd", key=None, hit=False, why=why))
             raise
 
     @functools.wraps(look_up)
@@ -98,6 +85,11 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         patched(home.AOTAutogradCache, "_lookup", staticmethod(_lookup)),
     ):
         yield
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().splitlines()[0][:200] if str(error) else ""
+    return line or type(error).__name__
 
 
 def _facts(lines: list[str]) -> dict[str, tuple[str, str]]:

@@ -17,7 +17,7 @@ from typing import Any
 from torchproof.measure import WorkerError
 from torchproof.process import parent_death
 from torchproof.records import Measurement, UserError
-from torchproof.tuning.cluster.remote_worker import Errand, errand
+from torchproof.tuning.cluster.remote_worker import RemoteJob, remote_job
 from torchproof.tuning.executors import Finalists, Task
 from torchproof.tuning.trial import Candidate, Trial
 from torchproof.tuning.trial_worker import Progress
@@ -42,9 +42,9 @@ class Cluster:
         self._answers: list[tuple[str, Any]] = []
         self._bridge: subprocess.Popen[bytes] | None = None
         search = uuid.uuid4().hex[:12]
-        given = errand(task.plan, search, shares_caches=task.shares_caches)
+        job = remote_job(task.plan, search, shares_caches=task.shares_caches)
         self._log = task.folder / "ray.log"
-        self._pipe = self._start(given)
+        self._pipe = self._start(job)
         self._connect()
 
     @property
@@ -53,7 +53,7 @@ class Cluster:
         nodes = "1 node" if self._nodes == 1 else f"{self._nodes} nodes"
         return f"Ray at {self._address}: {nodes}"
 
-    def _start(self, given: Errand) -> Connection:
+    def _start(self, job: RemoteJob) -> Connection:
         pipe, other = Pipe()
         program = [sys.executable, "-m", _BRIDGE, str(other.fileno())]
         with open(self._log, "wb") as log:
@@ -69,7 +69,7 @@ class Cluster:
                 )
             )
         other.close()
-        pipe.send((self._address, given))
+        pipe.send((self._address, job))
         return pipe
 
     def _connect(self) -> None:
@@ -100,7 +100,7 @@ class Cluster:
             raise self._lost(value)
         if kind == "connected":
             self._connected = True
-        elif kind == "crew":
+        elif kind == "pool":
             self._ready, nodes = value
             self._nodes = max(self._nodes, nodes)
         elif kind == "trial":
@@ -113,11 +113,11 @@ class Cluster:
             self._answers.append((kind, value))
 
     def _lost(self, why: str) -> UserError:
-        kept = "; --resume goes on with the trials that ended" if self._tried else ""
-        return UserError(f"--ray {self._address}: {why}{kept}")
+        hint = "; --resume goes on with the trials that ended" if self._tried else ""
+        return UserError(f"--ray {self._address}: {why}{hint}")
 
-    def _ask(self, name: str, *given: Any) -> Any:
-        self._send(name, *given)
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        self._send(name, *arguments)
         while not self._answers:
             self._listen(0.2)
         kind, value = self._answers.pop()
@@ -125,9 +125,9 @@ class Cluster:
             raise WorkerError(value)
         return value
 
-    def _send(self, name: str, *given: Any) -> None:
+    def _send(self, name: str, *arguments: Any) -> None:
         try:
-            self._pipe.send((name, *given))
+            self._pipe.send((name, *arguments))
         except OSError:
             self._listen(0.0)  # why it ended, if it said so
             raise self._lost("the connection to it was lost") from None

@@ -1,7 +1,7 @@
 """The process that speaks with Ray, so that the search need not.
 
 Ray's client takes minutes to give up on an address, ends its process when the head of
-the cluster goes, and writes where it likes. Comes in: an errand, then requests over
+the cluster goes, and writes where it likes. Comes in: an remote_job, then requests over
 a pipe. Goes out: trials, answers, and how many workers there are.
 """
 
@@ -23,8 +23,8 @@ from ray.exceptions import RayError
 from torchproof.measure import WorkerError
 from torchproof.process import parent_death
 from torchproof.records import UserError
-from torchproof.tuning.cluster.remote_worker import Errand
-from torchproof.tuning.cluster.worker_pool import Crew, Station
+from torchproof.tuning.cluster.remote_worker import RemoteJob
+from torchproof.tuning.cluster.worker_pool import RemoteHandle, WorkerPool
 from torchproof.tuning.trial import Candidate, Trial
 
 TRIES = 3  # of a trial whose worker is lost
@@ -63,12 +63,12 @@ class Job:
 class Bridge:
     """Carries out what is asked over the pipe, on the workers there are."""
 
-    def __init__(self, pipe: Connection, crew: Crew) -> None:
-        self.pipe, self.crew = pipe, crew
+    def __init__(self, pipe: Connection, pool: WorkerPool) -> None:
+        self.pipe, self.pool = pipe, pool
         self._asked: deque[tuple[Any, ...]] = deque()
         self._waiting: deque[Job] = deque()
         self._finals: list[tuple[str, tuple[Any, ...]]] = []
-        self._finalist: Station | None = None
+        self._finalist: RemoteHandle | None = None
         self._told: tuple[int, int] | None = None
 
     def run(self) -> None:
@@ -80,116 +80,116 @@ class Bridge:
                 self._take(*self._asked.popleft())
             self._assign()
             self._collect(0.2)
-            self.crew.recruit()
-            self.crew.assert_some()
+            self.pool.recruit()
+            self.pool.assert_some()
 
     def _muster(self) -> None:
         """Waits for the first worker, and a little for those that come with it."""
         begin = time.monotonic()
         end = begin + _JOIN_S
         while time.monotonic() < end:
-            self.crew.recruit()
-            if not self.crew.stations:
+            self.pool.recruit()
+            if not self.pool.remotes:
                 break
             self._collect(0.5)
             self._read()
-            if self.crew.joined and not self.crew.joining:
+            if self.pool.joined and not self.pool.joining:
                 return
-            if self.crew.joined:
+            if self.pool.joined:
                 end = min(end, time.monotonic() + _TOGETHER_S)
-        if not self.crew.joined:
-            raise UserError(self.crew.why_none())
+        if not self.pool.joined:
+            raise UserError(self.pool.why_none())
 
     def _tell_crew(self) -> None:
-        told = (len(self.crew.ready), self.crew.node_count)
-        if told != self._told:
-            self._told = told
-            self.pipe.send(("crew", told))
-        for line in self.crew.said:
+        sizes = (len(self.pool.ready), self.pool.node_count)
+        if sizes != self._told:
+            self._told = sizes
+            self.pipe.send(("pool", sizes))
+        for line in self.pool.said:
             self.pipe.send(("said", line))
-        self.crew.said.clear()
+        self.pool.said.clear()
 
     def _read(self) -> None:
         """Takes what is asked; ends where the search wants that, or is no more."""
         while self.pipe.poll(0.0):
-            asked = self.pipe.recv()
-            if asked[0] == "close":
+            request = self.pipe.recv()
+            if request[0] == "close":
                 raise Gone
-            self._asked.append(asked)
+            self._asked.append(request)
 
     # -- requests ----------------------------------------------------------------------
 
-    def _take(self, name: str, *given: Any) -> None:
+    def _take(self, name: str, *arguments: Any) -> None:
         if name == "submit":
-            self._waiting.append(Job(*given))
+            self._waiting.append(Job(*arguments))
         elif name == "keep":
-            for station in self.crew.idle:
-                station.ask("keep", *given)  # nobody waits for the answer
+            for remote in self.pool.idle:
+                remote.ask("keep", *arguments)  # nobody waits for the answer
         else:
             try:
-                answer = ("answer", self._asked_for(name, *given))
+                answer = ("answer", self._asked_for(name, *arguments))
             except WorkerError as error:
                 answer = ("refused", str(error))
             self._tell_crew()
             self.pipe.send(answer)
 
-    def _asked_for(self, name: str, *given: Any) -> Any:
+    def _asked_for(self, name: str, *arguments: Any) -> Any:
         if name == "probe":
-            return self._probe(*given)
+            return self._probe(*arguments)
         if name == "cold_start":
-            return self._by_one(name, *given)[1]
-        if (name, given[-1]) == ("sit", 0):
+            return self._by_one(name, *arguments)[1]
+        if (name, arguments[-1]) == ("sit", 0):
             self._finals, self._finalist = [], None
-        self._finals.append((name, given))
+        self._finals.append((name, arguments))
         return self._final()
 
     def _probe(self, limit_s: float) -> dict[str, Any]:
-        station, found = self._by_one("probe", limit_s)
-        self.crew.like(station, found["environment"], limit_s)
-        return dict(found)
+        remote, facts = self._by_one("probe", limit_s)
+        self.pool.like(remote, facts["environment"], limit_s)
+        return dict(facts)
 
-    def _by_one(self, name: str, *given: Any) -> tuple[Station, Any]:
+    def _by_one(self, name: str, *arguments: Any) -> tuple[RemoteHandle, Any]:
         """Any worker and its answer; where it is lost, another one's."""
         for _ in range(TRIES):
-            station = self._somebody()
+            remote = self._somebody()
             try:
-                return station, self._wait(station, name, *given)
+                return remote, self._wait(remote, name, *arguments)
             except RayError as error:
-                self.crew.lose(station, error)
+                self.pool.lose(remote, error)
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
     def _final(self) -> Any:
         """By one worker; where that is lost, all of it once more by another."""
         for _ in range(TRIES):
             calls = self._finals[-1:]
-            if self._finalist is None or self._finalist not in self.crew.stations:
+            if self._finalist is None or self._finalist not in self.pool.remotes:
                 self._finalist, calls = self._somebody(), self._finals
-                self.crew.said.append(f"finals: on {self._finalist.where}")
+                self.pool.said.append(f"finals: on {self._finalist.where}")
                 self._tell_crew()
-                for other in self.crew.idle:
+                for other in self.pool.idle:
                     if other is not self._finalist:
                         other.ask("keep", ())
             try:
                 return [self._wait(self._finalist, n, *g) for n, g in calls][-1]
             except RayError as error:
-                self.crew.lose(self._finalist, error)
+                self.pool.lose(self._finalist, error)
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
-    def _somebody(self) -> Station:
+    def _somebody(self) -> RemoteHandle:
         """A worker without a trial; the one that knows eager best."""
         begin = time.monotonic()
         while time.monotonic() - begin < _JOIN_S:
-            able = self.crew.idle or (self.crew.joined if not self.crew.model else [])
+            able = self.pool.idle or (self.pool.joined if not self.pool.model else [])
             if able:
                 return able[0]
             self._read()
-            self.crew.recruit()
-            self.crew.assert_some()
+            self.pool.recruit()
+            self.pool.assert_some()
             self._collect(0.5)
         raise UserError("no node of it is left")
 
-    def _wait(self, station: Station, name: str, *given: Any) -> Any:
-        reference = station.ask(name, *given)
+    def _wait(self, remote: RemoteHandle, name: str, *arguments: Any) -> Any:
+        reference = remote.ask(name, *arguments)
         while not ray.wait([reference], timeout=0.5)[0]:
             self._read()
         ending, value = ray.get(reference)
@@ -198,66 +198,66 @@ class Bridge:
         if ending == "failed":
             raise WorkerError(value)
         if ending == "broken":
-            raise UserError(f"{station.where}: {value}")
+            raise UserError(f"{remote.where}: {value}")
         return value
 
     # -- trials ------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        for station in self.crew.idle:
+        for remote in self.pool.idle:
             if not self._waiting:
                 return
             job = self._waiting.popleft()
             job.tries += 1
             limit_s, job.begun = job.left_s, job.begun or time.monotonic()
-            station.give(job, limit_s)
-            self.crew.said.append(f"{job.candidate.name}: on {station.where}")
+            remote.give(job, limit_s)
+            self.pool.said.append(f"{job.candidate.name}: on {remote.where}")
 
     def _collect(self, seconds: float) -> None:
         """Takes what came back, from trials and from workers that make ready."""
-        pending = self.crew.pending()
+        pending = self.pool.pending()
         if not pending:
             time.sleep(seconds)
             return
         done, _ = ray.wait(list(pending), timeout=seconds)
         for reference in done:
-            station = pending[reference]
-            job, station.job, station.reference = station.job, None, None
+            remote = pending[reference]
+            job, remote.job, remote.reference = remote.job, None, None
             try:
                 ending, value = ray.get(reference)
             except RayError as error:
-                self._lose(station, job, error)
+                self._lose(remote, job, error)
             else:
                 if job is None:
-                    self.crew.welcome(station, ending, value)
+                    self.pool.welcome(remote, ending, value)
                 else:
-                    self._send(job, station, ending, value)
+                    self._send(job, remote, ending, value)
         self._give_up_stalled()
 
-    def _send(self, job: Job, station: Station, ending: str, value: Any) -> None:
+    def _send(self, job: Job, remote: RemoteHandle, ending: str, value: Any) -> None:
         if ending != "done":
             spec = job.candidate
-            why = f"{station.where}: {value}"
+            why = f"{remote.where}: {value}"
             value = Trial(spec.name, spec.stage, "failed", why, limit_s=job.limit_s)
-        self.pipe.send(("trial", replace(value, where=station.where)))
+        self.pipe.send(("trial", replace(value, where=remote.where)))
 
-    def _lose(self, station: Station, job: Job | None, error: Exception) -> None:
-        self.crew.lose(station, error)
+    def _lose(self, remote: RemoteHandle, job: Job | None, error: Exception) -> None:
+        self.pool.lose(remote, error)
         if job is None:
             return
-        job.because.append(station.ended)
+        job.because.append(remote.ended)
         if job.tries < TRIES:
             self._waiting.appendleft(job)
-            self.crew.said.append(f"{job.candidate.name}: begins again on another one")
+            self.pool.said.append(f"{job.candidate.name}: begins again on another one")
         else:
             self.pipe.send(("trial", job.lost()))
 
     def _give_up_stalled(self) -> None:
-        for station in list(self.crew.busy):
-            job = station.job
-            if job and time.monotonic() > station.until + job.limit_s + _STALLED_S:
-                station.job = None
-                self._lose(station, job, TimeoutError("it does not answer"))
+        for remote in list(self.pool.busy):
+            job = remote.job
+            if job and time.monotonic() > remote.until + job.limit_s + _STALLED_S:
+                remote.job = None
+                self._lose(remote, job, TimeoutError("it does not answer"))
 
 
 def connect(address: str) -> None:
@@ -273,24 +273,24 @@ def connect(address: str) -> None:
     try:
         ray.init(address, log_to_driver=False, configure_logging=False)
     except Exception as error:  # of many kinds, and of many lines
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(told.partition(". ")[0][:200]) from None
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(message.partition(". ")[0][:200]) from None
 
 
 def main(descriptor: int) -> None:
     """Serves the search at the other end of a pipe until that closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search decides when it ends
     pipe = Connection(descriptor)
-    address, errand = pipe.recv()
-    assert isinstance(errand, Errand)
+    address, remote_job = pipe.recv()
+    assert isinstance(remote_job, RemoteJob)
     try:
         connect(address)
         pipe.send(("connected", None))
-        crew = Crew(errand)
+        pool = WorkerPool(remote_job)
         try:
-            Bridge(pipe, crew).run()
+            Bridge(pipe, pool).run()
         finally:
-            crew.close()
+            pool.close()
     except (Gone, EOFError, BrokenPipeError):
         return
     except UserError as error:

@@ -35,8 +35,8 @@ class Place:
 
 def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
     """As torch chooses a device: a GPU where there is one."""
-    found = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
-    return device == "cuda" or (device is None and found)
+    has_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
+    return device == "cuda" or (device is None and has_gpu)
 
 
 def places(
@@ -44,7 +44,7 @@ def places(
 ) -> list[Place]:
     """With `alone` a worker has its node to itself, so that first calls count."""
     shared = Counter(node["NodeManagerAddress"] for node in nodes)
-    found = []
+    shares = []
     for node in nodes:
         where = f"node {node['NodeManagerAddress']}"
         if shared[node["NodeManagerAddress"]] > 1:
@@ -53,7 +53,7 @@ def places(
         gpus = int(node["Resources"].get("GPU", 0)) if on_gpus else 0
         gpus = min(1, gpus) if alone else gpus
         count = gpus if on_gpus else min(1, cpus)
-        found += [
+        shares += [
             Place(node["NodeID"], number, where, cpus, gpus) for number in range(count)
         ]
-    return found
+    return shares

@@ -1,4 +1,4 @@
-"""The gate of a node: its workers are processes, which share the node's cores."""
+"""The timing lock of a node, for workers in several processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import fcntl
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchproof.tuning.timing_lock import Gate
+from torchproof.tuning.timing_lock import TimingLock
 
 
-class NodeGate(Gate):
+class NodeTimingLock(TimingLock):
     """Locks of files in a folder, which the kernel opens where a worker is killed."""
 
     def __init__(self, folder: Path) -> None:
@@ -19,10 +19,10 @@ class NodeGate(Gate):
 
     @contextlib.contextmanager
     def beside_others(self) -> Iterator[None]:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             # Who waits to be timed has the turn: nobody begins before that one.
             with _locked(self._turn, fcntl.LOCK_EX):
-                held.enter_context(_locked(self._inside, fcntl.LOCK_SH))
+                stack.enter_context(_locked(self._inside, fcntl.LOCK_SH))
             yield
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from torchproof.measure import Plan, WorkerError
 from torchproof.records import UserError
 from torchproof.targets import own_file
 from torchproof.tuning.cluster import watchdog
-from torchproof.tuning.cluster.node_timing_lock import NodeGate
+from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
@@ -37,7 +37,7 @@ _OF_A_MACHINE = ("_CACHE_DIR", "_HOME", "_CACHE", "_TRACE")
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteJob:
     """What a search takes to every node: the plan, and where it was started."""
 
     plan: Plan
@@ -50,10 +50,10 @@ class Errand:
     package: str = ""  # torchproof itself, hashed
 
 
-def errand(plan: Plan, search: str, *, shares_caches: bool) -> Errand:
+def remote_job(plan: Plan, search: str, *, shares_caches: bool) -> RemoteJob:
     """From here: this folder, these variables, the target's file as it is."""
     file = own_file(plan.target) if plan.target.kind == "factory" else None
-    return Errand(
+    return RemoteJob(
         plan,
         shares_caches,
         search,
@@ -77,11 +77,11 @@ def _package() -> list[Path]:
     return sorted(Path(__file__).parents[2].rglob("*.py"))
 
 
-class Outpost:
+class RemoteWorker:
     """One device of a node."""
 
-    def __init__(self, given: Errand, number: int, where: str) -> None:
-        self._given, self._number, self._where = given, number, where
+    def __init__(self, job: RemoteJob, number: int, where: str) -> None:
+        self._given, self._number, self._where = job, number, where
         self._worker: Worker | None = None
 
     def join(self, cpus: float, gpus: int) -> tuple[Ending, Any]:
@@ -100,37 +100,37 @@ class Outpost:
         return "done", self._where
 
     def _match(self) -> None:
-        given = self._given
-        if _hashed(*_package()) != given.package:
+        job = self._given
+        if _hashed(*_package()) != job.package:
             raise UserError("its torchproof is another one than here: install the same")
         try:
-            os.chdir(given.folder)
+            os.chdir(job.folder)
         except OSError:
-            raise UserError(f"it has no folder {given.folder}") from None
-        if given.file is None:
+            raise UserError(f"it has no folder {job.folder}") from None
+        if job.file is None:
             return
-        file = Path(given.file)
+        file = Path(job.file)
         if not file.is_file():
             raise UserError(f"it has no file {file}")
-        if _hashed(file) != given.contents:
+        if _hashed(file) != job.contents:
             raise UserError(f"its {file} is another one than here")
 
     def _settle_in(self, cpus: float, gpus: int) -> None:
-        given = self._given
+        job = self._given
         # Ray limits OpenMP to the worker's share, which would be another target than
         # without Ray; where the node is itself a share of a machine, that is right.
         if cpus >= (os.cpu_count() or 1):
             os.environ.pop("OMP_NUM_THREADS", None)
-        os.environ.update(given.variables)
+        os.environ.update(job.variables)
         # Ray starts workers with low priority; only some users may raise it again.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)
-        home = Path(tempfile.gettempdir()) / f"torchproof-{given.search}"
+        home = Path(tempfile.gettempdir()) / f"torchproof-{job.search}"
         folder = home / f"worker-{self._number}"
         folder.mkdir(parents=True)
-        told = [str(os.getpid()), str(os.getppid()), str(folder)]
+        arguments = [str(os.getpid()), str(os.getppid()), str(folder)]
         subprocess.run(
-            [sys.executable, watchdog.__file__, *told],
+            [sys.executable, watchdog.__file__, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -140,8 +140,8 @@ class Outpost:
         self._worker = self._hired(home, folder, cpus, gpus)
 
     def _hired(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
-        given, plan = self._given, self._given.plan
-        if gpus > 1 and _COMPILE_THREADS not in given.variables:
+        job, plan = self._given, self._given.plan
+        if gpus > 1 and _COMPILE_THREADS not in job.variables:
             # Inductor would start a process for each core, for each GPU.
             share = str(max(1, int(cpus / gpus)))
             plan = replace(plan, environment={_COMPILE_THREADS: share})
@@ -149,15 +149,15 @@ class Outpost:
             plan,
             folder,
             caches=home / "caches",
-            shares_caches=given.shares_caches,
+            shares_caches=job.shares_caches,
             where=self._where,
-            gate=NodeGate(home) if gpus > 1 else None,
+            timing_lock=NodeTimingLock(home) if gpus > 1 else None,
         )
 
-    def do(self, name: str, *given: Any) -> tuple[Ending, Any]:
+    def do(self, name: str, *arguments: Any) -> tuple[Ending, Any]:
         """Asks the worker."""
         try:
-            return "done", getattr(self._worker, name)(*given)
+            return "done", getattr(self._worker, name)(*arguments)
         except UserError as error:
             return "refused", str(error)
         except WorkerError as error:

@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torchproof.records import UserError
 from torchproof.tuning.cluster import node_shares
 from torchproof.tuning.cluster.node_shares import Place
-from torchproof.tuning.cluster.remote_worker import Errand, Outpost
+from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker
 
 _RECRUIT_S = 3.0  # between looks for nodes that joined the cluster
 _ALONE_S = 15.0
@@ -28,7 +28,7 @@ _ALIKE += ("machine", "cores", "threads")
 
 
 @dataclass(eq=False)
-class Station:
+class RemoteHandle:
     """A worker, and what it is doing."""
 
     place: Place
@@ -40,8 +40,8 @@ class Station:
     until: float = 0.0
     ended: str = ""
 
-    def ask(self, name: str, *given: Any) -> Any:
-        return self.actor.do.remote(name, *given)
+    def ask(self, name: str, *arguments: Any) -> Any:
+        return self.actor.do.remote(name, *arguments)
 
     def give(self, job: Any, limit_s: float) -> None:
         self.job, self.until = job, time.monotonic() + limit_s
@@ -49,11 +49,11 @@ class Station:
 
 
 @dataclass
-class Crew:
+class WorkerPool:
     """Workers on every node that is like the first one; `said` is for people."""
 
-    errand: Errand
-    stations: list[Station] = field(default_factory=list)
+    remote_job: RemoteJob
+    remotes: list[RemoteHandle] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     model: dict[str, Any] | None = None  # the environment of the first worker
     limit_s: float = 0.0
@@ -68,43 +68,43 @@ class Crew:
     # -- who is there ------------------------------------------------------------------
 
     @property
-    def joining(self) -> list[Station]:
-        return [each for each in self.stations if each.state == "joining"]
+    def joining(self) -> list[RemoteHandle]:
+        return [each for each in self.remotes if each.state == "joining"]
 
     @property
-    def joined(self) -> list[Station]:
-        return [each for each in self.stations if each.state != "joining"]
+    def joined(self) -> list[RemoteHandle]:
+        return [each for each in self.remotes if each.state != "joining"]
 
     @property
-    def ready(self) -> list[Station]:
-        return [each for each in self.stations if each.state == "ready"]
+    def ready(self) -> list[RemoteHandle]:
+        return [each for each in self.remotes if each.state == "ready"]
 
     @property
-    def idle(self) -> list[Station]:
+    def idle(self) -> list[RemoteHandle]:
         return [each for each in self.ready if each.job is None]
 
     @property
-    def busy(self) -> list[Station]:
-        return [each for each in self.stations if each.job is not None]
+    def busy(self) -> list[RemoteHandle]:
+        return [each for each in self.remotes if each.job is not None]
 
     @property
     def node_count(self) -> int:
         return len({each.place.node for each in self.ready})
 
-    def pending(self) -> dict[Any, Station]:
+    def pending(self) -> dict[Any, RemoteHandle]:
         """What is awaited, and from whom."""
-        going = [each for each in self.stations if each.reference is not None]
+        going = [each for each in self.remotes if each.reference is not None]
         return {each.reference: each for each in going}
 
     def why_none(self) -> str:
         if self._left_out:
             return next(iter(self._left_out.values()))
-        wanted = "a free GPU" if self._on_gpus else "all its CPUs free"
-        return f"no node of it has {wanted}"
+        needed = "a free GPU" if self._on_gpus else "all its CPUs free"
+        return f"no node of it has {needed}"
 
     def assert_some(self) -> None:
         """Without workers for so long, nothing is to be expected any more."""
-        if self.stations:
+        if self.remotes:
             self._alone_since = math.inf
             return
         self._alone_since = min(self._alone_since, time.monotonic())
@@ -120,53 +120,55 @@ class Crew:
         self._looked = time.monotonic()
         nodes = _nodes()
         if self._on_gpus is None:
-            self._on_gpus = node_shares.wants_gpus(self.errand.plan.device, nodes)
-        taken = {station.place for station in self.stations}
-        alone = not self.errand.shares_caches
+            self._on_gpus = node_shares.wants_gpus(self.remote_job.plan.device, nodes)
+        occupied = {remote.place for remote in self.remotes}
+        alone = not self.remote_job.shares_caches
         for place in node_shares.places(nodes, on_gpus=self._on_gpus, alone=alone):
             left_out = place.node in self._left_out
-            if place not in taken and not left_out and self._starts[place] < _STARTS:
+            if place not in occupied and not left_out and self._starts[place] < _STARTS:
                 self._start(place)
 
     def _start(self, place: Place) -> None:
         self._starts[place] += 1
         self._number += 1
-        there = NodeAffinitySchedulingStrategy(place.node, soft=False)
-        remote = ray.remote(Outpost).options(scheduling_strategy=there, **place.claim)
-        actor = remote.remote(self.errand, self._number, place.where)
-        station = Station(place, place.where, actor)
-        station.reference = actor.join.remote(place.cpus, place.gpus)
-        self.stations.append(station)
+        scheduling = NodeAffinitySchedulingStrategy(place.node, soft=False)
+        remote = ray.remote(RemoteWorker).options(
+            scheduling_strategy=scheduling, **place.claim
+        )
+        actor = remote.remote(self.remote_job, self._number, place.where)
+        remote = RemoteHandle(place, place.where, actor)
+        remote.reference = actor.join.remote(place.cpus, place.gpus)
+        self.remotes.append(remote)
 
     def like(
-        self, first: Station, environment: Mapping[str, Any], limit_s: float
+        self, first: RemoteHandle, environment: Mapping[str, Any], limit_s: float
     ) -> None:
         """The others have to be like this one, which is ready."""
         self.model = {name: environment.get(name) for name in _ALIKE}
         self.limit_s, self._first = limit_s, first.where
         first.state = "ready"
-        for station in self.stations:
-            if station.state == "joined":
-                self._prepare(station)
+        for remote in self.remotes:
+            if remote.state == "joined":
+                self._prepare(remote)
 
-    def _prepare(self, station: Station) -> None:
+    def _prepare(self, remote: RemoteHandle) -> None:
         """Reference answers and eager's process, before a trial counts on them."""
-        station.state = "preparing"
-        station.reference = station.ask("probe", self.limit_s)
+        remote.state = "preparing"
+        remote.reference = remote.ask("probe", self.limit_s)
 
-    def welcome(self, station: Station, ending: str, value: Any) -> None:
+    def welcome(self, remote: RemoteHandle, ending: str, value: Any) -> None:
         """After joining and after making ready: one step on, or out."""
         if ending != "done":
-            self._leave_out(station, value)
-        elif station.state == "joining":
-            station.state, station.where = "joined", value
+            self._leave_out(remote, value)
+        elif remote.state == "joining":
+            remote.state, remote.where = "joined", value
             if self.model is not None:
-                self._prepare(station)
+                self._prepare(remote)
         elif differing := self._differing(value["environment"]):
-            self._leave_out(station, differing)
+            self._leave_out(remote, differing)
         else:
-            station.state = "ready"
-            self.said.append(f"{station.where} is ready")
+            remote.state = "ready"
+            self.said.append(f"{remote.where} is ready")
 
     def _differing(self, environment: Mapping[str, Any]) -> str | None:
         for name, value in (self.model or {}).items():
@@ -177,29 +179,29 @@ class Crew:
 
     # -- going -------------------------------------------------------------------------
 
-    def _leave_out(self, station: Station, why: str) -> None:
-        told = f"{station.where} is left out: {why}"
-        self._left_out[station.place.node] = told
+    def _leave_out(self, remote: RemoteHandle, why: str) -> None:
+        told = f"{remote.where} is left out: {why}"
+        self._left_out[remote.place.node] = told
         self.said.append(told)
-        self._remove(station)
+        self._remove(remote)
 
-    def lose(self, station: Station, error: Exception) -> None:
-        station.ended = _why(error)
-        if station.state == "joining":  # as it would be the next time
-            self._leave_out(station, station.ended)
+    def lose(self, remote: RemoteHandle, error: Exception) -> None:
+        remote.ended = _why(error)
+        if remote.state == "joining":  # as it would be the next time
+            self._leave_out(remote, remote.ended)
             return
-        self.said.append(f"{station.where} is lost: {station.ended}")
-        self._remove(station)
+        self.said.append(f"{remote.where} is lost: {remote.ended}")
+        self._remove(remote)
 
-    def _remove(self, station: Station) -> None:
-        self.stations.remove(station)
+    def _remove(self, remote: RemoteHandle) -> None:
+        self.remotes.remove(remote)
         with contextlib.suppress(Exception):  # where it still runs, it must not
-            ray.kill(station.actor)
+            ray.kill(remote.actor)
 
     def close(self) -> None:
         """Ends all workers; what they started ends with them."""
-        for station in list(self.stations):
-            self._remove(station)
+        for remote in list(self.remotes):
+            self._remove(remote)
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -211,13 +213,13 @@ def _nodes() -> list[dict[str, Any]]:
 
 def _why(error: Exception) -> str:
     """One line of what Ray tells in many."""
-    told = str(error)
-    if "No module named 'torchproof" in told:
+    message = str(error)
+    if "No module named 'torchproof" in message:
         return "torchproof is not installed there"
-    if isinstance(error, OutOfMemoryError) or "memory pressure" in told:
+    if isinstance(error, OutOfMemoryError) or "memory pressure" in message:
         return "the node ran out of memory"
-    if "its node has died" in told or "node was terminated" in told:
+    if "its node has died" in message or "node was terminated" in message:
         return "the node is gone"
     if isinstance(error, TimeoutError):
-        return told
+        return message
     return "its process ended"

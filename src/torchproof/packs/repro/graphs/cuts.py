@@ -62,13 +62,13 @@ def remove_lines(graph: GraphIR, removed: Iterable[str]) -> GraphIR | None:
 
 def keep_first_lines(graph: GraphIR, count: int) -> GraphIR | None:
     """Keeps the first lines; the tensors that later lines read become outputs."""
-    kept, rest = graph.lines[:count], graph.lines[count:]
+    first, rest = graph.lines[:count], graph.lines[count:]
     later = {name for line in rest for name in line.uses}
     later |= {name for output in graph.outputs for name in names(output)}
-    outputs = [line.name for line in kept if line.facts and line.name in later]
+    outputs = [line.name for line in first if line.facts and line.name in later]
     if not outputs:
         return None
-    return replace(graph, lines=kept, outputs=tuple(outputs))
+    return replace(graph, lines=first, outputs=tuple(outputs))
 
 
 def bypass(graph: GraphIR, line: Line, operand: str) -> GraphIR:
@@ -83,13 +83,13 @@ def operands(graph: GraphIR, line: Line) -> list[str]:
     """Returns the operands that could replace a line: same shape and dtype."""
     facts = {entry.name: entry.facts for entry in graph.inputs}
     facts |= {other.name: other.facts for other in graph.lines if other.facts}
-    own = line.facts
+    result = line.facts
     return [
         name
         for name in line.uses
-        if own
+        if result
         and (operand := facts.get(name))
-        and (operand.shape, operand.dtype) == (own.shape, own.dtype)
+        and (operand.shape, operand.dtype) == (result.shape, result.dtype)
     ]
 
 
@@ -126,9 +126,11 @@ def _body(inner: Function, arguments: list[str], line: Line, suffix: str) -> lis
     """Returns the lines of a subgraph, with unique names for this call."""
     values = dict(zip(inner.parameters, arguments, strict=True))
     lines = []
-    for own in inner.lines:
-        values[own.name] = f"{own.name}{suffix}"
-        lines.append(replace(_reading(own, values), name=values[own.name]))
+    for inner_line in inner.lines:
+        values[inner_line.name] = f"{inner_line.name}{suffix}"
+        lines.append(
+            replace(_reading(inner_line, values), name=values[inner_line.name])
+        )
     result = substitute(inner.result, values)
     return [*lines, replace(line, expression=result, has_effect=False)]
 

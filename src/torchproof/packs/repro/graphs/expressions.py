@@ -261,11 +261,11 @@ def _operand(text: str) -> str:
 
 def _index(value: Any, write: Callable[[Any], str]) -> str:
     parts = value if isinstance(value, tuple) and value else (value,)
-    shown = [
+    indices = [
         _slice(part, write) if isinstance(part, slice) else write(part)
         for part in parts
     ]
-    return ", ".join(shown) + (
+    return ", ".join(indices) + (
         "," if isinstance(value, tuple) and len(parts) == 1 else ""
     )
 

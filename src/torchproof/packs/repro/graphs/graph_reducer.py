@@ -88,8 +88,8 @@ def _fewer_calls(search: _Search) -> None:
 
 def _fewer_contexts(search: _Search) -> None:
     for decorator in search.graph.contexts:
-        left = tuple(one for one in search.graph.contexts if one != decorator)
-        search.attempt(replace(search.graph, contexts=left))
+        remaining = tuple(one for one in search.graph.contexts if one != decorator)
+        search.attempt(replace(search.graph, contexts=remaining))
 
 
 def _fewer_lines(search: _Search) -> None:
@@ -120,9 +120,9 @@ def _one_output(search: _Search) -> None:
     ):
         return
     for output in whole.outputs:
-        left = tuple(out for out in search.graph.outputs if out != output)
-        if left:
-            search.attempt(replace(search.graph, outputs=left))
+        remaining = tuple(out for out in search.graph.outputs if out != output)
+        if remaining:
+            search.attempt(replace(search.graph, outputs=remaining))
 
 
 def _cut_end(search: _Search) -> None:

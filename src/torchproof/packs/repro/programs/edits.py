@@ -201,9 +201,9 @@ def _unwrap(number: int, field: str, place: int, inner: str) -> Edit:
         node = block[place]
         block[place : place + 1] = getattr(node, inner)
         if isinstance(node, ast.For):  # its body now runs once
-            for left in ast.walk(nodes[number]):
-                if isinstance(left, ast.Break | ast.Continue):
-                    left.__class__ = ast.Pass  # type: ignore[assignment]
+            for inner_node in ast.walk(nodes[number]):
+                if isinstance(inner_node, ast.Break | ast.Continue):
+                    inner_node.__class__ = ast.Pass  # type: ignore[assignment]
 
     return edit
 

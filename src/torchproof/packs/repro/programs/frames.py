@@ -95,9 +95,8 @@ class _CallGraph:
             each: self._calls.get(each, set()) | self._module_calls.get(each, set())
             for each in {*self._calls, *self._module_calls}
         }
-        return _CallRecorder(code, alone), _CallRecorder(
-            code, SourceWriter(self._code_below(code, edges))
-        )
+        with_modules = SourceWriter(self._code_below(code, edges))
+        return _CallRecorder(code, alone), _CallRecorder(code, with_modules)
 
     def _code_below(
         self, code: types.CodeType, edges: dict[types.CodeType, set[types.CodeType]]
@@ -248,13 +247,13 @@ class _CallRecorder:
 
     def _state(self) -> dict[tuple[str, str], Any]:
         state: dict[tuple[str, str], Any] = {}
-        for name, thing in self._writer.objects.items():
-            if isinstance(thing, torch.Tensor):
+        for name, obj in self._writer.objects.items():
+            if isinstance(obj, torch.Tensor):
                 continue
-            attributes = set(self._writer.attributes(thing))
-            attributes |= {"training"} if isinstance(thing, torch.nn.Module) else set()
+            attributes = set(self._writer.attributes(obj))
+            attributes |= {"training"} if isinstance(obj, torch.nn.Module) else set()
             for attribute in attributes:
-                value = getattr(thing, attribute, None)
+                value = getattr(obj, attribute, None)
                 state[name, attribute] = _fingerprint(value)
         return state
 
@@ -263,8 +262,8 @@ class _CallRecorder:
         index = len(self._calls)
         for (name, attribute), new in self._state().items():
             if self._last_state.get((name, attribute), new) != new:
-                thing = getattr(self._writer.objects[name], attribute)
-                line = f"{name}.{attribute} = {self._writer.value(thing)}"
+                value = getattr(self._writer.objects[name], attribute)
+                line = f"{name}.{attribute} = {self._writer.value(value)}"
                 self._before.setdefault(index, []).append(line)
 
     # -- the candidate -----------------------------------------------------------------
@@ -329,12 +328,12 @@ def _before_call(changes: dict[int, list[str]]) -> str:
     return "\n".join(lines)
 
 
-def _fingerprint(thing: Any) -> Any:
+def _fingerprint(value: Any) -> Any:
     """Returns a value to compare later, even if the object changes in place."""
-    if thing is None or isinstance(thing, bool | int | float | str):
-        return thing
-    if isinstance(thing, torch.Tensor):
-        return tuple(thing.shape), thing.dtype, thing.stride(), thing.requires_grad
-    if isinstance(thing, list | tuple | dict | set):
-        return type(thing).__name__, len(thing)
-    return id(thing)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype, value.stride(), value.requires_grad
+    if isinstance(value, list | tuple | dict | set):
+        return type(value).__name__, len(value)
+    return id(value)

@@ -80,9 +80,9 @@ class Names:
             if scope.outer.get(name) == "global":
                 scope = self.scopes[MODULE]
                 break
-            own = name in scope.bound and name not in scope.outer
+            is_bound = name in scope.bound and name not in scope.outer
             # Only the statements of a class body see its names.
-            if own and (scope.kind != "class" or scope is occurrence.scope):
+            if is_bound and (scope.kind != "class" or scope is occurrence.scope):
                 break
             scope = scope.parent
         if scope is None or name not in scope.bound | set(scope.outer):

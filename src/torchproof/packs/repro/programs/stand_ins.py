@@ -91,70 +91,70 @@ class SourceWriter:
 
     # -- values ------------------------------------------------------------------------
 
-    def value(self, thing: Any) -> str:
+    def value(self, obj: Any) -> str:
         self._depth += 1
         try:
             if self._depth > _MAX_DEPTH:
                 raise Unsuitable("its values are nested too deeply")
-            return self._value(thing)
+            return self._value(obj)
         finally:
             self._depth -= 1
 
-    def _value(self, thing: Any) -> str:
-        if (source := literal(thing)) is not None:
+    def _value(self, obj: Any) -> str:
+        if (source := literal(obj)) is not None:
             return source
-        if id(thing) in self._memo:
-            return self._memo[id(thing)]
-        if type(thing) in (list, tuple, set, dict):
-            return self._container(thing)
-        if isinstance(thing, torch.Tensor):
-            return self._assign(thing, tensor_like(thing), "t")
-        if isinstance(thing, types.ModuleType):
-            return self._module(thing)
-        if isinstance(thing, type):
-            return self.class_(thing)
-        if callable(thing) and hasattr(thing, "__name__"):
-            return self._callable(thing)
-        if isinstance(thing, logging.Logger):
+        if id(obj) in self._memo:
+            return self._memo[id(obj)]
+        if type(obj) in (list, tuple, set, dict):
+            return self._container(obj)
+        if isinstance(obj, torch.Tensor):
+            return self._assign(obj, tensor_like(obj), "t")
+        if isinstance(obj, types.ModuleType):
+            return self._module(obj)
+        if isinstance(obj, type):
+            return self.class_(obj)
+        if callable(obj) and hasattr(obj, "__name__"):
+            return self._callable(obj)
+        if isinstance(obj, logging.Logger):
             self.imports["import logging"] = None
             return "logging.getLogger()"
-        return self._object(thing)
+        return self._object(obj)
 
-    def _container(self, thing: Any) -> str:
-        if isinstance(thing, dict):
-            inner = [f"{self.value(k)}: {self.value(v)}" for k, v in thing.items()]
+    def _container(self, obj: Any) -> str:
+        if isinstance(obj, dict):
+            inner = [f"{self.value(k)}: {self.value(v)}" for k, v in obj.items()]
             return "{" + ", ".join(inner) + "}"
-        inner = [self.value(item) for item in thing]
-        if isinstance(thing, tuple):
+        inner = [self.value(item) for item in obj]
+        if isinstance(obj, tuple):
             return "(" + ", ".join(inner) + ("," if len(inner) == 1 else "") + ")"
-        if isinstance(thing, set):
+        if isinstance(obj, set):
             return "{" + ", ".join(inner) + "}" if inner else "set()"
         return "[" + ", ".join(inner) + "]"
 
-    def _object(self, thing: Any) -> str:
-        if isinstance(thing, torch.nn.Module) and is_torch_module(thing):
-            return self._assign(thing, module_like(thing, self.value), "m")
-        if isinstance(thing, functools.partial):
+    def _object(self, obj: Any) -> str:
+        if isinstance(obj, torch.nn.Module) and is_torch_module(obj):
+            return self._assign(obj, module_like(obj, self.value), "m")
+        if isinstance(obj, functools.partial):
             self.imports["import functools"] = None
-            arguments = [self.value(v) for v in (thing.func, *thing.args)]
-            arguments += [f"{k}={self.value(v)}" for k, v in thing.keywords.items()]
+            arguments = [self.value(v) for v in (obj.func, *obj.args)]
+            arguments += [f"{k}={self.value(v)}" for k, v in obj.keywords.items()]
             return f"functools.partial({', '.join(arguments)})"
-        if not is_extracted(file_of(type(thing))):
-            raise Unsuitable(f"cannot rebuild an object of type {type(thing).__name__}")
-        module = isinstance(thing, torch.nn.Module)
-        if self._shallow and module and thing is not self.whole:
+        if not is_extracted(file_of(type(obj))):
+            raise Unsuitable(f"cannot rebuild an object of type {type(obj).__name__}")
+        module = isinstance(obj, torch.nn.Module)
+        if self._shallow and module and obj is not self.whole:
             self.definitions.setdefault("Returning", _RETURNING)
-            name = self._stand_in(thing, "Returning")
-            self.returning[name] = thing
+            name = self._stand_in(obj, "Returning")
+            self.returning[name] = obj
             return name
-        return self._stand_in(thing, self.class_(type(thing), stand_in=True))
+        return self._stand_in(obj, self.class_(type(obj), stand_in=True))
 
-    def _stand_in(self, thing: Any, kind: str) -> str:
-        name = self._assign(thing, f"{kind}()", "o")
+    def _stand_in(self, obj: Any, kind: str) -> str:
+        name = self._assign(obj, f"{kind}()", "o")
         attributes = []
-        for attribute in self.attributes(thing):
+        for attribute in self.attributes(obj):
             try:
-                value = self.value(getattr(thing, attribute))
+                value = self.value(getattr(obj, attribute))
             except Unsuitable:
                 value = "None"
             is_keyword = attribute.isidentifier()
@@ -167,29 +167,29 @@ class SourceWriter:
         self.lines.append(f"{name} = {kind}({', '.join(attributes)})")
         return name
 
-    def attributes(self, thing: Any) -> list[str]:
+    def attributes(self, obj: Any) -> list[str]:
         """Returns the attributes of an object that the code uses."""
-        values = dict(getattr(thing, "__dict__", {}))
-        if isinstance(thing, torch.nn.Module):
-            values |= dict(thing.named_children())
-            values |= dict(thing.named_parameters(recurse=False))
-            values |= dict(thing.named_buffers(recurse=False))
-            if thing.training:
+        values = dict(getattr(obj, "__dict__", {}))
+        if isinstance(obj, torch.nn.Module):
+            values |= dict(obj.named_children())
+            values |= dict(obj.named_parameters(recurse=False))
+            values |= dict(obj.named_buffers(recurse=False))
+            if obj.training:
                 values.pop("training", None)
-        elif isinstance(thing, dict):
-            values |= {k: v for k, v in thing.items() if isinstance(k, str)}
+        elif isinstance(obj, dict):
+            values |= {k: v for k, v in obj.items() if isinstance(k, str)}
         used = set(values) & self._used
-        if isinstance(thing, _INDEXED):
-            used |= set(dict(thing.named_children()))
-        kind = type(thing)
+        if isinstance(obj, _INDEXED):
+            used |= set(dict(obj.named_children()))
+        kind = type(obj)
         fixed = {n for n in values if isinstance(getattr(kind, n, None), property)}
         return sorted(used - fixed - {"forward"})
 
-    def _assign(self, thing: Any, source: str, prefix: str) -> str:
+    def _assign(self, obj: Any, source: str, prefix: str) -> str:
         """Assigns an object to a name, so that all its uses share one object."""
         name = self._free(f"{prefix}{len(self.objects)}")
-        self._memo[id(thing)] = name
-        self.objects[name] = thing
+        self._memo[id(obj)] = name
+        self.objects[name] = obj
         self.lines.append(f"{name} = {source}")
         return name
 
@@ -202,19 +202,19 @@ class SourceWriter:
         self.imports[f"import {name}"] = None
         return name
 
-    def _callable(self, thing: Any) -> str:
-        if isinstance(thing, types.MethodType):
-            return f"{self.value(thing.__self__)}.{thing.__name__}"
-        inner = inspect.unwrap(thing)
+    def _callable(self, obj: Any) -> str:
+        if isinstance(obj, types.MethodType):
+            return f"{self.value(obj.__self__)}.{obj.__name__}"
+        inner = inspect.unwrap(obj)
         code = getattr(inner, "__code__", None)
         if code is not None and is_extracted(code.co_filename):
             return self.function(inner)
-        name = str(getattr(thing, "__name__", ""))
+        name = str(getattr(obj, "__name__", ""))
         for place, owner in _PLACES:
-            if getattr(owner, name, None) is thing:
+            if getattr(owner, name, None) is obj:
                 return f"{place}.{name}"
-        home = sys.modules.get(str(getattr(thing, "__module__", "")))
-        if home is None or getattr(home, name, None) is not thing:
+        home = sys.modules.get(str(getattr(obj, "__module__", "")))
+        if home is None or getattr(home, name, None) is not obj:
             raise Unsuitable(f"the function {name} is not importable")
         return name if home is builtins else f"{self._module(home)}.{name}"
 
@@ -245,13 +245,13 @@ class SourceWriter:
         self.definitions[name] = source
         return name
 
-    def _name(self, thing: Any, preferred: str) -> str:
-        if id(thing) not in self._memo:
+    def _name(self, obj: Any, preferred: str) -> str:
+        if id(obj) not in self._memo:
             name = self._free(preferred)
-            self._memo[id(thing)] = name
-            self._alive.append(thing)
+            self._memo[id(obj)] = name
+            self._alive.append(obj)
             return name
-        return self._memo[id(thing)]
+        return self._memo[id(obj)]
 
     def _free(self, preferred: str) -> str:
         preferred = preferred.strip("<>")
@@ -274,12 +274,12 @@ class SourceWriter:
                 occurrence.write(new_names[occurrence.name])
         return ast.unparse(ast.fix_missing_locations(module))
 
-    def _global(self, name: str, thing: Any) -> str:
+    def _global(self, name: str, obj: Any) -> str:
         """Writes a global, or None if it cannot be written, and returns its name."""
-        if (name, id(thing)) in self._globals:
-            return self._globals[name, id(thing)]
+        if (name, id(obj)) in self._globals:
+            return self._globals[name, id(obj)]
         try:
-            source = self.value(thing)
+            source = self.value(obj)
         except Unsuitable:
             source = "None"
         if source in self.objects:  # make() assigns it, and functions read it
@@ -287,9 +287,9 @@ class SourceWriter:
         if source.replace(".", "").isidentifier() and source != "None":
             return source
         new_name = self._free(name)
-        self._globals[name, id(thing)] = new_name
-        self._alive.append(thing)
-        if isinstance(thing, list | dict | set):
+        self._globals[name, id(obj)] = new_name
+        self._alive.append(obj)
+        if isinstance(obj, list | dict | set):
             self.lines.append(f"{new_name} = {source}")
             self.shared.append(new_name)
         else:
@@ -347,10 +347,10 @@ class SourceWriter:
 
     def _members(self, kind: type) -> list[str]:
         members = []
-        for name, thing in vars(kind).items():
+        for name, member in vars(kind).items():
             special = name.startswith("__")
             used = name in self._used and not special
-            if used and (source := literal(thing)) is not None:
+            if used and (source := literal(member)) is not None:
                 members.append(f"{name} = {source}")
         for name, function in self._functions(kind).items():
             tree = definition_of(function.__code__)

@@ -1,0 +1,110 @@
+"""Runs the parts of a check that run the target: breaks, measurements, lifetimes."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torchproof.checking import measured_parts
+from torchproof.checking.measured_parts import MEASURED, MeasuredParts, PartsMeasurer
+from torchproof.observe import AuditResult, audit, observe
+from torchproof.records import Observation, Part
+from torchproof.targets import Options, Target
+
+Progress = Callable[[str], None]
+
+_NOTHING_RUN = {"torch": None, "device": None, "python": platform.python_version()}
+
+
+@dataclass(frozen=True)
+class ObservedParts:
+    """What the parts observed together, and what two of them add."""
+
+    observation: Observation
+    measured: MeasuredParts
+    audited: AuditResult
+
+    def unseen_codes(self) -> dict[str, str]:
+        """Codes that no part of this check could show, and the part that can."""
+        statuses = self.measured.parts.items()
+        passed = {name for name, part in statuses if part.status == "passed"}
+        if self.audited.status.status == "passed":
+            passed.add("lifetimes")
+        codes_of = {**measured_parts.CODES, "lifetimes": audit.CODES}
+        covered = {code for name in passed for code in codes_of[name]}
+        return {
+            c: n for n, codes in codes_of.items() for c in codes if c not in covered
+        }
+
+
+def observe_parts(
+    target: Target, options: Options, parts: list[str], progress: Progress
+) -> ObservedParts:
+    """Runs the target for each of the parts, as far as it can run again."""
+    observation, measured = _run_parts(target, options, parts, progress)
+    observation, audited = _with_audit(
+        observation, target, options, parts, progress=progress
+    )
+    return ObservedParts(observation, measured, audited)
+
+
+def _run_parts(
+    target: Target, options: Options, parts: list[str], progress: Progress
+) -> tuple[Observation, MeasuredParts]:
+    """Observes the target, then runs the measuring parts if it can run again."""
+    observation = Observation((), _NOTHING_RUN)
+    if "breaks" in parts:
+        observation = observe(target, options, progress)
+    why = None
+    if target.kind == "script":
+        why = "check runs a script only once; torchproof bench measures it"
+    elif target.kind == "trace":
+        why = "a trace cannot be run"
+    elif observation.error or observation.ending != "finished":
+        why = "the target did not run to its end"
+    measuring = [name for name in parts if name in MEASURED]
+    if why or not measuring:
+        skipped = {name: Part("skipped", why or "") for name in measuring}
+        return observation, MeasuredParts(parts=skipped)
+    measured = PartsMeasurer(target, options, progress).run(measuring)
+    ending = "interrupted" if measured.interrupted else observation.ending
+    return replace(
+        observation,
+        events=(*observation.events, *measured.events),
+        environment={**observation.environment, **measured.environment},
+        ending=ending,
+    ), measured
+
+
+def _with_audit(
+    observation: Observation,
+    target: Target,
+    options: Options,
+    parts: list[str],
+    *,
+    progress: Progress,
+) -> tuple[Observation, AuditResult]:
+    """Adds what part lifetimes observes, if the part is selected and possible."""
+    why = _why_not_audited(target, parts, observation)
+    if "lifetimes" not in parts or why:
+        return observation, audit.skipped(why or "")
+    audited = audit.audit(target, options, progress)
+    return replace(
+        observation,
+        events=(*observation.events, *audited.events),
+        environment={**observation.environment, **audited.environment},
+        ending="interrupted" if audited.interrupted else observation.ending,
+    ), audited
+
+
+def _why_not_audited(
+    target: Target, parts: list[str], observation: Observation
+) -> str | None:
+    if target.kind == "trace":
+        return "a trace cannot be run"
+    if target.kind == "script" and "breaks" in parts:
+        return "check runs a script only once; with --skip breaks this part runs it"
+    if observation.error or observation.ending != "finished":
+        return "the target did not run to its end"
+    return None
