@@ -67,7 +67,8 @@ def read() -> dict[str, Any]:
 
 
 def key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["code"], row["file"], row["line"], row["message"]
+    """What identifies a finding here; its message may be reworded."""
+    return row["code"], row["file"], row["line"], row["source"]
 
 
 def sampled(rows: list[dict[str, Any]], seed: int, size: int) -> list[dict[str, Any]]:
@@ -75,8 +76,9 @@ def sampled(rows: list[dict[str, Any]], seed: int, size: int) -> list[dict[str, 
     known: dict[tuple[Any, ...], dict[str, Any]] = {}
     if RESULTS.exists():
         known = {key(row): row for row in json.loads(RESULTS.read_text())["sample"]}
-    # By lot, and so that a change of a few findings leaves most of the sample alone.
-    chosen = sorted(rows, key=lambda row: _lot(row, seed))[:size]
+    # Judged findings stay in the sample while they are found; a draw fills the rest.
+    drawn = sorted(rows, key=lambda row: (key(row) not in known, _lot(row, seed)))
+    chosen = drawn[:size]
     chosen.sort(key=lambda row: (row["file"], row["line"]))
     empty = {"verdict": None, "why": ""}
     return [
