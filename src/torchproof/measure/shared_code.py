@@ -32,7 +32,7 @@ def sharing(applied: Applied) -> list[str]:
         if count < 2:
             continue
         sentence = (
-            f"the {blocks} blocks {region.name} do not share one artifact: {count} were"
+            f"the {blocks} x {region.name} do not share one artifact: {count} were"
             if blocks > 1
             else f"{region.name} needs more than one artifact: {count} were"
         )
