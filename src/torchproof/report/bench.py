@@ -1,4 +1,4 @@
-"""A bench run as text for people: who is faster, what it costs, what to do."""
+"""Renders a bench run as terminal text: times with bars, costs, details, decision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = {"median", "interval", "cold", "warm", "memory", "recompiles", "us/ca
 
 
 def render(run: Run, *, width: int = 80) -> str:
-    """Steady state with bars, then costs, details, variants, and the decision."""
+    """Steady-state times with bars, then costs, details, variants and the decision."""
     width = max(width, 40)
     blocks = [[*header(run, width)], [*_steady(run, width)]]
     rows = bench_sections.ranked(run)
@@ -37,15 +37,15 @@ def header(run: Run, width: int) -> Iterator[str]:
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
         yield from wrap(
-            f"median of a call and its 95 percent interval, from"
-            f" {numbers.amount(rounds, 'round')} with the strategies taken in turn",
+            f"median time per call with its 95% interval, over"
+            f" {numbers.amount(rounds, 'round')} that interleave the strategies",
             width,
         )
     yield from incomplete(run, width)
 
 
 def opening(run: Run, width: int) -> Iterator[str]:
-    """What was run, and where."""
+    """The target, its size, and the environment of the run."""
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")
     text = f"{run.verb} of {run.target}"
@@ -59,8 +59,8 @@ def opening(run: Run, width: int) -> Iterator[str]:
 
 def incomplete(run: Run, width: int) -> Iterator[str]:
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        yield from wrap(f"Not complete: {why}. This is what was measured.", width)
+        why = run.error or f"the run ended early ({run.ending})"
+        yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 
 # -- the bars --------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
     widths = _widths([head, *cells])
     verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
     room = width - sum(widths) - 8 - max(map(len, verdicts))
-    narrow = room < _LEAST_BAR  # the name then stands on a line of its own
+    narrow = room < _LEAST_BAR  # the name then gets a line of its own
     if narrow:
         room += widths[0] - len(_INDENT) + 2
     length = max(_LEAST_BAR, min(_MOST_BAR, room))
@@ -89,7 +89,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
         else:
             yield f"{_line(row, widths, head)}  {last}"
     if any(_SHADE in drawn for drawn in bars):
-        yield f"{_INDENT}{_SHADE} the interval of the median"
+        yield f"{_INDENT}{_SHADE} 95% interval of the median"
 
 
 def _time_cells(row: Measurement) -> tuple[str, ...]:
@@ -98,10 +98,9 @@ def _time_cells(row: Measurement) -> tuple[str, ...]:
 
 
 def bar(row: Measurement, *, end: float, length: int) -> str:
-    """Solid up to the interval, shaded over it; true to an eighth of a cell.
+    """Solid up to the interval and shaded over it, accurate to an eighth of a cell.
 
-    An interval that lies within one cell is too short to show: the bar then ends at
-    the median.
+    An interval within one cell is too short to draw: the bar then ends at the median.
     """
     assert row.median_ms is not None
     scale = length / end if end else 0.0
@@ -121,7 +120,7 @@ def bar(row: Measurement, *, end: float, length: int) -> str:
 
 
 def table(found: Table, width: int) -> Iterator[str]:
-    """Aligned columns; a last column of prose is wrapped under its row."""
+    """Aligned columns; a last column of prose is wrapped below its row."""
     if found.title:
         yield f"{found.title}:"
     prose = found.header[-1] == "stops checking"
@@ -130,7 +129,7 @@ def table(found: Table, width: int) -> Iterator[str]:
     widths = _widths(rows)
     narrow = sum(widths) + 2 * (columns - 1) > width
     for row, whole in zip(rows, (found.header, *found.rows), strict=True):
-        if narrow:  # the name stands on a line of its own
+        if narrow:  # the name gets a line of its own
             yield row[0]
             yield _INDENT + _line(row[1:], widths[1:], rows[0][1:])
         else:
@@ -145,7 +144,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], header: Sequence[str]) -> str:
-    """Names to the left, numbers to the right."""
+    """Names aligned to the left, numbers to the right."""
     return "  ".join(
         f"{cell:>{width}}" if name in _NUMBERS else f"{cell:<{width}}"
         for cell, width, name in zip(cells, widths, header, strict=True)
