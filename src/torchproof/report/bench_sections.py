@@ -198,7 +198,7 @@ def variants(run: Run) -> list[Table]:
 
 
 def _varied(row: Measurement, run: Run) -> tuple[str, ...]:
-    """The variant keys that differ between rows; a size that all rows share does not."""
+    """The variant keys whose values differ between the rows of the run."""
     same = {
         key
         for key in row.variant

@@ -1,4 +1,4 @@
-"""A comparison of two runs as text: what differs, whether it counts, what to do."""
+"""Renders a comparison of two runs as text: metrics, verdicts, findings, summary."""
 
 from __future__ import annotations
 
@@ -54,38 +54,38 @@ def words(metric: Metric) -> str:
     if metric.significant and metric.ratio < 1:
         low, high = 1 / high, 1 / low
     elif not metric.significant and not low <= 1 <= high:
-        return metric.verdict  # its ratio is not what the verdict rests on
+        return metric.verdict  # the verdict does not rest on this ratio
     return f"{metric.verdict} ({low:.2f}-{high:.2f})"
 
 
 def warnings(found: Comparison) -> Iterator[str]:
-    """What stands before every number."""
+    """Caveats that are printed before the numbers."""
     if found.unlike:
         yield (
-            "UNLIKE ENVIRONMENTS, so no verdict on time or memory: "
+            "DIFFERENT ENVIRONMENTS, so no verdict on time or memory: "
             + "; ".join(found.unlike)
         )
     eager = found.eager
     if eager and eager.significant:
         yield (
-            f"Eager itself is {words(eager)} in B: the machine or the whole target"
-            " changed. A strategy is called faster or slower only where the clock and"
-            " its gain over eager agree. To know more, measure A again here."
+            f"Eager itself is {words(eager)} in B: the machine or the target changed."
+            " A strategy counts as faster or slower only if its time and its gain over"
+            " eager agree. For a clearer result, measure A again on this machine."
         )
     yield from (f"Note: {note}." for note in found.notes)
 
 
 def summary(found: Comparison) -> Iterator[str]:
-    """What is worse, then what to do."""
+    """The regressions, then the decision."""
     if found.regressions:
         yield f"Worse in B: {'; '.join(found.regressions)}."
     else:
         yield {
-            "better": "Better in B, and nothing is worse.",
-            "not judged": "Nothing that can be judged is worse in B.",
+            "better": "Better in B, with no regressions.",
+            "not judged": "No regressions among the metrics that can be compared.",
         }.get(found.verdict, "No significant difference.")
     if found.uncompared:
-        yield f"Could not be compared: {'; '.join(found.uncompared)}."
+        yield f"Not comparable: {'; '.join(found.uncompared)}."
     if found.decision:
         yield f"Decision for B: {found.decision}."
 
@@ -132,8 +132,8 @@ def _findings(found: Comparison, width: int) -> Iterator[str]:
 def _ending(found: Comparison, width: int) -> Iterator[str]:
     if any(metric.low for row in found.rows for metric in row.metrics):
         yield from _wrap(
-            "The runs were taken at different times: intervals come from each run by"
-            " itself, they are not paired.",
+            "The runs were measured at different times: each interval comes from one"
+            " run, and the runs are not paired.",
             width,
         )
     for text in summary(found):

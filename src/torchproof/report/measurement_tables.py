@@ -1,4 +1,4 @@
-"""Tables of measurements as Markdown, for benches and for the optimisation report."""
+"""Markdown tables of measurements, for bench and optimisation reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BASELINE = (*_TIMES, "First call", "Numerics", "Verdict")
 
 
 def baseline(rows: Iterable[Measurement]) -> str:
-    """What each strategy takes and what it is worth."""
+    """The times, memory, numerics and verdict of each strategy."""
     return markup.table(_BASELINE, map(_baseline, rows))
 
 

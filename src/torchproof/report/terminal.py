@@ -49,7 +49,7 @@ def findings(run: Run, *, width: int = 80) -> str:
 
 
 def _heading(finding: Finding, run: Run) -> str | None:
-    """The heading of the one-line list a finding belongs to; None to show it in full."""
+    """The heading of the list a finding belongs to; None to show it in full."""
     if finding.status == "resolved":
         return f"Resolved since run {(run.baseline or {}).get('id', '-')}:"
     if finding.status == "intentional":
