@@ -14,7 +14,7 @@ STATIC = "static (source only)"
 _CACHES = (
     "_CACHE_DIR",
     "_REMOTE_CACHE",
-)  # they say where torch caches, not how it compiles
+)  # not settings of the compiler
 
 
 def heading(run: Run, title: str) -> Iterator[str]:

@@ -108,7 +108,7 @@ class Trial:
         return f"{outcome}: {self.why.rstrip('.')}" if self.why else outcome
 
     def with_final(self, row: Measurement) -> Trial:
-        """Updated with the measurements of the finals; a row they exclude has no rank."""
+        """Adds the measurements of the finals; an excluded row has no rank."""
         why = exclusion_reason(row)
         if why is not None:
             is_wrong = (row.numerics or {}).get("verdict") == "wrong"
