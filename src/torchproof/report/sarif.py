@@ -138,8 +138,8 @@ def _placeless(findings: Iterable[Finding], codes: Sequence[str]) -> Iterable[Pl
 
 def _left_out(placed: Sequence[Finding]) -> Iterable[Plain]:
     if len(placed) > MOST:
-        text = f"The {len(placed) - MOST} least severe of {len(placed)} findings are"
-        yield _notification("warning", f"{text} omitted: this file holds {MOST}.")
+        text = f"{len(placed) - MOST} of {len(placed)} findings are omitted, the least"
+        yield _notification("warning", f"{text} severe ones: the limit is {MOST}.")
 
 
 # -- the results -----------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""A run as one HTML file that loads nothing: page.html filled, with style and script.
+"""Renders a run as one self-contained HTML file, from page.html, page.css and page.js.
 
-Nothing in the run can become markup or code: the templates escape what they print,
-and the page's own policy lets only its one style and one script, by their hashes, work.
+Nothing in the run can become markup or code: the templates escape all text, and the
+page's Content-Security-Policy allows only its own style and script, by their hashes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     import jinja2
 
 _HERE = Path(__file__).parent
-# Between findings that wait as text until they are asked for. No text of others holds
-# it, since `visible` writes such characters out.
+# Separates findings that stay text until the reader opens them. No other text contains
+# it, since `visible` replaces such characters.
 _SEPARATOR = "\x1e"
 
 
 def render(run: Run, compared: Comparison | None = None) -> str:
-    """The page of a run, and of its comparison with an earlier one if there is one."""
+    """The page of a run, with its comparison to an earlier run if there is one."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
     page = _templates().get_template("page.html")
     return page.render(
@@ -94,7 +94,7 @@ def _content(run: Run) -> dict[str, Any]:
 
 
 def _about(run: Run) -> list[str]:
-    """What was run, where and when, in a few words."""
+    """Size, device, torch version, strategy and start time of the run."""
     facts = run.environment
     told = [facts.get("size"), facts.get("gpu") or facts.get("device")]
     told += [f"torch {facts['torch']}" if facts.get("torch") else None]
@@ -104,7 +104,7 @@ def _about(run: Run) -> list[str]:
 
 
 def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The sections this page has, as links."""
+    """The sections of this page: (anchor, label)."""
     named = {
         "recipe": ("Recipe", run.verb == "tune"),
         "trials": ("Trials", run.verb == "tune"),
@@ -117,7 +117,7 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rules": ("Rules", _rules(run)),
         "run": ("The run", True),
     }
-    return [(anchor, label) for anchor, (label, there) in named.items() if there]
+    return [(anchor, label) for anchor, (label, content) in named.items() if content]
 
 
 def _strategies(run: Run) -> str:
@@ -125,7 +125,7 @@ def _strategies(run: Run) -> str:
 
 
 def _rules(run: Run) -> dict[str, Rule]:
-    """Of each code among the findings the rule; a newer torchproof has others."""
+    """The rule of each finding's code; a newer torchproof may have others."""
     codes = {finding.code for finding in run.findings}
     return {rule.code: rule for rule in RULES if rule.code in codes}
 
@@ -135,7 +135,7 @@ def _closed(run: Run) -> bool:
 
 
 def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
-    """How many calls ran compiled says nothing of time by itself: a number tells it."""
+    """The shares, unless compiled calls are the only one: a tile shows that number."""
     found = charts.shares(run)
     return found if len(found) > 1 or drawn["phases"] or drawn["costs"] else ()
 
@@ -161,7 +161,7 @@ def _comparison(found: Comparison | None) -> dict[str, Any]:
 
 
 def _missing(drawn: Mapping[str, Any]) -> list[str]:
-    """What the page would draw, had it been measured."""
+    """The charts that lack measurements."""
     names = {
         "strategies": "strategies",
         "phases": "compile phases",
@@ -173,7 +173,7 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
 
 
 def _tables(run: Run) -> list[bench_sections.Table]:
-    """Variants that no chart shows."""
+    """The variants without a chart."""
     swept = {bench_sections.TITLES[key] for key in charts.SIZES}
     swept |= {"By batch and sequence", "By sequence and batch"}
     found = bench_sections.variants(run)
@@ -186,7 +186,7 @@ def _pages(found: list[Entry]) -> Iterator[list[Entry]]:
 
 
 def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is known of the machine; variables that steer torch one by one."""
+    """The environment as (name, value); each environment variable has a row."""
     for key, value in environment.items():
         if isinstance(value, Mapping):
             yield from ((str(name), str(each)) for name, each in value.items())
@@ -199,7 +199,7 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    import jinja2  # costs more than the rest of the package, and text needs none of it
+    import jinja2  # slow to import, and the other formats do not need it
 
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
@@ -240,7 +240,7 @@ def _hash(text: str) -> str:
 
 
 def _embedded(run: Run) -> str:
-    """The run's own JSON, in which no character can end the element it stands in."""
+    """The JSON of the run, escaped so that it cannot end its script element."""
     text = json.dumps(run.to_json(), separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -1,4 +1,4 @@
-"""Findings as the page lists them, and what its filters can choose from."""
+"""The findings of the page, their code excerpts, and the values of the filters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torchproof.report import commands, numbers
 from torchproof.report.finding_section import impact, place, reference
 from torchproof.report.html import charts, excerpt
 
-PAGE = 100  # findings that are shown at once
-_HOME = Path(__file__).parents[3].as_posix() + "/"  # what holds the package
+PAGE = 100  # findings shown at once
+_HOME = Path(__file__).parents[3].as_posix() + "/"  # the parent of the package
 STATUSES = ("open", "resolved", "intentional")
 
 
@@ -21,13 +21,13 @@ STATUSES = ("open", "resolved", "intentional")
 class Entry:
     finding: Finding
     run: Run
-    anchor: str  # the same in a later run, so that a link goes on working
+    anchor: str  # the same in later runs, so that links keep working
     cost: str = ""
     often: str = ""
 
     @property
     def place(self) -> str:
-        """Empty where it has none."""
+        """Empty for a finding without a location."""
         return at_home(place(self.finding)) if self.finding.file else ""
 
     @property
@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Choice:
-    """A filter: its values, each with how many findings have it."""
+    """A filter: its values, each with its number of findings."""
 
     name: str
     label: str
@@ -63,12 +63,12 @@ class Cost:
 
 
 def at_home(path: str) -> str:
-    """Files of torchproof itself without the folder that holds the package."""
+    """A file of torchproof itself, relative to the parent of the package."""
     return path.removeprefix(_HOME)
 
 
 def entries(run: Run) -> list[Entry]:
-    """What is open first, then by severity, then by cost."""
+    """The findings: open ones first, then by severity, then by cost."""
     seen: Counter[str] = Counter()
     found = []
     for finding in sorted(run.findings, key=_rank):
@@ -93,7 +93,7 @@ def _cost(finding: Finding) -> str:
 
 
 def _often(finding: Finding, run: Run) -> str:
-    """`in 5 of 6 calls, 12 times`; empty where nobody counted."""
+    """`in 5 of 6 calls, 12 times`; empty if it was not counted."""
     calls, told = run.counts.get("calls"), []
     if finding.steps is not None and calls:
         told.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
@@ -103,7 +103,7 @@ def _often(finding: Finding, run: Run) -> str:
 
 
 def choices(found: Sequence[Entry]) -> list[Choice]:
-    """Of each filter the values that occur; one that has a single value is no use."""
+    """The filters with their values; a filter with a single value is omitted."""
     severities = Counter(entry.finding.severity for entry in found)
     kept = [(name, severities[name]) for name in SEVERITIES if severities[name]]
     filters = [Choice("severity", "Severity", tuple(kept))]
@@ -119,7 +119,7 @@ def choices(found: Sequence[Entry]) -> list[Choice]:
 
 
 def costs(found: Sequence[Entry]) -> list[Cost]:
-    """Open findings whose cost was measured, dearest first; no more than a few."""
+    """The open findings with the highest measured costs."""
     told = [e for e in found if e.cost and e.finding.status == "open"]
     told.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
     most = max((e.finding.cost_us or 0.0 for e in told), default=0.0) or 1.0

@@ -1,4 +1,4 @@
-"""The first thing on the page: one sentence, and the numbers it rests on."""
+"""The headline of the page: the result in one sentence, and tiles with key numbers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def headline(run: Run, found: Sequence[Entry]) -> Headline:
     else:
         said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        told = f"{said.text} This is what was seen until then.".strip()
-        return Headline("bad", "not complete", f"{why}.", (told,))
+        why = run.error or f"the run ended early ({run.ending})"
+        told = f"Results so far: {said.text}" if said.text else ""
+        return Headline("bad", "incomplete", f"{why}.", (told,) if told else ())
     return said
 
 
@@ -52,7 +52,7 @@ def _of_tune(run: Run) -> Headline:
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
     more = tuple(filter(None, [" ".join(search_trials.probed(found.probe))]))
     if not found.chosen:
-        return Headline("open", "nothing chosen", text, more)
+        return Headline("open", "no strategy chosen", text, more)
     if found.chosen == search_trials.EAGER:
         return Headline("bad", "stay eager", text, more)
     return Headline("good", f"use {found.chosen}", text, more)
@@ -65,12 +65,12 @@ def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
-        return Headline(tone, "nothing found", text, more)
+        return Headline(tone, "no findings", text, more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
     word = f"{numbers.amount(len(open_), 'open finding')}"
-    cost = f", {numbers.plain(worst.cost_us)} us of each call" if worst.cost_us else ""
-    text = f"The worst{cost}: {_shortened(worst.message)}."
+    cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
+    text = f"Most severe{cost}: {_shortened(worst.message)}."
     return Headline(tone, word, text, more)
 
 
@@ -89,7 +89,7 @@ def _shortened(message: str) -> str:
 
 
 def _nothing(run: Run) -> tuple[str, str]:
-    """No open finding: what was looked at, and never more than that."""
+    """Tone and text without open findings; claims only what the run checked."""
     done = run.parts.get("breaks", Part("skipped"))
     if done.status == "passed":
         calls = run.counts.get("calls")
@@ -97,17 +97,17 @@ def _nothing(run: Run) -> tuple[str, str]:
         clean = f"No graph break, skipped frame, recompile or error{told}"
         return "good", f"{clean}{', ' + done.why if done.why else ''}."
     if any(part.status == "passed" for part in run.parts.values()):
-        return "good", "Nothing found by the parts that ran."
-    return "open", "No part of the check came to a result."
+        return "good", "No findings in the parts that ran."
+    return "open", "No part of the check completed."
 
 
 def _measured(run: Run) -> str:
-    """What a call takes in eager and compiled; empty where that was not measured."""
+    """The time of a call, eager and compiled; empty if it was not measured."""
     rows = charts.plain(run)
     if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
         return ""
     eager, compiled = rows[:2]
-    text = f"a call takes {numbers.milliseconds(eager.median_ms)} in eager and"
+    text = f"a call takes {numbers.milliseconds(eager.median_ms)} eager,"
     text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
     return text + (f" ({compiled.verdict})" if compiled.verdict else "")
 
@@ -116,7 +116,7 @@ def _measured(run: Run) -> str:
 
 
 def tiles(run: Run, found: Sequence[Entry]) -> list[Tile]:
-    """What was not measured has no tile."""
+    """The key numbers; a value that was not measured has no tile."""
     if run.verb == "tune":
         return [*_worth(*search.winner(run))]
     rows = charts.plain(run)
@@ -150,7 +150,7 @@ def _split(findings: Sequence[Finding]) -> str:
 
 
 def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
-    """The row the decision keeps, else the fastest compiled one."""
+    """The row that the decision recommends, else the fastest compiled one."""
     kept = bench_sections.chosen(run)[1] if run.verb == "bench" else None
     if kept is not None and kept.strategy != "eager":
         return kept
@@ -175,7 +175,7 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
         yield Tile("Peak memory", numbers.size(row.peak_bytes), note)
     if bench_sections.numerics(row) != numbers.UNKNOWN:
         reference = (row.numerics or {}).get("reference")
-        note = f"judged by {reference}" if reference else ""
+        note = f"compared with {reference}" if reference else ""
         yield Tile("Outputs", bench_sections.numerics(row), note)
 
 
