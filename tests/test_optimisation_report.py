@@ -75,7 +75,7 @@ def test_the_head_says_when_how_and_where() -> None:
     for name, *facts in (
         ("Analysed", "2026-01-02 03:04:05"),
         ("Last verified", "2026-01-02 03:04:05"),
-        ("Mode", "both", "effort quick"),
+        ("Mode", "static", "dynamic", "effort quick"),
         ("Entry point", "`make()`", "`model.py`"),
         ("Command", f"`{FULL.command}`"),
         ("Compared with", "`20260101-0900-model`", "2026-01-01 09:00:00"),

@@ -37,7 +37,7 @@ def header(run: Run, width: int) -> Iterator[str]:
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
         yield from wrap(
-            f"median time per call with its 95% interval, over"
+            f"median time per call with its 95 percent interval, over"
             f" {numbers.amount(rounds, 'round')} that interleave the strategies",
             width,
         )
@@ -89,7 +89,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
         else:
             yield f"{_line(row, widths, head)}  {last}"
     if any(_SHADE in drawn for drawn in bars):
-        yield f"{_INDENT}{_SHADE} 95% interval of the median"
+        yield f"{_INDENT}{_SHADE} interval of the median"
 
 
 def _time_cells(row: Measurement) -> tuple[str, ...]:

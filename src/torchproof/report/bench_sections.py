@@ -162,11 +162,11 @@ def _counted(row: Measurement) -> Iterator[str]:
             yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in known.items())
     if row.guards and row.guards.get("lookup_us") is not None:
         share = row.guards.get("share")
-        part = "" if share is None else f" ({share * 100:.1f}% of the call)"
+        part = "" if share is None else f" ({share * 100:.1f} percent of the call)"
         yield f"guards: {numbers.plain(row.guards['lookup_us'])} us per call{part}"
     if row.kernels and row.kernels.get("per_step") is not None:
         share = row.kernels.get("busy_share")
-        part = "" if share is None else f", GPU busy {share * 100:.0f}% of the time"
+        part = "" if share is None else f", GPU busy {share * 100:.0f} percent of it"
         yield f"{numbers.count(row.kernels['per_step'])} kernels per call{part}"
 
 
