@@ -1,4 +1,4 @@
-"""Cache folders as text or JSON."""
+"""Renders cache folders as text or JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def render(
     *,
     width: int = 80,
 ) -> str:
-    """What there was, and what of it was cleared; None where that was not asked for."""
+    """The folders, and those that were cleared; `cleared` is None without --clear."""
     if format == "json":
         names = None if cleared is None else [folder.name for folder in cleared]
         told = {"caches": [folder.to_json() for folder in found], "cleared": names}
@@ -33,7 +33,7 @@ def render(
 
 def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
     amount = folder.amount
-    size = numbers.size(amount.bytes) if amount else "nothing there"
+    size = numbers.size(amount.bytes) if amount else "not present"
     yield f"{folder.name:18}{size:>14}   {line(folder.path)}"
     by = f" ({folder.chosen_by})" if folder.chosen_by else ""
     indent = " " * 4
@@ -69,7 +69,7 @@ def _total(found: Sequence[CacheFolder]) -> list[str]:
     size = numbers.size(sum(amount.bytes for amount in known))
     files = numbers.amount(sum(amount.files for amount in known), "file")
     command = "torchproof show --caches --clear"
-    return [f"{size} in {files}. Clear all, while nothing compiles: {command}"]
+    return [f"{size} in {files}. To clear all, while nothing compiles: {command}"]
 
 
 def _cleared(
@@ -80,7 +80,7 @@ def _cleared(
         size = numbers.size(folder.amount.bytes)
         yield f"Cleared {folder.name}: {size} in {line(folder.path)}."
     if not cleared:
-        yield "There was nothing to clear."
+        yield "Nothing to clear."
     kept = [folder for folder in found if folder.amount and folder.kept]
     for folder in kept:
-        yield f"Kept {folder.name}: {folder.kept}."
+        yield f"Not cleared: {folder.name}: {folder.kept}."

@@ -1,4 +1,4 @@
-"""A pack as text, Markdown or JSON: what it is, what it holds, how to use it."""
+"""Renders the inspection of a pack as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from torchproof.report import markup, numbers
 
 FORMATS = ("text", "json", "md")
 _PURPOSE = {
-    "repro": "a failure that anyone can run with torch alone",
-    "deploy": "a model that starts warm",
+    "repro": "a self-contained repro of a failure; it needs only torch",
+    "deploy": "a model with its compiled caches, for warm starts",
 }
 _SIGNED = {
     "none": "none",
-    "not checked": "there is one, not checked: TORCHPROOF_PACK_KEY names no key",
-    "fits": "made with your key",
-    "does not fit": "made with another key than yours",
+    "not checked": "present, not checked: TORCHPROOF_PACK_KEY is not set",
+    "fits": "valid for your key",
+    "does not fit": "not valid for your key",
 }
-_DAMAGED = "It was changed after it was made: run nothing of it, ask for it again."
-_LABEL, _LONG = 12, 100  # letters
-_FEW = 6  # files of a kind that are named one by one
+_DAMAGED = "The pack was modified after it was made. Do not run it; get a new copy."
+_LABEL = 12  # characters of a label
+_LONG = 100  # characters of a value
+_FEW = 6  # files of a kind that are listed one by one
 
 
 def render(found: Inspection, format: str, *, width: int = 80) -> str:
@@ -64,7 +65,7 @@ def _files(found: Inspection, width: int) -> Iterator[str]:
 
 
 def _rows(found: Inspection) -> Iterator[tuple[str, int, str]]:
-    """The files; of a folder that holds many of a kind, the folder."""
+    """The files; many files of a kind in a directory share one row."""
     files = found.manifest.files
     kinds = Counter(_kind(name, file) for name, file in files.items())
     told = set()
@@ -100,7 +101,7 @@ def _markdown(found: Inspection) -> str:
     ]
     blocks = [f"## Pack {markup.code(found.manifest.name or found.path)}"]
     blocks += [markup.prose(_headline(found)), markup.table(("", ""), told)]
-    blocks += ["### Files", markup.table(("File", "Size", "What it holds"), rows)]
+    blocks += ["### Files", markup.table(("File", "Size", "Content"), rows)]
     for title, command in use(found):
         language = "bash" if found.manifest.kind == "repro" else "python"
         blocks += [f"{title}:", markup.fence(command, language)]
@@ -121,7 +122,7 @@ def _headline(found: Inspection) -> str:
 
 
 def facts(found: Inspection) -> Iterator[tuple[str, str]]:
-    """What is known of a pack, with a word for each; texts of others made plain."""
+    """The facts about a pack as (label, text), with untrusted text escaped."""
     manifest = found.manifest
     moment = manifest.made.replace("T", " ").replace("+00:00", " UTC")
     made = f"{moment or numbers.UNKNOWN}, torchproof {manifest.torchproof}"
@@ -144,14 +145,14 @@ def facts(found: Inspection) -> Iterator[tuple[str, str]]:
         yield "trust", line(refused if found.refusal else "accepted here")
 
 
-_ANSWERS = {
-    "same": "eager's answers on fresh inputs",
-    "rounding": "eager's answers on fresh inputs but for rounding",
+_OUTPUTS = {
+    "same": "outputs equal eager's on new inputs",
+    "rounding": "outputs equal eager's on new inputs, up to rounding",
 }
 
 
 def _in_words(told: Callable[[Any], str], value: Any) -> str:
-    """As this torchproof says it; what another one wrote may have another form."""
+    """The value in words; a value in the format of another version is shown as is."""
     try:
         return line(told(value))
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -167,10 +168,10 @@ def _verified(value: Any) -> str:
     if "line" in value:
         return f"{value['line']} (in a clean process, {seconds})"
     verdict = value["numerics"]["verdict"]
-    found = _ANSWERS.get(verdict, verdict)
+    text = _OUTPUTS.get(verdict, verdict)
     if "of" in value:
-        found = f"{value['graphs']} of {value['of']} graphs from the pack; {found}"
-    return f"{found} (in a clean process, {seconds})"
+        text = f"{value['graphs']} of {value['of']} graphs from the pack; {text}"
+    return f"{text} (in a clean process, {seconds})"
 
 
 def _given(value: Any) -> str:
@@ -215,18 +216,18 @@ def _listed(table: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value that may be large: all of it where it is short, else how much it is."""
+    """The value if it is short; else its length, or its beginning."""
     if isinstance(value, str):
         text = line(value)
         return text if len(text) <= _LONG else text[: _LONG - 4] + " ..."
     text = line(json.dumps(value))
     if len(text) <= _LONG or not isinstance(value, list | dict):
         return text
-    return f"{len(value)} of them (--format json has all)"
+    return f"{len(value)} entries (--format json shows all)"
 
 
 def use(found: Inspection) -> Iterator[tuple[str, str]]:
-    """How it is used: a sentence, and what to type."""
+    """How to use the pack: a sentence, and the code or command."""
     path = line(found.path)
     if not found.is_intact:
         return
@@ -239,17 +240,17 @@ def use(found: Inspection) -> Iterator[tuple[str, str]]:
     elif found.form == "archive":
         folder = Path(path).name.removesuffix(".tar.gz").removesuffix(".tgz")
         yield (
-            "To run it (it exits with 1 where it fails as stated)",
+            "To run it (exit code 1 means that the failure occurs)",
             f"tar xzf {shlex.quote(path)}\ncd {shlex.quote(folder)}\n"
             "python -I repro.py",
         )
     else:
         yield (
-            "To run it (it exits with 1 where it fails as stated)",
+            "To run it (exit code 1 means that the failure occurs)",
             f"cd {shlex.quote(path)}\npython -I repro.py",
         )
 
 
 def _has_model(found: Inspection) -> bool:
-    """Whether the pack holds the model itself, so that no code of it is needed."""
+    """Whether the pack contains the model, so that its Python code is not needed."""
     return found.manifest.details.get("artifact") in ("aoti", "torchscript")

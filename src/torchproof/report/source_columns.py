@@ -1,4 +1,4 @@
-"""Which part of its line a finding is about."""
+"""Finds the columns of the source line that a finding is about."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchproof.records import Finding
 
 
 def marked(finding: Finding, line: str) -> tuple[int, int]:
-    """The columns on record, else what the message quotes, else the whole line."""
+    """The recorded columns, else the code that the message quotes, else the line."""
     start, end = finding.column, finding.end_column
     if start and end and 0 < start < end <= len(line) + 1:
         return start - 1, end - 1
