@@ -1,7 +1,7 @@
-"""What stands in a log: its entries, found again however people edited around them.
+"""Parses the entries of a log, also after people edited the file.
 
-An entry begins at a heading `## 2026-01-31 - Plan: title`, or, where its heading is
-gone, at its line `- Entry: ...`. Headings in code blocks and comments are none.
+An entry begins at a heading `## 2026-01-31 - Plan: title` or, without a heading, at its
+line `- Entry: ...`. Headings in code blocks and comments do not count.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, or a stretch of text between two headings that is none."""
+    """One entry, or other text between two headings (without a kind)."""
 
     line: int
     date: str = ""
     kind: str = ""
     title: str = ""
-    lines: tuple[str, ...] = ()  # without its heading; those of code are empty
+    lines: tuple[str, ...] = ()  # without the heading; lines of code are empty
 
     def fact(self, name: str) -> str | None:
-        """What a line `- Name: value` says."""
+        """The value of a line `- Name: value`."""
         for text in self.lines:
             found = _FACT.fullmatch(text.rstrip())
             if found and found[1] == name:
@@ -42,7 +42,7 @@ class Entry:
         return None
 
     def named(self, name: str) -> str | None:
-        """What such a line names as code, or all of it."""
+        """The code span at the start of such a value, or the whole value."""
         said = self.fact(name)
         marked = _CODE.match(said or "")
         return marked[2] if marked else said
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def written(self) -> datetime:
-        """To the second where that is known, else the day of its heading."""
+        """The time of writing if the entry has it, else the day of its heading."""
         for text, form in ((self.fact("Date"), DATE), (self.date, "%Y-%m-%d")):
             try:
                 return datetime.strptime(text or "", form)
@@ -80,12 +80,12 @@ def entries(text: str) -> list[Entry]:
 
 
 def find(text: str, kind: str, name: str | None, file: str) -> Entry:
-    """An entry by its id, the start of it or words of its title; the last for None."""
+    """The entry with this id, id prefix or part of its title; the last for None."""
     known = [entry for entry in entries(text) if entry.kind == kind]
     if not known:
         raise UserError(
-            f'no {kind.lower()} in {file}: begin with torchproof log plan "what you'
-            ' will try"'
+            f"no {kind.lower()} in {file}: add one with torchproof log plan"
+            ' "what you will try"'
         )
     if name is None:
         return max(enumerate(known), key=lambda each: (each[1].written, each[0]))[1]
@@ -96,16 +96,18 @@ def find(text: str, kind: str, name: str | None, file: str) -> Entry:
     )
     if not matching:
         raise UserError(
-            f"no {kind.lower()} {name!r} in {file}: torchproof log --list names them"
+            f"no {kind.lower()} {name!r} in {file}: torchproof log --list shows them"
         )
     if len(matching) > 1:
-        said = ", ".join(entry.id or entry.title for entry in matching[:4])
-        raise UserError(f"{name!r} fits {len(matching)} of them ({said}): say more")
+        names = ", ".join(entry.id or entry.title for entry in matching[:4])
+        raise UserError(
+            f"{name!r} matches {len(matching)} entries ({names}): be more specific"
+        )
     return matching[0]
 
 
 def open_block(text: str) -> int | None:
-    """The line of a code block that is never closed."""
+    """The first line of a code block that is never closed."""
     return next((at + 1 for at, end in _fences(LINE.split(text)) if end is None), None)
 
 
@@ -134,7 +136,7 @@ def _stretches(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _prose(lines: Sequence[str]) -> list[str]:
-    """The lines, with those of code blocks and comments empty."""
+    """The lines, with lines of code blocks and comments replaced by empty ones."""
     kept = list(lines)
     for begin, end in [*_fences(lines), *_comments(lines)]:
         if end is not None:

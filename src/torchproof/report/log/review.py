@@ -1,4 +1,4 @@
-"""The draft of a retrospective: a plan's expectations beside what runs measured."""
+"""Drafts a retrospective: the expectations of a plan and what later runs measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from torchproof.report.log.log_entries import DATE, Entry
 
 LEARNED = "What we learned: (write here)"
 _COLUMNS = ("graph_breaks", "recompiles", "findings", "speed")
-_RUNS: tuple[str, ...] = ("Run", "Verb", "Target", "Graph breaks", "Recompiles")
-_RUNS += ("Open findings", "Best against eager")
-_MOST = 30  # runs that are told one by one, the last ones
+_RUNS = (
+    "Run",
+    "Verb",
+    "Target",
+    "Graph breaks",
+    "Recompiles",
+    "Open findings",
+    "Best vs eager",
+)
+_MOST = 30  # the latest runs, listed one by one
 
 
 def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
-    """From a plan and the runs since, oldest first."""
+    """The entry for a plan and the runs since, oldest first."""
     wanted = expectations.read(plan.section("Expected"))
     rows = [_row(each, runs) for each in wanted]
     name = plan.id or plan.title
@@ -41,7 +48,7 @@ def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
 
 
 def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
-    """Runs that were started after a plan, of its target if it names one."""
+    """Runs that started after the plan, of its target if it names one."""
     target = plan.named("Target")
     written = plan.written.isoformat(timespec="seconds")
     return sorted(
@@ -55,7 +62,7 @@ def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
 
 
 def _row(wanted: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
-    """Judged by the last run that measured it."""
+    """The verdict of an expectation, from the last run that measured it."""
     for run in reversed(runs):
         found = wanted.metric and expectations.value(run, wanted.metric)
         if found:
@@ -65,25 +72,25 @@ def _row(wanted: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
 
 
 def _sentence(plan: Entry, runs: Sequence[Run], verdicts: Sequence[str]) -> str:
-    about = f'Of the plan "{plan.title or plan.id}"'
+    about = f'The plan "{plan.title or plan.id}"'
     counted = numbers.amount(len(runs), "run")
     if not runs:
-        return f"{about} nothing was measured: no run was saved since."
+        return f"{about} has no measurements: no run was saved since."
     if not verdicts:
-        return f"{about}, which names no expectation, {counted} followed."
+        return f"{about} has no expectations; {counted} since."
     split = Counter(verdicts)
     told = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
     wanted = numbers.amount(len(verdicts), "expectation")
-    return f"{about}, {wanted}: {', '.join(told)}; {counted} followed it."
+    return f"{about} has {wanted}: {', '.join(told)}; {counted} since."
 
 
 def _details(plan: Entry, runs: Sequence[Run]) -> str:
     lines = [f"planned: {text}" for text in plan_text(plan)[:1]]
     if target := plan.named("Target"):
-        lines.append(f"runs of {code(target)} are counted, others are not")
+        lines.append(f"only runs of {code(target)} count")
     broken = [run for run in runs if run.error or run.ending != "finished"]
     lines += [
-        f"{code(run.id)} is not complete, and is judged by nothing:"
+        f"{code(run.id)} is incomplete and does not count:"
         f" {prose(run.error or run.ending)}"
         for run in broken
     ]
@@ -91,7 +98,7 @@ def _details(plan: Entry, runs: Sequence[Run]) -> str:
 
 
 def plan_text(plan: Entry) -> list[str]:
-    """The plan in its author's words."""
+    """The description of the plan, as its author wrote it."""
     mark = "**General description:**"
     return [t.removeprefix(mark).strip() for t in plan.lines if t.startswith(mark)]
 
