@@ -21,9 +21,8 @@ from torchproof.cli import main, output
 from torchproof.measure import comparison
 from torchproof.records.run import Finding, Part, Run
 from torchproof.report import render, render_comparison
-from torchproof.report.html import charts, earlier_run, excerpt, headline
-from torchproof.report.html.finding_list import entries
-from torchproof.report.html.safe_text import rich, visible
+from torchproof.report.html import charts, earlier_run, headline, rich, visible
+from torchproof.report.html.finding_list import Line, code_lines, entries
 
 
 class Reader(HTMLParser):
@@ -336,8 +335,8 @@ def test_what_cannot_be_seen_is_written_out() -> None:
     assert len(visible("e" + "\u0301" * 50)) == 5
 
 
-def lines(**more: object) -> list[excerpt.Line]:
-    return excerpt.lines(html_runs.finding(**more))
+def lines(**more: object) -> list[Line]:
+    return code_lines(html_runs.finding(**more))
 
 
 def test_the_line_and_its_columns_are_marked() -> None:

@@ -10,10 +10,13 @@ import base64
 import functools
 import hashlib
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
 
 from torchproof.checking import RULES, Rule
 from torchproof.measure import Comparison
@@ -28,7 +31,6 @@ from torchproof.report.html.finding_list import (
     costs,
     entries,
 )
-from torchproof.report.html.safe_text import brief, rich, visible
 
 if TYPE_CHECKING:
     import jinja2
@@ -37,6 +39,24 @@ _HERE = Path(__file__).parent
 # Separates findings that stay text until the reader opens them. No other text contains
 # it, since `visible` replaces such characters.
 _SEPARATOR = "\x1e"
+# Invisible characters and those that change the reading direction. The page shows them
+# as escapes; line feed and tab stay.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# More combining marks on one letter than any language uses, which cover other lines.
+_PILED = re.compile(
+    "([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
+_SPANS = re.compile(
+    r"`([^`\n]+)`|(https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]])"
+    r"|(?<!\S)(--[a-z][a-z-]{,20})(?![\w-])"
+)
+_CODE, _FLAG = Markup("<code>{}</code>"), Markup('<code class="flag">{}</code>')
+_LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 
 
 def render(run: Run, compared: Comparison | None = None) -> str:
@@ -192,6 +212,35 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield from ((str(name), str(each)) for name, each in value.items())
         elif value is not None and value != "":
             yield key, str(value)
+
+
+# -- untrusted text -------------------------------------------------------------------
+
+
+def visible(value: Any) -> Any:
+    """The text of a template expression, with `<U+202E>` for invisible characters."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    value = value if value.isascii() else _PILED.sub(r"\1", value)
+    return _HIDDEN.sub(lambda match: f"\u27e8U+{ord(match[0]):04X}\u27e9", value)
+
+
+def rich(text: str) -> Markup:
+    """Text as HTML, with markup for `quoted code`, URLs and --flags."""
+    pieces, end = [], 0
+    for match in _SPANS.finditer(text):
+        pieces.append(escape(visible(text[end : match.start()])))
+        code, link, flag = match.groups()
+        form = _LINK if link else _FLAG if flag else _CODE
+        pieces.append(form.format(visible(code or link or flag)))
+        end = match.end()
+    pieces.append(escape(visible(text[end:])))
+    return Markup("").join(pieces)
+
+
+def brief(text: str, limit: int = 60) -> str:
+    """The text, cut to a limit."""
+    return text if len(text) <= limit else f"{text[:limit]} ..."
 
 
 # -- the file --------------------------------------------------------------------------

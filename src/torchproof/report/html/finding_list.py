@@ -8,13 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import commands, numbers
+from torchproof.report import commands, numbers, source_columns
 from torchproof.report.finding_section import impact, place, reference
-from torchproof.report.html import charts, excerpt
+from torchproof.report.html import charts
 
 PAGE = 100  # findings shown at once
 _HOME = Path(__file__).parents[3].as_posix() + "/"  # the parent of the package
 STATUSES = ("open", "resolved", "intentional")
+LONGEST_LINE = 400  # characters
+MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of code in three parts: `before`, `marked` and `after`."""
+
+    number: int
+    before: str
+    marked: str = ""
+    after: str = ""
+    here: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,8 +44,8 @@ class Entry:
         return at_home(place(self.finding)) if self.finding.file else ""
 
     @property
-    def lines(self) -> list[excerpt.Line]:
-        return excerpt.lines(self.finding)
+    def lines(self) -> list[Line]:
+        return code_lines(self.finding)
 
     @property
     def impact(self) -> str:
@@ -127,3 +140,42 @@ def costs(found: Sequence[Entry]) -> list[Cost]:
         Cost(entry, round(100 * (entry.finding.cost_us or 0.0) / most, 2))
         for entry in told[: charts.MOST]
     ]
+
+
+# -- code excerpts ---------------------------------------------------------------------
+
+
+def code_lines(finding: Finding) -> list[Line]:
+    """The lines around a finding, with its own line and columns marked.
+
+    Empty if the run holds no source for the finding.
+    """
+    at = finding.line
+    if at is None:
+        return []
+    texts, first = list(finding.context), finding.context_from
+    if not texts or first is None or not first <= at < first + len(texts):
+        texts, first = [finding.source or ""], at
+    skipped = max(0, at - first - MOST_LINES // 2)
+    texts, first = texts[skipped : skipped + MOST_LINES], first + skipped
+    if not any(text.strip() for text in texts):
+        return []
+    indent = min(len(t) - len(t.lstrip()) for t in texts if t.strip())
+    return [
+        _line(finding, text, number, indent) for number, text in enumerate(texts, first)
+    ]
+
+
+def _line(finding: Finding, text: str, number: int, indent: int) -> Line:
+    if number != finding.line:
+        return Line(number, _short(text[indent:].rstrip()))
+    start, end = (
+        max(indent, column) for column in source_columns.marked(finding, text)
+    )
+    code = text.rstrip()
+    before, marked, after = code[indent:start], code[start:end], code[end:]
+    return Line(number, _short(before), _short(marked), _short(after), here=True)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + " ..."
