@@ -24,7 +24,7 @@ def render(run: Run, *, width: int = 80) -> str:
     if rows:
         blocks.append([*table(bench_sections.costs(run), width)])
     blocks += [[*_details(row, width)] for row in rows]
-    blocks += [[*table(found, width)] for found in bench_sections.variants(run)]
+    blocks += [[*table(section, width)] for section in bench_sections.variants(run)]
     missing = bench_sections.not_ranked(run)
     if missing:
         blocks.append(["Not ranked:", *_items(missing, width)])
@@ -119,24 +119,24 @@ def bar(row: Measurement, *, end: float, length: int) -> str:
 # -- tables and prose ------------------------------------------------------------------
 
 
-def table(found: Table, width: int) -> Iterator[str]:
+def table(section: Table, width: int) -> Iterator[str]:
     """Aligned columns; a last column of prose is wrapped below its row."""
-    if found.title:
-        yield f"{found.title}:"
-    prose = found.header[-1] == "stops checking"
-    columns = len(found.header) - prose
-    rows = [row[:columns] for row in (found.header, *found.rows)]
+    if section.title:
+        yield f"{section.title}:"
+    prose = section.header[-1] == "stops checking"
+    columns = len(section.header) - prose
+    rows = [row[:columns] for row in (section.header, *section.rows)]
     widths = _widths(rows)
     narrow = sum(widths) + 2 * (columns - 1) > width
-    for row, whole in zip(rows, (found.header, *found.rows), strict=True):
+    for row, whole in zip(rows, (section.header, *section.rows), strict=True):
         if narrow:  # the name gets a line of its own
             yield row[0]
             yield _INDENT + _line(row[1:], widths[1:], rows[0][1:])
         else:
             yield _line(row, widths, rows[0])
-        if prose and whole is not found.header:
-            yield from wrap(f"{found.header[-1]}: {whole[-1]}", width, _INDENT)
-    yield from _items(found.lines, width)
+        if prose and whole is not section.header:
+            yield from wrap(f"{section.header[-1]}: {whole[-1]}", width, _INDENT)
+    yield from _items(section.lines, width)
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -164,8 +164,8 @@ def _items(lines: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
-    found, row = bench_sections.chosen(run)
-    yield from wrap(f"Decision: {found}.", width)
+    decision, row = bench_sections.chosen(run)
+    yield from wrap(f"Decision: {decision}.", width)
     if row and row.source:
         yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")
     yield f"Saved as run {run.id}."

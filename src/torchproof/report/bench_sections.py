@@ -72,11 +72,11 @@ def not_ranked(run: Run) -> list[str]:
 
 def chosen(run: Run) -> tuple[Decision, Measurement | None]:
     """The decision, and the row of the strategy it recommends."""
-    found = decision(run)
-    if found.strategy is None:
-        return found, None
-    name = name_of(Measurement(found.strategy, found.variant))
-    return found, next((r for r in run.measurements if name_of(r) == name), None)
+    result = decision(run)
+    if result.strategy is None:
+        return result, None
+    name = name_of(Measurement(result.strategy, result.variant))
+    return result, next((r for r in run.measurements if name_of(r) == name), None)
 
 
 def costs(run: Run) -> Table:
@@ -153,13 +153,13 @@ def _imports(start: Mapping[str, Any]) -> str:
 
 def _counted(row: Measurement) -> Iterator[str]:
     if row.counts and row.strategy != "eager":
-        known = {
+        counts = {
             name: value
             for name, value in row.counts.items()
             if isinstance(value, int) and name != "while_timed"  # a note reports those
         }
-        if known:
-            yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in known.items())
+        if counts:
+            yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in counts.items())
     if row.guards and row.guards.get("lookup_us") is not None:
         share = row.guards.get("share")
         part = "" if share is None else f" ({share * 100:.1f} percent of the call)"
@@ -171,12 +171,12 @@ def _counted(row: Measurement) -> Iterator[str]:
 
 
 def _error(row: Measurement) -> str:
-    found = row.numerics or {}
-    text = f"largest relative error {found['max_rel_error']:.1e}"
-    if found.get("reference"):
-        text += f" against {found['reference']}"
-    if found.get("eager_error") is not None and row.strategy != "eager":
-        text += f"; eager's error is {found['eager_error']:.1e}"
+    numerics = row.numerics or {}
+    text = f"largest relative error {numerics['max_rel_error']:.1e}"
+    if numerics.get("reference"):
+        text += f" against {numerics['reference']}"
+    if numerics.get("eager_error") is not None and row.strategy != "eager":
+        text += f"; eager's error is {numerics['eager_error']:.1e}"
     return text
 
 
@@ -236,14 +236,16 @@ def _notes(rows: Sequence[Measurement]) -> Iterator[str]:
 def _contributions(rows: Sequence[Measurement]) -> Iterator[str]:
     """The gain from precision, from compilation, and from both."""
     sound = [row for row in rows if not exclusion_reason(row)]
-    found = {(row.strategy, row.variant["dtype"]): row for row in sound}
+    by_variant = {(row.strategy, row.variant["dtype"]): row for row in sound}
     base = next((row for row in sound if row.strategy == "eager"), None)
     if base is None:
         return
     first = base.variant["dtype"]
-    for (strategy, dtype), row in found.items():
-        steps = [f"{dtype} alone {_against(base, found.get(('eager', dtype)))}"]
-        steps += [f"{strategy} alone {_against(base, found.get((strategy, first)))}"]
+    for (strategy, dtype), row in by_variant.items():
+        steps = [f"{dtype} alone {_against(base, by_variant.get(('eager', dtype)))}"]
+        steps += [
+            f"{strategy} alone {_against(base, by_variant.get((strategy, first)))}"
+        ]
         if strategy != "eager" and dtype != first:
             both = _against(base, row)
             yield f"against eager {first}: {', '.join(steps)}, both {both}"
@@ -304,8 +306,8 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 def _saved(base: Measurement | None, row: Measurement) -> str:
     """Not significant if the interquartile ranges of the lookup times overlap."""
     before, after = ((each.guards or {}) if each else {} for each in (base, row))
-    known, found = before.get("lookup_range_us"), after.get("lookup_range_us")
-    if known and found and known[0] <= found[1] and found[0] <= known[1]:
+    old, new = before.get("lookup_range_us"), after.get("lookup_range_us")
+    if old and new and old[0] <= new[1] and new[0] <= old[1]:
         return "not significant"
     return ratio_text(before["lookup_us"] / after["lookup_us"], "less", "more")
 
@@ -344,10 +346,10 @@ def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 
 def _first_broken(rows: Sequence[Measurement]) -> Iterator[str]:
     layers = ("eager", "aot_eager", "inductor")
-    found = {row.variant["backend"]: exclusion_reason(row) for row in rows}
-    known = [layer for layer in layers if layer in found]
-    broken = next((layer for layer in known if found[layer]), None)
+    reasons = {row.variant["backend"]: exclusion_reason(row) for row in rows}
+    measured = [layer for layer in layers if layer in reasons]
+    broken = next((layer for layer in measured if reasons[layer]), None)
     if broken:
-        below = known[: known.index(broken)]
+        below = measured[: measured.index(broken)]
         works = f"works with {' and '.join(below)}; " if below else ""
-        yield f"{works}the first layer that fails is {broken}: it {found[broken]}"
+        yield f"{works}the first layer that fails is {broken}: it {reasons[broken]}"

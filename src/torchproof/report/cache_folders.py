@@ -97,23 +97,23 @@ def listing(environ: Mapping[str, str] | None = None) -> list[CacheFolder]:
     return [_looked_through(place) for place in places]
 
 
-def cleared(found: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
+def cleared(folders: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
     """Empties the folder of that name, or all for `all`; returns the emptied ones."""
-    known = {folder.name: folder for folder in found}
-    if name != "all" and name not in known:
-        names = ", ".join([*known, "all"])
+    by_name = {folder.name: folder for folder in folders}
+    if name != "all" and name not in by_name:
+        names = ", ".join([*by_name, "all"])
         raise UserError(f"--clear {name}: unknown cache; choose from {names}")
-    chosen = list(known.values()) if name == "all" else [known[name]]
+    chosen = list(by_name.values()) if name == "all" else [by_name[name]]
     refused = [folder for folder in chosen if folder.kept]
     if refused and name != "all":
         raise UserError(f"{refused[0].path} is not cleared: {refused[0].kept}")
-    done = []
+    emptied = []
     for folder in chosen:
         # Checks the path again: it may have become a link since the listing.
         if folder.amount is not None and not _why_kept(folder.path):
             _empty(folder)
-            done.append(folder)
-    return done
+            emptied.append(folder)
+    return emptied
 
 
 def _empty(folder: CacheFolder) -> None:
@@ -169,9 +169,9 @@ def _places(environ: Mapping[str, str]) -> Iterator[CacheFolder]:
 def _place(
     names: tuple[str, str], default: Path, environ: Mapping[str, str], variable: str
 ) -> CacheFolder:
-    given = environ.get(variable)
-    path = Path(given).absolute() if given else default
-    return CacheFolder(names[0], path, names[1], variable if given else "")
+    value = environ.get(variable)
+    path = Path(value).absolute() if value else default
+    return CacheFolder(names[0], path, names[1], variable if value else "")
 
 
 def _default_inductor(environ: Mapping[str, str]) -> Path:
@@ -181,8 +181,8 @@ def _default_inductor(environ: Mapping[str, str]) -> Path:
     except (KeyError, ModuleNotFoundError, OSError):
         user = f"uid_{os.getuid()}"
     cleaned = re.sub(r'[\\/:*?"<>|]', "_", user)
-    given = environ.get("TMPDIR", "")
-    temporary = given if os.path.isdir(given) else tempfile.gettempdir()
+    tmpdir = environ.get("TMPDIR", "")
+    temporary = tmpdir if os.path.isdir(tmpdir) else tempfile.gettempdir()
     return Path(temporary, f"torchinductor_{cleaned}").absolute()
 
 
@@ -242,8 +242,8 @@ def _why_kept(path: Path) -> str:
     if status.st_uid != os.geteuid():
         return f"it belongs to user {status.st_uid}"
     resolved, home = path.resolve(), Path.home().resolve()
-    here = Path.cwd().resolve()
-    if resolved in (home, here, *home.parents, *here.parents, Path("/tmp")):
+    working = Path.cwd().resolve()
+    if resolved in (home, working, *home.parents, *working.parents, Path("/tmp")):
         return "it is a home or working directory, or a parent of one"
     if resolved == Path(tempfile.gettempdir()).resolve():
         return "it is the system's directory for temporary files"

@@ -15,7 +15,7 @@ _DAY_S = 86_400.0
 
 
 def render(
-    found: Sequence[CacheFolder],
+    folders: Sequence[CacheFolder],
     cleared: Sequence[CacheFolder] | None,
     format: str,
     *,
@@ -24,10 +24,13 @@ def render(
     """The folders, and those that were cleared; `cleared` is None without --clear."""
     if format == "json":
         names = None if cleared is None else [folder.name for folder in cleared]
-        told = {"caches": [folder.to_json() for folder in found], "cleared": names}
-        return json.dumps(told, indent=1) + "\n"
-    lines = [text for folder in found for text in (*_folder(folder, width), "")]
-    lines += _total(found) if cleared is None else _cleared(found, cleared)
+        document = {
+            "caches": [folder.to_json() for folder in folders],
+            "cleared": names,
+        }
+        return json.dumps(document, indent=1) + "\n"
+    lines = [text for folder in folders for text in (*_folder(folder, width), "")]
+    lines += _total(folders) if cleared is None else _cleared(folders, cleared)
     return "".join(f"{seen(text)}\n" for text in lines)
 
 
@@ -51,8 +54,10 @@ def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
     for name, part in folder.parts.items():
         files = numbers.amount(part.files, "file")
         yield f"{indent}  {numbers.size(part.bytes):>9}  {line(name)}, {files}"
-    told = f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
-    yield f"{indent}{line(told)}"
+    action = (
+        f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
+    )
+    yield f"{indent}{line(action)}"
 
 
 def _ago(amount: Amount) -> str:
@@ -64,16 +69,16 @@ def _ago(amount: Amount) -> str:
     return f"{seconds / _DAY_S:.0f} days ago"
 
 
-def _total(found: Sequence[CacheFolder]) -> list[str]:
-    known = [folder.amount for folder in found if folder.amount]
-    size = numbers.size(sum(amount.bytes for amount in known))
-    files = numbers.amount(sum(amount.files for amount in known), "file")
+def _total(folders: Sequence[CacheFolder]) -> list[str]:
+    amounts = [folder.amount for folder in folders if folder.amount]
+    size = numbers.size(sum(amount.bytes for amount in amounts))
+    files = numbers.amount(sum(amount.files for amount in amounts), "file")
     command = "torchproof show --caches --clear"
     return [f"{size} in {files}. To clear all, while nothing compiles: {command}"]
 
 
 def _cleared(
-    found: Sequence[CacheFolder], cleared: Sequence[CacheFolder]
+    folders: Sequence[CacheFolder], cleared: Sequence[CacheFolder]
 ) -> Iterator[str]:
     for folder in cleared:
         assert folder.amount
@@ -81,6 +86,6 @@ def _cleared(
         yield f"Cleared {folder.name}: {size} in {line(folder.path)}."
     if not cleared:
         yield "Nothing to clear."
-    kept = [folder for folder in found if folder.amount and folder.kept]
-    for folder in kept:
+    refused = [folder for folder in folders if folder.amount and folder.kept]
+    for folder in refused:
         yield f"Not cleared: {folder.name}: {folder.kept}."

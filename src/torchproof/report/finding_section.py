@@ -149,15 +149,17 @@ def _code(finding: Finding) -> str:
     first = finding.line if not finding.context else finding.context_from
     shift = min(len(x) - len(x.lstrip()) for x in lines if x.strip())
     width = len(str((first or 0) + len(lines)))
-    shown = []
+    code_lines = []
     for offset, text in enumerate(lines):
         number = None if first is None else first + offset
-        here = number is not None and number == finding.line
+        is_marked = number is not None and number == finding.line
         label = "" if number is None else str(number)
-        shown.append(f"{'>' if here else ' '} {label:>{width}} | {text[shift:]}")
-        if here and (carets := _carets(finding, shift)):
-            shown.append(f"  {'':>{width}} | {carets}")
-    block = markup.fence("\n".join(shown), "text")
+        code_lines.append(
+            f"{'>' if is_marked else ' '} {label:>{width}} | {text[shift:]}"
+        )
+        if is_marked and (carets := _carets(finding, shift)):
+            code_lines.append(f"  {'':>{width}} | {carets}")
+    block = markup.fence("\n".join(code_lines), "text")
     return f"**Current code:**\n\n{block}"
 
 

@@ -85,20 +85,20 @@ def _entry(run: Run) -> str:
 
 def _environment(run: Run) -> str:
     facts = run.environment
-    told = [
+    items = [
         f"{name} {markup.inline(facts[name])}"
         for name in _FACTS
         if facts.get(name) is not None
     ]
     if facts.get("size"):
-        told.append(f"size {markup.inline(facts['size'])}")
+        items.append(f"size {markup.inline(facts['size'])}")
     if facts.get("train"):
-        told.append("training")
+        items.append("training")
     steering = facts.get("variables")
     if isinstance(steering, dict):
-        told += [
+        items += [
             markup.code(f"{name}={value}")
             for name, value in steering.items()
             if not name.endswith(_CACHES)
         ]
-    return ", ".join(told)
+    return ", ".join(items)

@@ -31,12 +31,12 @@ def _baseline(row: Measurement) -> tuple[str, ...]:
     )
 
 
-def of_section(found: bench_sections.Table) -> str:
+def of_section(section: bench_sections.Table) -> str:
     """A section of measurements: heading, table, sentences."""
-    rows = [tuple(map(markup.inline, row)) for row in found.rows]
-    parts = [f"### {markup.inline(found.title)}" if found.title else ""]
+    rows = [tuple(map(markup.inline, row)) for row in section.rows]
+    parts = [f"### {markup.inline(section.title)}" if section.title else ""]
     parts += [
-        markup.table(tuple(map(markup.inline, found.header)), rows) if rows else ""
+        markup.table(tuple(map(markup.inline, section.header)), rows) if rows else ""
     ]
-    parts += [markup.bullets(map(markup.inline, found.lines))]
+    parts += [markup.bullets(map(markup.inline, section.lines))]
     return "\n\n".join(filter(None, parts))

@@ -51,10 +51,10 @@ def interval(low: float | None, high: float | None) -> str:
     """`2.41-2.60`, with one more digit if the ends would look equal."""
     if low is None or high is None:
         return UNKNOWN
-    shown = decimals(high)
-    if f"{low:.{shown}f}" == f"{high:.{shown}f}":
-        shown += 1
-    return f"{low:.{shown}f}-{high:.{shown}f}"
+    digits = decimals(high)
+    if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    return f"{low:.{digits}f}-{high:.{digits}f}"
 
 
 def size(value: float | None) -> str:

@@ -13,7 +13,7 @@ def marked(finding: Finding, line: str) -> tuple[int, int]:
     if start and end and 0 < start < end <= len(line) + 1:
         return start - 1, end - 1
     for quoted in re.findall(r"`([^`]+)`", finding.message):
-        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", line)
-        if found:
-            return found.span()
+        match = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", line)
+        if match:
+            return match.span()
     return len(line) - len(line.lstrip()), len(line.rstrip())

@@ -74,24 +74,24 @@ def render(run: Run, compared: Comparison | None = None) -> str:
 
 
 def _content(run: Run) -> dict[str, Any]:
-    found = entries(run)
+    findings = entries(run)
     searched: dict[str, Any] = {"search": None}
     if run.verb == "tune":
         searched, run = search.content(run), search_trials.by_candidate(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
-        "costs": costs(found),
+        "costs": costs(findings),
         "sweeps": charts.sweeps(run),
     }
     return {
         "run": run,
         "about": _about(run),
         "contents": _contents(run, drawn),
-        "total": len(found),
+        "total": len(findings),
         "separator": _SEPARATOR,
-        "headline": headline.headline(run, found),
-        "tiles": headline.tiles(run, found),
+        "headline": headline.headline(run, findings),
+        "tiles": headline.tiles(run, findings),
         "shared": charts.shared(run),
         "strategies_title": _strategies(run),
         "missing": _missing(drawn) if run.verb != "tune" else [],
@@ -100,10 +100,10 @@ def _content(run: Run) -> dict[str, Any]:
         "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
         "not_ranked": bench_sections.not_ranked(run),
         "chosen": bench_sections.chosen(run)[1] if run.verb == "bench" else None,
-        "pages": list(_pages(found)),
-        "choices": choices(found),
+        "pages": list(_pages(findings)),
+        "choices": choices(findings),
         "rules": _rules(run),
-        "closed": [e for e in found if e.finding.status != "open"],
+        "closed": [e for e in findings if e.finding.status != "open"],
         "changes": earlier_run.changes(run),
         "unlike": earlier_run.unlike(run),
         "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
@@ -116,11 +116,11 @@ def _content(run: Run) -> dict[str, Any]:
 def _about(run: Run) -> list[str]:
     """Size, device, torch version, strategy and start time of the run."""
     facts = run.environment
-    told = [facts.get("size"), facts.get("gpu") or facts.get("device")]
-    told += [f"torch {facts['torch']}" if facts.get("torch") else None]
+    details = [facts.get("size"), facts.get("gpu") or facts.get("device")]
+    details += [f"torch {facts['torch']}" if facts.get("torch") else None]
     compiled = run.verb == "check" and run.strategy not in ("", "-")
-    told += [f"strategy {run.strategy}" if compiled else None]
-    return [str(fact) for fact in (*told, run.started.replace("T", " ")) if fact]
+    details += [f"strategy {run.strategy}" if compiled else None]
+    return [str(fact) for fact in (*details, run.started.replace("T", " ")) if fact]
 
 
 def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -156,27 +156,32 @@ def _closed(run: Run) -> bool:
 
 def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
     """The shares, unless compiled calls are the only one: a tile shows that number."""
-    found = charts.shares(run)
-    return found if len(found) > 1 or drawn["phases"] or drawn["costs"] else ()
+    shares = charts.shares(run)
+    return shares if len(shares) > 1 or drawn["phases"] or drawn["costs"] else ()
 
 
-def _comparison(found: Comparison | None) -> dict[str, Any]:
-    if found is None:
+def _comparison(comparison: Comparison | None) -> dict[str, Any]:
+    if comparison is None:
         return {"compared": None}
-    told = [*comparison_text.warnings(found), *comparison_text.findings(found)]
-    named = [(row.name, metric) for row in found.rows for metric in row.metrics]
-    named += [("counts", metric) for metric in found.counts]
+    caveats = [
+        *comparison_text.warnings(comparison),
+        *comparison_text.findings(comparison),
+    ]
+    named = [(row.name, metric) for row in comparison.rows for metric in row.metrics]
+    named += [("counts", metric) for metric in comparison.counts]
     rows = [
         (name, *comparison_text.cells(metric), metric.regression)
         for name, metric in named
         if metric.a is not None or metric.b is not None
     ]
-    broken = [f"{r.name}: {r.broken or r.note}" for r in found.rows if not r.metrics]
+    broken = [
+        f"{r.name}: {r.broken or r.note}" for r in comparison.rows if not r.metrics
+    ]
     return {
-        "compared": found,
-        "judged": list(comparison_text.summary(found)),
+        "compared": comparison,
+        "judged": list(comparison_text.summary(comparison)),
         "compared_rows": rows,
-        "compared_lines": [*told, *broken],
+        "compared_lines": [*caveats, *broken],
     }
 
 
@@ -188,21 +193,21 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
         "costs": "the cost of findings",
         "sweeps": "a sweep of shapes",
     }
-    found = [text for key, text in names.items() if not drawn[key]]
-    return found if not drawn["sweeps"] else [t for t in found if t != "strategies"]
+    missing = [text for key, text in names.items() if not drawn[key]]
+    return missing if not drawn["sweeps"] else [t for t in missing if t != "strategies"]
 
 
 def _tables(run: Run) -> list[bench_sections.Table]:
     """The variants without a chart."""
     swept = {bench_sections.TITLES[key] for key in charts.SIZES}
     swept |= {"By batch and sequence", "By sequence and batch"}
-    found = bench_sections.variants(run)
-    return [table for table in found if table.title.partition(" (")[0] not in swept]
+    tables = bench_sections.variants(run)
+    return [table for table in tables if table.title.partition(" (")[0] not in swept]
 
 
-def _pages(found: list[Entry]) -> Iterator[list[Entry]]:
-    for start in range(0, len(found), PAGE):
-        yield found[start : start + PAGE]
+def _pages(findings: list[Entry]) -> Iterator[list[Entry]]:
+    for start in range(0, len(findings), PAGE):
+        yield findings[start : start + PAGE]
 
 
 def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -250,7 +255,7 @@ def brief(text: str, limit: int = 60) -> str:
 def _templates() -> jinja2.Environment:
     import jinja2  # slow to import, and the other formats do not need it
 
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         finalize=visible,
@@ -258,9 +263,9 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
-    found.filters["at_home"] = at_home
-    return found
+    environment.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
+    environment.filters["at_home"] = at_home
+    return environment
 
 
 def _dedented(text: str) -> str:

@@ -116,8 +116,8 @@ def sweeps(run: Run) -> list[Bars]:
         keys = tuple(key for key in row.variant if key not in same)
         if keys and set(keys) <= set(SIZES) and not exclusion_reason(row):
             groups.setdefault(keys, []).append(row)
-    found = [_sweep(keys, rows) for keys, rows in groups.items()]
-    return [chart for chart in found if chart]
+    all_charts = [_sweep(keys, rows) for keys, rows in groups.items()]
+    return [chart for chart in all_charts if chart]
 
 
 def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Bars | None:
@@ -190,8 +190,8 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
 
 
 def _rounds(row: Measurement) -> list[float]:
-    found = [statistics.median(each) for each in row.rounds_ms if each]
-    return [median for median in found if known(median)]
+    medians = [statistics.median(each) for each in row.rounds_ms if each]
+    return [median for median in medians if known(median)]
 
 
 def _tone(row: Measurement) -> str:
@@ -215,8 +215,8 @@ def phases(run: Run) -> list[Phases]:
     """The compile phases by strategy; the longest bar has the full width."""
     rows = [row for row in plain(run) if row.compile_s]
     rows = rows or [row for row in run.measurements if not exclusion_reason(row)]
-    told = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
-    end = max((sum(spent.values()) for _, spent in told), default=0.0)
+    seconds = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
+    end = max((sum(spent.values()) for _, spent in seconds), default=0.0)
     alone = len({row.strategy for row in rows}) == len(rows)
     return [
         Phases(
@@ -224,7 +224,7 @@ def phases(run: Run) -> list[Phases]:
             numbers.seconds(sum(spent.values())),
             tuple(_segments(spent, end)),
         )
-        for row, spent in told
+        for row, spent in seconds
         if sum(spent.values()) > 0
     ]
 
@@ -234,8 +234,8 @@ def _named(row: Measurement) -> str:
 
 
 def _seconds(spent: Mapping[str, float] | None) -> dict[str, float]:
-    found = (spent or {}).items()
-    return {key: s for key, s in found if key != "total" and known(s) and s > 0}
+    items = (spent or {}).items()
+    return {key: s for key, s in items if key != "total" and known(s) and s > 0}
 
 
 def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
@@ -243,8 +243,8 @@ def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
     for key, value in spent.items():
         length = 100 * value / end
         label = bench_sections.PHASES.get(key, key)
-        told = numbers.seconds(value)
-        yield Segment(_phase(key), label, round(start, 2), round(length, 2), told)
+        text = numbers.seconds(value)
+        yield Segment(_phase(key), label, round(start, 2), round(length, 2), text)
         start += length
 
 
@@ -256,12 +256,16 @@ def _phase(key: str) -> str:
 def shares(run: Run) -> list[Shares]:
     """The share of compiled calls, and of guards and kernels in a call."""
     rows = plain(run)
-    found = {
+    meters_by_title = {
         "Compiled calls": _compiled(run),
         "Guards, share of a call": filter(None, map(_guards, rows)),
         "GPU busy, share of a call": filter(None, map(_kernels, rows)),
     }
-    return [(title, told) for title, each in found.items() if (told := list(each))]
+    return [
+        (title, meters)
+        for title, each in meters_by_title.items()
+        if (meters := list(each))
+    ]
 
 
 def _compiled(run: Run) -> Iterator[Meter]:
@@ -274,16 +278,16 @@ def _guards(row: Measurement) -> Meter | None:
     part = (row.guards or {}).get("share")
     if not known(part):
         return None
-    told = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
-    return Meter(row.strategy, _share(part), f"{part:.1%}", told)
+    note = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
+    return Meter(row.strategy, _share(part), f"{part:.1%}", note)
 
 
 def _kernels(row: Measurement) -> Meter | None:
     part = (row.kernels or {}).get("busy_share")
     if not known(part):
         return None
-    told = f"{numbers.count((row.kernels or {}).get('per_step'))} kernels"
-    return Meter(row.strategy, _share(part), f"{part:.0%}", told)
+    note = f"{numbers.count((row.kernels or {}).get('per_step'))} kernels"
+    return Meter(row.strategy, _share(part), f"{part:.0%}", note)
 
 
 def _share(part: float) -> float:

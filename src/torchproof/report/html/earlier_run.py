@@ -34,12 +34,12 @@ def changes(run: Run) -> list[Change]:
 def unlike(run: Run) -> list[str]:
     """The differences in the environment that affect times."""
     was = (run.baseline or {}).get("environment") or {}
-    found = []
+    differences = []
     for key in TIMING_CONDITIONS:
         before, after = was.get(key), run.environment.get(key)
         if before != after and before is not None and after is not None:
-            found.append(f"{key}: {before} before, {after} after")
-    return found
+            differences.append(f"{key}: {before} before, {after} after")
+    return differences
 
 
 def _findings(run: Run) -> Iterator[Change]:

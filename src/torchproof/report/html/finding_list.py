@@ -82,15 +82,15 @@ def at_home(path: str) -> str:
 
 def entries(run: Run) -> list[Entry]:
     """The findings: open ones first, then by severity, then by cost."""
-    seen: Counter[str] = Counter()
-    found = []
+    counts: Counter[str] = Counter()
+    listed = []
     for finding in sorted(run.findings, key=_rank):
         name = f"f-{finding.identity}"
-        anchor = f"{name}-{seen[name]}" if seen[name] else name
-        seen[name] += 1
-        told = _cost(finding), _often(finding, run)
-        found.append(Entry(finding, run, anchor, *told))
-    return found
+        anchor = f"{name}-{counts[name]}" if counts[name] else name
+        counts[name] += 1
+        texts = _cost(finding), _often(finding, run)
+        listed.append(Entry(finding, run, anchor, *texts))
+    return listed
 
 
 def _rank(finding: Finding) -> tuple[int, int, float]:
@@ -107,38 +107,38 @@ def _cost(finding: Finding) -> str:
 
 def _often(finding: Finding, run: Run) -> str:
     """`in 5 of 6 calls, 12 times`; empty if it was not counted."""
-    calls, told = run.counts.get("calls"), []
+    calls, parts = run.counts.get("calls"), []
     if finding.steps is not None and calls:
-        told.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
+        parts.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
     if finding.count is not None and finding.count != finding.steps:
-        told.append(numbers.amount(finding.count, "time"))
-    return ", ".join(told)
+        parts.append(numbers.amount(finding.count, "time"))
+    return ", ".join(parts)
 
 
-def choices(found: Sequence[Entry]) -> list[Choice]:
+def choices(listed: Sequence[Entry]) -> list[Choice]:
     """The filters with their values; a filter with a single value is omitted."""
-    severities = Counter(entry.finding.severity for entry in found)
-    kept = [(name, severities[name]) for name in SEVERITIES if severities[name]]
-    filters = [Choice("severity", "Severity", tuple(kept))]
+    severities = Counter(entry.finding.severity for entry in listed)
+    present = [(name, severities[name]) for name in SEVERITIES if severities[name]]
+    filters = [Choice("severity", "Severity", tuple(present))]
     for name, label in (
         ("category", "Category"),
         ("kind", "Kind"),
         ("status", "Status"),
         ("origin", "Origin"),
     ):
-        values = Counter(str(getattr(entry.finding, name)) for entry in found)
+        values = Counter(str(getattr(entry.finding, name)) for entry in listed)
         filters.append(Choice(name, label, tuple(values.most_common())))
     return [each for each in filters if len(each.values) > 1]
 
 
-def costs(found: Sequence[Entry]) -> list[Cost]:
+def costs(listed: Sequence[Entry]) -> list[Cost]:
     """The open findings with the highest measured costs."""
-    told = [e for e in found if e.cost and e.finding.status == "open"]
-    told.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
-    most = max((e.finding.cost_us or 0.0 for e in told), default=0.0) or 1.0
+    costly = [e for e in listed if e.cost and e.finding.status == "open"]
+    costly.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
+    most = max((e.finding.cost_us or 0.0 for e in costly), default=0.0) or 1.0
     return [
         Cost(entry, round(100 * (entry.finding.cost_us or 0.0) / most, 2))
-        for entry in told[: charts.MOST]
+        for entry in costly[: charts.MOST]
     ]
 
 

@@ -28,40 +28,40 @@ class Tile:
     note: str = ""
 
 
-def headline(run: Run, found: Sequence[Entry]) -> Headline:
+def headline(run: Run, findings: Sequence[Entry]) -> Headline:
     if run.verb == "tune":
-        said = _of_tune(run)
+        result = _of_tune(run)
     else:
-        said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
+        result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
     if run.error or run.ending != "finished":
         why = run.error or f"the run ended early ({run.ending})"
-        told = f"Results so far: {said.text}" if said.text else ""
-        return Headline("bad", "incomplete", f"{why}.", (told,) if told else ())
-    return said
+        so_far = f"Results so far: {result.text}" if result.text else ""
+        return Headline("bad", "incomplete", f"{why}.", (so_far,) if so_far else ())
+    return result
 
 
 def _of_bench(run: Run) -> Headline:
-    found, _ = bench_sections.chosen(run)
+    decision, _ = bench_sections.chosen(run)
     tones = {"keep compiled": "good", "not enough evidence": "open"}
-    return Headline(tones.get(found.word, "bad"), found.word, f"{found.text}.")
+    return Headline(tones.get(decision.word, "bad"), decision.word, f"{decision.text}.")
 
 
 def _of_tune(run: Run) -> Headline:
-    found = search_trials.Search.of(run)
-    why = found.why.rstrip(".")
+    tuning = search_trials.Search.of(run)
+    why = tuning.why.rstrip(".")
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
-    more = tuple(filter(None, [" ".join(search_trials.probed(found.probe))]))
-    if not found.chosen:
+    more = tuple(filter(None, [" ".join(search_trials.probed(tuning.probe))]))
+    if not tuning.chosen:
         return Headline("open", "no strategy chosen", text, more)
-    if found.chosen == search_trials.EAGER:
+    if tuning.chosen == search_trials.EAGER:
         return Headline("bad", "stay eager", text, more)
-    return Headline("good", f"use {found.chosen}", text, more)
+    return Headline("good", f"use {tuning.chosen}", text, more)
 
 
-def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
-    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
-    told = _measured(run), capture_summary.captured(run), _resolved(run)
-    more = tuple(filter(None, told))
+def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
+    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
+    sentences = _measured(run), capture_summary.captured(run), _resolved(run)
+    more = tuple(filter(None, sentences))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
@@ -79,8 +79,8 @@ def _resolved(run: Run) -> str:
     if not gone or run.baseline is None:
         return ""
     verb = "is" if gone == 1 else "are"
-    told = numbers.amount(gone, "finding")
-    return f"{told} of run {run.baseline.get('id')} {verb} resolved"
+    count = numbers.amount(gone, "finding")
+    return f"{count} of run {run.baseline.get('id')} {verb} resolved"
 
 
 def _shortened(message: str) -> str:
@@ -90,12 +90,12 @@ def _shortened(message: str) -> str:
 
 def _nothing(run: Run) -> tuple[str, str]:
     """Tone and text without open findings; claims only what the run checked."""
-    done = run.parts.get("breaks", Part("skipped"))
-    if done.status == "passed":
+    breaks = run.parts.get("breaks", Part("skipped"))
+    if breaks.status == "passed":
         calls = run.counts.get("calls")
-        told = f" in {numbers.amount(calls, 'call')}" if calls else ""
-        clean = f"No graph break, skipped frame, recompile or error{told}"
-        return "good", f"{clean}{', ' + done.why if done.why else ''}."
+        in_calls = f" in {numbers.amount(calls, 'call')}" if calls else ""
+        clean = f"No graph break, skipped frame, recompile or error{in_calls}"
+        return "good", f"{clean}{', ' + breaks.why if breaks.why else ''}."
     if any(part.status == "passed" for part in run.parts.values()):
         return "good", "No findings in the parts that ran."
     return "open", "No part of the check completed."
@@ -115,18 +115,18 @@ def _measured(run: Run) -> str:
 # -- tiles -----------------------------------------------------------------------------
 
 
-def tiles(run: Run, found: Sequence[Entry]) -> list[Tile]:
+def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
     """The key numbers; a value that was not measured has no tile."""
     if run.verb == "tune":
         return [*_worth(*search.winner(run))]
     rows = charts.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
-    told = [] if run.verb == "bench" else [*_counted(run, found)]
-    return [*told, *_worth(_best(run, rows), eager)]
+    counts = [] if run.verb == "bench" else [*_counted(run, findings)]
+    return [*counts, *_worth(_best(run, rows), eager)]
 
 
-def _counted(run: Run, found: Sequence[Entry]) -> Iterator[Tile]:
-    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
+def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
+    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
     yield Tile("Open findings", str(len(open_)), _split(open_))
     counts, calls = run.counts, run.counts.get("calls")
     if calls is not None and counts.get("compiled_calls") is not None:
@@ -151,9 +151,9 @@ def _split(findings: Sequence[Finding]) -> str:
 
 def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
     """The row that the decision recommends, else the fastest compiled one."""
-    kept = bench_sections.chosen(run)[1] if run.verb == "bench" else None
-    if kept is not None and kept.strategy != "eager":
-        return kept
+    chosen = bench_sections.chosen(run)[1] if run.verb == "bench" else None
+    if chosen is not None and chosen.strategy != "eager":
+        return chosen
     compiled = [row for row in rows if row.strategy != "eager"]
     return min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
 
@@ -162,16 +162,16 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
     if row is None:
         return
     if row.vs_eager is not None:
-        told = row.verdict or numbers.times(row.vs_eager, None, None)
-        yield Tile("Against eager", told, f"{row.strategy}, {_spread(row)}")
+        gain = row.verdict or numbers.times(row.vs_eager, None, None)
+        yield Tile("Against eager", gain, f"{row.strategy}, {_spread(row)}")
     if row.median_ms is not None:
         note = f"eager {numbers.milliseconds(eager.median_ms)}" if eager else ""
         yield Tile("Median call", numbers.milliseconds(row.median_ms), note)
     if row.first_call_s is not None:
         yield Tile("First call", numbers.seconds(row.first_call_s), _paid(row))
     if row.peak_bytes is not None:
-        known = eager is not None and eager.peak_bytes is not None
-        note = f"eager {numbers.size(eager.peak_bytes)}" if eager and known else ""
+        has_memory = eager is not None and eager.peak_bytes is not None
+        note = f"eager {numbers.size(eager.peak_bytes)}" if eager and has_memory else ""
         yield Tile("Peak memory", numbers.size(row.peak_bytes), note)
     if bench_sections.numerics(row) != numbers.UNKNOWN:
         reference = (row.numerics or {}).get("reference")

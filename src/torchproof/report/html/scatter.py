@@ -77,9 +77,9 @@ _TIMES = ("first_call_s", "step_ms")
 
 
 def _time(trial: Trial, name: str) -> float:
-    found = getattr(trial, name)
-    assert isinstance(found, float)
-    return found
+    value = getattr(trial, name)
+    assert isinstance(value, float)
+    return value
 
 
 def _drawable(value: float | None) -> bool:
@@ -132,7 +132,7 @@ def _milliseconds(value: float) -> str:
 
 
 def _axis(
-    values: Sequence[float], told: Callable[[float], str]
+    values: Sequence[float], text_of: Callable[[float], str]
 ) -> tuple[Callable[[float], float], Axis]:
     """The function from a value to its position in percent, and the axis."""
     least, most = min(values), max(values)
@@ -146,21 +146,21 @@ def _axis(
     def place(value: float) -> float:
         return 100 * (scale(value) - low) / (high - low)
 
-    found = _log_ticks(low, high) if log else _even_ticks(low, high)
-    ticks = [(round(place(value), 2), told(value)) for value in found]
+    tick_values = _log_ticks(low, high) if log else _even_ticks(low, high)
+    ticks = [(round(place(value), 2), text_of(value)) for value in tick_values]
     return place, Axis(log, tuple(ticks))
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times each power of ten, or fewer if the range is wide."""
     powers = range(math.floor(low), math.ceil(high) + 1)
-    found: list[float] = []
+    ticks: list[float] = []
     for digits in ((1, 2, 5), (1, 3), (1,)):
         every = [float(f"{digit}e{power}") for power in powers for digit in digits]
-        found = [value for value in every if low <= math.log10(value) <= high]
-        if len(found) <= MOST_TICKS:
-            return found
-    return found[:: math.ceil(len(found) / MOST_TICKS)]
+        ticks = [value for value in every if low <= math.log10(value) <= high]
+        if len(ticks) <= MOST_TICKS:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
 
 
 def _even_ticks(low: float, high: float) -> list[float]:
@@ -177,20 +177,20 @@ def _even_ticks(low: float, high: float) -> list[float]:
 
 def _labelled(marks: Sequence[Mark]) -> Iterator[Mark]:
     """Labels eager and the chosen trial by name, others by number if there is room."""
-    taken = [_around(mark) for mark in marks]
+    boxes = [_around(mark) for mark in marks]
     order = {"chosen": 0, "eager": 1, "other": 2}
-    done = []
+    labelled = []
     for mark in sorted(marks, key=lambda mark: order[mark.kind]):
-        found = _placed(mark, taken)
-        taken += [_box(found)] if found.label else []
-        done.append(found)
-    yield from reversed(done)
+        placed = _placed(mark, boxes)
+        boxes += [_box(placed)] if placed.label else []
+        labelled.append(placed)
+    yield from reversed(labelled)
 
 
-def _placed(mark: Mark, taken: Sequence[Box]) -> Mark:
+def _placed(mark: Mark, boxes: Sequence[Box]) -> Mark:
     """Places the label where it overlaps least; a number must not overlap at all."""
-    own = _around(mark)
-    others = [box for box in taken if box != own]
+    own_box = _around(mark)
+    others = [box for box in boxes if box != own_box]
     aside = _MARK + 4 if mark.kind == "chosen" else _MARK
     beside = [("start", aside, 4.0), ("end", -aside, 4.0)]
     above = _anchor(mark.x)

@@ -84,13 +84,13 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
 
 def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
     """The rows of the chosen strategy and of eager."""
-    found, timed = Search.of(run), search_trials.finals(run)
+    search, timed = Search.of(run), search_trials.finals(run)
 
     def row(trial: Trial | None) -> Measurement | None:
         return timed.get(trial.name, _row(trial)) if trial and trial.ranked else None
 
-    eager = next((trial for trial in found.trials if trial.is_eager), None)
-    return row(found.winner), row(eager)
+    eager = next((trial for trial in search.trials if trial.is_eager), None)
+    return row(search.winner), row(eager)
 
 
 def _row(trial: Trial) -> Measurement:

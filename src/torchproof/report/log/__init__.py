@@ -106,9 +106,11 @@ def _write(path: Path, draft: Callable[[str], Draft]) -> Added:
 
 
 def _free(id: str, text: str) -> str:
-    taken = {entry.id for entry in entries(text)}
+    used_ids = {entry.id for entry in entries(text)}
     numbered = (f"{id}-{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([id], numbered) if name not in taken)
+    return next(
+        name for name in itertools.chain([id], numbered) if name not in used_ids
+    )
 
 
 def _note(text: str) -> str:
@@ -123,14 +125,14 @@ def _note(text: str) -> str:
 
 def _observed(text: str, runs: Sequence[Run]) -> Iterator[Run]:
     """Runs of other machines that the log names and whose files still exist."""
-    known = {(run.id, run.started) for run in runs}
+    yielded = {(run.id, run.started) for run in runs}
     for entry in entries(text):
         path = Path(entry.named("run") or "")
         if entry.kind == "Observation" and path.is_file():
             with contextlib.suppress(UserError):  # no longer a run
                 run = store.read(path)
-                if (run.id, run.started) not in known:
-                    known.add((run.id, run.started))
+                if (run.id, run.started) not in yielded:
+                    yielded.add((run.id, run.started))
                     yield run
 
 

@@ -27,7 +27,7 @@ class Draft:
 
     def text(self, id: str, at: datetime) -> str:
         facts = [("Entry", code(id)), ("Type", self.kind), ("Date", f"{at:{DATE}}")]
-        lines = "\n".join(f"- {name}: {said}" for name, said in [*facts, *self.facts])
+        lines = "\n".join(f"- {name}: {value}" for name, value in [*facts, *self.facts])
         blocks = [f"## {at:%Y-%m-%d} - {self.kind}: {title(self.title)}", lines]
         blocks.append(f"**General description:** {self.sentence}")
         for heading, text in self.sections:
@@ -36,8 +36,8 @@ class Draft:
         return _CONTROL.sub(_escape, "\n\n".join(blocks)) + "\n"
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode()
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def title(text: str) -> str:

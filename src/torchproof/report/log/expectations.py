@@ -72,49 +72,49 @@ def parse(text: str) -> tuple[Expectation, ...]:
 
 
 def _term(text: str) -> Expectation:
-    found = _TERM.fullmatch(text)
-    if found is None:
+    match = _TERM.fullmatch(text)
+    if match is None:
         raise UserError(
             f"--expect: {text!r} is not METRIC SIGN NUMBER, as in speed>=1.2"
         )
-    metric, sign, bound = found[1], found[2].replace("==", "="), float(found[3])
+    metric, sign, bound = match[1], match[2].replace("==", "="), float(match[3])
     if metric not in METRICS:
         raise UserError(
             f"--expect: unknown metric {metric!r}; choose from {', '.join(METRICS)}"
         )
     if sign == "=" and metric in MEASURED:
         raise UserError(
-            f"--expect: {metric} is measured and never exactly {found[3]}: use >= or <="
+            f"--expect: {metric} is measured and never exactly {match[3]}: use >= or <="
         )
-    return Expectation(f"{metric} {sign} {found[3]}", metric, sign, bound)
+    return Expectation(f"{metric} {sign} {match[3]}", metric, sign, bound)
 
 
 def read(lines: Iterable[str]) -> tuple[Expectation, ...]:
     """The expectations of a plan in the log, including lines that a person wrote."""
-    found = []
+    expected = []
     for line in lines:
         item = _ITEM.fullmatch(line)
         if item is None:
             continue
         term = _TERM.match(item[1])
         try:
-            found.append(_term(term[0]) if term else Expectation(item[1]))
+            expected.append(_term(term[0]) if term else Expectation(item[1]))
         except UserError:  # a person's own metric
-            found.append(Expectation(item[1]))
-    return tuple(found)
+            expected.append(Expectation(item[1]))
+    return tuple(expected)
 
 
-def verdict(expected: Expectation, found: Value | None) -> Verdict:
-    if found is None or not expected.metric:
+def verdict(expected: Expectation, measured: Value | None) -> Verdict:
+    if measured is None or not expected.metric:
         return "not measured"
     ends = (
-        found.value if found.low is None else found.low,
-        found.value if found.high is None else found.high,
+        measured.value if measured.low is None else measured.low,
+        measured.value if measured.high is None else measured.high,
     )
-    held = {_holds(end, expected) for end in ends}
-    if len(held) > 1:
+    outcomes = {_holds(end, expected) for end in ends}
+    if len(outcomes) > 1:
         return "not settled"
-    return "met" if held == {True} else "missed"
+    return "met" if outcomes == {True} else "missed"
 
 
 def _holds(value: float, expected: Expectation) -> bool:

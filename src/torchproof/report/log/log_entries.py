@@ -36,16 +36,16 @@ class Entry:
     def fact(self, name: str) -> str | None:
         """The value of a line `- Name: value`."""
         for text in self.lines:
-            found = _FACT.fullmatch(text.rstrip())
-            if found and found[1] == name:
-                return found[2].strip()
+            match = _FACT.fullmatch(text.rstrip())
+            if match and match[1] == name:
+                return match[2].strip()
         return None
 
     def named(self, name: str) -> str | None:
         """The code span at the start of such a value, or the whole value."""
-        said = self.fact(name)
-        marked = _CODE.match(said or "")
-        return marked[2] if marked else said
+        value = self.fact(name)
+        marked = _CODE.match(value or "")
+        return marked[2] if marked else value
 
     @property
     def id(self) -> str | None:
@@ -63,36 +63,38 @@ class Entry:
 
     def section(self, name: str) -> tuple[str, ...]:
         """The lines under `### name`."""
-        found: list[str] = []
+        lines: list[str] = []
         inside = False
         for text in self.lines:
             if re.match(r"#{1,6} ", text):
                 inside = text.lstrip("#").strip().lower() == name.lower()
             elif inside:
-                found.append(text)
-        return tuple(found)
+                lines.append(text)
+        return tuple(lines)
 
 
 def entries(text: str) -> list[Entry]:
     """The entries of a log, in the order of the file."""
-    found = [_entry(number, lines) for number, lines in _stretches(text)]
-    return [entry for entry in found if entry.kind in KINDS]
+    parsed = [_entry(number, lines) for number, lines in _stretches(text)]
+    return [entry for entry in parsed if entry.kind in KINDS]
 
 
 def find(text: str, kind: str, name: str | None, file: str) -> Entry:
     """The entry with this id, id prefix or part of its title; the last for None."""
-    known = [entry for entry in entries(text) if entry.kind == kind]
-    if not known:
+    candidates = [entry for entry in entries(text) if entry.kind == kind]
+    if not candidates:
         raise UserError(
             f"no {kind.lower()} in {file}: add one with torchproof log plan"
             ' "what you will try"'
         )
     if name is None:
-        return max(enumerate(known), key=lambda each: (each[1].written, each[0]))[1]
+        return max(enumerate(candidates), key=lambda each: (each[1].written, each[0]))[
+            1
+        ]
     matching = (
-        [e for e in known if e.id == name]
-        or [e for e in known if (e.id or "").startswith(name)]
-        or [e for e in known if name.lower() in e.title.lower()]
+        [e for e in candidates if e.id == name]
+        or [e for e in candidates if (e.id or "").startswith(name)]
+        or [e for e in candidates if name.lower() in e.title.lower()]
     )
     if not matching:
         raise UserError(
@@ -123,25 +125,25 @@ def _entry(number: int, lines: Sequence[str]) -> Entry:
 
 def _stretches(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line, lines) from each heading, or `- Entry:` without one, to the next."""
-    start, found, awaited = 1, list[str](), False
+    start, lines, awaited = 1, list[str](), False
     for number, line in enumerate(_prose(LINE.split(text)), 1):
         names = (fact := _FACT.fullmatch(line.rstrip())) and fact[1] == "Entry"
         if re.match(r"#{1,2} ", line) or (names and not awaited):
-            yield start, found
-            start, found = number, []
+            yield start, lines
+            start, lines = number, []
             awaited = _HEADING.fullmatch(line.rstrip()) is not None
         awaited = awaited and not names
-        found.append(line)
-    yield start, found
+        lines.append(line)
+    yield start, lines
 
 
 def _prose(lines: Sequence[str]) -> list[str]:
     """The lines, with lines of code blocks and comments replaced by empty ones."""
-    kept = list(lines)
+    prose = list(lines)
     for begin, end in [*_fences(lines), *_comments(lines)]:
         if end is not None:
-            kept[begin : end + 1] = [""] * (end + 1 - begin)
-    return kept
+            prose[begin : end + 1] = [""] * (end + 1 - begin)
+    return prose
 
 
 def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:

@@ -91,11 +91,11 @@ def _bytes(file: int) -> bytes:
         return reader.read()
 
 
-def _text(path: Path, found: bytes) -> str:
+def _text(path: Path, content: bytes) -> str:
     try:
-        text = found.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = found[: error.start].count(b"\n") + 1
+        line = content[: error.start].count(b"\n") + 1
         raise UserError(
             f"{path} is not in UTF-8 (line {line}): convert it, or choose another"
             " file with --file"

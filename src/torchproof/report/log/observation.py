@@ -63,16 +63,16 @@ def sentence(run: Run) -> str:
     where = run.environment.get("gpu") or run.environment.get("device")
     on = f" on {prose(str(where))}" if where else ""
     if run.verb == "bench":
-        found = decision(run)
-        told = f"{_WORDS[found.word]}{on}: {prose(found.text).rstrip('.')}"
-        return f"Compiling {code(run.target)} {told}."
+        choice = decision(run)
+        result = f"{_WORDS[choice.word]}{on}: {prose(choice.text).rstrip('.')}"
+        return f"Compiling {code(run.target)} {result}."
     if run.verb == "tune":
-        told = prose(search_trials.decision(search_trials.Search.of(run)))
-        return f"Result of the search for {code(run.target)}{on}: {told}"
+        result = prose(search_trials.decision(search_trials.Search.of(run)))
+        return f"Result of the search for {code(run.target)}{on}: {result}"
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} (not run) has {_found(run)}."
-    told = _found(run, " since the previous run")
-    return f"Compiled{on}, {code(run.target)} has {told}{_speed(run)}."
+    result = _found(run, " since the previous run")
+    return f"Compiled{on}, {code(run.target)} has {result}{_speed(run)}."
 
 
 def _result(run: Run) -> str:
@@ -84,11 +84,11 @@ def _result(run: Run) -> str:
 
 
 def _found(run: Run, since: str = "") -> str:
-    mine = [f for f in run.findings if f.status == "open"]
-    split = [(sum(f.severity == s for f in mine), s) for s in SEVERITIES]
-    told = ", ".join(f"{count} {severity}" for count, severity in split if count)
-    text = f"{numbers.amount(len(mine), 'open finding')}"
-    text = f"{text} ({told})" if mine else "no open findings"
+    findings = [f for f in run.findings if f.status == "open"]
+    split = [(sum(f.severity == s for f in findings), s) for s in SEVERITIES]
+    by_severity = ", ".join(f"{count} {severity}" for count, severity in split if count)
+    text = f"{numbers.amount(len(findings), 'open finding')}"
+    text = f"{text} ({by_severity})" if findings else "no open findings"
     gone = sum(f.status == "resolved" for f in run.findings)
     return text + (f", {gone} resolved{since}" if gone else "")
 
@@ -126,11 +126,11 @@ def details(run: Run) -> Iterator[str]:
             yield f"part {name} failed: {prose(part.why)}"
 
 
-def _listed(found: Sequence[Finding], told: Any, run: Run) -> Iterator[str]:
-    yield from map(told, found[:_MOST])
-    if len(found) > _MOST:
-        more = f"{len(found) - _MOST} more: torchproof show {run.id}"
-        yield f"{found[0].status}, {more}"
+def _listed(findings: Sequence[Finding], text_of: Any, run: Run) -> Iterator[str]:
+    yield from map(text_of, findings[:_MOST])
+    if len(findings) > _MOST:
+        more = f"{len(findings) - _MOST} more: torchproof show {run.id}"
+        yield f"{findings[0].status}, {more}"
 
 
 def _told(finding: Finding) -> str:
@@ -173,8 +173,8 @@ def _counts(run: Run) -> str:
 
 
 def _tally(run: Run) -> dict[str, int]:
-    mine = [f for f in run.findings if f.status == "open"]
-    return {s: sum(f.severity == s for f in mine) for s in SEVERITIES}
+    findings = [f for f in run.findings if f.status == "open"]
+    return {s: sum(f.severity == s for f in findings) for s in SEVERITIES}
 
 
 def _open(tally: Mapping[str, int]) -> dict[str, int]:
@@ -185,16 +185,16 @@ def _rows(run: Run) -> str:
     """Eager and each strategy with intervals, then those of the previous run."""
     rows = [row for row in run.measurements if row.median_ms is not None]
     rows.sort(key=lambda row: bool(row.variant))
-    shown = [(name_of(row), row) for row in rows[:_MOST]]
+    listed = [(name_of(row), row) for row in rows[:_MOST]]
     for plain in (run.baseline or {}).get("measurements", ()):
         row = Measurement.from_json(plain)
         if row.median_ms is not None and not row.variant:
-            shown.append((f"{row.strategy}, before", row))
-    if not shown:
+            listed.append((f"{row.strategy}, before", row))
+    if not listed:
         return ""
     more = len(rows) - _MOST
-    left = f"\n\n{more} more rows: torchproof show {run.id}" if more > 0 else ""
-    return table(_TIMES, [(name, *_cells(row)) for name, row in shown]) + left
+    rest = f"\n\n{more} more rows: torchproof show {run.id}" if more > 0 else ""
+    return table(_TIMES, [(name, *_cells(row)) for name, row in listed]) + rest
 
 
 def _cells(row: Measurement) -> tuple[str, ...]:
@@ -216,18 +216,18 @@ def _cells(row: Measurement) -> tuple[str, ...]:
 def _artifacts(run: Run, came_from: str) -> Iterator[str]:
     home = RUNS / run.id
     saved = (home / "run.json").is_file()
-    kept, name = (home.as_posix(), run.id) if saved else (came_from, came_from)
-    yield f"run: {code(kept)}, shown by {code(f'torchproof show {name}')}"
+    path, name = (home.as_posix(), run.id) if saved else (came_from, came_from)
+    yield f"run: {code(path)}, shown by {code(f'torchproof show {name}')}"
     if run.command:
         yield f"command: {code(run.command)}"
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")
-    told = [f"torch {facts['torch']}"] if facts.get("torch") else []
-    told += [str(device)] if device else []
-    told += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
-    told += ["in training"] if facts.get("train") else []
-    if told:
-        yield f"environment: {prose(', '.join(told))}"
+    details = [f"torch {facts['torch']}"] if facts.get("torch") else []
+    details += [str(device)] if device else []
+    details += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
+    details += ["in training"] if facts.get("train") else []
+    if details:
+        yield f"environment: {prose(', '.join(details))}"
     steering = [
         f"{name}={value}"
         for name, value in (facts.get("variables") or {}).items()

@@ -28,8 +28,8 @@ _MOST = 30  # the latest runs, listed one by one
 
 def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
     """The entry for a plan and the runs since, oldest first."""
-    wanted = expectations.read(plan.section("Expected"))
-    rows = [_row(each, runs) for each in wanted]
+    expected = expectations.read(plan.section("Expected"))
+    rows = [_row(each, runs) for each in expected]
     name = plan.id or plan.title
     header = ("Expected", "Measured", "Verdict", "Run")
     figures = [table(header, rows) if rows else "", _runs(runs)]
@@ -61,14 +61,14 @@ def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
     )
 
 
-def _row(wanted: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
+def _row(expected: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
     """The verdict of an expectation, from the last run that measured it."""
     for run in reversed(runs):
-        found = wanted.metric and expectations.value(run, wanted.metric)
-        if found:
-            said = expectations.verdict(wanted, found)
-            return prose(wanted.text), found.text, said, code(run.id)
-    return prose(wanted.text), numbers.UNKNOWN, "not measured", numbers.UNKNOWN
+        measured = expected.metric and expectations.value(run, expected.metric)
+        if measured:
+            verdict = expectations.verdict(expected, measured)
+            return prose(expected.text), measured.text, verdict, code(run.id)
+    return prose(expected.text), numbers.UNKNOWN, "not measured", numbers.UNKNOWN
 
 
 def _sentence(plan: Entry, runs: Sequence[Run], verdicts: Sequence[str]) -> str:
@@ -79,9 +79,9 @@ def _sentence(plan: Entry, runs: Sequence[Run], verdicts: Sequence[str]) -> str:
     if not verdicts:
         return f"{about} has no expectations; {counted} since."
     split = Counter(verdicts)
-    told = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
-    wanted = numbers.amount(len(verdicts), "expectation")
-    return f"{about} has {wanted}: {', '.join(told)}; {counted} since."
+    tally = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
+    expected = numbers.amount(len(verdicts), "expectation")
+    return f"{about} has {expected}: {', '.join(tally)}; {counted} since."
 
 
 def _details(plan: Entry, runs: Sequence[Run]) -> str:
@@ -106,17 +106,17 @@ def plan_text(plan: Entry) -> list[str]:
 def _runs(runs: Sequence[Run]) -> str:
     if not runs:
         return ""
-    shown = runs[-_MOST:]
-    told = "Runs since the plan, oldest first:"
+    listed = runs[-_MOST:]
+    title = "Runs since the plan, oldest first:"
     if len(runs) > _MOST:
-        told = f"The last {_MOST} of {len(runs)} runs since the plan:"
+        title = f"The last {_MOST} of {len(runs)} runs since the plan:"
     rows = [
         (code(r.id), r.verb, code(r.target), *(_cell(r, m) for m in _COLUMNS))
-        for r in shown
+        for r in listed
     ]
-    return f"{told}\n\n{table(_RUNS, rows)}"
+    return f"{title}\n\n{table(_RUNS, rows)}"
 
 
 def _cell(run: Run, metric: str) -> str:
-    found = expectations.value(run, metric)
-    return found.text if found else numbers.UNKNOWN
+    measured = expectations.value(run, metric)
+    return measured.text if measured else numbers.UNKNOWN
