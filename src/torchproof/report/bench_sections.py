@@ -166,8 +166,10 @@ def _counted(row: Measurement) -> Iterator[str]:
         yield f"guards: {numbers.plain(row.guards['lookup_us'])} us per call{part}"
     if row.kernels and row.kernels.get("per_step") is not None:
         share = row.kernels.get("busy_share")
-        part = "" if share is None else f", GPU busy {share * 100:.0f} percent of it"
-        yield f"{numbers.count(row.kernels['per_step'])} kernels per call{part}"
+        text = f"{numbers.count(row.kernels['per_step'])} kernels per call"
+        if share is not None:
+            text += f", GPU busy {share * 100:.0f} percent of the time"
+        yield text
 
 
 def _error(row: Measurement) -> str:
