@@ -61,7 +61,7 @@ def test_a_comparison_warns_before_it_shows_numbers() -> None:
     a = bench([row("eager", 1.0), row("full", 0.5)])
     other = replace(a, environment={**ENVIRONMENT, "torch": "2.11.0"})
     shown = render_comparison(compare(a, other), "text")
-    assert shown.index("UNLIKE") < shown.index("2.11.0") < shown.index("speed")
+    assert shown.index("ENVIRONMENTS") < shown.index("2.11.0") < shown.index("speed")
     slow = bench([row("eager", 1.2), row("full", 0.6, eager_ms=1.2)])
     shown = render_comparison(compare(a, slow), "text")
     warned = shown.partition("speed")[0]

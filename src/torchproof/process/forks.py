@@ -61,9 +61,9 @@ def _renew() -> None:
         each._at_fork_reinit()  # as the standard library does with its own
     for item in list(_registered):
         item.after_fork()
-    here = threading.get_ident()
+    current = threading.get_ident()
     for key, (thread, undo) in list(_under_way.items()):
-        if thread != here:
+        if thread != current:
             del _under_way[key]
             undo()
 

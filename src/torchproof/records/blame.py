@@ -129,8 +129,8 @@ def module_of(file: str) -> str | None:
 
 def user_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's own code."""
-    own = (f for f in reversed(frames) if whose(f.file) == "user")
-    return next((_located(frame) for frame in own), None)
+    user_frames = (f for f in reversed(frames) if whose(f.file) == "user")
+    return next((_located(frame) for frame in user_frames), None)
 
 
 def shown(file: str) -> str:

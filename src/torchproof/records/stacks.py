@@ -77,11 +77,11 @@ def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
 def _same(one: Frame, other: Frame) -> bool:
     """Of the same line; a trace may lack the name of a file."""
     names = original_name(one.function), original_name(other.function)
-    known = bool(one.file and other.file)
+    have_files = bool(one.file and other.file)
     return (
         names[0] == names[1]
         and one.line == other.line
-        and (not known or one.file == other.file)
+        and (not have_files or one.file == other.file)
     )
 
 

@@ -1,6 +1,6 @@
-"""A run in, text out: terminal, Markdown, HTML, SARIF, annotations, experiment log.
+"""Renders runs: terminal text, Markdown, HTML, SARIF, annotations, experiment log.
 
-In: a `Run` or a comparison. Out: strings; nothing here prints.
+Takes a `Run` or a comparison, returns strings and prints nothing.
 Start with `formats.py`. Imports `records`, `checking`, `measure` and `packs`.
 """
 

@@ -1,4 +1,4 @@
-"""A bench run as text for people: who is faster, what it costs, what to do."""
+"""Renders a bench run as terminal text: times with bars, costs, details, decision."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NUMBERS = {"median", "interval", "cold", "warm", "memory", "recompiles", "us/ca
 
 
 def render(run: Run, *, width: int = 80) -> str:
-    """Steady state with bars, then costs, details, variants, and the decision."""
+    """Steady-state times with bars, then costs, details, variants and the decision."""
     width = max(width, 40)
     blocks = [[*header(run, width)], [*_steady(run, width)]]
     rows = bench_sections.ranked(run)
     if rows:
         blocks.append([*table(bench_sections.costs(run), width)])
     blocks += [[*_details(row, width)] for row in rows]
-    blocks += [[*table(found, width)] for found in bench_sections.variants(run)]
+    blocks += [[*table(section, width)] for section in bench_sections.variants(run)]
     missing = bench_sections.not_ranked(run)
     if missing:
         blocks.append(["Not ranked:", *_items(missing, width)])
@@ -37,15 +37,15 @@ def header(run: Run, width: int) -> Iterator[str]:
     rounds = max((len(row.rounds_ms) for row in run.measurements), default=0)
     if rounds:
         yield from wrap(
-            f"median of a call and its 95 percent interval, from"
-            f" {numbers.amount(rounds, 'round')} with the strategies taken in turn",
+            f"median time per call with its 95 percent interval, over"
+            f" {numbers.amount(rounds, 'round')} that interleave the strategies",
             width,
         )
     yield from incomplete(run, width)
 
 
 def opening(run: Run, width: int) -> Iterator[str]:
-    """What was run, and where."""
+    """The target, its size, and the environment of the run."""
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")
     text = f"{run.verb} of {run.target}"
@@ -59,8 +59,8 @@ def opening(run: Run, width: int) -> Iterator[str]:
 
 def incomplete(run: Run, width: int) -> Iterator[str]:
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        yield from wrap(f"Not complete: {why}. This is what was measured.", width)
+        why = run.error or f"the run ended early ({run.ending})"
+        yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 
 # -- the bars --------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
     widths = _widths([head, *cells])
     verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
     room = width - sum(widths) - 8 - max(map(len, verdicts))
-    narrow = room < _LEAST_BAR  # the name then stands on a line of its own
+    narrow = room < _LEAST_BAR  # the name then gets a line of its own
     if narrow:
         room += widths[0] - len(_INDENT) + 2
     length = max(_LEAST_BAR, min(_MOST_BAR, room))
@@ -89,7 +89,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
         else:
             yield f"{_line(row, widths, head)}  {last}"
     if any(_SHADE in drawn for drawn in bars):
-        yield f"{_INDENT}{_SHADE} the interval of the median"
+        yield f"{_INDENT}{_SHADE} interval of the median"
 
 
 def _time_cells(row: Measurement) -> tuple[str, ...]:
@@ -98,10 +98,9 @@ def _time_cells(row: Measurement) -> tuple[str, ...]:
 
 
 def bar(row: Measurement, *, end: float, length: int) -> str:
-    """Solid up to the interval, shaded over it; true to an eighth of a cell.
+    """Solid up to the interval and shaded over it, accurate to an eighth of a cell.
 
-    An interval that lies within one cell is too short to show: the bar then ends at
-    the median.
+    An interval within one cell is too short to draw: the bar then ends at the median.
     """
     assert row.median_ms is not None
     scale = length / end if end else 0.0
@@ -120,24 +119,24 @@ def bar(row: Measurement, *, end: float, length: int) -> str:
 # -- tables and prose ------------------------------------------------------------------
 
 
-def table(found: Table, width: int) -> Iterator[str]:
-    """Aligned columns; a last column of prose is wrapped under its row."""
-    if found.title:
-        yield f"{found.title}:"
-    prose = found.header[-1] == "stops checking"
-    columns = len(found.header) - prose
-    rows = [row[:columns] for row in (found.header, *found.rows)]
+def table(section: Table, width: int) -> Iterator[str]:
+    """Aligned columns; a last column of prose is wrapped below its row."""
+    if section.title:
+        yield f"{section.title}:"
+    prose = section.header[-1] == "stops checking"
+    columns = len(section.header) - prose
+    rows = [row[:columns] for row in (section.header, *section.rows)]
     widths = _widths(rows)
     narrow = sum(widths) + 2 * (columns - 1) > width
-    for row, whole in zip(rows, (found.header, *found.rows), strict=True):
-        if narrow:  # the name stands on a line of its own
+    for row, whole in zip(rows, (section.header, *section.rows), strict=True):
+        if narrow:  # the name gets a line of its own
             yield row[0]
             yield _INDENT + _line(row[1:], widths[1:], rows[0][1:])
         else:
             yield _line(row, widths, rows[0])
-        if prose and whole is not found.header:
-            yield from wrap(f"{found.header[-1]}: {whole[-1]}", width, _INDENT)
-    yield from _items(found.lines, width)
+        if prose and whole is not section.header:
+            yield from wrap(f"{section.header[-1]}: {whole[-1]}", width, _INDENT)
+    yield from _items(section.lines, width)
 
 
 def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
@@ -145,7 +144,7 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], header: Sequence[str]) -> str:
-    """Names to the left, numbers to the right."""
+    """Names aligned to the left, numbers to the right."""
     return "  ".join(
         f"{cell:>{width}}" if name in _NUMBERS else f"{cell:<{width}}"
         for cell, width, name in zip(cells, widths, header, strict=True)
@@ -165,8 +164,8 @@ def _items(lines: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
-    found, row = bench_sections.chosen(run)
-    yield from wrap(f"Decision: {found}.", width)
+    decision, row = bench_sections.chosen(run)
+    yield from wrap(f"Decision: {decision}.", width)
     if row and row.source:
         yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")
     yield f"Saved as run {run.id}."

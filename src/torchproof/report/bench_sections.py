@@ -1,7 +1,7 @@
-"""A bench run as tables of text, for the terminal and for Markdown alike.
+"""The tables of a bench run, shared by the terminal, Markdown and HTML reports.
 
-Every cell comes from the run. Rows that failed or are wrong are in no table but the
-ladder of backends; `not_ranked` says them in words.
+Takes a `Run`, returns `Table` records with text cells. Rows that failed or computed
+wrong outputs appear only in the backend table; `not_ranked` lists them with a reason.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from torchproof.measure import (
 from torchproof.records import Measurement, Run
 from torchproof.report import numbers
 
-CONTROL = "control"  # what a setting is called that changes nothing
+CONTROL = "control"  # the name of the setting that changes nothing
 TITLES = {
-    "batch": "Batch sizes, in this order",
-    "sequence": "Sequence lengths, in this order",
+    "batch": "Batch sizes, in measurement order",
+    "sequence": "Sequence lengths, in measurement order",
     "dtype": "Precision and compilation",
-    "config": "Inductor settings, each by itself",
+    "config": "Inductor settings, one at a time",
     "backend": "Backends, layer by layer",
     "guards": "Guards",
 }
-PHASES = {"aot_autograd": "AOTAutograd", "graph_recording": "graph recording"}
-PHASES["triton"] = "kernels (Triton or C++)"
-_APART = {"config", "guards", "backend"}  # what makes an arm of its own kind
+PHASES = {
+    "aot_autograd": "AOTAutograd",
+    "graph_recording": "graph recording",
+    "triton": "kernels (Triton or C++)",
+}
+_APART = {"config", "guards", "backend"}  # variants with a table of their own
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Table:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    lines: tuple[str, ...] = ()  # sentences that belong under it
+    lines: tuple[str, ...] = ()  # sentences printed below the table
 
     def shortened(self) -> Table:
-        """A strategy that all rows share stands in the title instead."""
+        """Moves a strategy that all rows share into the title."""
         at = self.header.index("strategy")
         if len({row[at] for row in self.rows}) != 1:
             return self
@@ -53,7 +56,7 @@ class Table:
 
 
 def ranked(run: Run) -> list[Measurement]:
-    """Plain rows whose time may be believed."""
+    """Rows without a variant whose times are valid."""
     return [
         row for row in run.measurements if not row.variant and not exclusion_reason(row)
     ]
@@ -68,16 +71,16 @@ def not_ranked(run: Run) -> list[str]:
 
 
 def chosen(run: Run) -> tuple[Decision, Measurement | None]:
-    """The decision, and the row of the strategy it keeps."""
-    found = decision(run)
-    if found.strategy is None:
-        return found, None
-    name = name_of(Measurement(found.strategy, found.variant))
-    return found, next((r for r in run.measurements if name_of(r) == name), None)
+    """The decision, and the row of the strategy it recommends."""
+    result = decision(run)
+    if result.strategy is None:
+        return result, None
+    name = name_of(Measurement(result.strategy, result.variant))
+    return result, next((r for r in run.measurements if name_of(r) == name), None)
 
 
 def costs(run: Run) -> Table:
-    """What a strategy gains and what it costs."""
+    """The gain of each strategy, and its start-up time, memory and numerics."""
     header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
     return Table("", header, tuple(map(_costs, ranked(run))))
 
@@ -100,11 +103,11 @@ def numerics(row: Measurement) -> str:
 
 
 def details(row: Measurement) -> Iterator[str]:
-    """What else was measured of an arm, a line each."""
+    """The other measurements of a strategy, one line each."""
     if row.samples is not None:
         text = f"{numbers.amount(row.samples, 'sample')}, "
         text += numbers.amount(row.outliers, "outlier")
-        yield f"{text}; 95 of 100 calls take at most {numbers.milliseconds(row.p95_ms)}"
+        yield f"{text}; 95th percentile {numbers.milliseconds(row.p95_ms)}"
     if row.throughput is not None:
         yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
     yield from _starts(row)
@@ -115,7 +118,7 @@ def details(row: Measurement) -> Iterator[str]:
             if name != "total"
         ]
         total = numbers.seconds(row.compile_s.get("total"))
-        yield f"compiling takes {total}: {', '.join(phases)}"
+        yield f"compile time {total}: {', '.join(phases)}"
     if row.break_even and row.strategy != "eager":
         yield f"break-even: {row.break_even}"
     yield from _counted(row)
@@ -131,7 +134,7 @@ def _starts(row: Measurement) -> Iterator[str]:
             continue
         label = start.get("label", "first")
         if start.get("refused"):
-            yield f"{label} start not given: {start['refused']}"
+            yield f"{label} start not reported: {start['refused']}"
             continue
         if row.strategy != "eager":
             yield (
@@ -143,37 +146,39 @@ def _starts(row: Measurement) -> Iterator[str]:
 
 
 def _imports(start: Mapping[str, Any]) -> str:
-    """Loading the compiler is paid once a process, beside the first call."""
+    """Each process imports the compiler once, in addition to the first call."""
     spent = start.get("imports_s")
-    return f"; {numbers.seconds(spent)} more to import the compiler" if spent else ""
+    return f"; plus {numbers.seconds(spent)} to import the compiler" if spent else ""
 
 
 def _counted(row: Measurement) -> Iterator[str]:
     if row.counts and row.strategy != "eager":
-        known = {
+        counts = {
             name: value
             for name, value in row.counts.items()
-            if isinstance(value, int) and name != "while_timed"  # a note tells of those
+            if isinstance(value, int) and name != "while_timed"  # a note reports those
         }
-        if known:
-            yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in known.items())
+        if counts:
+            yield ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in counts.items())
     if row.guards and row.guards.get("lookup_us") is not None:
         share = row.guards.get("share")
-        part = "" if share is None else f" ({share * 100:.1f} percent)"
-        yield f"guards take {numbers.plain(row.guards['lookup_us'])} us of a call{part}"
+        part = "" if share is None else f" ({share * 100:.1f} percent of the call)"
+        yield f"guards: {numbers.plain(row.guards['lookup_us'])} us per call{part}"
     if row.kernels and row.kernels.get("per_step") is not None:
         share = row.kernels.get("busy_share")
-        part = "" if share is None else f", which fill {share * 100:.0f} percent of it"
-        yield f"{numbers.count(row.kernels['per_step'])} kernels a call{part}"
+        text = f"{numbers.count(row.kernels['per_step'])} kernels per call"
+        if share is not None:
+            text += f", GPU busy {share * 100:.0f} percent of the time"
+        yield text
 
 
 def _error(row: Measurement) -> str:
-    found = row.numerics or {}
-    text = f"largest relative error {found['max_rel_error']:.1e}"
-    if found.get("reference"):
-        text += f" against {found['reference']}"
-    if found.get("eager_error") is not None and row.strategy != "eager":
-        text += f"; eager's own is {found['eager_error']:.1e}"
+    numerics = row.numerics or {}
+    text = f"largest relative error {numerics['max_rel_error']:.1e}"
+    if numerics.get("reference"):
+        text += f" against {numerics['reference']}"
+    if numerics.get("eager_error") is not None and row.strategy != "eager":
+        text += f"; eager's error is {numerics['eager_error']:.1e}"
     return text
 
 
@@ -181,7 +186,7 @@ def _error(row: Measurement) -> str:
 
 
 def variants(run: Run) -> list[Table]:
-    """One table for each thing that was varied, in the order it was measured."""
+    """One table for each variant (batch, dtype, backend...), in measurement order."""
     groups: dict[tuple[str, ...], list[Measurement]] = {}
     for row in run.measurements:
         if row.variant:
@@ -195,7 +200,7 @@ def variants(run: Run) -> list[Table]:
 
 
 def _varied(row: Measurement, run: Run) -> tuple[str, ...]:
-    """What sets a row apart; a single size that all rows share does not."""
+    """The variant keys whose values differ between the rows of the run."""
     same = {
         key
         for key in row.variant
@@ -231,23 +236,25 @@ def _notes(rows: Sequence[Measurement]) -> Iterator[str]:
 
 
 def _contributions(rows: Sequence[Measurement]) -> Iterator[str]:
-    """What precision gives, what compilation gives, what both give."""
+    """The gain from precision, from compilation, and from both."""
     sound = [row for row in rows if not exclusion_reason(row)]
-    found = {(row.strategy, row.variant["dtype"]): row for row in sound}
+    by_variant = {(row.strategy, row.variant["dtype"]): row for row in sound}
     base = next((row for row in sound if row.strategy == "eager"), None)
     if base is None:
         return
     first = base.variant["dtype"]
-    for (strategy, dtype), row in found.items():
-        steps = [f"{dtype} alone {_against(base, found.get(('eager', dtype)))}"]
-        steps += [f"{strategy} alone {_against(base, found.get((strategy, first)))}"]
+    for (strategy, dtype), row in by_variant.items():
+        steps = [f"{dtype} alone {_against(base, by_variant.get(('eager', dtype)))}"]
+        steps += [
+            f"{strategy} alone {_against(base, by_variant.get((strategy, first)))}"
+        ]
         if strategy != "eager" and dtype != first:
             both = _against(base, row)
             yield f"against eager {first}: {', '.join(steps)}, both {both}"
 
 
 def _against(base: Measurement | None, row: Measurement | None) -> str:
-    """`1.20x faster` where the interval excludes 1."""
+    """`1.20x faster` if the interval excludes 1."""
     ratio = side_by_side(base, row) if base and row else None
     if ratio is None:
         return numbers.UNKNOWN
@@ -278,7 +285,7 @@ def _settings(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Tabl
 
 
 def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
-    """What each way to check less saves, and what it stops checking.
+    """The time each guard filter saves, and the guards it drops.
 
     The baseline is the same strategy with all its guards.
     """
@@ -299,10 +306,10 @@ def _guards(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 
 
 def _saved(base: Measurement | None, row: Measurement) -> str:
-    """Nothing is called saved where the middle halves of the lookups overlap."""
+    """Not significant if the interquartile ranges of the lookup times overlap."""
     before, after = ((each.guards or {}) if each else {} for each in (base, row))
-    known, found = before.get("lookup_range_us"), after.get("lookup_range_us")
-    if known and found and known[0] <= found[1] and found[0] <= known[1]:
+    old, new = before.get("lookup_range_us"), after.get("lookup_range_us")
+    if old and new and old[0] <= new[1] and new[0] <= old[1]:
         return "not significant"
     return ratio_text(before["lookup_us"] / after["lookup_us"], "less", "more")
 
@@ -312,11 +319,11 @@ def _stops(not_checked: Any) -> str:
         not_checked = [f"{name} ({value})" for name, value in not_checked.items()]
     if isinstance(not_checked, list | tuple):
         not_checked = ", ".join(map(str, not_checked))
-    return str(not_checked) if not_checked else "nothing, there are no such guards"
+    return str(not_checked) if not_checked else "nothing: there are no such guards"
 
 
 def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
-    """Which layer breaks it: each backend does more than the one before."""
+    """One row per backend; each backend adds a compiler layer to the previous one."""
     header = ("backend", "strategy", "outcome", "median", "vs eager", "cold")
     cells = [
         (
@@ -341,10 +348,10 @@ def _ladder(rows: Sequence[Measurement], plain: Sequence[Measurement]) -> Table:
 
 def _first_broken(rows: Sequence[Measurement]) -> Iterator[str]:
     layers = ("eager", "aot_eager", "inductor")
-    found = {row.variant["backend"]: exclusion_reason(row) for row in rows}
-    known = [layer for layer in layers if layer in found]
-    broken = next((layer for layer in known if found[layer]), None)
+    reasons = {row.variant["backend"]: exclusion_reason(row) for row in rows}
+    measured = [layer for layer in layers if layer in reasons]
+    broken = next((layer for layer in measured if reasons[layer]), None)
     if broken:
-        below = known[: known.index(broken)]
+        below = measured[: measured.index(broken)]
         works = f"works with {' and '.join(below)}; " if below else ""
-        yield f"{works}the first layer that breaks it is {broken}: it {found[broken]}"
+        yield f"{works}the first layer that fails is {broken}: it {reasons[broken]}"

@@ -1,7 +1,7 @@
-"""Where compiled code is cached, how much there is, and how it is cleared.
+"""Finds the folders that cache compiled code, measures them, and clears them.
 
-Torch's own rules decide the places (2.11 to 2.15); torch is not asked, so that this
-answers at once and where torch is broken.
+The paths follow the rules of torch 2.11 to 2.15. Torch itself is not imported, so that
+this is fast and works with a broken installation.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import Any
 
 from torchproof.records import UserError
 
-# The folders of Inductor's cache, and what is in them. Generated code lies in folders
-# named by the first letters of its hash, beside what autotuning chose for it.
+# The folders of Inductor's cache and their content. Generated code is in folders named
+# after the first characters of its hash, next to its autotuning results.
 _PARTS = {
     "fxgraph": "graphs (fxgraph)",
     "aotautograd": "graphs of AOTAutograd",
     "triton": "Triton kernels",
-    "dynamo": "dynamic shapes seen before (PGO)",
-    "cache": "choices of autotuning",
+    "dynamo": "recorded dynamic shapes (PGO)",
+    "cache": "autotuning results",
     "precompiled_headers": "C++ headers",
     "locks": "locks",
 }
-_CODE, _CHOICES = "generated code and libraries", "choices of autotuning"
+_CODE = "generated code and libraries"
+_CHOICES = "autotuning results"
 _OTHER = "other files, never cleared"
-# What each cache is known to hold. A variable may name a folder that holds more.
+# The entries that each cache writes. A variable may name a folder with other files.
 _KNOWN = {
     "inductor": r"[a-z0-9]{2}|c[a-z2-7]{51}|tmp\w{8}(\.py)?|gcc|quack|torch_cutlass"
     r"|unhashed_kernel_inputs|autoheuristic|aoti_eager|bisect|halide-runtime-.*"
@@ -45,7 +46,7 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Amount:
-    """What files take; `used` is when one of them was last read or written."""
+    """Number and size of files; `used` is the latest access to one of them."""
 
     files: int = 0
     bytes: int = 0
@@ -58,13 +59,13 @@ class Amount:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A folder that compiled code is kept in, with what there is of each part."""
+    """A folder that caches compiled code, with the size of each part."""
 
     name: str
     path: Path
     about: str
-    chosen_by: str = ""  # the variable that says where it is, if one does
-    amount: Amount | None = None  # None: there is no such folder
+    chosen_by: str = ""  # the environment variable that sets the path, if one does
+    amount: Amount | None = None  # None: the folder does not exist
     parts: Mapping[str, Amount] = field(default_factory=dict, hash=False)
     kept: str = ""  # why it is not cleared
 
@@ -91,32 +92,32 @@ def _told(amount: Amount) -> dict[str, Any]:
 
 
 def listing(environ: Mapping[str, str] | None = None) -> list[CacheFolder]:
-    """Every place where compiled code may be cached here, looked through."""
+    """Every folder that may cache compiled code on this machine, with its sizes."""
     places = _places(os.environ if environ is None else environ)
     return [_looked_through(place) for place in places]
 
 
-def cleared(found: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
-    """Empties the folder of that name, or all for `all`; gives those it emptied."""
-    known = {folder.name: folder for folder in found}
-    if name != "all" and name not in known:
-        names = ", ".join([*known, "all"])
-        raise UserError(f"--clear {name}: there is no such cache, only {names}")
-    chosen = list(known.values()) if name == "all" else [known[name]]
+def cleared(folders: Iterable[CacheFolder], name: str) -> list[CacheFolder]:
+    """Empties the folder of that name, or all for `all`; returns the emptied ones."""
+    by_name = {folder.name: folder for folder in folders}
+    if name != "all" and name not in by_name:
+        names = ", ".join([*by_name, "all"])
+        raise UserError(f"--clear {name}: unknown cache; choose from {names}")
+    chosen = list(by_name.values()) if name == "all" else [by_name[name]]
     refused = [folder for folder in chosen if folder.kept]
     if refused and name != "all":
         raise UserError(f"{refused[0].path} is not cleared: {refused[0].kept}")
-    done = []
+    emptied = []
     for folder in chosen:
-        # The places are looked at once more: a link may have come since.
+        # Checks the path again: it may have become a link since the listing.
         if folder.amount is not None and not _why_kept(folder.path):
             _empty(folder)
-            done.append(folder)
-    return done
+            emptied.append(folder)
+    return emptied
 
 
 def _empty(folder: CacheFolder) -> None:
-    """The folder itself stays: a process that uses it goes on."""
+    """Deletes the entries, not the folder, which a running process may use."""
     with os.scandir(folder.path) as entries:
         for entry in entries:
             if not _is_known(folder.name, entry.name):
@@ -140,18 +141,18 @@ def _places(environ: Mapping[str, str]) -> Iterator[CacheFolder]:
     named = environ.get("TORCHINDUCTOR_CACHE_DIR")
     inductor = Path(named or default).absolute()
     by = "TORCHINDUCTOR_CACHE_DIR" if named else ""
-    yield CacheFolder("inductor", inductor, "what torch.compile made", by)
+    yield CacheFolder("inductor", inductor, "output of torch.compile", by)
     if inductor != default:
-        about = "C++ headers, and what programs without TORCHINDUCTOR_CACHE_DIR made"
+        about = "C++ headers, and output of programs without TORCHINDUCTOR_CACHE_DIR"
         yield CacheFolder("inductor-default", default, about)
     yield _place(
-        ("triton", "kernels of Triton, unless Inductor made them"),
+        ("triton", "Triton kernels that Inductor did not generate"),
         Path(environ.get("TRITON_HOME") or home) / ".triton" / "cache",
         environ,
         "TRITON_CACHE_DIR",
     )
     yield _place(
-        ("cuda", "what the driver compiled for this GPU"),
+        ("cuda", "code that the driver compiled for this GPU"),
         home / ".nv" / "ComputeCache",
         environ,
         "CUDA_CACHE_PATH",
@@ -168,20 +169,20 @@ def _places(environ: Mapping[str, str]) -> Iterator[CacheFolder]:
 def _place(
     names: tuple[str, str], default: Path, environ: Mapping[str, str], variable: str
 ) -> CacheFolder:
-    given = environ.get(variable)
-    path = Path(given).absolute() if given else default
-    return CacheFolder(names[0], path, names[1], variable if given else "")
+    value = environ.get(variable)
+    path = Path(value).absolute() if value else default
+    return CacheFolder(names[0], path, names[1], variable if value else "")
 
 
 def _default_inductor(environ: Mapping[str, str]) -> Path:
-    """The rule of torch/_inductor/runtime/cache_dir_utils.py."""
+    """The default path, as in torch/_inductor/runtime/cache_dir_utils.py."""
     try:
         user = getpass.getuser()
     except (KeyError, ModuleNotFoundError, OSError):
         user = f"uid_{os.getuid()}"
     cleaned = re.sub(r'[\\/:*?"<>|]', "_", user)
-    given = environ.get("TMPDIR", "")
-    temporary = given if os.path.isdir(given) else tempfile.gettempdir()
+    tmpdir = environ.get("TMPDIR", "")
+    temporary = tmpdir if os.path.isdir(tmpdir) else tempfile.gettempdir()
     return Path(temporary, f"torchinductor_{cleaned}").absolute()
 
 
@@ -210,7 +211,7 @@ def _looked_through(place: CacheFolder) -> CacheFolder:
 
 
 def _walk(place: CacheFolder) -> Iterator[tuple[str, os.stat_result]]:
-    """Each file with its part; what goes away meanwhile is not counted."""
+    """Each file with its part; files that disappear meanwhile are not counted."""
     inductor = place.name.startswith("inductor")
     for folder, _, files in os.walk(place.path):
         first = Path(folder).relative_to(place.path).parts[:1]
@@ -229,21 +230,21 @@ def _walk(place: CacheFolder) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _why_kept(path: Path) -> str:
-    """Why a folder is not ours to clear; empty if it is."""
+    """Why torchproof must not clear a folder; empty if it may."""
     try:
         status = path.lstat()
     except OSError as error:
-        return f"it cannot be looked at ({error.strerror})"
+        return f"it cannot be read ({error.strerror})"
     if stat.S_ISLNK(status.st_mode):
-        return "it is a link; clear what it leads to"
+        return "it is a symbolic link; clear its target"
     if not stat.S_ISDIR(status.st_mode):
-        return "it is no folder"
+        return "it is not a folder"
     if status.st_uid != os.geteuid():
         return f"it belongs to user {status.st_uid}"
     resolved, home = path.resolve(), Path.home().resolve()
-    here = Path.cwd().resolve()
-    if resolved in (home, here, *home.parents, *here.parents, Path("/tmp")):
-        return "it is more than a cache: a home, the folder you are in, or above them"
+    working = Path.cwd().resolve()
+    if resolved in (home, working, *home.parents, *working.parents, Path("/tmp")):
+        return "it is a home or working directory, or a parent of one"
     if resolved == Path(tempfile.gettempdir()).resolve():
-        return "it is the folder of all temporary files"
+        return "it is the system's directory for temporary files"
     return ""

@@ -1,4 +1,4 @@
-"""Cache folders as text or JSON."""
+"""Renders cache folders as text or JSON."""
 
 from __future__ import annotations
 
@@ -15,25 +15,28 @@ _DAY_S = 86_400.0
 
 
 def render(
-    found: Sequence[CacheFolder],
+    folders: Sequence[CacheFolder],
     cleared: Sequence[CacheFolder] | None,
     format: str,
     *,
     width: int = 80,
 ) -> str:
-    """What there was, and what of it was cleared; None where that was not asked for."""
+    """The folders, and those that were cleared; `cleared` is None without --clear."""
     if format == "json":
         names = None if cleared is None else [folder.name for folder in cleared]
-        told = {"caches": [folder.to_json() for folder in found], "cleared": names}
-        return json.dumps(told, indent=1) + "\n"
-    lines = [text for folder in found for text in (*_folder(folder, width), "")]
-    lines += _total(found) if cleared is None else _cleared(found, cleared)
+        document = {
+            "caches": [folder.to_json() for folder in folders],
+            "cleared": names,
+        }
+        return json.dumps(document, indent=1) + "\n"
+    lines = [text for folder in folders for text in (*_folder(folder, width), "")]
+    lines += _total(folders) if cleared is None else _cleared(folders, cleared)
     return "".join(f"{seen(text)}\n" for text in lines)
 
 
 def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
     amount = folder.amount
-    size = numbers.size(amount.bytes) if amount else "nothing there"
+    size = numbers.size(amount.bytes) if amount else "not present"
     yield f"{folder.name:18}{size:>14}   {line(folder.path)}"
     by = f" ({folder.chosen_by})" if folder.chosen_by else ""
     indent = " " * 4
@@ -51,8 +54,10 @@ def _folder(folder: CacheFolder, width: int) -> Iterator[str]:
     for name, part in folder.parts.items():
         files = numbers.amount(part.files, "file")
         yield f"{indent}  {numbers.size(part.bytes):>9}  {line(name)}, {files}"
-    told = f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
-    yield f"{indent}{line(told)}"
+    action = (
+        f"not cleared: {folder.kept}" if folder.kept else f"clear: {folder.command}"
+    )
+    yield f"{indent}{line(action)}"
 
 
 def _ago(amount: Amount) -> str:
@@ -64,23 +69,23 @@ def _ago(amount: Amount) -> str:
     return f"{seconds / _DAY_S:.0f} days ago"
 
 
-def _total(found: Sequence[CacheFolder]) -> list[str]:
-    known = [folder.amount for folder in found if folder.amount]
-    size = numbers.size(sum(amount.bytes for amount in known))
-    files = numbers.amount(sum(amount.files for amount in known), "file")
+def _total(folders: Sequence[CacheFolder]) -> list[str]:
+    amounts = [folder.amount for folder in folders if folder.amount]
+    size = numbers.size(sum(amount.bytes for amount in amounts))
+    files = numbers.amount(sum(amount.files for amount in amounts), "file")
     command = "torchproof show --caches --clear"
-    return [f"{size} in {files}. Clear all, while nothing compiles: {command}"]
+    return [f"{size} in {files}. To clear all, while nothing compiles: {command}"]
 
 
 def _cleared(
-    found: Sequence[CacheFolder], cleared: Sequence[CacheFolder]
+    folders: Sequence[CacheFolder], cleared: Sequence[CacheFolder]
 ) -> Iterator[str]:
     for folder in cleared:
         assert folder.amount
         size = numbers.size(folder.amount.bytes)
         yield f"Cleared {folder.name}: {size} in {line(folder.path)}."
     if not cleared:
-        yield "There was nothing to clear."
-    kept = [folder for folder in found if folder.amount and folder.kept]
-    for folder in kept:
-        yield f"Kept {folder.name}: {folder.kept}."
+        yield "Nothing to clear."
+    refused = [folder for folder in folders if folder.amount and folder.kept]
+    for folder in refused:
+        yield f"Not cleared: {folder.name}: {folder.kept}."

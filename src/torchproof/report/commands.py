@@ -1,4 +1,7 @@
-"""Commands that work when pasted, for the target of a run and run as it was run."""
+"""Command lines to paste: other verbs on the target of a run, with its flags.
+
+Takes a `Run`, returns shell commands with the same target, flags and arguments.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from collections.abc import Iterator
 
 from torchproof.records import Finding, Run
 
-# Flags of `check` that say how the target is run, and take a value or none.
+# Flags of `check` that set how the target runs, with and without a value.
 HOW = ("--compile", "--device", "--size", "--timeout")
 HOW_SWITCHES = ("--as-written", "--train")
-# Flags of `check` with a value that say what is looked at or how it is shown.
+# Flags of `check` with a value that select parts and findings, or set the output.
 OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
 SHOWN = ("--format", "-o")
 
 _MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 PARTS = ("static", "breaks", *_MEASURED, "lifetimes")
-# Which parts a rule needs that is not about part breaks, by the start of its code.
+# The parts that a rule needs instead of `breaks`, by the prefix of its code.
 NEEDS = {
     "NM": ("baseline",),
     "SP50": ("baseline",),
@@ -34,7 +37,7 @@ ABLATED = "max_autotune;coordinate_descent_tuning;epilogue_fusion"
 
 
 def kind(target: str) -> str:
-    """What a target is, by its text: workload, factory, script, trace or source."""
+    """The kind of a target, from its text: workload, factory, script, trace, source."""
     scheme = target.partition(":")[0]
     if scheme in {"workload", "trace"}:
         return scheme
@@ -51,62 +54,62 @@ def _words(run: Run) -> list[str]:
 
 
 def how(run: Run) -> tuple[list[str], list[str]]:
-    """The flags that say how the target was run, and a script's own arguments."""
+    """The flags that set how the target ran, and the arguments of a script."""
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
-    own, script = words[:cut], words[cut + 1 :]
-    kept: list[str] = []
+    verb_words, script = words[:cut], words[cut + 1 :]
+    flags: list[str] = []
     position = 0
-    while position < len(own):
-        name, equals, _ = own[position].partition("=")
+    while position < len(verb_words):
+        name, equals, _ = verb_words[position].partition("=")
         wide = 2 if name in (*HOW, *OTHERS, *SHOWN) and not equals else 1
         if name in (*HOW, *HOW_SWITCHES):
-            kept += own[position : position + wide]
+            flags += verb_words[position : position + wide]
         position += wide
     if words:
-        return kept, script
-    return list(_asked(run)), list(run.options.get("arguments", ()))
+        return flags, script
+    return list(_flags_of_call(run)), list(run.options.get("arguments", ()))
 
 
-def _asked(run: Run) -> Iterator[str]:
-    """The flags that would have done what a call from Python did."""
-    asked = run.options
-    if asked.get("compile"):
-        given = ",".join(f"{name}={value}" for name, value in asked["compile"].items())
-        yield from ("--compile", given)
+def _flags_of_call(run: Run) -> Iterator[str]:
+    """The flags that are equivalent to the options of a call from Python."""
+    options = run.options
+    if compile_options := options.get("compile"):
+        pairs = [f"{name}={value}" for name, value in compile_options.items()]
+        yield from ("--compile", ",".join(pairs))
     for name in ("as_written", "train"):
-        if asked.get(name):
+        if options.get(name):
             yield f"--{name.replace('_', '-')}"
     for name in ("device", "size"):
-        if asked.get(name):
-            yield from (f"--{name}", str(asked[name]))
+        if options.get(name):
+            yield from (f"--{name}", str(options[name]))
 
 
 def effort(run: Run) -> str:
-    """How much was checked: on record, else a part that was left out names it."""
+    """The effort of a check: from its options, else from a skipped part's reason."""
     if run.options.get("effort"):
         return str(run.options["effort"])
     for part in run.parts.values():
-        found = re.fullmatch(r"not part of --effort (\w+)", part.why)
-        if found:
-            return found[1]
+        match = re.fullmatch(r"not part of --effort (\w+)", part.why)
+        if match:
+            return match[1]
     return "full"
 
 
 def of(run: Run, verb: str, *flags: str) -> str:
-    """A verb on the run's target, run in the same way."""
-    kept, script = how(run)
+    """A verb on the run's target, with the flags and arguments of the run."""
+    run_flags, script = how(run)
     tail = ["--", *script] if script else []
-    return shlex.join(["torchproof", verb, run.target, *kept, *flags, *tail])
+    return shlex.join(["torchproof", verb, run.target, *run_flags, *flags, *tail])
 
 
 def static(run: Run, *flags: str) -> str:
-    """Reading alone: how the target would be run says nothing there."""
+    """A static check, which needs no flags about how the target runs."""
     return shlex.join(["torchproof", "check", run.target, "--effort", "static", *flags])
 
 
 def verification(finding: Finding, run: Run) -> str:
-    """Runs the part that shows the finding, and ends with 0 once it is gone."""
+    """A check of the parts that show the finding; it exits with 0 once it is gone."""
     alone = ("--select", finding.code, "--fail-on", "low")
     if finding.origin == "static":
         return static(run, *alone)
@@ -118,7 +121,7 @@ def verification(finding: Finding, run: Run) -> str:
 
 
 def measuring(run: Run) -> str | None:
-    """What gives the baseline that a run lacks; None where there is no way."""
+    """The command that measures the missing baseline; None if it is not possible."""
     form = kind(run.target)
     if form in {"trace", "source"}:
         return None
@@ -126,35 +129,35 @@ def measuring(run: Run) -> str | None:
 
 
 def ablation(run: Run) -> str | None:
-    """What measures Inductor's settings, where they can be set from outside."""
+    """The command that measures Inductor settings; None if they cannot be set."""
     if kind(run.target) not in {"workload", "factory"} or "--as-written" in how(run)[0]:
         return None
     return of(run, "bench", "--ablate", ABLATED)
 
 
 def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
-    """What to look at next: a sentence, and the command."""
+    """Suggested next commands, each with a description."""
     form = kind(run.target)
     if form == "trace":
-        yield "Read the trace again", of(run, "check")
+        yield "Check the trace again", of(run, "check")
         return
-    yield "Read the source and run nothing", static(run)
+    yield "Check the source without running it", static(run)
     if form == "source":
         return
     everything = of(run, "check", "--effort", "full")
-    yield "Everything: breaks, times, shapes, guards, lifetimes", everything
-    yield "What compiling is worth", of(run, "bench")
+    yield "Run all checks: breaks, times, shapes, guards, lifetimes", everything
+    yield "Measure eager and compiled", of(run, "bench")
     if form != "script" and "--as-written" not in how(run)[0]:
-        yield "Which mode of torch.compile is fastest", of(run, "bench", "--modes")
-        yield "What guards cost a call", of(run, "bench", "--guards")
+        yield "Compare the modes of torch.compile", of(run, "bench", "--modes")
+        yield "Measure the guard overhead of a call", of(run, "bench", "--guards")
         yield (
-            "What the first call costs, whole or by block",
+            "Measure the first call, for the whole model and by block",
             of(run, "bench", "--latency"),
         )
         layers = "eager,aot_eager,inductor"
-        yield "Which layer breaks it", of(run, "bench", "--backends", layers)
-    yield "Torch's own record of compiling, for tlparse and others", recorded(run)
-    yield "The same record, read by torchproof", "torchproof check trace:trace"
+        yield "Find the layer that fails", of(run, "bench", "--backends", layers)
+    yield "Write torch's compile trace, for tlparse and other tools", recorded(run)
+    yield "Check the same trace with torchproof", "torchproof check trace:trace"
 
 
 def recorded(run: Run) -> str:

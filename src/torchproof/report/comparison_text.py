@@ -1,4 +1,4 @@
-"""A comparison of two runs as text: what differs, whether it counts, what to do."""
+"""Renders a comparison of two runs as text: metrics, verdicts, findings, summary."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _UNITS: dict[str, Callable[[float | None], str]] = {
 _INDENT = "   "
 
 
-def to_text(found: Comparison, *, width: int = 80) -> str:
+def to_text(comparison: Comparison, *, width: int = 80) -> str:
     blocks = [
-        [f"{n}  {run['id']}  {run['target']}" for n, run in _runs(found)],
-        [*_warnings(found, width)],
-        *([*_row(row, width)] for row in found.rows),
-        [*_counts(found, width)],
-        [*_findings(found, width)],
-        [*_ending(found, width)],
+        [f"{n}  {run['id']}  {run['target']}" for n, run in _runs(comparison)],
+        [*_warnings(comparison, width)],
+        *([*_row(row, width)] for row in comparison.rows),
+        [*_counts(comparison, width)],
+        [*_findings(comparison, width)],
+        [*_ending(comparison, width)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _runs(found: Comparison) -> list[tuple[str, Mapping[str, Any]]]:
-    return [("A", found.a), ("B", found.b)]
+def _runs(comparison: Comparison) -> list[tuple[str, Mapping[str, Any]]]:
+    return [("A", comparison.a), ("B", comparison.b)]
 
 
-def to_json(found: Comparison) -> str:
-    return json.dumps(found.to_json(), indent=1) + "\n"
+def to_json(comparison: Comparison) -> str:
+    return json.dumps(comparison.to_json(), indent=1) + "\n"
 
 
 def cells(metric: Metric) -> tuple[str, str, str, str]:
@@ -54,64 +54,64 @@ def words(metric: Metric) -> str:
     if metric.significant and metric.ratio < 1:
         low, high = 1 / high, 1 / low
     elif not metric.significant and not low <= 1 <= high:
-        return metric.verdict  # its ratio is not what the verdict rests on
+        return metric.verdict  # the verdict does not rest on this ratio
     return f"{metric.verdict} ({low:.2f}-{high:.2f})"
 
 
-def warnings(found: Comparison) -> Iterator[str]:
-    """What stands before every number."""
-    if found.unlike:
+def warnings(comparison: Comparison) -> Iterator[str]:
+    """Caveats that are printed before the numbers."""
+    if comparison.unlike:
         yield (
-            "UNLIKE ENVIRONMENTS, so no verdict on time or memory: "
-            + "; ".join(found.unlike)
+            "DIFFERENT ENVIRONMENTS, so no verdict on time or memory: "
+            + "; ".join(comparison.unlike)
         )
-    eager = found.eager
+    eager = comparison.eager
     if eager and eager.significant:
         yield (
-            f"Eager itself is {words(eager)} in B: the machine or the whole target"
-            " changed. A strategy is called faster or slower only where the clock and"
-            " its gain over eager agree. To know more, measure A again here."
+            f"Eager itself is {words(eager)} in B: the machine or the target changed."
+            " A strategy counts as faster or slower only if its time and its gain over"
+            " eager agree. For a clearer result, measure A again on this machine."
         )
-    yield from (f"Note: {note}." for note in found.notes)
+    yield from (f"Note: {note}." for note in comparison.notes)
 
 
-def summary(found: Comparison) -> Iterator[str]:
-    """What is worse, then what to do."""
-    if found.regressions:
-        yield f"Worse in B: {'; '.join(found.regressions)}."
+def summary(comparison: Comparison) -> Iterator[str]:
+    """The regressions, then the decision."""
+    if comparison.regressions:
+        yield f"Worse in B: {'; '.join(comparison.regressions)}."
     else:
         yield {
-            "better": "Better in B, and nothing is worse.",
-            "not judged": "Nothing that can be judged is worse in B.",
-        }.get(found.verdict, "No significant difference.")
-    if found.uncompared:
-        yield f"Could not be compared: {'; '.join(found.uncompared)}."
-    if found.decision:
-        yield f"Decision for B: {found.decision}."
+            "better": "Better in B, with no regressions.",
+            "not judged": "No regressions among the metrics that can be compared.",
+        }.get(comparison.verdict, "No significant difference.")
+    if comparison.uncompared:
+        yield f"Not comparable: {'; '.join(comparison.uncompared)}."
+    if comparison.decision:
+        yield f"Decision for B: {comparison.decision}."
 
 
-def findings(found: Comparison) -> Iterator[str]:
-    for word, group in (("appeared", found.appeared), ("gone", found.gone)):
+def findings(comparison: Comparison) -> Iterator[str]:
+    for word, group in (("appeared", comparison.appeared), ("gone", comparison.gone)):
         for finding in group:
             place = f"{finding.file}:{finding.line}" if finding.file else "-"
             severity = f"{finding.code} {finding.severity}"
             yield f"{word}: {place} {severity}: {finding.message}"
 
 
-def _warnings(found: Comparison, width: int) -> Iterator[str]:
-    for text in warnings(found):
+def _warnings(comparison: Comparison, width: int) -> Iterator[str]:
+    for text in warnings(comparison):
         yield from _wrap(text, width)
 
 
 def _row(row: Row, width: int) -> Iterator[str]:
-    told = row.broken or row.note or ("the control" if row.control else "")
-    yield from _wrap(f"{row.name}: {told}" if told else row.name, width)
+    note = row.broken or row.note or ("the control" if row.control else "")
+    yield from _wrap(f"{row.name}: {note}" if note else row.name, width)
     yield from _metrics(row.metrics, width)
 
 
 def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
-    known = [m for m in metrics if m.a is not None or m.b is not None]
-    for metric in known:
+    measured = [m for m in metrics if m.a is not None or m.b is not None]
+    for metric in measured:
         name, a, b, verdict = cells(metric)
         mark = "  REGRESSION" if metric.regression else ""
         yield f"{_INDENT}{name:<10} {a:>10}  ->{b:>11}   {verdict}{mark}"
@@ -119,24 +119,24 @@ def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
             yield from _wrap(metric.why, width, _INDENT * 2)
 
 
-def _counts(found: Comparison, width: int) -> Iterator[str]:
-    if lines := list(_metrics(found.counts, width)):
+def _counts(comparison: Comparison, width: int) -> Iterator[str]:
+    if lines := list(_metrics(comparison.counts, width)):
         yield from ("counts", *lines)
 
 
-def _findings(found: Comparison, width: int) -> Iterator[str]:
-    for line in findings(found):
+def _findings(comparison: Comparison, width: int) -> Iterator[str]:
+    for line in findings(comparison):
         yield from _wrap(line, width)
 
 
-def _ending(found: Comparison, width: int) -> Iterator[str]:
-    if any(metric.low for row in found.rows for metric in row.metrics):
+def _ending(comparison: Comparison, width: int) -> Iterator[str]:
+    if any(metric.low for row in comparison.rows for metric in row.metrics):
         yield from _wrap(
-            "The runs were taken at different times: intervals come from each run by"
-            " itself, they are not paired.",
+            "The runs were measured at different times: each interval comes from one"
+            " run, and the runs are not paired.",
             width,
         )
-    for text in summary(found):
+    for text in summary(comparison):
         yield from _wrap(text, width)
 
 

@@ -1,4 +1,4 @@
-"""One finding as a section of the optimisation report."""
+"""Renders one finding as a Markdown section of the optimisation report."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from torchproof.checking import Rule, by_code, torch_pages
 from torchproof.records import CATEGORIES, Finding, Run, UserError, line
 from torchproof.report import commands, markup, numbers
 
-_HOME = Path(__file__).parents[2].as_posix() + "/"  # what holds the package
-_TITLE = 150  # letters; a longer message stands below the heading as well
-# What each kind does to the program, apart from what it costs.
+_HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
+_TITLE = 150  # characters; a longer message is repeated below the heading
+# The effect of each kind of finding on the program.
 IMPACT = {
-    "graph_break": "the graph ends here, and Python runs before the next one begins",
-    "skipped_frame": "Dynamo gives up on the function, and all of it runs eagerly",
-    "no_op": "no compiled code runs here, so that compiling gains nothing",
+    "graph_break": "the graph ends here, and Python runs before the next graph",
+    "skipped_frame": "Dynamo skips the function, and all of it runs eagerly",
+    "no_op": "no compiled code runs here, so compilation has no benefit",
     "compile_error": "the compilation fails here",
     "host_sync": "the host waits for the device",
     "recompile": "the function is compiled again while its caller waits",
-    "recompile_limit": "torch gives up, and the function runs eagerly from then on",
-    "specialization": "other sizes are compiled again, or refused",
-    "cudagraph_skip": "this is not captured: Python launches each of its kernels",
+    "recompile_limit": "torch stops compiling the function and runs it eagerly",
+    "specialization": "other sizes recompile the function, or fail",
+    "cudagraph_skip": "no CUDA graph captures this: Python launches each kernel",
     "cudagraph_lifetime": "memory in use is overwritten: wrong values, or an error",
     "cudagraph_rerecord": "a CUDA graph is recorded again, which takes time and memory",
-    "numerics": "compiled answers are not those of eager",
-    "stale_state": "compiled code does not see a change that eager sees",
-    "slowdown": "compiling does not pay for itself",
-    "compile_time": "compiling takes longer than it has to",
-    "memory": "it needs more device memory than eager",
-    "config": "a setting or a call does not do what it is there for",
-    "hazard": "it may go wrong when it is compiled",
+    "numerics": "compiled outputs differ from eager outputs",
+    "stale_state": "compiled code misses a change of state that eager code sees",
+    "slowdown": "compiled code is not faster than eager",
+    "compile_time": "compilation takes longer than necessary",
+    "memory": "compiled code needs more device memory than eager",
+    "config": "a setting or a call has no effect, or not the intended one",
+    "hazard": "it may fail when it is compiled",
 }
 
 
 def title(finding: Finding) -> str:
-    """The message, as far as it fits a heading; code is not cut in two."""
+    """The message, cut to the length of a heading, never inside a code span."""
     text = line(finding.message)
     if len(text) <= _TITLE:
         return text
@@ -48,7 +48,7 @@ def title(finding: Finding) -> str:
 
 
 def place(finding: Finding) -> str:
-    """`file.py:42`, without the folders above an installed package."""
+    """`file.py:42`, without the directories above an installed package."""
     if finding.file is None:
         return numbers.UNKNOWN
     file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
@@ -56,7 +56,7 @@ def place(finding: Finding) -> str:
 
 
 def entry(finding: Finding, run: Run) -> str:
-    """Heading, place, what it does and costs, code, fix, why, how to verify."""
+    """Heading, location, impact, code, fix, cause and verification command."""
     rule = _rule(finding.code)
     mark = finding.severity.upper()
     blocks = [
@@ -66,7 +66,7 @@ def entry(finding: Finding, run: Run) -> str:
         _code(finding),
         _fix(finding, rule),
         _why(finding, rule),
-        f"**Verification:** ends with exit code 0 once no {finding.code} is left.\n\n"
+        f"**Verification:** exits with code 0 when no {finding.code} remains.\n\n"
         f"{markup.fence(commands.verification(finding, run), 'bash')}",
         f"**Reference:** {', '.join(_references(finding, rule))}",
     ]
@@ -74,7 +74,7 @@ def entry(finding: Finding, run: Run) -> str:
 
 
 def _category(finding: Finding) -> str:
-    """That of the summary; for a suspicion, beside the one it would be of."""
+    """The category of the summary; a hazard also names the category it suspects."""
     suspected = CATEGORIES.get(finding.suspects or "")
     if finding.kind != "hazard" or suspected is None:
         return finding.category
@@ -89,13 +89,13 @@ def _rule(code: str) -> Rule | None:
 
 
 def _full(finding: Finding) -> str:
-    """The whole message, where the heading has only its beginning."""
+    """The whole message if the heading cuts it."""
     whole = line(finding.message)
     return "" if title(finding) == whole else f"{markup.prose(whole.rstrip('.'))}."
 
 
 def _facts(finding: Finding, run: Run) -> Iterator[tuple[str, str]]:
-    where = markup.code(place(finding)) if finding.file else "no line of its own"
+    where = markup.code(place(finding)) if finding.file else "no specific line"
     if finding.function:
         where += f", {markup.code(finding.function)}"
     if finding.owner == "library":
@@ -107,12 +107,12 @@ def _facts(finding: Finding, run: Run) -> Iterator[tuple[str, str]]:
 
 def _trigger(finding: Finding, run: Run) -> str:
     text = {
-        "static": "read in the source",
-        "dynamic": "seen in the run",
-        "both": "read in the source and seen in the run",
+        "static": "found in the source",
+        "dynamic": "observed in the run",
+        "both": "found in the source and observed in the run",
     }[finding.origin]
     if finding.origin == "static" and finding.kind == "hazard":
-        text += ", not shown by a run"
+        text += ", not observed in a run"
     calls = run.counts.get("calls")
     if finding.steps is not None and calls:
         text += f", in {finding.steps} of {numbers.amount(calls, 'call')}"
@@ -122,42 +122,44 @@ def _trigger(finding: Finding, run: Run) -> str:
 
 
 def _since(finding: Finding, run: Run) -> str:
-    """Whether the earlier run had it too, where that is on record."""
-    known = (run.baseline or {}).get("identities")
-    if known is None or run.baseline is None:
+    """Whether the earlier run has the finding too, if its record says so."""
+    identities = (run.baseline or {}).get("identities")
+    if identities is None or run.baseline is None:
         return ""
     before = markup.code(run.baseline.get("id", ""))
-    had = finding.identity in known
-    return f"; run {before} has it too" if had else f"; run {before} does not have it"
+    had = finding.identity in identities
+    return f"; also in run {before}" if had else f"; not in run {before}"
 
 
 def impact(finding: Finding) -> str:
-    """What it does, and what it costs if that was measured."""
+    """The effect of the finding, and its measured cost if there is one."""
     text = IMPACT[finding.kind]
     if finding.kind == "hazard" and finding.suspects in IMPACT:
-        text = f"if this is reached while compiling: {IMPACT[finding.suspects]}"
+        text = f"if a compiled call reaches this: {IMPACT[finding.suspects]}"
     if finding.cost_us is None:
-        return f"{text}. What it costs was not measured."
-    return f"{text}. It costs {numbers.plain(finding.cost_us)} us a call, measured."
+        return f"{text}. Its cost was not measured."
+    return f"{text}. Measured cost: {numbers.plain(finding.cost_us)} us per call."
 
 
 def _code(finding: Finding) -> str:
-    """The lines around it, the one it is about marked."""
+    """The lines around the finding, with its own line marked."""
     lines = finding.context or ((finding.source,) if finding.source else ())
     if not lines or not any(text.strip() for text in lines):
         return ""
     first = finding.line if not finding.context else finding.context_from
     shift = min(len(x) - len(x.lstrip()) for x in lines if x.strip())
     width = len(str((first or 0) + len(lines)))
-    shown = []
+    code_lines = []
     for offset, text in enumerate(lines):
         number = None if first is None else first + offset
-        here = number is not None and number == finding.line
+        is_marked = number is not None and number == finding.line
         label = "" if number is None else str(number)
-        shown.append(f"{'>' if here else ' '} {label:>{width}} | {text[shift:]}")
-        if here and (carets := _carets(finding, shift)):
-            shown.append(f"  {'':>{width}} | {carets}")
-    block = markup.fence("\n".join(shown), "text")
+        code_lines.append(
+            f"{'>' if is_marked else ' '} {label:>{width}} | {text[shift:]}"
+        )
+        if is_marked and (carets := _carets(finding, shift)):
+            code_lines.append(f"  {'':>{width}} | {carets}")
+    block = markup.fence("\n".join(code_lines), "text")
     return f"**Current code:**\n\n{block}"
 
 
@@ -169,15 +171,15 @@ def _carets(finding: Finding, shift: int) -> str:
 
 
 def _fix(finding: Finding, rule: Rule | None) -> str:
-    """What to do here, and the rule's example of it."""
+    """The fix for this finding, and the example of the rule."""
     text = f"**Fix:** {_sentence(finding.fix)}"
     if rule is None:
         return text
     good, safety = rule.section("Good"), markup.prose(rule.section("Fix safety"))
-    if not _is_code(good):  # in words, where the cure is to leave something out
-        return f"{text} In the rule's words: {_sentence(good)}\n\n{safety}"
+    if not _is_code(good):  # prose, where the fix is to remove something
+        return f"{text} In general: {_sentence(good)}\n\n{safety}"
     block = markup.fence(good, "python")
-    return f"{text} As code, in the rule's example:\n\n{block}\n\n{safety}"
+    return f"{text} Example from the rule:\n\n{block}\n\n{safety}"
 
 
 def _is_code(text: str) -> bool:
@@ -198,22 +200,22 @@ def _sentence(text: str) -> str:
 
 
 def reference(finding: Finding) -> str | None:
-    """Torch's page of this very break if the run names it, else that of the rule."""
+    """Torch's page for this graph break if the run names it, else the rule's page."""
     for item in finding.evidence:
-        found = re.match(r"GB\d+ (https://\S+)$", item)
-        if found and found[1].startswith(torch_pages.BREAK_SITES):
-            return found[1]
+        match = re.match(r"GB\d+ (https://\S+)$", item)
+        if match and match[1].startswith(torch_pages.BREAK_SITES):
+            return match[1]
     rule = _rule(finding.code)
     return rule.page() if rule else None
 
 
 def _references(finding: Finding, rule: Rule | None) -> Iterator[str]:
-    own = reference(finding)
-    if own:
-        yield own
+    page = reference(finding)
+    if page:
+        yield page
     if rule:
-        if rule.page() != own:
+        if rule.page() != page:
             yield rule.page()
         yield markup.code(f"torchproof rule {finding.code}")
     else:
-        yield f"this torchproof has no rule {markup.code(finding.code)}"
+        yield f"this version of torchproof has no rule {markup.code(finding.code)}"

@@ -1,8 +1,9 @@
-"""A run or a comparison in, text out. Nothing here prints."""
+"""Renders a run or a comparison in any format. Returns text and prints nothing."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 
 from torchproof.measure import Comparison
@@ -12,16 +13,21 @@ from torchproof.report import (
     comparison_text,
     github,
     html,
-    json,
     markdown,
     sarif,
     terminal,
     tune,
 )
 
+
+def _to_json(run: Run) -> str:
+    """The run as one JSON document (schema 1)."""
+    return json.dumps(run.to_json(), indent=1) + "\n"
+
+
 FORMATS: dict[str, Callable[[Run], str]] = {
     "text": terminal.render,
-    "json": json.render,
+    "json": _to_json,
     "md": markdown.render,
     "html": html.render,
     "sarif": sarif.render,
@@ -39,9 +45,9 @@ def render(
     source: bool = True,
     compared: Comparison | None = None,
 ) -> str:
-    """The run in a format; colour, width and verbosity are the terminal's alone.
+    """The run in a format; colour, width and verbosity apply only to text.
 
-    A comparison becomes part of a page; other formats say it beside the run.
+    Only HTML includes the comparison.
     """
     run = run if source else without_source(run)
     if format == "html":
@@ -58,8 +64,8 @@ def render(
 
 
 def without_source(run: Run) -> Run:
-    """The run without a line of the program's code, for those who may not see it."""
-    # Torch quotes lines of the program behind the file it names.
+    """The run without any line of the program's source."""
+    # Torch quotes lines of the program after the name of the file.
     findings = tuple(
         dataclasses.replace(
             f,
@@ -78,9 +84,9 @@ def render_findings(run: Run, *, width: int = 80) -> str:
     return terminal.findings(printable.record(run), width=width)
 
 
-def render_comparison(found: Comparison, format: str, *, width: int = 80) -> str:
+def render_comparison(comparison: Comparison, format: str, *, width: int = 80) -> str:
     if format == "json":
-        return comparison_text.to_json(found)
+        return comparison_text.to_json(comparison)
     if format == "md":
-        return printable.seen(markdown.of_comparison(found))
-    return comparison_text.to_text(printable.record(found), width=width)
+        return printable.seen(markdown.of_comparison(comparison))
+    return comparison_text.to_text(printable.record(comparison), width=width)

@@ -1,6 +1,6 @@
-"""Open findings as annotations of a GitHub job: workflow commands, worst first.
+"""Renders open findings as GitHub annotations (workflow commands), worst first.
 
-GitHub shows ten of each level for a step, so the order decides which.
+GitHub shows ten annotations of each level per step, so the order decides which.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ def _property(value: object) -> str:
 
 
 def _summary(run: Run, still_open: list[Finding]) -> str:
-    """One line that is no command, whatever the target is called."""
+    """One line that GitHub cannot read as a command, whatever the target's name."""
     if run.verb == "bench":
         chosen = line(bench_sections.chosen(run)[0])
         return f"torchproof: bench of {line(run.target)}: {chosen}"
     if run.verb == "tune":
-        told = search_trials.decision(search_trials.Search.of(run))
-        return f"torchproof: tune of {line(run.target)}: {line(told)}"
+        decision = search_trials.decision(search_trials.Search.of(run))
+        return f"torchproof: tune of {line(run.target)}: {line(decision)}"
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
     noun = "finding" if len(still_open) == 1 else "findings"
-    told = f"{len(still_open)} open {noun}" + (f" ({split})" if split else "")
+    text = f"{len(still_open)} open {noun}" + (f" ({split})" if split else "")
     resolved = sum(f.status == "resolved" for f in run.findings)
-    told += f", {resolved} resolved" if resolved else ""
-    return f"torchproof: {told} in {line(run.target)}, run {line(run.id)}"
+    text += f", {resolved} resolved" if resolved else ""
+    return f"torchproof: {text} in {line(run.target)}, run {line(run.id)}"

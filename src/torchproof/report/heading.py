@@ -1,4 +1,4 @@
-"""What stands at the top of a report: the target, when, how, and where it ran."""
+"""The head of a Markdown report: target, time, mode, command and environment."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from torchproof.report import commands, markup
 _MACHINE = ("threads", "cores", "machine", "platform")
 _FACTS = ("torch", "cuda", "python", "gpu", "device", *_MACHINE)
 _READ = {"static"}
-_CACHES = ("_CACHE_DIR", "_REMOTE_CACHE")  # where, and not how, something is compiled
+STATIC = "static (source only)"
+_CACHES = (
+    "_CACHE_DIR",
+    "_REMOTE_CACHE",
+)  # not settings of the compiler
 
 
 def heading(run: Run, title: str) -> Iterator[str]:
     yield f"# {title}: {markup.code(run.target)}"
     yield markup.bullets(f"**{name}:** {text}" for name, text in _facts(run))
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        yield f"Not complete: {markup.inline(why)}. This is what was seen until then."
+        why = run.error or f"the run ended early ({run.ending})"
+        yield f"Incomplete: {markup.inline(why)}. Results so far follow."
 
 
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -30,8 +34,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Analysed", when
         yield "Last verified", f"{when}, by this run"
     if run.verb == "check":
-        told = f", effort {commands.effort(run)}" if run.parts else ""
-        yield "Mode", f"{mode(run)}{told}"
+        effort = f", effort {commands.effort(run)}" if run.parts else ""
+        yield "Mode", f"{mode(run)}{effort}"
     yield "Entry point", _entry(run)
     if run.strategy.strip("-"):
         yield "Strategy", markup.inline(run.strategy)
@@ -43,20 +47,21 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     if run.baseline:
         before = markup.code(run.baseline.get("id", ""))
         since = run.baseline.get("started")
-        told = f" of {markup.inline(_moment(str(since)))}" if since else ""
+        text = f"run {before}"
+        text += f" of {markup.inline(_moment(str(since)))}" if since else ""
         other = run.baseline.get("target", run.target)
-        told += f", target {markup.code(other)}" if other != run.target else ""
-        yield "Compared with", f"run {before}{told}"
+        text += f", target {markup.code(other)}" if other != run.target else ""
+        yield "Compared with", text
 
 
 def mode(run: Run) -> str:
-    """Whether the program was read, run, or both."""
-    done = {name for name, part in run.parts.items() if part.status != "skipped"}
-    if not done:
-        return "nothing was done"
-    if done <= _READ:
-        return "static (read, not run)"
-    return "both (read and run)" if done & _READ else "measured (run, not read)"
+    """Whether the check read the source, ran the target, or both."""
+    parts = {name for name, part in run.parts.items() if part.status != "skipped"}
+    if not parts:
+        return "no part ran"
+    if parts <= _READ:
+        return STATIC
+    return "static and dynamic" if parts & _READ else "dynamic (source not read)"
 
 
 def _moment(text: str) -> str:
@@ -73,27 +78,27 @@ def _entry(run: Run) -> str:
     if form == "factory":
         where, _, factory = run.target.rpartition(":")
         return f"{markup.code(f'{factory}()')} in {markup.code(where)}"
-    if form == "script" and mode(run) != "static (read, not run)":
+    if form == "script" and mode(run) != STATIC:
         return f"{markup.code(run.target)}, run as a script"
     return markup.code(run.target)
 
 
 def _environment(run: Run) -> str:
     facts = run.environment
-    told = [
+    items = [
         f"{name} {markup.inline(facts[name])}"
         for name in _FACTS
         if facts.get(name) is not None
     ]
     if facts.get("size"):
-        told.append(f"size {markup.inline(facts['size'])}")
+        items.append(f"size {markup.inline(facts['size'])}")
     if facts.get("train"):
-        told.append("training")
+        items.append("training")
     steering = facts.get("variables")
     if isinstance(steering, dict):
-        told += [
+        items += [
             markup.code(f"{name}={value}")
             for name, value in steering.items()
             if not name.endswith(_CACHES)
         ]
-    return ", ".join(told)
+    return ", ".join(items)

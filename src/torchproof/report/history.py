@@ -1,4 +1,4 @@
-"""Before and after: a run beside the earlier one that its record holds in short."""
+"""The Markdown table that compares a run with the baseline stored in its record."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def before_and_after(run: Run) -> Iterator[str]:
         return
     yield "## Before and after"
     named = str(run.baseline.get("id", ""))
-    yield f"Before is run {markup.code(named)}, after is this one."
+    yield f"Before: run {markup.code(named)}. After: this run."
     if other := list(_differences(run)):
-        yield f"They were not made alike: {', '.join(other)}."
+        yield f"Their environments differ: {', '.join(other)}."
     times = list(_measured(run))
     yield markup.table(_HEADER, [*_findings(run), *_counts(run), *times])
     if times:
-        judge = shlex.join(["torchproof", "compare", named, run.id])
-        yield f"Whether a time differs significantly, {markup.code(judge)} says."
+        command = shlex.join(["torchproof", "compare", named, run.id])
+        yield f"{markup.code(command)} shows which times differ significantly."
 
 
 def _differences(run: Run) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _counted(name: str, old: int | None, new: int | None) -> Row:
 
 
 def _measured(run: Run) -> Iterator[Row]:
-    """Times and memory of arms that both runs measured, or one of them."""
+    """Times and memory of each strategy that either run measured."""
     plain = (run.baseline or {}).get("measurements") or ()
     old = _by_name(Measurement.from_json(row) for row in plain)
     new = _by_name(bench_sections.ranked(run))

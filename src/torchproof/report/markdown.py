@@ -1,4 +1,4 @@
-"""Runs and comparisons as Markdown: tables for a report, a pull request, a document."""
+"""Renders runs and comparisons as Markdown."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ baseline = measurement_tables.baseline
 
 
 def render(run: Run) -> str:
-    known = {"bench": _bench, "tune": _tune}
-    blocks = known.get(run.verb, optimisation.render)(run)
+    renderers = {"bench": _bench, "tune": _tune}
+    blocks = renderers.get(run.verb, optimisation.render)(run)
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
@@ -39,8 +39,8 @@ def _bench(run: Run) -> Iterator[str]:
     missing = bench_sections.not_ranked(run)
     if missing:
         yield f"### Not ranked\n\n{_list(missing)}"
-    found, chosen = bench_sections.chosen(run)
-    yield f"**Decision: {found.word}**: {markup.inline(found.text)}."
+    decision, chosen = bench_sections.chosen(run)
+    yield f"**Decision: {decision.word}**: {markup.inline(decision.text)}."
     if chosen and chosen.source:
         yield markup.fence(chosen.source, "python")
 
@@ -56,20 +56,21 @@ def _details(rows: Iterable[tuple[str, Measurement]]) -> Iterator[str]:
 
 
 def _tune(run: Run) -> Iterator[str]:
-    """The answer, then what it rests on."""
+    """The decision, then the trials behind it."""
     search = Search.of(run)
     yield from heading(run, "torch.compile tune")
     yield f"**Decision:** {markup.inline(search_trials.decision(search))}"
     if search.lines.strip():
         yield markup.fence(search.lines, "python")
     if search.recipe_file:
-        yield f"The recipe is in {markup.code(search.recipe_file)}. To put it in force:"
+        yield f"The recipe is in {markup.code(search.recipe_file)}. To use it:"
         yield markup.fence(search_trials.applied(search), "python")
     if again := search_trials.to_go_on(run, search):
-        yield f"To go on with it: {markup.code(again)}"
+        yield f"To resume the search: {markup.code(again)}"
     yield f"## The search\n\n{_list(search_trials.about(search))}"
-    for title, told in (("Finalists, timed in turns", True), ("Other trials", False)):
-        rows = [trial for trial in search.ranked if trial.final is told]
+    finalists = "Finalists, timed in interleaved rounds"
+    for title, final in ((finalists, True), ("Other trials", False)):
+        rows = [trial for trial in search.ranked if trial.final is final]
         if rows:
             yield f"## {title}\n\n{_leaderboard(rows, search)}"
         if any(map(search_trials.is_warm, rows)):
@@ -82,51 +83,51 @@ def _tune(run: Run) -> Iterator[str]:
         yield f"## Not tried\n\n{_list(left_out)}"
     details = list(_details(search_trials.finals(run).items()))
     if details:
-        yield "\n\n".join(["## What else was measured of the finalists", *details])
+        yield "\n\n".join(["## Other measurements of the finalists", *details])
 
 
 def _leaderboard(rows: Sequence[Trial], search: Search) -> str:
     placed = any(trial.where for trial in rows)
     header = (*searched.columns(search), "stage", "trial took", *["where"][:placed])
-    told = []
+    cells_by_row = []
     for trial in rows:
         cost = numbers.seconds(trial.seconds)
         more = (trial.stage or "-", cost, *[trial.where or "-"][:placed])
-        told.append((*searched.cells(trial, search), *more))
+        cells_by_row.append((*searched.cells(trial, search), *more))
     head = tuple(f"{name[:1].upper()}{name[1:]}" for name in header)
-    return table(head, [tuple(map(markup.inline, cells)) for cells in told])
+    return table(head, [tuple(map(markup.inline, cells)) for cells in cells_by_row])
 
 
 # -- compare ---------------------------------------------------------------------------
 
 
-def of_comparison(found: Comparison) -> str:
-    """What `torchproof compare --format md` prints."""
+def of_comparison(comparison: Comparison) -> str:
+    """The output of `torchproof compare --format md`."""
     runs = [
         (name, markup.code(run["id"]), markup.code(run["target"]))
-        for name, run in (("A", found.a), ("B", found.b))
+        for name, run in (("A", comparison.a), ("B", comparison.b))
     ]
     blocks = ["## Comparison", table(("", "Run", "Target"), runs)]
-    blocks.append(_list(compared.warnings(found)))
-    for row in found.rows:
+    blocks.append(_list(compared.warnings(comparison)))
+    for row in comparison.rows:
         blocks.append(f"### {markup.inline(row.name)}")
         blocks.append(markup.prose(row.broken or row.note))
         blocks.append(_metrics(row.metrics))
-    blocks.append(_metrics(found.counts))
-    blocks.append(_list(compared.findings(found)))
-    blocks += map(markup.prose, compared.summary(found))
+    blocks.append(_metrics(comparison.counts))
+    blocks.append(_list(compared.findings(comparison)))
+    blocks += map(markup.prose, compared.summary(comparison))
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def _metrics(metrics: Sequence[Metric]) -> str:
-    known = [m for m in metrics if m.a is not None or m.b is not None]
-    if not known:
+    measured = [m for m in metrics if m.a is not None or m.b is not None]
+    if not measured:
         return ""
-    told = [
+    cells_by_row = [
         (*compared.cells(metric), "regression" if metric.regression else metric.why)
-        for metric in known
+        for metric in measured
     ]
-    rows = [tuple(map(markup.inline, cells)) for cells in told]
+    rows = [tuple(map(markup.inline, cells)) for cells in cells_by_row]
     return table(("Metric", "A", "B", "Verdict", ""), rows)
 
 

@@ -1,7 +1,7 @@
-"""Text as Markdown that shows it and does nothing else, whoever wrote the text.
+"""Escapes text for Markdown, so that untrusted text cannot become markup.
 
-What stands in backticks is code; all other marks of Markdown and HTML are escaped, and
-characters that cannot be seen are written as escapes.
+Text in backticks stays code. All other Markdown and HTML syntax is escaped, and
+invisible characters are written as escapes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from torchproof.records import line, seen
 
-# Code in the text's own backticks, an address, a name that would call somebody, and a
-# word with an underscore, which at the edge of a word may begin emphasis.
+# Code in backticks, a URL, an @mention, and a word with an underscore, which at the
+# edge of a word may begin emphasis.
 _TOKENS = re.compile(
     r"(?P<code>`[^`]+`)|(?P<url>https?://[\w./#?=%+-]*[\w/#=])"
     r"|(?P<name>(?<![\w`])@[\w.]*\w)|(?P<word>[\w.]*_[\w.]*(?<!\.))"
@@ -26,12 +26,12 @@ _STARTS = re.compile(r"^(\d*)(?=[#>+=-]|(?<=\d)[.)])")
 
 
 def prose(text: object) -> str:
-    """A paragraph: a sentence that begins no list, heading or quotation."""
+    """A paragraph that cannot begin a list, heading or quotation."""
     return _STARTS.sub(r"\1\\", inline(text))
 
 
 def inline(text: object) -> str:
-    """A sentence inside something else: its own code in backticks stays code."""
+    """Text inside another element; code in backticks stays code."""
     plain, parts, end = line(text), [], 0
     for token in _TOKENS.finditer(plain):
         parts += [_escaped(plain[end : token.start()]), _token(token)]
@@ -47,11 +47,11 @@ def _token(token: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _MARKS.sub(lambda found: f"\\{found[0]}", text)
+    return _MARKS.sub(lambda match: f"\\{match[0]}", text)
 
 
 def code(text: object) -> str:
-    """A code span, with more backticks around it than there are inside."""
+    """A code span, delimited by more backticks than the text contains in a row."""
     plain = line(text) or " "
     ticks = "`" * (_longest(plain) + 1)
     space = " " if "`" in (plain[0], plain[-1]) else ""
@@ -59,7 +59,7 @@ def code(text: object) -> str:
 
 
 def fence(text: str, language: str = "") -> str:
-    """A block of code, whose fence is longer than any inside."""
+    """A code block, with a fence longer than any inside."""
     ticks = "`" * max(3, _longest(text) + 1)
     return f"{ticks}{language}\n{seen(text.rstrip())}\n{ticks}"
 
@@ -70,16 +70,16 @@ def _longest(text: str) -> int:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; its cells are Markdown already, and cannot end a cell or a row early."""
+    """A table of Markdown cells, escaped so that they cannot end a cell or a row."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(_cell, cells)) + " |" for cells in lines)
 
 
 def _cell(text: str) -> str:
-    """With bars escaped, also those in code: a table is cut up before code is seen."""
+    """Escapes bars, also in code: Markdown splits cells before it parses code."""
     return re.sub(r"(?<!\\)((?:\\\\)*)\|", r"\1\\|", " ".join(str(text).split()))
 
 
 def bullets(lines: Iterable[str]) -> str:
-    """A list; its items are Markdown already."""
+    """A bullet list of Markdown items."""
     return "\n".join(f"- {item}" for item in lines)

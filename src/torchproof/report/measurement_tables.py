@@ -1,4 +1,4 @@
-"""Tables of measurements as Markdown, for benches and for the optimisation report."""
+"""Markdown tables of measurements, for bench and optimisation reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BASELINE = (*_TIMES, "First call", "Numerics", "Verdict")
 
 
 def baseline(rows: Iterable[Measurement]) -> str:
-    """What each strategy takes and what it is worth."""
+    """The times, memory, numerics and verdict of each strategy."""
     return markup.table(_BASELINE, map(_baseline, rows))
 
 
@@ -31,12 +31,12 @@ def _baseline(row: Measurement) -> tuple[str, ...]:
     )
 
 
-def of_section(found: bench_sections.Table) -> str:
+def of_section(section: bench_sections.Table) -> str:
     """A section of measurements: heading, table, sentences."""
-    rows = [tuple(map(markup.inline, row)) for row in found.rows]
-    parts = [f"### {markup.inline(found.title)}" if found.title else ""]
+    rows = [tuple(map(markup.inline, row)) for row in section.rows]
+    parts = [f"### {markup.inline(section.title)}" if section.title else ""]
     parts += [
-        markup.table(tuple(map(markup.inline, found.header)), rows) if rows else ""
+        markup.table(tuple(map(markup.inline, section.header)), rows) if rows else ""
     ]
-    parts += [markup.bullets(map(markup.inline, found.lines))]
+    parts += [markup.bullets(map(markup.inline, section.lines))]
     return "\n\n".join(filter(None, parts))

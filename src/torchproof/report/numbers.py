@@ -1,4 +1,4 @@
-"""Numbers as people read them; what was not measured is `-`."""
+"""Formats numbers with units; a value that was not measured is `-`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seconds(value: float | None) -> str:
 
 
 def duration(value: float | None) -> str:
-    """`12 s`, `5 min 12 s`, `1 h 3 min`: how long people wait."""
+    """`12 s`, `5 min 12 s`, `1 h 3 min`."""
     if value is None:
         return UNKNOWN
     whole = round(value)
@@ -48,13 +48,13 @@ def count(value: float | None) -> str:
 
 
 def interval(low: float | None, high: float | None) -> str:
-    """With as many digits as it takes to tell the ends apart."""
+    """`2.41-2.60`, with one more digit if the ends would look equal."""
     if low is None or high is None:
         return UNKNOWN
-    shown = decimals(high)
-    if f"{low:.{shown}f}" == f"{high:.{shown}f}":
-        shown += 1
-    return f"{low:.{shown}f}-{high:.{shown}f}"
+    digits = decimals(high)
+    if f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    return f"{low:.{digits}f}-{high:.{digits}f}"
 
 
 def size(value: float | None) -> str:

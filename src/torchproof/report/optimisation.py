@@ -1,7 +1,7 @@
-"""The optimisation report: a check as a document, all of it from the saved run.
+"""Renders a check as a Markdown document, the optimisation report.
 
-What was not measured is not printed: a sentence says so, with the command that would
-measure it.
+Takes a saved `Run`, yields Markdown blocks. If a measurement is missing, the report
+prints the command that takes it.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def render(run: Run) -> Iterator[str]:
     yield from _priorities(still_open)
     yield from _commands(run)
     yield from before_and_after(run)
-    yield from _set_aside(run, "resolved", "In the earlier run, and not in this one.")
-    yield from _set_aside(run, "intentional", "Wanted by the code, and not counted.")
+    yield from _set_aside(run, "resolved", "In the earlier run, but not in this one.")
+    yield from _set_aside(run, "intentional", "Marked as intentional by the code.")
     yield from _ablation(run)
     yield from _parts(run)
     yield _footer(run)
 
 
-# -- what was measured -----------------------------------------------------------------
+# -- measurements -----------------------------------------------------------------
 
 
 def _baseline(run: Run) -> Iterator[str]:
@@ -63,41 +63,41 @@ def _baseline(run: Run) -> Iterator[str]:
 
 
 def _unmeasured(run: Run) -> str:
-    text = "Eager and compiled were not measured against each other in this run."
+    text = "This run did not compare eager and compiled times."
     command = commands.measuring(run)
     if command is None:
-        return f"{text} It takes a target that can be run."
-    return f"{text} This does it:\n\n{markup.fence(command, 'bash')}"
+        return f"{text} A comparison needs a target that can run."
+    return f"{text} To compare them:\n\n{markup.fence(command, 'bash')}"
 
 
-def _is_ablation(found: bench_sections.Table) -> bool:
-    return found.title.startswith(bench_sections.TITLES["config"])
+def _is_ablation(table: bench_sections.Table) -> bool:
+    return table.title.startswith(bench_sections.TITLES["config"])
 
 
 def _ablation(run: Run) -> Iterator[str]:
-    """Inductor's settings, if the run varied them."""
-    found = [table for table in bench_sections.variants(run) if _is_ablation(table)]
+    """The Inductor settings that the run varied, or the command that varies some."""
+    tables = [table for table in bench_sections.variants(run) if _is_ablation(table)]
     command = commands.ablation(run)
-    if found or command:
+    if tables or command:
         yield "## Config ablation"
-    if found:
-        yield from map(measurement_tables.of_section, found)
+    if tables:
+        yield from map(measurement_tables.of_section, tables)
     elif command:
-        said = "This run varied no setting of Inductor. This measures some, each alone:"
-        yield f"{said}\n\n{markup.fence(command, 'bash')}"
+        text = "This run varied no Inductor setting. To measure some, one at a time:"
+        yield f"{text}\n\n{markup.fence(command, 'bash')}"
 
 
-# -- what was found --------------------------------------------------------------------
+# -- findings --------------------------------------------------------------------
 
 
 def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
-    """Open findings by category and severity, whose totals add up; and the counts."""
+    """Open findings by category and severity with totals, and the compile counts."""
     yield "## Summary"
     rows = []
     for category in dict.fromkeys(CATEGORIES.values()):
-        mine = [f for f in still_open if f.category == category]
-        if mine:
-            rows.append([category, *_tally(mine)])
+        findings = [f for f in still_open if f.category == category]
+        if findings:
+            rows.append([category, *_tally(findings)])
     rows.append(["Total", *_tally(still_open)])
     header = ("Category", *(s.capitalize() for s in SEVERITIES), "Total")
     yield markup.table(header, rows)
@@ -108,12 +108,12 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
     ]
     if aside:
         yield f"Not in this table: {', '.join(aside)}."
-    known = {k: v for k, v in run.counts.items() if k not in capture_summary.TOLD}
-    if any(value is not None for value in known.values()):
-        names = [markup.inline(name.replace("_", " ")) for name in known]
-        yield markup.table(names, [[numbers.count(v) for v in known.values()]])
-    if said := capture_summary.captured(run):
-        yield f"{said}."
+    counts = {k: v for k, v in run.counts.items() if k not in capture_summary.TOLD}
+    if any(value is not None for value in counts.values()):
+        names = [markup.inline(name.replace("_", " ")) for name in counts]
+        yield markup.table(names, [[numbers.count(v) for v in counts.values()]])
+    if text := capture_summary.captured(run):
+        yield f"{text}."
 
 
 def _tally(findings: Sequence[Finding]) -> list[str]:
@@ -127,24 +127,24 @@ def _configuration(run: Run) -> Iterator[str]:
         yield f"torchproof compiled the target: strategy {markup.code(run.strategy)}."
     if not run.configuration:
         read = run.parts.get("static", Part("skipped")).status != "skipped"
-        none = "No call of `torch.compile` was found in the target's own source."
-        yield none if read else "The source was not read for calls of `torch.compile`."
+        none = "The target's source has no call of `torch.compile`."
+        yield none if read else "The check did not read the source."
         return
     yield markup.table(_CONFIG, map(_site, run.configuration))
-    told = [site for site in run.configuration if site.observation]
     yield markup.bullets(
         f"{markup.code(_lines(site))}: {markup.inline(site.observation)}"
-        for site in told
+        for site in run.configuration
+        if site.observation
     )
 
 
 def _site(site: CompileSite) -> tuple[str, ...]:
-    given = (site.backend, site.mode, site.dynamic, site.fullgraph, site.options)
+    arguments = (site.backend, site.mode, site.dynamic, site.fullgraph, site.options)
     order = "-" if site.order is None else f"{markup.inline(site.order)} the wrap"
     return (
         markup.code(_lines(site)),
         markup.code(site.subject),
-        *("-" if text is None else markup.code(text) for text in given),
+        *("-" if text is None else markup.code(text) for text in arguments),
         order,
         numbers.count(site.calls),
     )
@@ -160,34 +160,35 @@ def _priorities(still_open: Sequence[Finding]) -> Iterator[str]:
         return
     yield "## Priorities"
     for severity, label in _PRIORITIES.items():
-        mine = [f for f in still_open if f.severity == severity]
         items = [
             f"[ ] {f.code} {markup.code(place(f))}: {markup.inline(title(f))}"
-            for f in mine
+            for f in still_open
+            if f.severity == severity
         ]
         if items:
             yield f"**{label}** ({severity})\n\n{markup.bullets(items)}"
 
 
 def _commands(run: Run) -> Iterator[str]:
-    found = list(commands.diagnostics(run))
     yield "## Diagnostic commands"
-    told = "\n".join(f"# {said}\n{command}" for said, command in found)
-    yield markup.fence(told, "bash")
+    lines = [
+        f"# {purpose}\n{command}" for purpose, command in commands.diagnostics(run)
+    ]
+    yield markup.fence("\n".join(lines), "bash")
 
 
-def _set_aside(run: Run, status: str, said: str) -> Iterator[str]:
-    """Findings that are not open, a line each."""
-    mine = [f for f in run.findings if f.status == status]
-    if not mine:
+def _set_aside(run: Run, status: str, description: str) -> Iterator[str]:
+    """Findings with this status, one row each."""
+    findings = [f for f in run.findings if f.status == status]
+    if not findings:
         return
     yield f"## {status.capitalize()}"
-    yield said
+    yield description
     rows = [
         (f.code, f.category, markup.code(place(f)), markup.inline(f.message))
-        for f in mine
+        for f in findings
     ]
-    yield markup.table(("Code", "Category", "Place", "What"), rows)
+    yield markup.table(("Code", "Category", "Location", "Message"), rows)
 
 
 def _parts(run: Run) -> Iterator[str]:
@@ -197,12 +198,12 @@ def _parts(run: Run) -> Iterator[str]:
             (markup.inline(name), part.status, markup.inline(part.why))
             for name, part in run.parts.items()
         ]
-        yield markup.table(("Part", "Status", "Why"), rows)
+        yield markup.table(("Part", "Status", "Reason"), rows)
 
 
 def _footer(run: Run) -> str:
     again = markup.code(f"torchproof show {run.id} --format md")
     return (
-        f"---\n\nWritten by torchproof {__version__} from run {markup.code(run.id)};"
-        f" {again} writes it again."
+        f"---\n\nGenerated by torchproof {__version__} from run {markup.code(run.id)}."
+        f" To generate it again: {again}."
     )

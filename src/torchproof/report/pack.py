@@ -1,4 +1,4 @@
-"""A pack as text, Markdown or JSON: what it is, what it holds, how to use it."""
+"""Renders the inspection of a pack as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -16,44 +16,49 @@ from torchproof.report import markup, numbers
 
 FORMATS = ("text", "json", "md")
 _PURPOSE = {
-    "repro": "a failure that anyone can run with torch alone",
-    "deploy": "a model that starts warm",
+    "repro": "a self-contained repro of a failure; it needs only torch",
+    "deploy": "a model with its compiled caches, for warm starts",
 }
 _SIGNED = {
     "none": "none",
-    "not checked": "there is one, not checked: TORCHPROOF_PACK_KEY names no key",
-    "fits": "made with your key",
-    "does not fit": "made with another key than yours",
+    "not checked": "present, not checked: TORCHPROOF_PACK_KEY is not set",
+    "fits": "valid for your key",
+    "does not fit": "not valid for your key",
 }
-_DAMAGED = "It was changed after it was made: run nothing of it, ask for it again."
-_LABEL, _LONG = 12, 100  # letters
-_FEW = 6  # files of a kind that are named one by one
+_DAMAGED = "The pack was modified after it was made. Do not run it; get a new copy."
+_LABEL = 12  # characters of a label
+_LONG = 100  # characters of a value
+_FEW = 6  # files of a kind that are listed one by one
 
 
-def render(found: Inspection, format: str, *, width: int = 80) -> str:
+def render(inspection: Inspection, format: str, *, width: int = 80) -> str:
     if format == "json":
-        return json.dumps(found.to_json(), indent=1) + "\n"
-    return _markdown(found) if format == "md" else seen(_text(found, max(width, 40)))
+        return json.dumps(inspection.to_json(), indent=1) + "\n"
+    return (
+        _markdown(inspection)
+        if format == "md"
+        else seen(_text(inspection, max(width, 40)))
+    )
 
 
-def _text(found: Inspection, width: int) -> str:
-    lines = [*textwrap.wrap(_headline(found), width), ""]
+def _text(inspection: Inspection, width: int) -> str:
+    lines = [*textwrap.wrap(_headline(inspection), width), ""]
     rest = " " * (_LABEL + 2)
-    for label, value in facts(found):
+    for label, value in facts(inspection):
         first = f"{label:{_LABEL}}  " if len(label) <= _LABEL else f"{label}  "
         lines += textwrap.wrap(
             value, width, initial_indent=first, subsequent_indent=rest
         )
-    lines += ["", "Files:", *_files(found, width), ""]
-    for title, command in use(found):
+    lines += ["", "Files:", *_files(inspection, width), ""]
+    for title, command in use(inspection):
         lines += [f"{title}:", textwrap.indent(command, "    ")]
-    if not found.is_intact:
+    if not inspection.is_intact:
         lines.append(_DAMAGED)
     return "\n".join(lines) + "\n"
 
 
-def _files(found: Inspection, width: int) -> Iterator[str]:
-    rows = list(_rows(found))
+def _files(inspection: Inspection, width: int) -> Iterator[str]:
+    rows = list(_rows(inspection))
     name_width = min(max((len(name) for name, *_ in rows), default=0), width // 2)
     for name, size, about in rows:
         start = f"  {name:{name_width}}  {numbers.size(size):>9}"
@@ -63,18 +68,18 @@ def _files(found: Inspection, width: int) -> Iterator[str]:
         yield from (" " * (len(start) + 2) + other for other in others)
 
 
-def _rows(found: Inspection) -> Iterator[tuple[str, int, str]]:
-    """The files; of a folder that holds many of a kind, the folder."""
-    files = found.manifest.files
+def _rows(inspection: Inspection) -> Iterator[tuple[str, int, str]]:
+    """The files; many files of a kind in a directory share one row."""
+    files = inspection.manifest.files
     kinds = Counter(_kind(name, file) for name, file in files.items())
-    told = set()
+    listed = set()
     for name, file in sorted(files.items()):
-        if name in found.damage:
-            yield line(name), file.size, f"DAMAGED: {found.damage[name]}"
+        if name in inspection.damage:
+            yield line(name), file.size, f"DAMAGED: {inspection.damage[name]}"
         elif kinds[_kind(name, file)] <= _FEW:
             yield line(name), file.size, file.about
-        elif (kind := _kind(name, file)) not in told:
-            told.add(kind)
+        elif (kind := _kind(name, file)) not in listed:
+            listed.add(kind)
             sizes = [f.size for n, f in files.items() if _kind(n, f) == kind]
             yield f"{line(kind[0])}/", sum(sizes), f"{len(sizes)} files: {file.about}"
 
@@ -84,76 +89,79 @@ def _kind(name: str, file: File) -> tuple[str, str]:
     return (folder, file.about) if rest else (name, "")
 
 
-def _markdown(found: Inspection) -> str:
+def _markdown(inspection: Inspection) -> str:
     rows = [
         (
             markup.code(name),
             numbers.size(file.size),
             markup.inline(
-                f"DAMAGED: {found.damage[name]}" if name in found.damage else file.about
+                f"DAMAGED: {inspection.damage[name]}"
+                if name in inspection.damage
+                else file.about
             ),
         )
-        for name, file in sorted(found.manifest.files.items())
+        for name, file in sorted(inspection.manifest.files.items())
     ]
-    told = [
-        (markup.inline(label), markup.inline(value)) for label, value in facts(found)
+    fact_rows = [
+        (markup.inline(label), markup.inline(value))
+        for label, value in facts(inspection)
     ]
-    blocks = [f"## Pack {markup.code(found.manifest.name or found.path)}"]
-    blocks += [markup.prose(_headline(found)), markup.table(("", ""), told)]
-    blocks += ["### Files", markup.table(("File", "Size", "What it holds"), rows)]
-    for title, command in use(found):
-        language = "bash" if found.manifest.kind == "repro" else "python"
+    blocks = [f"## Pack {markup.code(inspection.manifest.name or inspection.path)}"]
+    blocks += [markup.prose(_headline(inspection)), markup.table(("", ""), fact_rows)]
+    blocks += ["### Files", markup.table(("File", "Size", "Content"), rows)]
+    for title, command in use(inspection):
+        language = "bash" if inspection.manifest.kind == "repro" else "python"
         blocks += [f"{title}:", markup.fence(command, language)]
-    if not found.is_intact:
+    if not inspection.is_intact:
         blocks.append(_DAMAGED)
     return "\n\n".join(blocks) + "\n"
 
 
-def _headline(found: Inspection) -> str:
-    manifest = found.manifest
+def _headline(inspection: Inspection) -> str:
+    manifest = inspection.manifest
     count = numbers.amount(len(manifest.files), "file")
-    lost = numbers.amount(len(found.damage), "file")
-    state = "intact" if found.is_intact else f"NOT INTACT ({lost})"
+    damaged = numbers.amount(len(inspection.damage), "file")
+    state = "intact" if inspection.is_intact else f"NOT INTACT ({damaged})"
     return line(
-        f"{found.path}: a {manifest.kind} pack,"
+        f"{inspection.path}: a {manifest.kind} pack,"
         f" {numbers.size(manifest.size)} in {count}, {state}."
     )
 
 
-def facts(found: Inspection) -> Iterator[tuple[str, str]]:
-    """What is known of a pack, with a word for each; texts of others made plain."""
-    manifest = found.manifest
+def facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    """The facts about a pack as (label, text), with untrusted text escaped."""
+    manifest = inspection.manifest
     moment = manifest.made.replace("T", " ").replace("+00:00", " UTC")
-    made = f"{moment or numbers.UNKNOWN}, torchproof {manifest.torchproof}"
+    origin = f"{moment or numbers.UNKNOWN}, torchproof {manifest.torchproof}"
     details = dict(manifest.details)
     yield "is", _PURPOSE[manifest.kind]
     if symptom := _symptom(details.pop("symptom", None)):
         yield "symptom", symptom
-    yield "made", line(made)
+    yield "made", line(origin)
     for label in ("target", "command"):
         if value := getattr(manifest, label):
             yield label, line(value)
     yield "environment", _listed(manifest.environment) or numbers.UNKNOWN
     for label, value in details.items():
         if value not in (None, "", [], {}):
-            told = _IN_WORDS.get(label, _short)
-            yield line(label), _in_words(told, value)
-    yield "signature", _SIGNED[found.signature]
+            text_of = _IN_WORDS.get(label, _short)
+            yield line(label), _in_words(text_of, value)
+    yield "signature", _SIGNED[inspection.signature]
     if manifest.kind == "deploy":
-        refused = f"refused: {found.refusal}"
-        yield "trust", line(refused if found.refusal else "accepted here")
+        refused = f"refused: {inspection.refusal}"
+        yield "trust", line(refused if inspection.refusal else "accepted here")
 
 
-_ANSWERS = {
-    "same": "eager's answers on fresh inputs",
-    "rounding": "eager's answers on fresh inputs but for rounding",
+_OUTPUTS = {
+    "same": "outputs equal eager's on new inputs",
+    "rounding": "outputs equal eager's on new inputs, up to rounding",
 }
 
 
-def _in_words(told: Callable[[Any], str], value: Any) -> str:
-    """As this torchproof says it; what another one wrote may have another form."""
+def _in_words(text_of: Callable[[Any], str], value: Any) -> str:
+    """The value in words; a value in the format of another version is shown as is."""
     try:
-        return line(told(value))
+        return line(text_of(value))
     except (KeyError, TypeError, AttributeError, ValueError):
         return _short(value)
 
@@ -167,10 +175,10 @@ def _verified(value: Any) -> str:
     if "line" in value:
         return f"{value['line']} (in a clean process, {seconds})"
     verdict = value["numerics"]["verdict"]
-    found = _ANSWERS.get(verdict, verdict)
+    text = _OUTPUTS.get(verdict, verdict)
     if "of" in value:
-        found = f"{value['graphs']} of {value['of']} graphs from the pack; {found}"
-    return f"{found} (in a clean process, {seconds})"
+        text = f"{value['graphs']} of {value['of']} graphs from the pack; {text}"
+    return f"{text} (in a clean process, {seconds})"
 
 
 def _given(value: Any) -> str:
@@ -201,55 +209,55 @@ _IN_WORDS: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _symptom(told: Any) -> str:
-    if not isinstance(told, Mapping):
-        return line(told or "")
-    ids = [str(i) for i in told.get("ids") or ()]
-    headline = told.get("headline") or told.get("kind") or ""
+def _symptom(symptom: Any) -> str:
+    if not isinstance(symptom, Mapping):
+        return line(symptom or "")
+    ids = [str(i) for i in symptom.get("ids") or ()]
+    headline = symptom.get("headline") or symptom.get("kind") or ""
     return line(f"{headline} ({', '.join(ids)})" if ids else headline)
 
 
 def _listed(table: Mapping[str, Any]) -> str:
-    known = {k: v for k, v in table.items() if v not in (None, "", [], {})}
-    return line(", ".join(f"{name} {_short(v)}" for name, v in known.items()))
+    present = {k: v for k, v in table.items() if v not in (None, "", [], {})}
+    return line(", ".join(f"{name} {_short(v)}" for name, v in present.items()))
 
 
 def _short(value: Any) -> str:
-    """A value that may be large: all of it where it is short, else how much it is."""
+    """The value if it is short; else its length, or its beginning."""
     if isinstance(value, str):
         text = line(value)
         return text if len(text) <= _LONG else text[: _LONG - 4] + " ..."
     text = line(json.dumps(value))
     if len(text) <= _LONG or not isinstance(value, list | dict):
         return text
-    return f"{len(value)} of them (--format json has all)"
+    return f"{len(value)} entries (--format json shows all)"
 
 
-def use(found: Inspection) -> Iterator[tuple[str, str]]:
-    """How it is used: a sentence, and what to type."""
-    path = line(found.path)
-    if not found.is_intact:
+def use(inspection: Inspection) -> Iterator[tuple[str, str]]:
+    """How to use the pack: a sentence, and the code or command."""
+    path = line(inspection.path)
+    if not inspection.is_intact:
         return
-    if found.manifest.kind == "deploy":
-        model = "" if _has_model(found) else ", model"
+    if inspection.manifest.kind == "deploy":
+        model = "" if _has_model(inspection) else ", model"
         yield (
             "To use it",
             f"import torchproof\n\nmodel = torchproof.load({path!r}{model})",
         )
-    elif found.form == "archive":
+    elif inspection.form == "archive":
         folder = Path(path).name.removesuffix(".tar.gz").removesuffix(".tgz")
         yield (
-            "To run it (it exits with 1 where it fails as stated)",
+            "To run it (exit code 1 means that the failure occurs)",
             f"tar xzf {shlex.quote(path)}\ncd {shlex.quote(folder)}\n"
             "python -I repro.py",
         )
     else:
         yield (
-            "To run it (it exits with 1 where it fails as stated)",
+            "To run it (exit code 1 means that the failure occurs)",
             f"cd {shlex.quote(path)}\npython -I repro.py",
         )
 
 
-def _has_model(found: Inspection) -> bool:
-    """Whether the pack holds the model itself, so that no code of it is needed."""
-    return found.manifest.details.get("artifact") in ("aoti", "torchscript")
+def _has_model(inspection: Inspection) -> bool:
+    """Whether the pack contains the model, so that its Python code is not needed."""
+    return inspection.manifest.details.get("artifact") in ("aoti", "torchscript")

@@ -1,4 +1,4 @@
-"""What `torchproof rule` prints: the documentation of one rule, or the list of all."""
+"""The output of `torchproof rule`: the documentation of one rule, or all rules."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A run as SARIF 2.1.0, as GitHub's code scanning and editors read it.
+"""Renders a run as SARIF 2.1.0, for GitHub code scanning and editors.
 
-Code scanning refuses a whole file if one result has no location, and shows every
-result as a present one. So a finding without a line of its own is told as a
-notification, and one that is resolved is left out.
+Code scanning rejects a whole file if one result has no location, and shows every
+result as a current one. So a finding without a location becomes a notification, and
+resolved findings are omitted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torchproof.report import commands
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
-MOST = 5_000  # as many as code scanning shows of one run
+MOST = 5_000  # the most results that code scanning shows for one run
 LEVELS = {"high": "error", "medium": "warning", "low": "note"}
 ROOT = "%SRCROOT%"
-_LIMIT = 1_024  # letters of a description
-_WHOLE = 2**31 - 1  # what readers take for a line or a column
+_LIMIT = 1_024  # characters of a description
+_WHOLE = 2**31 - 1  # the largest line or column that readers accept
 
 Plain = dict[str, Any]
 
@@ -34,20 +34,21 @@ def render(run: Run) -> str:
 
 
 def _run(run: Run) -> Plain:
-    told = [f for f in run.findings if f.status != "resolved"]
-    told.sort(key=_rank)
-    placed = [f for f in told if location(f, run)]
-    shown, placeless = placed[:MOST], [f for f in told if not location(f, run)]
-    codes = sorted({f.code for f in (*shown, *placeless)})
-    known = (run.baseline or {}).get("identities")
+    findings = [f for f in run.findings if f.status != "resolved"]
+    findings.sort(key=_rank)
+    placed = [f for f in findings if location(f, run)]
+    placeless = [f for f in findings if not location(f, run)]
+    reported = placed[:MOST]
+    codes = sorted({f.code for f in (*reported, *placeless)})
+    identities = (run.baseline or {}).get("identities")
     notifications = [*_placeless(placeless, codes), *_left_out(placed)]
     return {
         "tool": {"driver": _driver(codes)},
         "automationDetails": {"id": f"torchproof/{line(run.target)}/{line(run.id)}"},
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {ROOT: {"description": _text("Where the run was made.")}},
+        "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
-        "results": [_result(f, run, codes, known) for f in shown],
+        "results": [_result(f, run, codes, identities) for f in reported],
         "properties": {"counts": dict(run.counts), "resolved": _resolved(run)},
     }
 
@@ -80,8 +81,8 @@ def _rule(code: str) -> Plain:
     try:
         rule = by_code(code)
     except UserError:  # the rule of another version
-        said = f"torchproof {__version__} has no rule {line(code)}."
-        return {"id": line(code), **_described(said, said, said), **_settings([])}
+        text = f"torchproof {__version__} has no rule {line(code)}."
+        return {"id": line(code), **_described(text, text, text), **_settings([])}
     text = rule.documentation()
     return {
         "id": code,
@@ -101,7 +102,7 @@ def _described(short: str, full: str, text: str) -> Plain:
 
 
 def _settings(tags: list[str]) -> Plain:
-    """Severity follows the run, so that a rule has only a middle one."""
+    """The run decides the severity of each finding, so a rule has a default level."""
     properties = {"tags": tags, "precision": "high", "problem.severity": "warning"}
     return {"defaultConfiguration": {"level": "warning"}, "properties": properties}
 
@@ -110,13 +111,13 @@ def _settings(tags: list[str]) -> Plain:
 
 
 def _invocation(run: Run, notifications: list[Plain]) -> Plain:
-    """Where and how; a run that did not end well says so."""
+    """The command, whether it completed, and the notifications."""
     whole = not run.error and run.ending == "finished"
     plain: Plain = {"executionSuccessful": whole}
     if run.command:
         plain["commandLine"] = seen(run.command)
     if not whole:
-        why = run.error or f"the run was ended early ({run.ending})"
+        why = run.error or f"the run ended early ({run.ending})"
         notifications = [_notification("error", line(why)), *notifications]
     if notifications:
         plain["toolExecutionNotifications"] = notifications
@@ -137,15 +138,15 @@ def _placeless(findings: Iterable[Finding], codes: Sequence[str]) -> Iterable[Pl
 
 def _left_out(placed: Sequence[Finding]) -> Iterable[Plain]:
     if len(placed) > MOST:
-        text = f"{len(placed) - MOST} of {len(placed)} findings are left out, the"
-        yield _notification("warning", f"{text} least severe: {MOST} are shown.")
+        text = f"{len(placed) - MOST} of {len(placed)} findings are omitted, the least"
+        yield _notification("warning", f"{text} severe ones: the limit is {MOST}.")
 
 
 # -- the results -----------------------------------------------------------------------
 
 
 def _result(
-    finding: Finding, run: Run, codes: Sequence[str], known: Sequence[str] | None
+    finding: Finding, run: Run, codes: Sequence[str], identities: Sequence[str] | None
 ) -> Plain:
     plain: Plain = {
         "ruleId": finding.code,
@@ -155,19 +156,19 @@ def _result(
         "locations": [location(finding, run)],
         "partialFingerprints": {"torchproofIdentity/v1": finding.identity},
     }
-    if known is not None:
-        had = finding.identity in known
+    if identities is not None:
+        had = finding.identity in identities
         plain["baselineState"] = "unchanged" if had else "new"
     if finding.status == "intentional":
-        why = "The code says that this is wanted."
+        why = "The code marks this as intentional."
         plain["suppressions"] = [{"kind": "inSource", "justification": why}]
     return {**plain, "properties": _properties(finding)}
 
 
 def _message(finding: Finding) -> str:
-    """The first sentence is the title; then why, and what to do."""
-    told = (finding.message, finding.cause, f"To fix it: {finding.fix}")
-    return " ".join(f"{line(text).rstrip('.')}." for text in told)
+    """Message, cause and fix; readers show the first sentence as the title."""
+    texts = (finding.message, finding.cause, f"Fix: {finding.fix}")
+    return " ".join(f"{line(text).rstrip('.')}." for text in texts)
 
 
 def _properties(finding: Finding) -> Plain:
@@ -179,14 +180,14 @@ def _properties(finding: Finding) -> Plain:
         "count": finding.count,
         "steps": finding.steps,
     }
-    cost = finding.cost_us  # JSON has no number for what is not finite
+    cost = finding.cost_us  # JSON has no NaN and no infinity
     if cost is not None and cost == cost and abs(cost) != float("inf"):
         facts["cost_us"] = cost
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def location(finding: Finding, run: Run) -> Plain | None:
-    """Its line; for what has none, the first of the target's own file, if it is one."""
+    """The finding's line, else the first line of the target's file, else None."""
     if finding.file and not finding.file.startswith("<"):
         physical = {"artifactLocation": artifact(finding.file)}
         physical |= _regions(finding)
@@ -203,14 +204,14 @@ def location(finding: Finding, run: Run) -> Plain | None:
 
 
 def _file(target: str) -> str | None:
-    """The file of a target that is a file, or a factory in one."""
+    """The file of a script or factory target."""
     form = commands.kind(target)
     file = target.rpartition(":")[0] if form == "factory" else target
     return file if form in {"factory", "script"} and file.endswith(".py") else None
 
 
 def artifact(file: str) -> Plain:
-    """Relative to where the run was made; a file elsewhere by its whole address."""
+    """A path relative to the run's directory, or an absolute file URI."""
     path = quote(seen(file))
     if path.startswith("/"):
         return {"uri": f"file://{path}"}
@@ -231,7 +232,7 @@ def _regions(finding: Finding) -> Plain:
 
 
 def _columns(finding: Finding) -> Plain:
-    """Those on record, else the whole line; its end is left out if it is not known."""
+    """The finding's columns, else the whole line, without an end if it is unknown."""
     start, end = finding.column, finding.end_column
     if start and end and start < end <= _WHOLE:
         return {"startColumn": start, "endColumn": end}

@@ -1,7 +1,7 @@
-"""What a search left on record, read for those who show it.
+"""Reads the record of a search (`Run.tuning`) for the reports.
 
-The record is JSON that a newer torchproof, or a person, may have written: what is not
-of the expected kind is unknown here, and never an error.
+A newer torchproof, or a person, may have written that JSON. A value of an unexpected
+type counts as unknown and is never an error.
 """
 
 from __future__ import annotations
@@ -20,32 +20,40 @@ EAGER = "eager"
 MEASURED = "measured"
 NOT_APPLICABLE = "not applicable"
 OBJECTIVES = {
-    "step": "the time of a step",
+    "step": "the time per step",
     "first": "the time of the first call",
     "memory": "peak memory",
 }
-_NUMBERS: tuple[str, ...] = ("seconds", "step_ms", "first_call_s", "peak_bytes")
-_NUMBERS += ("value", "vs_eager", "vs_eager_low", "vs_eager_high")
+_NUMBERS = (
+    "seconds",
+    "step_ms",
+    "first_call_s",
+    "peak_bytes",
+    "value",
+    "vs_eager",
+    "vs_eager_low",
+    "vs_eager_high",
+)
 _OUTCOMES = {
     "wrong": "gives wrong outputs",
     "timed out": "timed out",
     "out of memory": "ran out of memory",
-    "lost": "was lost with its worker",
+    "lost": "ended when its worker was lost",
 }
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One candidate: how its trial ended, and what was measured of it."""
+    """One candidate: the outcome of its trial, and its measurements."""
 
     name: str
     stage: str = ""
     outcome: str = MEASURED
     why: str = ""
-    seconds: float | None = None  # what the trial itself cost
+    seconds: float | None = None  # duration of the trial
     step_ms: float | None = None
     first_call_s: float | None = None
-    cold: bool = True  # False: caches were filled, or others began beside it
+    cold: bool = True  # False: caches were warm, or other trials started at once
     peak_bytes: float | None = None
     numerics: Mapping[str, Any] = field(default_factory=dict, hash=False)
     vs_eager: float | None = None
@@ -84,7 +92,7 @@ class Trial:
 
     @property
     def gain(self) -> str:
-        """`1.62x (1.50-1.70)`; eager is what the others are held against."""
+        """`1.62x (1.50-1.70)`; eager is the reference."""
         if self.is_eager:
             return "reference"
         return numbers.times(self.vs_eager, self.vs_eager_low, self.vs_eager_high)
@@ -95,16 +103,17 @@ class Trial:
 
     @property
     def end(self) -> str:
-        """How a trial ended that is not ranked: `timed out: no answer in 120 s`."""
-        told = _OUTCOMES.get(self.outcome, self.outcome)
-        return f"{told}: {self.why.rstrip('.')}" if self.why else told
+        """The outcome of a trial without a rank: `timed out: no reply in 120 s`."""
+        outcome = _OUTCOMES.get(self.outcome, self.outcome)
+        return f"{outcome}: {self.why.rstrip('.')}" if self.why else outcome
 
     def with_final(self, row: Measurement) -> Trial:
-        """With what the finals measured; what they refuse is not ranked."""
+        """Adds the measurements of the finals; an excluded row has no rank."""
         why = exclusion_reason(row)
         if why is not None:
-            said = (row.numerics or {}).get("verdict") == "wrong"
-            return replace(self, final=True, outcome="wrong" if said else why, why="")
+            is_wrong = (row.numerics or {}).get("verdict") == "wrong"
+            outcome = "wrong" if is_wrong else why
+            return replace(self, final=True, outcome=outcome, why="")
         cold = (row.start or {}).get("label") == "cold" and row.first_call_s is not None
         return replace(
             self,
@@ -123,7 +132,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """A whole search, its trials in the order of its objective."""
+    """A complete search, with its trials ordered by the objective."""
 
     objective: str = "step"
     effort: str = ""
@@ -134,7 +143,7 @@ class Search:
     executor: str = ""
     probe: Mapping[str, Any] = field(default_factory=dict, hash=False)
     trials: tuple[Trial, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()  # a name, and why it was left out
+    skipped: tuple[tuple[str, str], ...] = ()  # (name, why it was skipped)
     chosen: str = ""
     why: str = ""
     recipe: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -145,8 +154,8 @@ class Search:
         plain = _mapping(run.tuning)
         objective = _text(plain.get("objective")) or "step"
         timed = {_label(row): row for row in run.measurements}
-        found = [Trial.from_json(each) for each in _mappings(plain.get("trials"))]
-        found = [t.with_final(timed[t.name]) if t.name in timed else t for t in found]
+        trials = [Trial.from_json(each) for each in _mappings(plain.get("trials"))]
+        trials = [t.with_final(timed[t.name]) if t.name in timed else t for t in trials]
         return cls(
             objective=objective,
             effort=_text(plain.get("effort")),
@@ -156,7 +165,7 @@ class Search:
             stopped=_text(plain.get("stopped")),
             executor=_text(plain.get("executor")),
             probe=_mapping(plain.get("probe")),
-            trials=tuple(in_order(found)),
+            trials=tuple(in_order(trials)),
             skipped=tuple(_skipped(plain)),
             chosen=_text(plain.get("chosen")),
             why=_text(plain.get("why")),
@@ -179,26 +188,27 @@ class Search:
 
     @property
     def lines(self) -> str:
-        """The Python of the answer."""
-        told = self.recipe.get("lines")
-        if isinstance(told, list | tuple):
-            told = "\n".join(map(str, told))
-        return _text(told) or (self.winner.source if self.winner else "")
+        """The Python code of the chosen strategy."""
+        code = self.recipe.get("lines")
+        if isinstance(code, list | tuple):
+            code = "\n".join(map(str, code))
+        return _text(code) or (self.winner.source if self.winner else "")
 
     def left_out(self) -> dict[str, list[str]]:
-        """What was not tried, or did not apply, by the reason."""
+        """Candidates that were skipped or not applicable, by reason."""
         reasons: dict[str, list[str]] = {}
-        told = [(t.name, t.why) for t in self.trials if t.outcome == NOT_APPLICABLE]
-        for name, why in (*told, *self.skipped):
+        outcome = NOT_APPLICABLE
+        inapplicable = [(t.name, t.why) for t in self.trials if t.outcome == outcome]
+        for name, why in (*inapplicable, *self.skipped):
             reasons.setdefault(why.rstrip(".") or "no reason given", []).append(name)
         return reasons
 
 
 def in_order(trials: Sequence[Trial]) -> list[Trial]:
-    """Finalists first, then by the objective; what it does not know comes last.
+    """Finalists first, then by the objective; trials without a value come last.
 
-    Its value rests on the gain over eager, which was timed at the same time: steps of
-    trials that ran at other times may be in another order.
+    The value uses the gain over eager, which each trial measures at the same time. Step
+    times of trials that ran at other times may be in another order.
     """
 
     def place(trial: Trial) -> tuple[bool, float, float]:
@@ -212,18 +222,18 @@ def _or_last(value: float | None) -> float:
 
 
 def finals(run: Run) -> dict[str, Measurement]:
-    """The rows of the finals whose numbers may be believed, by candidate."""
+    """The valid rows of the finals, by candidate."""
     return {_label(row): row for row in run.measurements if not exclusion_reason(row)}
 
 
 def by_candidate(run: Run) -> Run:
-    """With rows that carry the names of their candidates, as all else of a search."""
+    """The run with its rows named after their candidates."""
     rows = [replace(row, strategy=_label(row), variant={}) for row in run.measurements]
     return replace(run, measurements=tuple(rows))
 
 
 def _label(row: Measurement) -> str:
-    """The name of the candidate that a row of the finals is about."""
+    """The name of the candidate of a row of the finals."""
     return ", ".join([row.strategy, *map(str, row.variant.values())])
 
 
@@ -236,20 +246,20 @@ def _skipped(plain: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def objective(text: str) -> str:
-    """`steps:500` as people say it."""
+    """The objective in words: `steps:500` is `the time of 500 steps, ...`."""
     name, _, steps = text.partition(":")
     if name == "steps" and steps:
-        return f"the time of {steps} steps, compiling included"
+        return f"the time of {steps} steps, including compilation"
     return OBJECTIVES.get(text, text)
 
 
 def first_call(trial: Trial) -> str:
-    """Marked where it says nothing of a cold start: warm, or beside others."""
-    told = numbers.seconds(trial.first_call_s)
-    return told if trial.cold or trial.first_call_s is None else f"{told} *"
+    """The first call, with a `*` if it was not a cold start."""
+    text = numbers.seconds(trial.first_call_s)
+    return text if trial.cold or trial.first_call_s is None else f"{text} *"
 
 
-WARM = "* with warm caches, or while other trials began: no cold first call"
+WARM = "* not a cold first call: caches were warm, or other trials started at once"
 
 
 def is_warm(trial: Trial) -> bool:
@@ -258,62 +268,63 @@ def is_warm(trial: Trial) -> bool:
 
 def spent(search: Search) -> str:
     """`6 min 52 s of a budget of 10 min`."""
-    told = numbers.duration(search.spent_s)
+    text = numbers.duration(search.spent_s)
     if search.budget_s is None:
-        return told
-    return f"{told} of a budget of {numbers.duration(search.budget_s)}"
+        return text
+    return f"{text} of a budget of {numbers.duration(search.budget_s)}"
 
 
 def counted(search: Search) -> str:
-    """How many trials, where they ran, how many an earlier search had made."""
-    told = numbers.amount(len(search.trials), "trial")
-    told += f" on {search.executor}" if search.executor else ""
+    """The number of trials, where they ran, and how many an earlier search made."""
+    text = numbers.amount(len(search.trials), "trial")
+    text += f" on {search.executor}" if search.executor else ""
     before = sum(trial.resumed for trial in search.trials)
-    return f"{told}, {before} of them from an earlier search" if before else told
+    return f"{text}, {before} of them from an earlier search" if before else text
 
 
 def about(search: Search) -> Iterator[str]:
-    """What was looked for, with what, and what ended it: a line each."""
+    """The objective, time, trials, stop reason and probe of a search, one line each."""
     yield f"Objective: {objective(search.objective)}"
     yield f"Time: {spent(search)}"
-    yield f"Tried: {counted(search)}"
+    yield f"Trials: {counted(search)}"
     if search.stopped:
         yield f"Stopped because {stopped(search)}"
     if search.min_gain is not None:
-        yield f"The least gain over eager that counts: {search.min_gain:.2f}x"
+        yield f"Minimum gain over eager: {search.min_gain:.2f}x"
     yield from probed(search.probe)
 
 
 def stopped(search: Search) -> str:
-    """What follows `stopped because`."""
+    """The clause after `stopped because`."""
     return {"interrupted": "it was interrupted"}.get(search.stopped, search.stopped)
 
 
 def probed(probe: Mapping[str, Any]) -> Iterator[str]:
-    """What the cheap look at the target found, a sentence each."""
+    """The results of the probe of the target, one sentence each."""
     bound, why = _text(probe.get("bound")), _text(probe.get("bound_why")).rstrip(".")
     if bound or why:
-        told = f"{bound}-bound" if bound else "what bounds it is not known"
-        yield _sentence(f"{told}: {why}" if why else told)
+        limit = f"{bound}-bound" if bound else "the bottleneck is not known"
+        yield _sentence(f"{limit}: {why}" if why else limit)
     blocks = _mapping(probe.get("blocks"))
     if blocks:
-        told = ", ".join(f"{count} of {name}" for name, count in blocks.items())
-        yield f"Repeated blocks: {told}."
+        text = ", ".join(f"{count} of {name}" for name, count in blocks.items())
+        yield f"Repeated blocks: {text}."
     if syncs := _number(probe.get("host_syncs")):
         often = f"{numbers.count(syncs)} time{'' if syncs == 1 else 's'}"
-        yield f"A call waits for the GPU {often}."
+        yield f"Each call synchronizes with the GPU {often}."
     varying = probe.get("varying")
     if isinstance(varying, list) and varying:
-        yield f"What varies over the calls: {', '.join(map(_size, varying))}."
+        yield f"Varies between calls: {', '.join(map(_size, varying))}."
 
 
-def _size(found: Any) -> str:
+def _size(varying: Any) -> str:
     """`sizes 0 and 1 of tokens`: the path of an argument and its dimensions."""
-    if not isinstance(found, list | tuple) or len(found) != 2:
-        return str(found)
-    which = found[1] if isinstance(found[1], list | tuple) else [found[1]]
-    noun = "size" if len(which) == 1 else "sizes"
-    return f"{noun} {' and '.join(map(str, which))} of {found[0]}"
+    if not isinstance(varying, list | tuple) or len(varying) != 2:
+        return str(varying)
+    path, which = varying
+    dimensions = which if isinstance(which, list | tuple) else [which]
+    noun = "size" if len(dimensions) == 1 else "sizes"
+    return f"{noun} {' and '.join(map(str, dimensions))} of {path}"
 
 
 def _sentence(text: str) -> str:
@@ -321,13 +332,13 @@ def _sentence(text: str) -> str:
 
 
 def decision(search: Search) -> str:
-    """The answer in one sentence."""
-    told = [search.chosen, search.why.rstrip(".")]
-    return ": ".join(filter(None, told)) + "." if any(told) else "nothing was chosen."
+    """The decision in one sentence."""
+    parts = [search.chosen, search.why.rstrip(".")]
+    return ": ".join(filter(None, parts)) + "." if any(parts) else "no strategy chosen."
 
 
 def to_go_on(run: Run, search: Search) -> str:
-    """The command that goes on with a search that was interrupted; else nothing."""
+    """The command that resumes an interrupted search; else empty."""
     if search.chosen or not run.command or search.stopped != "interrupted":
         return ""
     more = "" if "--resume" in run.command.split() else " --resume"
@@ -335,9 +346,9 @@ def to_go_on(run: Run, search: Search) -> str:
 
 
 def applied(search: Search) -> str:
-    """The line that puts the recipe in force.
+    """The line of Python that uses the recipe.
 
-    A graph of a whole training step holds its backward, which no forward can.
+    A CUDA graph of a training step includes the backward, so it wraps the whole step.
     """
     path = json.dumps(search.recipe_file, ensure_ascii=False)
     strategy = _mapping(search.recipe.get("strategy"))
@@ -346,7 +357,7 @@ def applied(search: Search) -> str:
     return f"model = torchproof.compile(model, recipe={path})"
 
 
-# -- values of unknown kind ------------------------------------------------------------
+# -- values of unknown type ------------------------------------------------------------
 
 
 def _number(value: Any) -> float | None:

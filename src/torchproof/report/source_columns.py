@@ -1,4 +1,4 @@
-"""Which part of its line a finding is about."""
+"""Finds the columns of the source line that a finding is about."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torchproof.records import Finding
 
 
 def marked(finding: Finding, line: str) -> tuple[int, int]:
-    """The columns on record, else what the message quotes, else the whole line."""
+    """The recorded columns, else the code that the message quotes, else the line."""
     start, end = finding.column, finding.end_column
     if start and end and 0 < start < end <= len(line) + 1:
         return start - 1, end - 1
     for quoted in re.findall(r"`([^`]+)`", finding.message):
-        found = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", line)
-        if found:
-            return found.span()
+        match = re.search(rf"(?<!\w){re.escape(quoted)}(?!\w)", line)
+        if match:
+            return match.span()
     return len(line) - len(line.lstrip()), len(line.rstrip())

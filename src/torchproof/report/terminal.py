@@ -1,4 +1,7 @@
-"""A run as text for people: worst first, place, what, why, what to do next."""
+"""Renders a check as terminal text: findings in order of severity, then a summary.
+
+Takes a `Run`, returns text. Each finding shows its place, message, cause and fix.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from torchproof.report.capture_summary import captured
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
-_HOME = Path(__file__).parents[2].as_posix() + "/"  # what holds the package
+_HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
 _INDENT = "   "
 
 
 def render(
     run: Run, *, colour: bool = False, width: int = 80, verbose: bool = False
 ) -> str:
-    """Open findings in full; those that nothing shows, or that are gone, as a line."""
+    """Open findings in full; hazards, resolved and intentional ones on one line."""
     width = max(width, 40)
     lines = [*_header(run, width), ""]
     short: dict[str, list[Finding]] = {}
@@ -40,31 +43,31 @@ def render(
 
 
 def findings(run: Run, *, width: int = 80) -> str:
-    """What was found, for those who have no saved run to lead to."""
-    told = [[*_finding(f, False, width, False), ""] for f in run.findings]
-    return "\n".join([*_header(run, width), "", *chain.from_iterable(told)])
+    """The header and all findings, for a run that is not saved."""
+    blocks = [[*_finding(f, False, width, False), ""] for f in run.findings]
+    return "\n".join([*_header(run, width), "", *chain.from_iterable(blocks)])
 
 
 def _heading(finding: Finding, run: Run) -> str | None:
-    """Under which heading a finding is a line of its own; None for one in full."""
+    """The heading of the list a finding belongs to; None to show it in full."""
     if finding.status == "resolved":
         return f"Resolved since run {(run.baseline or {}).get('id', '-')}:"
     if finding.status == "intentional":
-        return "Intended by the code, not counted:"
+        return "Intentional, not counted:"
     if finding.kind == "hazard" and not _only_read(run):
-        return "Suspected from the source, not shown by this run:"
+        return "Suspected from the source, not observed in this run:"
     return None
 
 
 def _only_read(run: Run) -> bool:
-    """Whether nothing was run: --effort static."""
+    """Whether the check only read the source: --effort static."""
     return run.options.get("effort") == "static"
 
 
 def _header(run: Run, width: int) -> Iterator[str]:
     if _only_read(run):
-        told = run.parts.get("static", Part("skipped")).why or "not read"
-        yield from _wrap(f"{run.target}: {told}, nothing was run", width)
+        scope = run.parts.get("static", Part("skipped")).why or "not read"
+        yield from _wrap(f"{run.target}: {scope}, not executed", width)
         return
     yield from _run_header(run, width)
 
@@ -92,23 +95,23 @@ def _run_header(run: Run, width: int) -> Iterator[str]:
     yield from _wrap(captured(run), width)
     yield from _wrap(_measured(run), width)
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        yield from _wrap(f"Not complete: {why}. This is what was seen.", width)
+        why = run.error or f"the run ended early ({run.ending})"
+        yield from _wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 
 def _measured(run: Run) -> str:
-    """What a call takes in eager and compiled; empty where that was not measured."""
+    """The time of a call, eager and compiled; empty if it was not measured."""
     rows = [row for row in run.measurements if not row.variant and row.median_ms]
     if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
         return ""
     eager, compiled = rows[:2]
-    text = f"a call takes {numbers.milliseconds(eager.median_ms)} in eager and"
+    text = f"a call takes {numbers.milliseconds(eager.median_ms)} eager,"
     text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
     text += f" ({compiled.verdict})" if compiled.verdict else ""
     if compiled.first_call_s is not None:
-        text += f", the first one {numbers.seconds(compiled.first_call_s)}"
+        text += f"; first compiled call {numbers.seconds(compiled.first_call_s)}"
     same = (compiled.numerics or {}).get("verdict")
-    return text + (f"; answers: {same}" if same else "")
+    return text + (f"; outputs: {same}" if same else "")
 
 
 def _finding(
@@ -132,7 +135,7 @@ def _finding(
 
 
 def _place(finding: Finding) -> str:
-    """Without the folders above an installed package, which say nothing."""
+    """`file:line:column`, without the directories above an installed package."""
     if finding.file is None:
         return "-"
     file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
@@ -152,7 +155,7 @@ def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> li
 
 
 def _source(finding: Finding) -> Iterator[str]:
-    """The line of code, and carets under the part of it that the finding is about."""
+    """The line of code, with carets under the part that the finding is about."""
     if not finding.source or not finding.source.strip() or finding.line is None:
         return
     start, end = source_columns.marked(finding, finding.source)
@@ -174,9 +177,9 @@ def _footer(run: Run, width: int) -> Iterator[str]:
             yield from _wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
-    read = run.parts.get("static", Part("skipped")).why
-    if "not understood" in read and not _only_read(run):
-        yield from _wrap(f"Part static: {read}.", width, "", "  ")
+    source_note = run.parts.get("static", Part("skipped")).why
+    if "not understood" in source_note and not _only_read(run):
+        yield from _wrap(f"Part static: {source_note}.", width, "", "  ")
     if still_open:
         yield f"Explain one:  torchproof rule {still_open[0].code}"
     if run.findings:
@@ -186,32 +189,32 @@ def _footer(run: Run, width: int) -> Iterator[str]:
 
 
 def _tally(run: Run, still_open: list[Finding]) -> str:
-    """How many there are, or what was not found; hazards of a run apart."""
-    done = run.parts.get("breaks", Part("skipped"))
-    told = done.why and done.status in ("passed", "found")
-    more = f", {done.why}" if told else ""
-    shown = [f for f in still_open if _heading(f, run) is None]
-    hazards = len(still_open) - len(shown)
+    """The number of findings by severity; hazards are counted separately."""
+    breaks = run.parts.get("breaks", Part("skipped"))
+    has_note = breaks.why and breaks.status in ("passed", "found")
+    note = f", {breaks.why}" if has_note else ""
+    observed = [f for f in still_open if _heading(f, run) is None]
+    hazards = len(still_open) - len(observed)
     also = f"; {hazards} suspected from the source" if hazards else ""
-    if shown:
-        tally = [(sum(f.severity == s for f in shown), s) for s in SEVERITIES]
+    if observed:
+        tally = [(sum(f.severity == s for f in observed), s) for s in SEVERITIES]
         split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
-        noun = "finding" if len(shown) == 1 else "findings"
-        return f"{len(shown)} {noun} ({split}){more}{also}."
-    if done.status == "failed":
-        return f"Nothing found until then{also}."
-    if done.status == "passed":
-        nothing = "Nothing else found" if run.findings else "Nothing found"
+        noun = "finding" if len(observed) == 1 else "findings"
+        return f"{len(observed)} {noun} ({split}){note}{also}."
+    if breaks.status == "failed":
+        return f"No findings before the failure{also}."
+    if breaks.status == "passed":
+        nothing = "No other findings" if run.findings else "No findings"
         clean = ": no graph break, skipped frame, recompile or error"
-        return f"{nothing}{more or clean}{also}."
+        return f"{nothing}{note or clean}{also}."
     if not any(part.status in ("passed", "found") for part in run.parts.values()):
         return ""
-    by = "" if _only_read(run) else " by the parts that ran"
-    return f"Nothing found{by}{also}."
+    by = "" if _only_read(run) else " in the parts that ran"
+    return f"No findings{by}{also}."
 
 
 def _left_out(run: Run) -> dict[str, list[str]]:
-    """Parts that were not done, by the reason; those of a higher effort aside."""
+    """Skipped parts by reason, except those that only a higher effort runs."""
     reasons: dict[str, list[str]] = {}
     for name, part in run.parts.items():
         if part.status == "skipped" and "--effort" not in part.why:

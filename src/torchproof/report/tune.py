@@ -1,4 +1,4 @@
-"""A tune run as text for people: what was tried, what won, how to put it in force."""
+"""Renders a tune run as terminal text: the trials, the decision, how to use it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torchproof.report.search_trials import Search, Trial
 _INDENT = "   "
 _CODE = "    "
 _CHOSEN = "> "
-_LEAST_NAME = len("strategy")  # with less room for names a trial is told in words
-_SHORT = {"first call": "1st call"}  # a column as narrow as what stands in it
+_LEAST_NAME = len("strategy")  # with less room for names, each trial is a sentence
+_SHORT = {"first call": "1st call"}  # keeps the column as narrow as its cells
 _RIGHT = {"step", "first call", "memory"}
 
 
 def render(run: Run, *, width: int = 80) -> str:
-    """What is known of the target, the trials in order, the decision, the recipe."""
+    """The probe, the trials in order, the decision and the recipe."""
     width = max(width, 40)
     search = Search.of(run)
     finalists = [trial for trial in search.ranked if trial.final]
     others = [trial for trial in search.ranked if not trial.final]
-    finals = "Finalists, timed in turns"
+    finals = "Finalists, timed in interleaved rounds"
     rest = "Other trials, timed briefly" if finalists else "Trials, timed briefly"
     blocks = [
         [*_opening(run, search, width)],
@@ -39,15 +39,14 @@ def render(run: Run, *, width: int = 80) -> str:
 
 def _opening(run: Run, search: Search, width: int) -> Iterator[str]:
     yield from bench.opening(run, width)
-    told = f"objective: {search_trials.objective(search.objective)}"
-    told += f"; effort {search.effort}" if search.effort else ""
-    told += f"; {search_trials.spent(search)}" if search.spent_s is not None else ""
-    yield from wrap(told, width)
-    told = search_trials.counted(search)
-    told += (
-        f"; stopped because {search_trials.stopped(search)}" if search.stopped else ""
-    )
-    yield from wrap(told, width)
+    text = f"objective: {search_trials.objective(search.objective)}"
+    text += f"; effort {search.effort}" if search.effort else ""
+    text += f"; {search_trials.spent(search)}" if search.spent_s is not None else ""
+    yield from wrap(text, width)
+    text = search_trials.counted(search)
+    if search.stopped:
+        text += f"; stopped because {search_trials.stopped(search)}"
+    yield from wrap(text, width)
     yield from wrap(" ".join(search_trials.probed(search.probe)), width)
     yield from bench.incomplete(run, width)
 
@@ -56,7 +55,7 @@ def _opening(run: Run, search: Search, width: int) -> Iterator[str]:
 
 
 def columns(search: Search) -> tuple[str, ...]:
-    """The header of a leaderboard; a column for an objective that none shows."""
+    """The header of a leaderboard; the objective `steps:N` adds a column."""
     steps = search.objective.partition(":")
     total = (f"{steps[2]} steps",) if steps[0] == "steps" else ()
     return ("strategy", "step", *total, "vs eager", "first call", "memory", "numerics")
@@ -96,39 +95,39 @@ def _board(
     if any(map(search_trials.is_warm, rows)):
         yield from wrap(search_trials.WARM, width, _INDENT, _INDENT * 2)
     if any(trial.name == search.chosen for trial in rows):
-        yield f"{_INDENT}{_CHOSEN}is the chosen one"
+        yield f"{_INDENT}{_CHOSEN}marks the chosen strategy"
 
 
 def _lines(
     each: Sequence[str], sizes: Sequence[int], header: Sequence[str], *, chosen: bool
 ) -> Iterator[str]:
-    """A name too long for its column stands on a line of its own."""
+    """A name too long for its column gets a line of its own."""
     mark = _CHOSEN if chosen else " " * len(_CHOSEN)
     name = each[0]
     if len(name) > sizes[0]:
         yield f"{mark}{name}"
         mark, name = " " * len(_CHOSEN), ""
-    told = [f"{name:<{sizes[0]}}"]
+    padded = [f"{name:<{sizes[0]}}"]
     for cell, size, column in zip(each[1:], sizes[1:], header[1:], strict=True):
         right = column in _RIGHT or column.endswith(" steps")
-        told.append(f"{cell:>{size}}" if right else f"{cell:<{size}}")
-    yield (mark + "  ".join(told)).rstrip()
+        padded.append(f"{cell:>{size}}" if right else f"{cell:<{size}}")
+    yield (mark + "  ".join(padded)).rstrip()
 
 
 def _in_words(trial: Trial, search: Search, width: int) -> Iterator[str]:
     mark = _CHOSEN if trial.name == search.chosen else ""
     yield f"{mark}{trial.name}"
-    told = dict(zip(columns(search), cells(trial, search), strict=True))
-    told.pop("strategy")
-    known = [
+    values = dict(zip(columns(search), cells(trial, search), strict=True))
+    values.pop("strategy")
+    phrases = [
         value if name in ("step", "vs eager") else f"{name} {value}"
-        for name, value in told.items()
+        for name, value in values.items()
         if value != numbers.UNKNOWN
     ]
-    yield from wrap(", ".join(known), width, _INDENT)
+    yield from wrap(", ".join(phrases), width, _INDENT)
 
 
-# -- what is in no table ---------------------------------------------------------------
+# -- outside the tables ---------------------------------------------------------------
 
 
 def _failed(search: Search, width: int) -> Iterator[str]:
@@ -151,11 +150,11 @@ def _ending(run: Run, search: Search, width: int) -> Iterator[str]:
     if search.lines.strip():
         yield from ("", *_code(search.lines), "")
     if search.recipe_file:
-        written = f"The recipe is in {search.recipe_file}. To put it in force:"
+        written = f"The recipe is in {search.recipe_file}. To use it:"
         yield from wrap(written, width)
         yield from ("", *_code(search_trials.applied(search)), "")
     if again := search_trials.to_go_on(run, search):
-        yield from ("To go on with it:", "", *_code(again), "")
+        yield from ("To resume the search:", "", *_code(again), "")
     yield f"Saved as run {run.id}."
 
 

@@ -1,7 +1,7 @@
-"""A run as one HTML file that loads nothing: page.html filled, with style and script.
+"""Renders a run as one self-contained HTML file, from page.html, page.css and page.js.
 
-Nothing in the run can become markup or code: the templates escape what they print,
-and the page's own policy lets only its one style and one script, by their hashes, work.
+Nothing in the run can become markup or code: the templates escape all text, and the
+page's Content-Security-Policy allows only its own style and script, by their hashes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import base64
 import functools
 import hashlib
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
 
 from torchproof.checking import RULES, Rule
 from torchproof.measure import Comparison
@@ -28,19 +31,36 @@ from torchproof.report.html.finding_list import (
     costs,
     entries,
 )
-from torchproof.report.html.safe_text import brief, rich, visible
 
 if TYPE_CHECKING:
     import jinja2
 
 _HERE = Path(__file__).parent
-# Between findings that wait as text until they are asked for. No text of others holds
-# it, since `visible` writes such characters out.
+# Separates findings that stay text until the reader opens them. No other text contains
+# it, since `visible` replaces such characters.
 _SEPARATOR = "\x1e"
+# Invisible characters and those that change the reading direction. The page shows them
+# as escapes; line feed and tab stay.
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+# More combining marks on one letter than any language uses, which cover other lines.
+_PILED = re.compile(
+    "([\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})"
+    "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
+_SPANS = re.compile(
+    r"`([^`\n]+)`|(https?://[^\s<>\"'`]+[^\s<>\"'`.,;:!?)\]])"
+    r"|(?<!\S)(--[a-z][a-z-]{,20})(?![\w-])"
+)
+_CODE, _FLAG = Markup("<code>{}</code>"), Markup('<code class="flag">{}</code>')
+_LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 
 
 def render(run: Run, compared: Comparison | None = None) -> str:
-    """The page of a run, and of its comparison with an earlier one if there is one."""
+    """The page of a run, with its comparison to an earlier run if there is one."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
     page = _templates().get_template("page.html")
     return page.render(
@@ -54,24 +74,24 @@ def render(run: Run, compared: Comparison | None = None) -> str:
 
 
 def _content(run: Run) -> dict[str, Any]:
-    found = entries(run)
+    findings = entries(run)
     searched: dict[str, Any] = {"search": None}
     if run.verb == "tune":
         searched, run = search.content(run), search_trials.by_candidate(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
-        "costs": costs(found),
+        "costs": costs(findings),
         "sweeps": charts.sweeps(run),
     }
     return {
         "run": run,
         "about": _about(run),
         "contents": _contents(run, drawn),
-        "total": len(found),
+        "total": len(findings),
         "separator": _SEPARATOR,
-        "headline": headline.headline(run, found),
-        "tiles": headline.tiles(run, found),
+        "headline": headline.headline(run, findings),
+        "tiles": headline.tiles(run, findings),
         "shared": charts.shared(run),
         "strategies_title": _strategies(run),
         "missing": _missing(drawn) if run.verb != "tune" else [],
@@ -80,10 +100,10 @@ def _content(run: Run) -> dict[str, Any]:
         "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
         "not_ranked": bench_sections.not_ranked(run),
         "chosen": bench_sections.chosen(run)[1] if run.verb == "bench" else None,
-        "pages": list(_pages(found)),
-        "choices": choices(found),
+        "pages": list(_pages(findings)),
+        "choices": choices(findings),
         "rules": _rules(run),
-        "closed": [e for e in found if e.finding.status != "open"],
+        "closed": [e for e in findings if e.finding.status != "open"],
         "changes": earlier_run.changes(run),
         "unlike": earlier_run.unlike(run),
         "commands": list(commands.diagnostics(run)) if run.verb == "check" else [],
@@ -94,17 +114,17 @@ def _content(run: Run) -> dict[str, Any]:
 
 
 def _about(run: Run) -> list[str]:
-    """What was run, where and when, in a few words."""
+    """Size, device, torch version, strategy and start time of the run."""
     facts = run.environment
-    told = [facts.get("size"), facts.get("gpu") or facts.get("device")]
-    told += [f"torch {facts['torch']}" if facts.get("torch") else None]
+    details = [facts.get("size"), facts.get("gpu") or facts.get("device")]
+    details += [f"torch {facts['torch']}" if facts.get("torch") else None]
     compiled = run.verb == "check" and run.strategy not in ("", "-")
-    told += [f"strategy {run.strategy}" if compiled else None]
-    return [str(fact) for fact in (*told, run.started.replace("T", " ")) if fact]
+    details += [f"strategy {run.strategy}" if compiled else None]
+    return [str(fact) for fact in (*details, run.started.replace("T", " ")) if fact]
 
 
 def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The sections this page has, as links."""
+    """The sections of this page: (anchor, label)."""
     named = {
         "recipe": ("Recipe", run.verb == "tune"),
         "trials": ("Trials", run.verb == "tune"),
@@ -117,7 +137,7 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
         "rules": ("Rules", _rules(run)),
         "run": ("The run", True),
     }
-    return [(anchor, label) for anchor, (label, there) in named.items() if there]
+    return [(anchor, label) for anchor, (label, content) in named.items() if content]
 
 
 def _strategies(run: Run) -> str:
@@ -125,7 +145,7 @@ def _strategies(run: Run) -> str:
 
 
 def _rules(run: Run) -> dict[str, Rule]:
-    """Of each code among the findings the rule; a newer torchproof has others."""
+    """The rule of each finding's code; a newer torchproof may have others."""
     codes = {finding.code for finding in run.findings}
     return {rule.code: rule for rule in RULES if rule.code in codes}
 
@@ -135,58 +155,63 @@ def _closed(run: Run) -> bool:
 
 
 def _shares(run: Run, drawn: Mapping[str, Any]) -> Sequence[charts.Shares]:
-    """How many calls ran compiled says nothing of time by itself: a number tells it."""
-    found = charts.shares(run)
-    return found if len(found) > 1 or drawn["phases"] or drawn["costs"] else ()
+    """The shares, unless compiled calls are the only one: a tile shows that number."""
+    shares = charts.shares(run)
+    return shares if len(shares) > 1 or drawn["phases"] or drawn["costs"] else ()
 
 
-def _comparison(found: Comparison | None) -> dict[str, Any]:
-    if found is None:
+def _comparison(comparison: Comparison | None) -> dict[str, Any]:
+    if comparison is None:
         return {"compared": None}
-    told = [*comparison_text.warnings(found), *comparison_text.findings(found)]
-    named = [(row.name, metric) for row in found.rows for metric in row.metrics]
-    named += [("counts", metric) for metric in found.counts]
+    caveats = [
+        *comparison_text.warnings(comparison),
+        *comparison_text.findings(comparison),
+    ]
+    named = [(row.name, metric) for row in comparison.rows for metric in row.metrics]
+    named += [("counts", metric) for metric in comparison.counts]
     rows = [
         (name, *comparison_text.cells(metric), metric.regression)
         for name, metric in named
         if metric.a is not None or metric.b is not None
     ]
-    broken = [f"{r.name}: {r.broken or r.note}" for r in found.rows if not r.metrics]
+    broken = [
+        f"{r.name}: {r.broken or r.note}" for r in comparison.rows if not r.metrics
+    ]
     return {
-        "compared": found,
-        "judged": list(comparison_text.summary(found)),
+        "compared": comparison,
+        "judged": list(comparison_text.summary(comparison)),
         "compared_rows": rows,
-        "compared_lines": [*told, *broken],
+        "compared_lines": [*caveats, *broken],
     }
 
 
 def _missing(drawn: Mapping[str, Any]) -> list[str]:
-    """What the page would draw, had it been measured."""
+    """The charts that lack measurements."""
     names = {
         "strategies": "strategies",
         "phases": "compile phases",
         "costs": "the cost of findings",
         "sweeps": "a sweep of shapes",
     }
-    found = [text for key, text in names.items() if not drawn[key]]
-    return found if not drawn["sweeps"] else [t for t in found if t != "strategies"]
+    missing = [text for key, text in names.items() if not drawn[key]]
+    return missing if not drawn["sweeps"] else [t for t in missing if t != "strategies"]
 
 
 def _tables(run: Run) -> list[bench_sections.Table]:
-    """Variants that no chart shows."""
+    """The variants without a chart."""
     swept = {bench_sections.TITLES[key] for key in charts.SIZES}
     swept |= {"By batch and sequence", "By sequence and batch"}
-    found = bench_sections.variants(run)
-    return [table for table in found if table.title.partition(" (")[0] not in swept]
+    tables = bench_sections.variants(run)
+    return [table for table in tables if table.title.partition(" (")[0] not in swept]
 
 
-def _pages(found: list[Entry]) -> Iterator[list[Entry]]:
-    for start in range(0, len(found), PAGE):
-        yield found[start : start + PAGE]
+def _pages(findings: list[Entry]) -> Iterator[list[Entry]]:
+    for start in range(0, len(findings), PAGE):
+        yield findings[start : start + PAGE]
 
 
 def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is known of the machine; variables that steer torch one by one."""
+    """The environment as (name, value); each environment variable has a row."""
     for key, value in environment.items():
         if isinstance(value, Mapping):
             yield from ((str(name), str(each)) for name, each in value.items())
@@ -194,14 +219,43 @@ def _facts(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, str(value)
 
 
+# -- untrusted text -------------------------------------------------------------------
+
+
+def visible(value: Any) -> Any:
+    """The text of a template expression, with `<U+202E>` for invisible characters."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    value = value if value.isascii() else _PILED.sub(r"\1", value)
+    return _HIDDEN.sub(lambda match: f"\u27e8U+{ord(match[0]):04X}\u27e9", value)
+
+
+def rich(text: str) -> Markup:
+    """Text as HTML, with markup for `quoted code`, URLs and --flags."""
+    pieces, end = [], 0
+    for match in _SPANS.finditer(text):
+        pieces.append(escape(visible(text[end : match.start()])))
+        code, link, flag = match.groups()
+        form = _LINK if link else _FLAG if flag else _CODE
+        pieces.append(form.format(visible(code or link or flag)))
+        end = match.end()
+    pieces.append(escape(visible(text[end:])))
+    return Markup("").join(pieces)
+
+
+def brief(text: str, limit: int = 60) -> str:
+    """The text, cut to a limit."""
+    return text if len(text) <= limit else f"{text[:limit]} ..."
+
+
 # -- the file --------------------------------------------------------------------------
 
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    import jinja2  # costs more than the rest of the package, and text needs none of it
+    import jinja2  # slow to import, and the other formats do not need it
 
-    found = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         finalize=visible,
@@ -209,9 +263,9 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    found.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
-    found.filters["at_home"] = at_home
-    return found
+    environment.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
+    environment.filters["at_home"] = at_home
+    return environment
 
 
 def _dedented(text: str) -> str:
@@ -240,7 +294,7 @@ def _hash(text: str) -> str:
 
 
 def _embedded(run: Run) -> str:
-    """The run's own JSON, in which no character can end the element it stands in."""
+    """The JSON of the run, escaped so that it cannot end its script element."""
     text = json.dumps(run.to_json(), separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")

@@ -1,7 +1,7 @@
-"""What the page draws, as records: lengths in percent of the room there is.
+"""The charts of the page as records, with lengths in percent of the available width.
 
-A row of a chart is as wide as the page has room for, so that its words stay readable
-on a phone. What was not measured gives no row, and a chart without rows is None.
+Percentages let a chart fill the page while its text stays readable on a phone. A value
+that was not measured has no row, and a chart without rows is None.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torchproof.records import Measurement, Run
 from torchproof.report import bench_sections, numbers
 
 SIZES = ("batch", "sequence")
-MOST = 12  # bars of a chart that shows the largest only
-_HUGE = 1e15  # beyond it nothing is a time
+MOST = 12  # bars in a chart that shows only the largest values
+_HUGE = 1e15  # larger values are not times
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,15 @@ class Bar:
 @dataclass(frozen=True)
 class Bars:
     bars: tuple[Bar, ...]
-    end: str  # what the full length stands for
-    reference: float | None = None  # where eager's median is
-    beyond: int = 0  # medians of rounds that the scale does not reach
+    end: str  # the value at full length
+    reference: float | None = None  # position of eager's median
+    beyond: int = 0  # medians of rounds beyond the scale
     title: str = ""
 
 
 @dataclass(frozen=True)
 class Segment:
-    tone: str  # the colour it has in every bar
+    tone: str  # the same colour in every bar
     label: str
     start: float
     length: float
@@ -57,7 +57,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Phases:
-    """The time that compiling a strategy took, split by what it was spent on."""
+    """The compile time of a strategy, split into phases."""
 
     name: str
     total: str
@@ -74,16 +74,16 @@ class Meter:
     note: str = ""
 
 
-Shares = tuple[str, list[Meter]]  # a title and what stands below it
+Shares = tuple[str, list[Meter]]  # a title and its meters
 
 
 def known(value: Any) -> TypeGuard[float]:
-    """A number that can be drawn: not missing, not a number that no clock gives."""
+    """Whether a value is a number that a chart can show."""
     return isinstance(value, int | float) and 0 <= value < _HUGE
 
 
 def shared(run: Run) -> dict[str, Any]:
-    """What all rows were measured under: it sets none of them apart."""
+    """The variant values that all rows have in common."""
     rows = run.measurements
     first = rows[0].variant if rows else {}
     return {
@@ -94,7 +94,7 @@ def shared(run: Run) -> dict[str, Any]:
 
 
 def plain(run: Run) -> list[Measurement]:
-    """Rows that differ by their strategy alone and whose time may be believed."""
+    """Rows with a valid time that differ only by their strategy."""
     same = shared(run)
     return [
         row
@@ -110,21 +110,21 @@ def strategies(run: Run) -> Bars | None:
 
 
 def sweeps(run: Run) -> list[Bars]:
-    """One chart for each kind of size that was swept, in the order of the run."""
+    """One chart for each size that the run varied, in measurement order."""
     same, groups = shared(run), dict[tuple[str, ...], list[Measurement]]()
     for row in run.measurements:
         keys = tuple(key for key in row.variant if key not in same)
         if keys and set(keys) <= set(SIZES) and not exclusion_reason(row):
             groups.setdefault(keys, []).append(row)
-    found = [_sweep(keys, rows) for keys, rows in groups.items()]
-    return [chart for chart in found if chart]
+    all_charts = [_sweep(keys, rows) for keys, rows in groups.items()]
+    return [chart for chart in all_charts if chart]
 
 
 def _sweep(keys: tuple[str, ...], rows: Sequence[Measurement]) -> Bars | None:
     order = list(dict.fromkeys(_size(row, keys) for row in rows))
     rows = sorted(rows, key=lambda row: order.index(_size(row, keys)))
     title = " and ".join(f"{key} size" if key == "batch" else key for key in keys)
-    title = f"By {title}, in the order they were run"
+    title = f"By {title}, in measurement order"
     names = {row.strategy for row in rows}
     if len(names) == 1:
         title += f" ({names.pop()})"
@@ -163,7 +163,7 @@ def _bars(
 
 
 def _reach(row: Measurement, rounds: Sequence[float]) -> float:
-    """How far its bar goes; a few rounds far slower than the rest set no scale."""
+    """The end of its bar; a few much slower rounds do not extend the scale."""
     edges = [edge for edge in (row.median_ms, row.high_ms) if known(edge)]
     usual = sorted(rounds)[: max(1, round(len(rounds) * 0.9))]
     limit = 1.3 * max([*edges, *usual])
@@ -175,23 +175,23 @@ def _bar(name: str, row: Measurement, rounds: Sequence[float], end: float) -> Ba
     spread = known(low) and known(high)
     amount = numbers.amount(row.samples, "sample") if row.samples else ""
     return Bar(
-        name,
-        _tone(row),
-        _percent(row.median_ms, end),
-        numbers.milliseconds(row.median_ms),
-        numbers.interval(low, high) if spread else "",
-        amount,
-        row.verdict if row.vs_eager is not None else "",
-        (_percent(low, end), _percent(high, end)) if spread else None,
-        tuple(_percent(median, end) for median in rounds if median <= end),
-        (row.counts or {}).get("recompiles"),
-        "; ".join(row.notes),
+        name=name,
+        tone=_tone(row),
+        length=_percent(row.median_ms, end),
+        median=numbers.milliseconds(row.median_ms),
+        interval=numbers.interval(low, high) if spread else "",
+        samples=amount,
+        verdict=row.verdict if row.vs_eager is not None else "",
+        whisker=(_percent(low, end), _percent(high, end)) if spread else None,
+        ticks=tuple(_percent(median, end) for median in rounds if median <= end),
+        recompiles=(row.counts or {}).get("recompiles"),
+        note="; ".join(row.notes),
     )
 
 
 def _rounds(row: Measurement) -> list[float]:
-    found = [statistics.median(each) for each in row.rounds_ms if each]
-    return [median for median in found if known(median)]
+    medians = [statistics.median(each) for each in row.rounds_ms if each]
+    return [median for median in medians if known(median)]
 
 
 def _tone(row: Measurement) -> str:
@@ -212,11 +212,11 @@ def _percent(value: float | None, end: float) -> float:
 
 
 def phases(run: Run) -> list[Phases]:
-    """By strategy; the longest fills the room."""
+    """The compile phases by strategy; the longest bar has the full width."""
     rows = [row for row in plain(run) if row.compile_s]
     rows = rows or [row for row in run.measurements if not exclusion_reason(row)]
-    told = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
-    end = max((sum(spent.values()) for _, spent in told), default=0.0)
+    seconds = [(row, _seconds(row.compile_s)) for row in rows[:MOST]]
+    end = max((sum(spent.values()) for _, spent in seconds), default=0.0)
     alone = len({row.strategy for row in rows}) == len(rows)
     return [
         Phases(
@@ -224,7 +224,7 @@ def phases(run: Run) -> list[Phases]:
             numbers.seconds(sum(spent.values())),
             tuple(_segments(spent, end)),
         )
-        for row, spent in told
+        for row, spent in seconds
         if sum(spent.values()) > 0
     ]
 
@@ -234,8 +234,8 @@ def _named(row: Measurement) -> str:
 
 
 def _seconds(spent: Mapping[str, float] | None) -> dict[str, float]:
-    found = (spent or {}).items()
-    return {key: s for key, s in found if key != "total" and known(s) and s > 0}
+    items = (spent or {}).items()
+    return {key: s for key, s in items if key != "total" and known(s) and s > 0}
 
 
 def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
@@ -243,8 +243,8 @@ def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
     for key, value in spent.items():
         length = 100 * value / end
         label = bench_sections.PHASES.get(key, key)
-        told = numbers.seconds(value)
-        yield Segment(_phase(key), label, round(start, 2), round(length, 2), told)
+        text = numbers.seconds(value)
+        yield Segment(_phase(key), label, round(start, 2), round(length, 2), text)
         start += length
 
 
@@ -254,14 +254,18 @@ def _phase(key: str) -> str:
 
 
 def shares(run: Run) -> list[Shares]:
-    """Of the calls, what ran compiled; of a call, what guards and kernels take."""
+    """The share of compiled calls, and of guards and kernels in a call."""
     rows = plain(run)
-    found = {
-        "Calls that ran compiled": _compiled(run),
+    meters_by_title = {
+        "Compiled calls": _compiled(run),
         "Guards, share of a call": filter(None, map(_guards, rows)),
-        "Kernels at work, share of a call": filter(None, map(_kernels, rows)),
+        "GPU busy, share of a call": filter(None, map(_kernels, rows)),
     }
-    return [(title, told) for title, each in found.items() if (told := list(each))]
+    return [
+        (title, meters)
+        for title, each in meters_by_title.items()
+        if (meters := list(each))
+    ]
 
 
 def _compiled(run: Run) -> Iterator[Meter]:
@@ -274,16 +278,16 @@ def _guards(row: Measurement) -> Meter | None:
     part = (row.guards or {}).get("share")
     if not known(part):
         return None
-    told = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
-    return Meter(row.strategy, _share(part), f"{part:.1%}", told)
+    note = f"{numbers.plain((row.guards or {}).get('lookup_us'))} us"
+    return Meter(row.strategy, _share(part), f"{part:.1%}", note)
 
 
 def _kernels(row: Measurement) -> Meter | None:
     part = (row.kernels or {}).get("busy_share")
     if not known(part):
         return None
-    told = f"{numbers.count((row.kernels or {}).get('per_step'))} of them"
-    return Meter(row.strategy, _share(part), f"{part:.0%}", told)
+    note = f"{numbers.count((row.kernels or {}).get('per_step'))} kernels"
+    return Meter(row.strategy, _share(part), f"{part:.0%}", note)
 
 
 def _share(part: float) -> float:

@@ -1,7 +1,7 @@
-"""Before and after: the earlier run that this one was set beside, in numbers.
+"""The numbers of a run next to those of its baseline, for the section Before and after.
 
-No verdict is given here: the samples that one rests on are not in this run.
-`torchproof compare` gives it.
+There is no verdict here, since this run does not hold the samples of the baseline.
+`torchproof compare` gives one.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ class Change:
     name: str
     before: str
     after: str
-    tone: str = ""  # good or bad where fewer is better and the number differs
+    tone: str = ""  # good or bad, if fewer is better and the number differs
 
 
 def changes(run: Run) -> list[Change]:
-    """A row each; what neither run knows is left out."""
+    """One row for each number that either run has."""
     if run.baseline is None:
         return []
     return [*_findings(run), *_counts(run), *_times(run)]
 
 
 def unlike(run: Run) -> list[str]:
-    """What makes times of the two runs hard to compare."""
+    """The differences in the environment that affect times."""
     was = (run.baseline or {}).get("environment") or {}
-    found = []
+    differences = []
     for key in TIMING_CONDITIONS:
         before, after = was.get(key), run.environment.get(key)
         if before != after and before is not None and after is not None:
-            found.append(f"{key} {before}, then {after}")
-    return found
+            differences.append(f"{key}: {before} before, {after} after")
+    return differences
 
 
 def _findings(run: Run) -> Iterator[Change]:
@@ -66,7 +66,7 @@ def _counts(run: Run) -> Iterator[Change]:
 
 
 def _fewer(name: str, before: Any, after: Any) -> Change:
-    """Fewer is better."""
+    """A number of which fewer is better."""
     tone = ""
     if charts.known(before) and charts.known(after) and before != after:
         tone = "good" if after < before else "bad"

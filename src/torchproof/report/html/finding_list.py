@@ -1,4 +1,4 @@
-"""Findings as the page lists them, and what its filters can choose from."""
+"""The findings of the page, their code excerpts, and the values of the filters."""
 
 from __future__ import annotations
 
@@ -8,31 +8,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import commands, numbers
+from torchproof.report import commands, numbers, source_columns
 from torchproof.report.finding_section import impact, place, reference
-from torchproof.report.html import charts, excerpt
+from torchproof.report.html import charts
 
-PAGE = 100  # findings that are shown at once
-_HOME = Path(__file__).parents[3].as_posix() + "/"  # what holds the package
+PAGE = 100  # findings shown at once
+_HOME = Path(__file__).parents[3].as_posix() + "/"  # the parent of the package
 STATUSES = ("open", "resolved", "intentional")
+LONGEST_LINE = 400  # characters
+MOST_LINES = 24
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of code in three parts: `before`, `marked` and `after`."""
+
+    number: int
+    before: str
+    marked: str = ""
+    after: str = ""
+    here: bool = False
 
 
 @dataclass(frozen=True)
 class Entry:
     finding: Finding
     run: Run
-    anchor: str  # the same in a later run, so that a link goes on working
+    anchor: str  # the same in later runs, so that links keep working
     cost: str = ""
     often: str = ""
 
     @property
     def place(self) -> str:
-        """Empty where it has none."""
+        """Empty for a finding without a location."""
         return at_home(place(self.finding)) if self.finding.file else ""
 
     @property
-    def lines(self) -> list[excerpt.Line]:
-        return excerpt.lines(self.finding)
+    def lines(self) -> list[Line]:
+        return code_lines(self.finding)
 
     @property
     def impact(self) -> str:
@@ -49,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Choice:
-    """A filter: its values, each with how many findings have it."""
+    """A filter: its values, each with its number of findings."""
 
     name: str
     label: str
@@ -63,21 +76,21 @@ class Cost:
 
 
 def at_home(path: str) -> str:
-    """Files of torchproof itself without the folder that holds the package."""
+    """A file of torchproof itself, relative to the parent of the package."""
     return path.removeprefix(_HOME)
 
 
 def entries(run: Run) -> list[Entry]:
-    """What is open first, then by severity, then by cost."""
-    seen: Counter[str] = Counter()
-    found = []
+    """The findings: open ones first, then by severity, then by cost."""
+    counts: Counter[str] = Counter()
+    listed = []
     for finding in sorted(run.findings, key=_rank):
         name = f"f-{finding.identity}"
-        anchor = f"{name}-{seen[name]}" if seen[name] else name
-        seen[name] += 1
-        told = _cost(finding), _often(finding, run)
-        found.append(Entry(finding, run, anchor, *told))
-    return found
+        anchor = f"{name}-{counts[name]}" if counts[name] else name
+        counts[name] += 1
+        texts = _cost(finding), _often(finding, run)
+        listed.append(Entry(finding, run, anchor, *texts))
+    return listed
 
 
 def _rank(finding: Finding) -> tuple[int, int, float]:
@@ -93,37 +106,76 @@ def _cost(finding: Finding) -> str:
 
 
 def _often(finding: Finding, run: Run) -> str:
-    """`in 5 of 6 calls, 12 times`; empty where nobody counted."""
-    calls, told = run.counts.get("calls"), []
+    """`in 5 of 6 calls, 12 times`; empty if it was not counted."""
+    calls, parts = run.counts.get("calls"), []
     if finding.steps is not None and calls:
-        told.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
+        parts.append(f"in {finding.steps} of {numbers.amount(calls, 'call')}")
     if finding.count is not None and finding.count != finding.steps:
-        told.append(numbers.amount(finding.count, "time"))
-    return ", ".join(told)
+        parts.append(numbers.amount(finding.count, "time"))
+    return ", ".join(parts)
 
 
-def choices(found: Sequence[Entry]) -> list[Choice]:
-    """Of each filter the values that occur; one that has a single value is no use."""
-    severities = Counter(entry.finding.severity for entry in found)
-    kept = [(name, severities[name]) for name in SEVERITIES if severities[name]]
-    filters = [Choice("severity", "Severity", tuple(kept))]
+def choices(listed: Sequence[Entry]) -> list[Choice]:
+    """The filters with their values; a filter with a single value is omitted."""
+    severities = Counter(entry.finding.severity for entry in listed)
+    present = [(name, severities[name]) for name in SEVERITIES if severities[name]]
+    filters = [Choice("severity", "Severity", tuple(present))]
     for name, label in (
         ("category", "Category"),
         ("kind", "Kind"),
         ("status", "Status"),
         ("origin", "Origin"),
     ):
-        values = Counter(str(getattr(entry.finding, name)) for entry in found)
+        values = Counter(str(getattr(entry.finding, name)) for entry in listed)
         filters.append(Choice(name, label, tuple(values.most_common())))
     return [each for each in filters if len(each.values) > 1]
 
 
-def costs(found: Sequence[Entry]) -> list[Cost]:
-    """Open findings whose cost was measured, dearest first; no more than a few."""
-    told = [e for e in found if e.cost and e.finding.status == "open"]
-    told.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
-    most = max((e.finding.cost_us or 0.0 for e in told), default=0.0) or 1.0
+def costs(listed: Sequence[Entry]) -> list[Cost]:
+    """The open findings with the highest measured costs."""
+    costly = [e for e in listed if e.cost and e.finding.status == "open"]
+    costly.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
+    most = max((e.finding.cost_us or 0.0 for e in costly), default=0.0) or 1.0
     return [
         Cost(entry, round(100 * (entry.finding.cost_us or 0.0) / most, 2))
-        for entry in told[: charts.MOST]
+        for entry in costly[: charts.MOST]
     ]
+
+
+# -- code excerpts ---------------------------------------------------------------------
+
+
+def code_lines(finding: Finding) -> list[Line]:
+    """The lines around a finding, with its own line and columns marked.
+
+    Empty if the run holds no source for the finding.
+    """
+    at = finding.line
+    if at is None:
+        return []
+    texts, first = list(finding.context), finding.context_from
+    if not texts or first is None or not first <= at < first + len(texts):
+        texts, first = [finding.source or ""], at
+    skipped = max(0, at - first - MOST_LINES // 2)
+    texts, first = texts[skipped : skipped + MOST_LINES], first + skipped
+    if not any(text.strip() for text in texts):
+        return []
+    indent = min(len(t) - len(t.lstrip()) for t in texts if t.strip())
+    return [
+        _line(finding, text, number, indent) for number, text in enumerate(texts, first)
+    ]
+
+
+def _line(finding: Finding, text: str, number: int, indent: int) -> Line:
+    if number != finding.line:
+        return Line(number, _short(text[indent:].rstrip()))
+    start, end = (
+        max(indent, column) for column in source_columns.marked(finding, text)
+    )
+    code = text.rstrip()
+    before, marked, after = code[indent:start], code[start:end], code[end:]
+    return Line(number, _short(before), _short(marked), _short(after), here=True)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + " ..."

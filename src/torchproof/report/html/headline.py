@@ -1,4 +1,4 @@
-"""The first thing on the page: one sentence, and the numbers it rests on."""
+"""The headline of the page: the result in one sentence, and tiles with key numbers."""
 
 from __future__ import annotations
 
@@ -28,49 +28,49 @@ class Tile:
     note: str = ""
 
 
-def headline(run: Run, found: Sequence[Entry]) -> Headline:
+def headline(run: Run, findings: Sequence[Entry]) -> Headline:
     if run.verb == "tune":
-        said = _of_tune(run)
+        result = _of_tune(run)
     else:
-        said = _of_bench(run) if run.verb == "bench" else _of_check(run, found)
+        result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
     if run.error or run.ending != "finished":
-        why = run.error or f"the run was ended early ({run.ending})"
-        told = f"{said.text} This is what was seen until then.".strip()
-        return Headline("bad", "not complete", f"{why}.", (told,))
-    return said
+        why = run.error or f"the run ended early ({run.ending})"
+        so_far = f"Results so far: {result.text}" if result.text else ""
+        return Headline("bad", "incomplete", f"{why}.", (so_far,) if so_far else ())
+    return result
 
 
 def _of_bench(run: Run) -> Headline:
-    found, _ = bench_sections.chosen(run)
+    decision, _ = bench_sections.chosen(run)
     tones = {"keep compiled": "good", "not enough evidence": "open"}
-    return Headline(tones.get(found.word, "bad"), found.word, f"{found.text}.")
+    return Headline(tones.get(decision.word, "bad"), decision.word, f"{decision.text}.")
 
 
 def _of_tune(run: Run) -> Headline:
-    found = search_trials.Search.of(run)
-    why = found.why.rstrip(".")
+    tuning = search_trials.Search.of(run)
+    why = tuning.why.rstrip(".")
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
-    more = tuple(filter(None, [" ".join(search_trials.probed(found.probe))]))
-    if not found.chosen:
-        return Headline("open", "nothing chosen", text, more)
-    if found.chosen == search_trials.EAGER:
+    more = tuple(filter(None, [" ".join(search_trials.probed(tuning.probe))]))
+    if not tuning.chosen:
+        return Headline("open", "no strategy chosen", text, more)
+    if tuning.chosen == search_trials.EAGER:
         return Headline("bad", "stay eager", text, more)
-    return Headline("good", f"use {found.chosen}", text, more)
+    return Headline("good", f"use {tuning.chosen}", text, more)
 
 
-def _of_check(run: Run, found: Sequence[Entry]) -> Headline:
-    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
-    told = _measured(run), capture_summary.captured(run), _resolved(run)
-    more = tuple(filter(None, told))
+def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
+    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
+    sentences = _measured(run), capture_summary.captured(run), _resolved(run)
+    more = tuple(filter(None, sentences))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
         tone, text = _nothing(run)
-        return Headline(tone, "nothing found", text, more)
+        return Headline(tone, "no findings", text, more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
     word = f"{numbers.amount(len(open_), 'open finding')}"
-    cost = f", {numbers.plain(worst.cost_us)} us of each call" if worst.cost_us else ""
-    text = f"The worst{cost}: {_shortened(worst.message)}."
+    cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
+    text = f"Most severe{cost}: {_shortened(worst.message)}."
     return Headline(tone, word, text, more)
 
 
@@ -79,8 +79,8 @@ def _resolved(run: Run) -> str:
     if not gone or run.baseline is None:
         return ""
     verb = "is" if gone == 1 else "are"
-    told = numbers.amount(gone, "finding")
-    return f"{told} of run {run.baseline.get('id')} {verb} resolved"
+    count = numbers.amount(gone, "finding")
+    return f"{count} of run {run.baseline.get('id')} {verb} resolved"
 
 
 def _shortened(message: str) -> str:
@@ -89,25 +89,25 @@ def _shortened(message: str) -> str:
 
 
 def _nothing(run: Run) -> tuple[str, str]:
-    """No open finding: what was looked at, and never more than that."""
-    done = run.parts.get("breaks", Part("skipped"))
-    if done.status == "passed":
+    """Tone and text without open findings; claims only what the run checked."""
+    breaks = run.parts.get("breaks", Part("skipped"))
+    if breaks.status == "passed":
         calls = run.counts.get("calls")
-        told = f" in {numbers.amount(calls, 'call')}" if calls else ""
-        clean = f"No graph break, skipped frame, recompile or error{told}"
-        return "good", f"{clean}{', ' + done.why if done.why else ''}."
+        in_calls = f" in {numbers.amount(calls, 'call')}" if calls else ""
+        clean = f"No graph break, skipped frame, recompile or error{in_calls}"
+        return "good", f"{clean}{', ' + breaks.why if breaks.why else ''}."
     if any(part.status == "passed" for part in run.parts.values()):
-        return "good", "Nothing found by the parts that ran."
-    return "open", "No part of the check came to a result."
+        return "good", "No findings in the parts that ran."
+    return "open", "No part of the check completed."
 
 
 def _measured(run: Run) -> str:
-    """What a call takes in eager and compiled; empty where that was not measured."""
+    """The time of a call, eager and compiled; empty if it was not measured."""
     rows = charts.plain(run)
     if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
         return ""
     eager, compiled = rows[:2]
-    text = f"a call takes {numbers.milliseconds(eager.median_ms)} in eager and"
+    text = f"a call takes {numbers.milliseconds(eager.median_ms)} eager,"
     text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
     return text + (f" ({compiled.verdict})" if compiled.verdict else "")
 
@@ -115,18 +115,18 @@ def _measured(run: Run) -> str:
 # -- tiles -----------------------------------------------------------------------------
 
 
-def tiles(run: Run, found: Sequence[Entry]) -> list[Tile]:
-    """What was not measured has no tile."""
+def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
+    """The key numbers; a value that was not measured has no tile."""
     if run.verb == "tune":
         return [*_worth(*search.winner(run))]
     rows = charts.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
-    told = [] if run.verb == "bench" else [*_counted(run, found)]
-    return [*told, *_worth(_best(run, rows), eager)]
+    counts = [] if run.verb == "bench" else [*_counted(run, findings)]
+    return [*counts, *_worth(_best(run, rows), eager)]
 
 
-def _counted(run: Run, found: Sequence[Entry]) -> Iterator[Tile]:
-    open_ = [entry.finding for entry in found if entry.finding.status == "open"]
+def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
+    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
     yield Tile("Open findings", str(len(open_)), _split(open_))
     counts, calls = run.counts, run.counts.get("calls")
     if calls is not None and counts.get("compiled_calls") is not None:
@@ -150,10 +150,10 @@ def _split(findings: Sequence[Finding]) -> str:
 
 
 def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
-    """The row the decision keeps, else the fastest compiled one."""
-    kept = bench_sections.chosen(run)[1] if run.verb == "bench" else None
-    if kept is not None and kept.strategy != "eager":
-        return kept
+    """The row that the decision recommends, else the fastest compiled one."""
+    chosen = bench_sections.chosen(run)[1] if run.verb == "bench" else None
+    if chosen is not None and chosen.strategy != "eager":
+        return chosen
     compiled = [row for row in rows if row.strategy != "eager"]
     return min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
 
@@ -162,20 +162,20 @@ def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]
     if row is None:
         return
     if row.vs_eager is not None:
-        told = row.verdict or numbers.times(row.vs_eager, None, None)
-        yield Tile("Against eager", told, f"{row.strategy}, {_spread(row)}")
+        gain = row.verdict or numbers.times(row.vs_eager, None, None)
+        yield Tile("Against eager", gain, f"{row.strategy}, {_spread(row)}")
     if row.median_ms is not None:
         note = f"eager {numbers.milliseconds(eager.median_ms)}" if eager else ""
         yield Tile("Median call", numbers.milliseconds(row.median_ms), note)
     if row.first_call_s is not None:
         yield Tile("First call", numbers.seconds(row.first_call_s), _paid(row))
     if row.peak_bytes is not None:
-        known = eager is not None and eager.peak_bytes is not None
-        note = f"eager {numbers.size(eager.peak_bytes)}" if eager and known else ""
+        has_memory = eager is not None and eager.peak_bytes is not None
+        note = f"eager {numbers.size(eager.peak_bytes)}" if eager and has_memory else ""
         yield Tile("Peak memory", numbers.size(row.peak_bytes), note)
     if bench_sections.numerics(row) != numbers.UNKNOWN:
         reference = (row.numerics or {}).get("reference")
-        note = f"judged by {reference}" if reference else ""
+        note = f"compared with {reference}" if reference else ""
         yield Tile("Outputs", bench_sections.numerics(row), note)
 
 

@@ -95,9 +95,9 @@
     const of = matching.length === every.length ? "" : ` of ${every.length}`;
     by("count").textContent =
       matching.length === 0
-        ? `None${of} fits the filters.`
+        ? `None${of} matches the filters.`
         : count < matching.length
-          ? `${matching.length}${of} findings, the first ${count} are shown.`
+          ? `${matching.length}${of} findings, showing the first ${count}.`
           : `${matching.length}${of} findings.`;
     if (more) {
       more.hidden = count === matching.length;

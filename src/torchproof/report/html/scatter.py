@@ -1,7 +1,7 @@
-"""Trials as marks: what a step takes against what the first call takes.
+"""The scatter plot of the trials of a search: time per step against first call.
 
-Places are percent of the room there is, so that the plot is as wide as the page and
-its words keep their size. A trial without both times has no mark; a table has it.
+Positions are in percent, so that the plot fills the page while its text keeps its
+size. A trial without both times is only in the table.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torchproof.report import numbers, search_trials
 from torchproof.report.html import charts
 from torchproof.report.search_trials import Search, Trial
 
-LOG_FROM = 8.0  # times the least: a range as wide as that needs a log axis
+LOG_FROM = 8.0  # ratio of the largest to the smallest value that needs a log axis
 MOST_TICKS = 6
-_EDGE = 0.07  # of the range, left free on each side
-# The plot on a phone, in pixels: what does not overlap there overlaps nowhere.
+_EDGE = 0.07  # margin on each side, as a fraction of the range
+# The plot on a phone, in pixels: labels that do not overlap there overlap nowhere.
 _WIDTH, _HEIGHT = 270.0, 300.0
 _LETTER, _LINE, _MARK = 6.5, 13.0, 9.0
-LONGEST = 24  # letters of a label
+LONGEST = 24  # characters of a label
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
 class Mark:
-    """`label` stands beside it where there is room; `title` shows when pointed at."""
+    """One trial; `label` is drawn if there is room, `title` is the tooltip."""
 
     name: str
     kind: str  # eager, chosen, other
@@ -52,12 +52,12 @@ class Plot:
     marks: tuple[Mark, ...]  # the last is drawn on top
     x: Axis
     y: Axis
-    missing: tuple[str, ...]  # measured, but without one of the two times
-    words: str  # for those who do not see it
+    missing: tuple[str, ...]  # ranked trials without one of the two times
+    words: str  # the description for screen readers
 
 
 def plot(search: Search) -> Plot | None:
-    """None where there are not two marks to hold against each other."""
+    """None if fewer than two trials have both times."""
     ranked = search.ranked
     drawn = [t for t in ranked if _drawable(t.first_call_s) and _drawable(t.step_ms)]
     if len(drawn) < 2:
@@ -77,9 +77,9 @@ _TIMES = ("first_call_s", "step_ms")
 
 
 def _time(trial: Trial, name: str) -> float:
-    found = getattr(trial, name)
-    assert isinstance(found, float)
-    return found
+    value = getattr(trial, name)
+    assert isinstance(value, float)
+    return value
 
 
 def _drawable(value: float | None) -> bool:
@@ -111,15 +111,13 @@ def _tone(trial: Trial) -> str:
 
 def _words(drawn: Sequence[Trial], search: Search) -> str:
     least = min(drawn, key=lambda trial: trial.step_ms or 0.0)
-    told = f"{numbers.amount(len(drawn), 'trial')}; the shortest step is that of"
-    told += f" {least.name} ({numbers.milliseconds(least.step_ms)})"
+    text = f"{numbers.amount(len(drawn), 'trial')}; {least.name} has the shortest step"
+    text += f" ({numbers.milliseconds(least.step_ms)})"
     winner = search.winner
     if winner in drawn and winner is not None:
-        told += (
-            f"; chosen is {winner.name}, step {numbers.milliseconds(winner.step_ms)}"
-        )
-        told += f", first call {numbers.seconds(winner.first_call_s)}"
-    return f"{told}. The table below has all numbers."
+        text += f"; chosen: {winner.name}, step {numbers.milliseconds(winner.step_ms)}"
+        text += f", first call {numbers.seconds(winner.first_call_s)}"
+    return f"{text}. The table below has all numbers."
 
 
 # -- axes ------------------------------------------------------------------------------
@@ -134,35 +132,35 @@ def _milliseconds(value: float) -> str:
 
 
 def _axis(
-    values: Sequence[float], told: Callable[[float], str]
+    values: Sequence[float], text_of: Callable[[float], str]
 ) -> tuple[Callable[[float], float], Axis]:
-    """Where a value stands in percent, and the axis."""
+    """The function from a value to its position in percent, and the axis."""
     least, most = min(values), max(values)
     log = most / least >= LOG_FROM
     scale: Callable[[float], float] = math.log10 if log else float
     low, high = scale(least), scale(most)
-    # Times that hardly differ stand close together, and are not blown up.
+    # The minimum range keeps nearly equal times close together.
     edge = max((high - low) * _EDGE, 0.0 if log else abs(high) * 0.02)
     low, high = low - edge, high + edge
 
     def place(value: float) -> float:
         return 100 * (scale(value) - low) / (high - low)
 
-    found = _log_ticks(low, high) if log else _even_ticks(low, high)
-    ticks = [(round(place(value), 2), told(value)) for value in found]
+    tick_values = _log_ticks(low, high) if log else _even_ticks(low, high)
+    ticks = [(round(place(value), 2), text_of(value)) for value in tick_values]
     return place, Axis(log, tuple(ticks))
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each power of ten, or fewer where the range is wide."""
+    """1, 2 and 5 times each power of ten, or fewer if the range is wide."""
     powers = range(math.floor(low), math.ceil(high) + 1)
-    found: list[float] = []
+    ticks: list[float] = []
     for digits in ((1, 2, 5), (1, 3), (1,)):
         every = [float(f"{digit}e{power}") for power in powers for digit in digits]
-        found = [value for value in every if low <= math.log10(value) <= high]
-        if len(found) <= MOST_TICKS:
-            return found
-    return found[:: math.ceil(len(found) / MOST_TICKS)]
+        ticks = [value for value in every if low <= math.log10(value) <= high]
+        if len(ticks) <= MOST_TICKS:
+            return ticks
+    return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
 
 
 def _even_ticks(low: float, high: float) -> list[float]:
@@ -178,21 +176,21 @@ def _even_ticks(low: float, high: float) -> list[float]:
 
 
 def _labelled(marks: Sequence[Mark]) -> Iterator[Mark]:
-    """Eager and the chosen one have their names, others a number if there is room."""
-    taken = [_around(mark) for mark in marks]
+    """Labels eager and the chosen trial by name, others by number if there is room."""
+    boxes = [_around(mark) for mark in marks]
     order = {"chosen": 0, "eager": 1, "other": 2}
-    done = []
+    labelled = []
     for mark in sorted(marks, key=lambda mark: order[mark.kind]):
-        found = _placed(mark, taken)
-        taken += [_box(found)] if found.label else []
-        done.append(found)
-    yield from reversed(done)
+        placed = _placed(mark, boxes)
+        boxes += [_box(placed)] if placed.label else []
+        labelled.append(placed)
+    yield from reversed(labelled)
 
 
-def _placed(mark: Mark, taken: Sequence[Box]) -> Mark:
-    """With its label where it covers least; a number covers nothing."""
-    own = _around(mark)
-    others = [box for box in taken if box != own]
+def _placed(mark: Mark, boxes: Sequence[Box]) -> Mark:
+    """Places the label where it overlaps least; a number must not overlap at all."""
+    own_box = _around(mark)
+    others = [box for box in boxes if box != own_box]
     aside = _MARK + 4 if mark.kind == "chosen" else _MARK
     beside = [("start", aside, 4.0), ("end", -aside, 4.0)]
     above = _anchor(mark.x)
@@ -223,7 +221,7 @@ def _around(mark: Mark) -> Box:
 
 
 def _box(mark: Mark) -> Box:
-    """The room a label takes."""
+    """The bounding box of a label."""
     x, y = mark.x / 100 * _WIDTH + mark.dx, mark.y / 100 * _HEIGHT + mark.dy
     long = len(mark.label) * _LETTER
     left = {"start": x, "middle": x - long / 2, "end": x - long}[mark.anchor]

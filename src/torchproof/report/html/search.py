@@ -1,4 +1,4 @@
-"""What the page says of a search: its headline, its tiles, its table of trials."""
+"""The tune section of the page: recipe, scatter plot, legend and table of trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RIGHT = ("step", "first call", "memory", "trial took")
 
 
 def content(run: Run) -> dict[str, Any]:
-    """What tune.html is filled with."""
+    """The variables of tune.html."""
     search = Search.of(run)
     drawn = scatter.plot(search)
     placed = any(trial.where for trial in search.ranked)
@@ -55,14 +55,14 @@ def _cells(trial: Trial, search: Search, *, placed: bool) -> tuple[str, ...]:
 
 
 def _kind(column: str) -> str:
-    """How its cells are set."""
+    """The CSS class of the column's cells."""
     if column in _RIGHT or column.endswith(" steps"):
         return "n"
     return "gain" if column == "vs eager" else "said"
 
 
 def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
-    """The legend: of each kind of mark that is there its shape, tone and meaning."""
+    """The legend: shape, tone and meaning of each kind of mark in the plot."""
     kinds = {mark.kind for mark in drawn.marks}
     others = [mark for mark in drawn.marks if mark.kind == "other"]
     if "chosen" in kinds:
@@ -70,24 +70,27 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
         yield "chosen", tone, "chosen"
     if "eager" in kinds:
         yield "eager", "eager", "eager"
-    told = {"faster": "faster than eager", "slower": "slower"}
-    told["level"] = "difference not significant"
-    for tone, said in told.items():
+    meanings = {
+        "faster": "faster than eager",
+        "slower": "slower than eager",
+        "level": "difference not significant",
+    }
+    for tone, meaning in meanings.items():
         if any(mark.tone == tone for mark in others):
-            yield "other", tone, said
+            yield "other", tone, meaning
     if any(mark.warm for mark in drawn.marks):
-        yield "other", "level is-warm", "hollow: no cold first call, see below"
+        yield "other", "level is-warm", "hollow: not a cold first call, see below"
 
 
 def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
-    """What was chosen, and eager, as rows."""
-    found, timed = Search.of(run), search_trials.finals(run)
+    """The rows of the chosen strategy and of eager."""
+    search, timed = Search.of(run), search_trials.finals(run)
 
     def row(trial: Trial | None) -> Measurement | None:
         return timed.get(trial.name, _row(trial)) if trial and trial.ranked else None
 
-    eager = next((trial for trial in found.trials if trial.is_eager), None)
-    return row(found.winner), row(eager)
+    eager = next((trial for trial in search.trials if trial.is_eager), None)
+    return row(search.winner), row(eager)
 
 
 def _row(trial: Trial) -> Measurement:

@@ -1,7 +1,6 @@
-"""The experiment log: what was planned, observed and learned, in one Markdown file.
+"""The experiment log: plans, observations and retrospectives in one Markdown file.
 
-Entries are added at the end, each dated when it is written; nothing that stands in the
-file is changed.
+Entries are appended, each with the date of writing. Existing text never changes.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ __all__ = ["DEFAULT", "Added", "add", "entries", "plan", "read", "retrospective"
 
 @dataclass(frozen=True)
 class Added:
-    """Where an entry is found again."""
+    """The id, kind and line of an entry that was added."""
 
     id: str
     kind: str
     line: int
-    note: str = ""  # what the reader of the file should know
+    note: str = ""  # a problem with the file
 
 
 def add(path: Path, run: Run, *, came_from: str = "", again: bool = False) -> Added:
-    """The observation of a run; a run that is in the log is not added twice."""
+    """Adds the observation of a run; fails if the log has it, unless `again`."""
 
     def draft(text: str) -> Draft:
         for entry in () if again else entries(text):
             if _is_of(entry, run):
                 raise UserError(
-                    f"run {run.id} is in {path}, line {entry.line}: add it once more"
-                    " with --again"
+                    f"run {run.id} is already in {path}, line {entry.line}: use"
+                    " --again to add it again"
                 )
         return observation.draft(run, came_from or run.id)
 
@@ -48,11 +47,11 @@ def add(path: Path, run: Run, *, came_from: str = "", again: bool = False) -> Ad
 
 
 def plan(path: Path, text: str, *, expect: str = "", target: str = "") -> Added:
-    """What is to be tried, and what it is expected to give."""
-    wanted = expectations.parse(expect)
+    """Adds a plan, with the expected results."""
+    expected = expectations.parse(expect)
     words = own_words(text)
     if not words:
-        raise UserError("log plan needs a text: what will you try?")
+        raise UserError("log plan needs a text that describes the plan")
     first, _, rest = words.partition("\n")
     facts = (("Target", code(target)),) if target else ()
 
@@ -64,7 +63,7 @@ def plan(path: Path, text: str, *, expect: str = "", target: str = "") -> Added:
             facts=facts,
             sections=(
                 ("Details", rest.strip()),
-                ("Expected", "\n".join(each.line for each in wanted)),
+                ("Expected", "\n".join(each.line for each in expected)),
                 ("Artifacts", _to_come(target)),
             ),
         )
@@ -75,16 +74,16 @@ def plan(path: Path, text: str, *, expect: str = "", target: str = "") -> Added:
 def retrospective(
     path: Path, runs: Sequence[Run], *, name: str | None = None, again: bool = False
 ) -> Added:
-    """A draft from a plan, the last one or the one named, and the runs since."""
+    """Drafts a retrospective from a plan (the last, or by name) and the runs since."""
 
     def draft(text: str) -> Draft:
         planned = find(text, "Plan", name, str(path))
         for entry in () if again else entries(text):
-            known = planned.id and entry.named("Plan") == planned.id
-            if entry.kind == "Retrospective" and known:
+            same_plan = planned.id and entry.named("Plan") == planned.id
+            if entry.kind == "Retrospective" and same_plan:
                 raise UserError(
                     f"{planned.id} has a retrospective in {path}, line {entry.line}:"
-                    " draft another with --again"
+                    " use --again to draft another"
                 )
         every = [*runs, *_observed(text, runs)]
         return review.draft(planned, review.since(planned, every))
@@ -93,23 +92,25 @@ def retrospective(
 
 
 def _write(path: Path, draft: Callable[[str], Draft]) -> Added:
-    made: list[tuple[str, str, str]] = []
+    written: list[tuple[str, str, str]] = []
 
     def write(text: str) -> str:
         entry, at = draft(text), datetime.now()
         id = _free(f"{at:%Y%m%d-%H%M}-{entry.kind.lower()}", text)
-        made.append((id, entry.kind, _note(text)))
+        written.append((id, entry.kind, _note(text)))
         return entry.text(id, at)
 
     line = append(path, write)
-    id, kind, note = made[-1]
+    id, kind, note = written[-1]
     return Added(id, kind, line, note)
 
 
 def _free(id: str, text: str) -> str:
-    taken = {entry.id for entry in entries(text)}
+    used_ids = {entry.id for entry in entries(text)}
     numbered = (f"{id}-{number}" for number in itertools.count(2))
-    return next(name for name in itertools.chain([id], numbered) if name not in taken)
+    return next(
+        name for name in itertools.chain([id], numbered) if name not in used_ids
+    )
 
 
 def _note(text: str) -> str:
@@ -117,36 +118,36 @@ def _note(text: str) -> str:
     if line is None:
         return ""
     return (
-        f"the code block that begins in line {line} is never closed, so readers show"
-        " what follows as code"
+        f"the code block in line {line} is never closed, so viewers show the rest of"
+        " the file as code"
     )
 
 
 def _observed(text: str, runs: Sequence[Run]) -> Iterator[Run]:
-    """Runs of other machines that were added to the log, and are still there."""
-    known = {(run.id, run.started) for run in runs}
+    """Runs of other machines that the log names and whose files still exist."""
+    yielded = {(run.id, run.started) for run in runs}
     for entry in entries(text):
         path = Path(entry.named("run") or "")
         if entry.kind == "Observation" and path.is_file():
             with contextlib.suppress(UserError):  # no longer a run
                 run = store.read(path)
-                if (run.id, run.started) not in known:
-                    known.add((run.id, run.started))
+                if (run.id, run.started) not in yielded:
+                    yielded.add((run.id, run.started))
                     yield run
 
 
 def _is_of(entry: Entry, run: Run) -> bool:
     if entry.named("Run") != run.id:
         return False
-    said = entry.fact("Run") or ""
-    return "started" not in said or f"started {run.started or '-'}" in said
+    fact = entry.fact("Run") or ""
+    return "started" not in fact or f"started {run.started or '-'}" in fact
 
 
 def _to_come(target: str) -> str:
-    made = f"torchproof check {target}" if target else "torchproof check TARGET"
+    command = f"torchproof check {target}" if target else "torchproof check TARGET"
     return items(
         [
-            f"to be made: runs, with {code(made)} and the like",
+            f"next: runs, for example {code(command)}",
             f"then: {code('torchproof log retrospective')}",
         ]
     )

@@ -1,4 +1,4 @@
-"""Markdown of an entry: one form for all, and text of others in it stays text."""
+"""Writes log entries as Markdown, with untrusted text escaped."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torchproof.report import markdown
 from torchproof.report.log.log_entries import DATE
 
 _TITLE = 76
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # no text of a file
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # no text
 
 
 @dataclass(frozen=True)
 class Draft:
-    """What an entry says; its id and date come when it is written."""
+    """The content of an entry, before it has an id and a date."""
 
     kind: str
     title: str
-    sentence: str  # for people who were not there
-    facts: tuple[tuple[str, str], ...] = ()  # beside its id, type and date
+    sentence: str  # the general description, for readers without context
+    facts: tuple[tuple[str, str], ...] = ()  # in addition to id, type and date
     sections: tuple[tuple[str, str], ...] = ()  # heading and text, in this order
 
     def text(self, id: str, at: datetime) -> str:
         facts = [("Entry", code(id)), ("Type", self.kind), ("Date", f"{at:{DATE}}")]
-        lines = "\n".join(f"- {name}: {said}" for name, said in [*facts, *self.facts])
+        lines = "\n".join(f"- {name}: {value}" for name, value in [*facts, *self.facts])
         blocks = [f"## {at:%Y-%m-%d} - {self.kind}: {title(self.title)}", lines]
         blocks.append(f"**General description:** {self.sentence}")
         for heading, text in self.sections:
@@ -36,12 +36,12 @@ class Draft:
         return _CONTROL.sub(_escape, "\n\n".join(blocks)) + "\n"
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode()
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode()
 
 
 def title(text: str) -> str:
-    """A heading: one line, its words whole."""
+    """A heading on one line, cut between words."""
     words = one_line(text).rstrip(".")
     if len(words) <= _TITLE:
         return words
@@ -50,7 +50,7 @@ def title(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as code, whatever marks it holds."""
+    """A code span that can contain backticks."""
     plain = one_line(text, 2000)
     longest = max(map(len, re.findall("`+", plain)), default=0)
     ticks = "`" * (longest + 1)
@@ -59,7 +59,7 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Text of others on one line: no tag outside of what it quotes as code."""
+    """Untrusted text on one line, with HTML tags escaped outside of code spans."""
     parts = re.split(r"(`[^`]+`)", one_line(text))
     return "".join(
         part if part.startswith("`") else re.sub(r"<(?=[\w/!?])", r"\\<", part)
@@ -68,7 +68,7 @@ def prose(text: str) -> str:
 
 
 def own_words(text: str) -> str:
-    """What a person gives, as they give it; a heading in it would end the entry."""
+    """The user's text, with headings escaped, since a heading would end the entry."""
     lines = [re.sub(r"^(\s{0,3})#", r"\1\\#", line) for line in text.splitlines()]
     return "\n".join(line.rstrip() for line in lines).strip()
 

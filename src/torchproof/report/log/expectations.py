@@ -1,7 +1,7 @@
-"""What a plan expects, as lines that people and torchproof read alike.
+"""The expectations of a plan, such as `speed >= 1.2`, and their verdicts.
 
-`speed >= 1.2` is met, missed, not settled (the interval of the measurement lies on both
-sides of it) or not measured.
+An expectation is met, missed, not settled (the interval of the measurement contains the
+bound) or not measured.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from torchproof.report import bench_sections, numbers
 
 Verdict = Literal["met", "missed", "not settled", "not measured"]
 
-COUNTS: tuple[str, ...] = ("graph_breaks", "recompiles", "graphs", "skipped_frames")
-COUNTS += ("compiled_calls", "cudagraph_skips", "cudagraph_recordings")
+COUNTS = (
+    "graph_breaks",
+    "recompiles",
+    "graphs",
+    "skipped_frames",
+    "compiled_calls",
+    "cudagraph_skips",
+    "cudagraph_recordings",
+)
 FINDINGS = ("findings", *(f"findings.{severity}" for severity in SEVERITIES))
 MEASURED = {
     "speed": "times as fast as eager, best strategy",
-    "median_ms": "median of a call, best strategy",
-    "first_call_s": "seconds of the first call, best strategy",
+    "median_ms": "median time per call, best strategy",
+    "first_call_s": "first call in seconds, best strategy",
     "peak_bytes": "peak memory, best strategy",
     "memory_mib": "peak memory in MiB, best strategy",
 }
@@ -35,7 +42,7 @@ _ITEM = re.compile(r"\s*[-*+]\s+(.*\S)\s*")
 
 @dataclass(frozen=True)
 class Expectation:
-    """A metric and its bound; without a metric, words that only a person can judge."""
+    """A metric and its bound; without a metric, text that only a person can judge."""
 
     text: str
     metric: str | None = None
@@ -44,14 +51,14 @@ class Expectation:
 
     @property
     def line(self) -> str:
-        """As it stands in the log, with what the metric means where it needs that."""
+        """The line in the log, with the meaning of the metric if it needs one."""
         meaning = MEASURED.get(self.metric or "")
         return f"- {self.text} ({meaning})" if meaning else f"- {self.text}"
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a run says of a metric; the interval where it has one."""
+    """A run's value of a metric, with the interval if there is one."""
 
     value: float
     text: str
@@ -60,53 +67,54 @@ class Value:
 
 
 def parse(text: str) -> tuple[Expectation, ...]:
-    """`speed>=1.2,graph_breaks=0` as the user gives it."""
+    """Parses the value of --expect: `speed>=1.2,graph_breaks=0`."""
     return tuple(_term(part.strip()) for part in text.split(",") if part.strip())
 
 
 def _term(text: str) -> Expectation:
-    found = _TERM.fullmatch(text)
-    if found is None:
+    match = _TERM.fullmatch(text)
+    if match is None:
         raise UserError(
-            f"--expect: {text!r} is not METRIC, sign and number, as in speed>=1.2"
+            f"--expect: {text!r} is not METRIC SIGN NUMBER, as in speed>=1.2"
         )
-    metric, sign, bound = found[1], found[2].replace("==", "="), float(found[3])
+    metric, sign, bound = match[1], match[2].replace("==", "="), float(match[3])
     if metric not in METRICS:
-        raise UserError(f"--expect: no metric {metric!r}: {', '.join(METRICS)}")
+        raise UserError(
+            f"--expect: unknown metric {metric!r}; choose from {', '.join(METRICS)}"
+        )
     if sign == "=" and metric in MEASURED:
         raise UserError(
-            f"--expect: {metric} is measured, and never exactly {found[3]}: use >= or"
-            " <="
+            f"--expect: {metric} is measured and never exactly {match[3]}: use >= or <="
         )
-    return Expectation(f"{metric} {sign} {found[3]}", metric, sign, bound)
+    return Expectation(f"{metric} {sign} {match[3]}", metric, sign, bound)
 
 
 def read(lines: Iterable[str]) -> tuple[Expectation, ...]:
-    """What a plan in the log expects, lines that a person wrote among them."""
-    found = []
+    """The expectations of a plan in the log, including lines that a person wrote."""
+    expected = []
     for line in lines:
         item = _ITEM.fullmatch(line)
         if item is None:
             continue
         term = _TERM.match(item[1])
         try:
-            found.append(_term(term[0]) if term else Expectation(item[1]))
+            expected.append(_term(term[0]) if term else Expectation(item[1]))
         except UserError:  # a person's own metric
-            found.append(Expectation(item[1]))
-    return tuple(found)
+            expected.append(Expectation(item[1]))
+    return tuple(expected)
 
 
-def verdict(expected: Expectation, found: Value | None) -> Verdict:
-    if found is None or not expected.metric:
+def verdict(expected: Expectation, measured: Value | None) -> Verdict:
+    if measured is None or not expected.metric:
         return "not measured"
     ends = (
-        found.value if found.low is None else found.low,
-        found.value if found.high is None else found.high,
+        measured.value if measured.low is None else measured.low,
+        measured.value if measured.high is None else measured.high,
     )
-    held = {_holds(end, expected) for end in ends}
-    if len(held) > 1:
+    outcomes = {_holds(end, expected) for end in ends}
+    if len(outcomes) > 1:
         return "not settled"
-    return "met" if held == {True} else "missed"
+    return "met" if outcomes == {True} else "missed"
 
 
 def _holds(value: float, expected: Expectation) -> bool:
@@ -120,18 +128,18 @@ def _holds(value: float, expected: Expectation) -> bool:
     return value < bound if expected.sign == "<" else value == bound
 
 
-# -- what a run says -------------------------------------------------------------------
+# -- values of a run -------------------------------------------------------------------
 
 
 def best(run: Run) -> Measurement | None:
-    """The compiled strategy that gains most, among those that can be trusted."""
+    """The valid compiled strategy with the largest gain."""
     compiled = [row for row in bench_sections.ranked(run) if row.vs_eager is not None]
     rows = [row for row in compiled if row.strategy != "eager"]
     return max(rows, key=lambda row: row.vs_eager or 0.0, default=None)
 
 
 def value(run: Run, metric: str) -> Value | None:
-    """None where the run did not measure it, or did not run to its end."""
+    """None if the run did not measure it, or is incomplete."""
     if run.error or run.ending != "finished":
         return None
     if metric in COUNTS:

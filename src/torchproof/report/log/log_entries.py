@@ -1,7 +1,7 @@
-"""What stands in a log: its entries, found again however people edited around them.
+"""Parses the entries of a log, also after people edited the file.
 
-An entry begins at a heading `## 2026-01-31 - Plan: title`, or, where its heading is
-gone, at its line `- Entry: ...`. Headings in code blocks and comments are none.
+An entry begins at a heading `## 2026-01-31 - Plan: title` or, without a heading, at its
+line `- Entry: ...`. Headings in code blocks and comments do not count.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry, or a stretch of text between two headings that is none."""
+    """One entry, or other text between two headings (without a kind)."""
 
     line: int
     date: str = ""
     kind: str = ""
     title: str = ""
-    lines: tuple[str, ...] = ()  # without its heading; those of code are empty
+    lines: tuple[str, ...] = ()  # without the heading; lines of code are empty
 
     def fact(self, name: str) -> str | None:
-        """What a line `- Name: value` says."""
+        """The value of a line `- Name: value`."""
         for text in self.lines:
-            found = _FACT.fullmatch(text.rstrip())
-            if found and found[1] == name:
-                return found[2].strip()
+            match = _FACT.fullmatch(text.rstrip())
+            if match and match[1] == name:
+                return match[2].strip()
         return None
 
     def named(self, name: str) -> str | None:
-        """What such a line names as code, or all of it."""
-        said = self.fact(name)
-        marked = _CODE.match(said or "")
-        return marked[2] if marked else said
+        """The code span at the start of such a value, or the whole value."""
+        value = self.fact(name)
+        marked = _CODE.match(value or "")
+        return marked[2] if marked else value
 
     @property
     def id(self) -> str | None:
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def written(self) -> datetime:
-        """To the second where that is known, else the day of its heading."""
+        """The time of writing if the entry has it, else the day of its heading."""
         for text, form in ((self.fact("Date"), DATE), (self.date, "%Y-%m-%d")):
             try:
                 return datetime.strptime(text or "", form)
@@ -63,49 +63,53 @@ class Entry:
 
     def section(self, name: str) -> tuple[str, ...]:
         """The lines under `### name`."""
-        found: list[str] = []
+        lines: list[str] = []
         inside = False
         for text in self.lines:
             if re.match(r"#{1,6} ", text):
                 inside = text.lstrip("#").strip().lower() == name.lower()
             elif inside:
-                found.append(text)
-        return tuple(found)
+                lines.append(text)
+        return tuple(lines)
 
 
 def entries(text: str) -> list[Entry]:
     """The entries of a log, in the order of the file."""
-    found = [_entry(number, lines) for number, lines in _stretches(text)]
-    return [entry for entry in found if entry.kind in KINDS]
+    parsed = [_entry(number, lines) for number, lines in _stretches(text)]
+    return [entry for entry in parsed if entry.kind in KINDS]
 
 
 def find(text: str, kind: str, name: str | None, file: str) -> Entry:
-    """An entry by its id, the start of it or words of its title; the last for None."""
-    known = [entry for entry in entries(text) if entry.kind == kind]
-    if not known:
+    """The entry with this id, id prefix or part of its title; the last for None."""
+    candidates = [entry for entry in entries(text) if entry.kind == kind]
+    if not candidates:
         raise UserError(
-            f'no {kind.lower()} in {file}: begin with torchproof log plan "what you'
-            ' will try"'
+            f"no {kind.lower()} in {file}: add one with torchproof log plan"
+            ' "what you will try"'
         )
     if name is None:
-        return max(enumerate(known), key=lambda each: (each[1].written, each[0]))[1]
+        return max(enumerate(candidates), key=lambda each: (each[1].written, each[0]))[
+            1
+        ]
     matching = (
-        [e for e in known if e.id == name]
-        or [e for e in known if (e.id or "").startswith(name)]
-        or [e for e in known if name.lower() in e.title.lower()]
+        [e for e in candidates if e.id == name]
+        or [e for e in candidates if (e.id or "").startswith(name)]
+        or [e for e in candidates if name.lower() in e.title.lower()]
     )
     if not matching:
         raise UserError(
-            f"no {kind.lower()} {name!r} in {file}: torchproof log --list names them"
+            f"no {kind.lower()} {name!r} in {file}: torchproof log --list shows them"
         )
     if len(matching) > 1:
-        said = ", ".join(entry.id or entry.title for entry in matching[:4])
-        raise UserError(f"{name!r} fits {len(matching)} of them ({said}): say more")
+        names = ", ".join(entry.id or entry.title for entry in matching[:4])
+        raise UserError(
+            f"{name!r} matches {len(matching)} entries ({names}): be more specific"
+        )
     return matching[0]
 
 
 def open_block(text: str) -> int | None:
-    """The line of a code block that is never closed."""
+    """The first line of a code block that is never closed."""
     return next((at + 1 for at, end in _fences(LINE.split(text)) if end is None), None)
 
 
@@ -121,25 +125,25 @@ def _entry(number: int, lines: Sequence[str]) -> Entry:
 
 def _stretches(text: str) -> Iterator[tuple[int, list[str]]]:
     """(line, lines) from each heading, or `- Entry:` without one, to the next."""
-    start, found, awaited = 1, list[str](), False
+    start, lines, awaited = 1, list[str](), False
     for number, line in enumerate(_prose(LINE.split(text)), 1):
         names = (fact := _FACT.fullmatch(line.rstrip())) and fact[1] == "Entry"
         if re.match(r"#{1,2} ", line) or (names and not awaited):
-            yield start, found
-            start, found = number, []
+            yield start, lines
+            start, lines = number, []
             awaited = _HEADING.fullmatch(line.rstrip()) is not None
         awaited = awaited and not names
-        found.append(line)
-    yield start, found
+        lines.append(line)
+    yield start, lines
 
 
 def _prose(lines: Sequence[str]) -> list[str]:
-    """The lines, with those of code blocks and comments empty."""
-    kept = list(lines)
+    """The lines, with lines of code blocks and comments replaced by empty ones."""
+    prose = list(lines)
     for begin, end in [*_fences(lines), *_comments(lines)]:
         if end is not None:
-            kept[begin : end + 1] = [""] * (end + 1 - begin)
-    return kept
+            prose[begin : end + 1] = [""] * (end + 1 - begin)
+    return prose
 
 
 def _fences(lines: Sequence[str]) -> Iterator[tuple[int, int | None]]:

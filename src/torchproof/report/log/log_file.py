@@ -1,7 +1,7 @@
-"""The file of the log: read as it is, and added to at its end under a lock.
+"""Reads the log file, and appends to it under a lock.
 
-What stands in it is never written again. Its encoding mark, its kind of line ending and
-all it says stay as they are, whoever wrote them.
+Existing bytes are never rewritten: byte order mark, line endings and text stay as they
+are.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 from torchproof.records import UserError, files
 
 DEFAULT = Path("experiment-log.md")
-ENDINGS = ("", ".md", ".markdown", ".txt")  # what is not such a file is not added to
+ENDINGS = ("", ".md", ".markdown", ".txt")  # torchproof appends to no other files
 _MOST_BYTES = 1 << 30
 LINE = re.compile(r"\r\n|\n|\r")
 HEADER = """# Experiment log
 
-What was planned, what was observed and what was learned, oldest entry first.
-`torchproof log` adds entries at the end and changes none. Write between them as you
-like.
+Plans, observations and retrospectives, oldest entry first.
+`torchproof log` appends entries and never changes existing text.
+You can write between the entries.
 """
 
 
 def read(path: Path) -> str | None:
-    """What the log says; None where there is none."""
+    """The text of the log; None if there is no file."""
     _assert_kind(path)
     try:
         return _text(path, files.read_bytes(path, _MOST_BYTES))
@@ -39,14 +39,14 @@ def read(path: Path) -> str | None:
 
 
 def append(path: Path, write: Callable[[str], str]) -> int:
-    """Adds what `write` makes of the log as it is; the line at which it begins.
+    """Appends `write(text of the log)` and returns the line where it begins.
 
-    The lock is held from the reading to the end of the writing, so what `write` saw is
-    what is added to. A write that breaks off is taken back.
+    The lock covers reading and writing, so no other process changes the log in between.
+    A write that fails halfway is undone.
     """
     _assert_kind(path)
     if not path.exists():
-        write("")  # what cannot be written leaves no empty file
+        write("")  # fails before the file is created
     try:
         with _locked(path) as file:
             before = _bytes(file)
@@ -60,13 +60,13 @@ def append(path: Path, write: Callable[[str], str]) -> int:
 
 def _assert_kind(path: Path) -> None:
     if path.suffix.lower() not in ENDINGS:
-        raise UserError(f"{path} is no Markdown file: name the log as in {DEFAULT}")
+        raise UserError(f"{path} is not a Markdown file: use a name such as {DEFAULT}")
     try:
         if files.is_taken(path):
             files.open_regular(path).close()
     except OSError as error:
         raise UserError(
-            f"cannot use {path}: {error.strerror}; name a file with --file"
+            f"cannot use {path}: {error.strerror}; choose a file with --file"
         ) from None
 
 
@@ -77,7 +77,7 @@ def _locked(path: Path) -> Iterator[int]:
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # An editor may have put another file in its place meanwhile.
+            # An editor may have replaced the file meanwhile.
             if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
                 yield file
                 return
@@ -91,22 +91,22 @@ def _bytes(file: int) -> bytes:
         return reader.read()
 
 
-def _text(path: Path, found: bytes) -> str:
+def _text(path: Path, content: bytes) -> str:
     try:
-        text = found.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = found[: error.start].count(b"\n") + 1
+        line = content[: error.start].count(b"\n") + 1
         raise UserError(
-            f"{path} is not in UTF-8 (line {line}): convert it, or name another"
-            " with --file"
+            f"{path} is not in UTF-8 (line {line}): convert it, or choose another"
+            " file with --file"
         ) from None
     if "\0" in text:
-        raise UserError(f"{path} is no text: name another file with --file")
+        raise UserError(f"{path} is not a text file: choose another with --file")
     return text
 
 
 def _fitted(text: str, entry: str) -> tuple[str, int]:
-    """An entry with the file's line endings, one empty line above it; its line."""
+    """The entry with the file's line endings and an empty line above, and its line."""
     lines = LINE.split(text)
     gap = "\n" if lines[-1] else ""
     gap += "\n" if (lines[-1] or lines[-2:][0]).strip() else ""

@@ -1,4 +1,4 @@
-"""The entry of a run, from what the run says and nothing else."""
+"""The log entry of a run: summary, findings, key figures and artifacts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,37 @@ from torchproof.report import bench_sections, numbers, search_trials
 from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
 from torchproof.report.log.expectations import best
 
-_MOST = 12  # findings, or rows, that are told one by one
-_COUNTS: tuple[str, ...] = ("calls", "compiled_calls", "graphs", "graph_breaks")
-_COUNTS += ("skipped_frames",)
-_COUNTS += ("recompiles", "cudagraph_skips", "cudagraph_recordings")
-_TIMES: tuple[str, ...] = ("Strategy", "Median step", "95% interval", "vs eager")
-_TIMES += ("First call", "Peak memory", "Numerics", "Verdict")
+_MOST = 12  # findings, or rows, that an entry lists
+_COUNTS = (
+    "calls",
+    "compiled_calls",
+    "graphs",
+    "graph_breaks",
+    "skipped_frames",
+    "recompiles",
+    "cudagraph_skips",
+    "cudagraph_recordings",
+)
+_TIMES = (
+    "Strategy",
+    "Median step",
+    "95% interval",
+    "vs eager",
+    "First call",
+    "Peak memory",
+    "Numerics",
+    "Verdict",
+)
 _WORDS = {
-    "keep compiled": "pays",
-    "stay eager": "does not pay",
-    "not enough evidence": "may or may not pay",
+    "keep compiled": "pays off",
+    "stay eager": "does not pay off",
+    "not enough evidence": "may or may not pay off",
 }
 _FACTS = ("python", "machine", "cores", "threads", "cuda", "size")
 
 
 def draft(run: Run, came_from: str) -> Draft:
-    """What the log says of a run; `came_from` is how the user named it."""
+    """The entry of a run; `came_from` is the name that the user gave for it."""
     return Draft(
         kind="Observation",
         title=prose(f"{run.verb} of {run.target}, {_result(run)}"),
@@ -41,39 +56,39 @@ def draft(run: Run, came_from: str) -> Draft:
 
 
 def sentence(run: Run) -> str:
-    """What came out, for people who do not know the run."""
+    """The result in one sentence, for readers who do not know the run."""
     if run.error or run.ending != "finished":
-        why = run.error or f"it was ended early ({run.ending})"
-        return f"The {run.verb} of {code(run.target)} is not complete: {prose(why)}."
+        why = run.error or f"it ended early ({run.ending})"
+        return f"The {run.verb} of {code(run.target)} is incomplete: {prose(why)}."
     where = run.environment.get("gpu") or run.environment.get("device")
     on = f" on {prose(str(where))}" if where else ""
     if run.verb == "bench":
-        found = decision(run)
-        told = f"{_WORDS[found.word]}{on}: {prose(found.text).rstrip('.')}"
-        return f"Compiling {code(run.target)} {told}."
+        choice = decision(run)
+        result = f"{_WORDS[choice.word]}{on}: {prose(choice.text).rstrip('.')}"
+        return f"Compiling {code(run.target)} {result}."
     if run.verb == "tune":
-        told = prose(search_trials.decision(search_trials.Search.of(run)))
-        return f"What a search found for {code(run.target)}{on}: {told}"
+        result = prose(search_trials.decision(search_trials.Search.of(run)))
+        return f"Result of the search for {code(run.target)}{on}: {result}"
     if run.counts.get("calls") is None and not run.environment.get("torch"):
-        return f"The source of {code(run.target)} was read, not run: {_found(run)}."
-    told = _found(run, " since the run before")
-    return f"Compiled{on}, {code(run.target)} has {told}{_speed(run)}."
+        return f"The source of {code(run.target)} (not run) has {_found(run)}."
+    result = _found(run, " since the previous run")
+    return f"Compiled{on}, {code(run.target)} has {result}{_speed(run)}."
 
 
 def _result(run: Run) -> str:
     if run.error or run.ending != "finished":
-        return "not complete"
+        return "incomplete"
     if run.verb == "tune":
-        return search_trials.Search.of(run).chosen or "nothing chosen"
+        return search_trials.Search.of(run).chosen or "no strategy chosen"
     return decision(run).word if run.verb == "bench" else _found(run)
 
 
 def _found(run: Run, since: str = "") -> str:
-    mine = [f for f in run.findings if f.status == "open"]
-    split = [(sum(f.severity == s for f in mine), s) for s in SEVERITIES]
-    told = ", ".join(f"{count} {severity}" for count, severity in split if count)
-    text = f"{numbers.amount(len(mine), 'open finding')}"
-    text = f"{text} ({told})" if mine else "no open finding"
+    findings = [f for f in run.findings if f.status == "open"]
+    split = [(sum(f.severity == s for f in findings), s) for s in SEVERITIES]
+    by_severity = ", ".join(f"{count} {severity}" for count, severity in split if count)
+    text = f"{numbers.amount(len(findings), 'open finding')}"
+    text = f"{text} ({by_severity})" if findings else "no open findings"
     gone = sum(f.status == "resolved" for f in run.findings)
     return text + (f", {gone} resolved{since}" if gone else "")
 
@@ -83,24 +98,26 @@ def _speed(run: Run) -> str:
     if row is None or row.vs_eager is None:
         return ""
     if row.verdict == "not significant":
-        return ", and is as fast as in eager as far as can be told"
-    return f", and is {ratio_text(row.vs_eager)} than in eager"
+        return "; its speed does not differ significantly from eager"
+    return f", and is {ratio_text(row.vs_eager)} than eager"
 
 
 # -- details ---------------------------------------------------------------------------
 
 
 def details(run: Run) -> Iterator[str]:
-    """Findings worst first, what is resolved, what was decided, what was not done."""
+    """Open findings by severity, resolved ones, the decision, and failed parts."""
     open_ = [f for f in run.findings if f.status == "open"]
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
     yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
     resolved = [f for f in run.findings if f.status == "resolved"]
-    since = code(str(run.baseline.get("id", "-"))) if run.baseline else "the run before"
+    since = (
+        code(str(run.baseline.get("id", "-"))) if run.baseline else "the previous run"
+    )
     yield from _listed(resolved, lambda f: f"resolved since {since}: {_told(f)}", run)
-    meant = sum(f.status == "intentional" for f in run.findings)
-    if meant:
-        yield f"{numbers.amount(meant, 'finding')} intended by the code"
+    intentional = sum(f.status == "intentional" for f in run.findings)
+    if intentional:
+        yield numbers.amount(intentional, "intentional finding")
     if run.verb == "bench":
         yield f"decision: {prose(str(decision(run)))}"
         yield from (prose(line) for line in bench_sections.not_ranked(run)[:_MOST])
@@ -109,18 +126,18 @@ def details(run: Run) -> Iterator[str]:
             yield f"part {name} failed: {prose(part.why)}"
 
 
-def _listed(found: Sequence[Finding], told: Any, run: Run) -> Iterator[str]:
-    yield from map(told, found[:_MOST])
-    if len(found) > _MOST:
-        more = f"{len(found) - _MOST} more: torchproof show {run.id}"
-        yield f"{found[0].status}, {more}"
+def _listed(findings: Sequence[Finding], text_of: Any, run: Run) -> Iterator[str]:
+    yield from map(text_of, findings[:_MOST])
+    if len(findings) > _MOST:
+        more = f"{len(findings) - _MOST} more: torchproof show {run.id}"
+        yield f"{findings[0].status}, {more}"
 
 
 def _told(finding: Finding) -> str:
-    place = f"{finding.file}:{finding.line}" if finding.file else "no place"
+    place = f"{finding.file}:{finding.line}" if finding.file else "no location"
     cost = ""
     if finding.cost_us is not None:
-        cost = f", {numbers.plain(finding.cost_us)} us a call"
+        cost = f", {numbers.plain(finding.cost_us)} us per call"
     return f"{finding.code} at {code(place)}: {prose(finding.message)}{cost}"
 
 
@@ -128,7 +145,7 @@ def _told(finding: Finding) -> str:
 
 
 def _figures(run: Run) -> str:
-    """Counts beside those of the run before, then what each strategy takes."""
+    """Counts with those of the previous run, then times of each strategy."""
     tables = [_counts(run), _rows(run)]
     return "\n\n".join(filter(None, tables))
 
@@ -156,8 +173,8 @@ def _counts(run: Run) -> str:
 
 
 def _tally(run: Run) -> dict[str, int]:
-    mine = [f for f in run.findings if f.status == "open"]
-    return {s: sum(f.severity == s for f in mine) for s in SEVERITIES}
+    findings = [f for f in run.findings if f.status == "open"]
+    return {s: sum(f.severity == s for f in findings) for s in SEVERITIES}
 
 
 def _open(tally: Mapping[str, int]) -> dict[str, int]:
@@ -165,19 +182,19 @@ def _open(tally: Mapping[str, int]) -> dict[str, int]:
 
 
 def _rows(run: Run) -> str:
-    """Eager and each strategy, with intervals; those of the run before under it."""
+    """Eager and each strategy with intervals, then those of the previous run."""
     rows = [row for row in run.measurements if row.median_ms is not None]
     rows.sort(key=lambda row: bool(row.variant))
-    shown = [(name_of(row), row) for row in rows[:_MOST]]
+    listed = [(name_of(row), row) for row in rows[:_MOST]]
     for plain in (run.baseline or {}).get("measurements", ()):
         row = Measurement.from_json(plain)
         if row.median_ms is not None and not row.variant:
-            shown.append((f"{row.strategy}, before", row))
-    if not shown:
+            listed.append((f"{row.strategy}, before", row))
+    if not listed:
         return ""
     more = len(rows) - _MOST
-    left = f"\n\n{more} more rows: torchproof show {run.id}" if more > 0 else ""
-    return table(_TIMES, [(name, *_cells(row)) for name, row in shown]) + left
+    rest = f"\n\n{more} more rows: torchproof show {run.id}" if more > 0 else ""
+    return table(_TIMES, [(name, *_cells(row)) for name, row in listed]) + rest
 
 
 def _cells(row: Measurement) -> tuple[str, ...]:
@@ -199,24 +216,23 @@ def _cells(row: Measurement) -> tuple[str, ...]:
 def _artifacts(run: Run, came_from: str) -> Iterator[str]:
     home = RUNS / run.id
     saved = (home / "run.json").is_file()
-    kept, name = (home.as_posix(), run.id) if saved else (came_from, came_from)
-    yield f"run: {code(kept)}, shown by {code(f'torchproof show {name}')}"
+    path, name = (home.as_posix(), run.id) if saved else (came_from, came_from)
+    yield f"run: {code(path)}, shown by {code(f'torchproof show {name}')}"
     if run.command:
         yield f"command: {code(run.command)}"
     facts = run.environment
     device = facts.get("gpu") or facts.get("device")
-    told = [f"torch {facts['torch']}"] if facts.get("torch") else []
-    told += [str(device)] if device else []
-    told += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
-    told += ["in training"] if facts.get("train") else []
-    if told:
-        yield f"environment: {prose(', '.join(told))}"
+    details = [f"torch {facts['torch']}"] if facts.get("torch") else []
+    details += [str(device)] if device else []
+    details += [f"{name} {facts[name]}" for name in _FACTS if facts.get(name)]
+    details += ["in training"] if facts.get("train") else []
+    if details:
+        yield f"environment: {prose(', '.join(details))}"
     steering = [
         f"{name}={value}"
         for name, value in (facts.get("variables") or {}).items()
-        if not name.endswith(
-            (*PATH_SUFFIXES, "_REMOTE_CACHE")
-        )  # the latter are our own
+        # torchproof itself sets the remote caches.
+        if not name.endswith((*PATH_SUFFIXES, "_REMOTE_CACHE"))
     ]
     if steering:
         yield f"variables: {code(', '.join(steering))}"

@@ -1,4 +1,4 @@
-"""The draft of a retrospective: a plan's expectations beside what runs measured."""
+"""Drafts a retrospective: the expectations of a plan and what later runs measured."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from torchproof.report.log.log_entries import DATE, Entry
 
 LEARNED = "What we learned: (write here)"
 _COLUMNS = ("graph_breaks", "recompiles", "findings", "speed")
-_RUNS: tuple[str, ...] = ("Run", "Verb", "Target", "Graph breaks", "Recompiles")
-_RUNS += ("Open findings", "Best against eager")
-_MOST = 30  # runs that are told one by one, the last ones
+_RUNS = (
+    "Run",
+    "Verb",
+    "Target",
+    "Graph breaks",
+    "Recompiles",
+    "Open findings",
+    "Best vs eager",
+)
+_MOST = 30  # the latest runs, listed one by one
 
 
 def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
-    """From a plan and the runs since, oldest first."""
-    wanted = expectations.read(plan.section("Expected"))
-    rows = [_row(each, runs) for each in wanted]
+    """The entry for a plan and the runs since, oldest first."""
+    expected = expectations.read(plan.section("Expected"))
+    rows = [_row(each, runs) for each in expected]
     name = plan.id or plan.title
     header = ("Expected", "Measured", "Verdict", "Run")
     figures = [table(header, rows) if rows else "", _runs(runs)]
@@ -41,7 +48,7 @@ def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
 
 
 def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
-    """Runs that were started after a plan, of its target if it names one."""
+    """Runs that started after the plan, of its target if it names one."""
     target = plan.named("Target")
     written = plan.written.isoformat(timespec="seconds")
     return sorted(
@@ -54,36 +61,36 @@ def since(plan: Entry, runs: Sequence[Run]) -> list[Run]:
     )
 
 
-def _row(wanted: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
-    """Judged by the last run that measured it."""
+def _row(expected: Expectation, runs: Sequence[Run]) -> tuple[str, str, str, str]:
+    """The verdict of an expectation, from the last run that measured it."""
     for run in reversed(runs):
-        found = wanted.metric and expectations.value(run, wanted.metric)
-        if found:
-            said = expectations.verdict(wanted, found)
-            return prose(wanted.text), found.text, said, code(run.id)
-    return prose(wanted.text), numbers.UNKNOWN, "not measured", numbers.UNKNOWN
+        measured = expected.metric and expectations.value(run, expected.metric)
+        if measured:
+            verdict = expectations.verdict(expected, measured)
+            return prose(expected.text), measured.text, verdict, code(run.id)
+    return prose(expected.text), numbers.UNKNOWN, "not measured", numbers.UNKNOWN
 
 
 def _sentence(plan: Entry, runs: Sequence[Run], verdicts: Sequence[str]) -> str:
-    about = f'Of the plan "{plan.title or plan.id}"'
+    about = f'The plan "{plan.title or plan.id}"'
     counted = numbers.amount(len(runs), "run")
     if not runs:
-        return f"{about} nothing was measured: no run was saved since."
+        return f"{about} has no measurements: no run was saved since."
     if not verdicts:
-        return f"{about}, which names no expectation, {counted} followed."
+        return f"{about} has no expectations; {counted} since."
     split = Counter(verdicts)
-    told = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
-    wanted = numbers.amount(len(verdicts), "expectation")
-    return f"{about}, {wanted}: {', '.join(told)}; {counted} followed it."
+    tally = [f"{split[word]} {word}" for word in dict.fromkeys(sorted(verdicts))]
+    expected = numbers.amount(len(verdicts), "expectation")
+    return f"{about} has {expected}: {', '.join(tally)}; {counted} since."
 
 
 def _details(plan: Entry, runs: Sequence[Run]) -> str:
     lines = [f"planned: {text}" for text in plan_text(plan)[:1]]
     if target := plan.named("Target"):
-        lines.append(f"runs of {code(target)} are counted, others are not")
+        lines.append(f"only runs of {code(target)} count")
     broken = [run for run in runs if run.error or run.ending != "finished"]
     lines += [
-        f"{code(run.id)} is not complete, and is judged by nothing:"
+        f"{code(run.id)} is incomplete and does not count:"
         f" {prose(run.error or run.ending)}"
         for run in broken
     ]
@@ -91,7 +98,7 @@ def _details(plan: Entry, runs: Sequence[Run]) -> str:
 
 
 def plan_text(plan: Entry) -> list[str]:
-    """The plan in its author's words."""
+    """The description of the plan, as its author wrote it."""
     mark = "**General description:**"
     return [t.removeprefix(mark).strip() for t in plan.lines if t.startswith(mark)]
 
@@ -99,17 +106,17 @@ def plan_text(plan: Entry) -> list[str]:
 def _runs(runs: Sequence[Run]) -> str:
     if not runs:
         return ""
-    shown = runs[-_MOST:]
-    told = "Runs since the plan, oldest first:"
+    listed = runs[-_MOST:]
+    title = "Runs since the plan, oldest first:"
     if len(runs) > _MOST:
-        told = f"The last {_MOST} of {len(runs)} runs since the plan:"
+        title = f"The last {_MOST} of {len(runs)} runs since the plan:"
     rows = [
         (code(r.id), r.verb, code(r.target), *(_cell(r, m) for m in _COLUMNS))
-        for r in shown
+        for r in listed
     ]
-    return f"{told}\n\n{table(_RUNS, rows)}"
+    return f"{title}\n\n{table(_RUNS, rows)}"
 
 
 def _cell(run: Run, metric: str) -> str:
-    found = expectations.value(run, metric)
-    return found.text if found else numbers.UNKNOWN
+    measured = expectations.value(run, metric)
+    return measured.text if measured else numbers.UNKNOWN
