@@ -1,7 +1,7 @@
-"""Makes a deploy pack: compiled in one child, tried out in another, then put in place.
+"""Writes a deploy pack: compiles in one child process, verifies in another.
 
-In come a target and the way to run it, out goes a folder that `torchproof.load` takes.
-Nothing here loads torch.
+Takes a target and a strategy or recipe, returns a directory that `torchproof.load`
+loads. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
 
 _ABOUT = {
-    "torchproof.toml": "how the model is compiled; class names of the model",
-    "graphs.json": "what torch looks its graphs up by: hashes, settings, shapes",
+    "torchproof.toml": "the recipe; contains class names of the model",
+    "graphs.json": "the cache keys of torch's graphs: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
-    "entries/": "a call that needs no tracing: names and plain values of the model",
+    "entries/": "a precompiled call: contains names and plain values of the model",
 }
 
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """What to make: an artifact, of a recipe or else of a strategy by its name."""
+    """The kind of artifact, and the recipe or the strategy to compile with."""
 
     recipe: str | None = None
     strategy: str | None = None
@@ -57,9 +57,10 @@ def pack(
     progress: Progress = lambda text: None,
     command: str = "",
 ) -> Made:
-    """Makes the pack, or raises `Unverified`.
+    """Write the pack and verify it.
 
-    That is where a fresh process does not find all in it, or computes otherwise.
+    Raises `Unverified` if a fresh process does not load all compiled code from the
+    pack, or if its outputs differ from eager's.
     """
     _assert_makeable(target, options, asked)
     dest = dest or Path(f"torchproof-deploy-{target.name}")
@@ -109,20 +110,23 @@ def _sealed(
 def _without(
     details: Mapping[str, Any], dropped: Mapping[str, str], stage: Path
 ) -> dict[str, Any]:
-    """Calls that would not notice a change are traced at start instead."""
+    """The details without precompiled calls whose guards miss a change.
+
+    `torchproof.load` traces these calls at start instead.
+    """
     told = []
     for call in details["calls"]:
         why = dropped.get(call["entry"].get("file"))
         told.append(call if why is None else {**call, "entry": {"why_not": why}})
     for file in dropped:
         (stage / file).unlink()
-        with contextlib.suppress(OSError):  # the folder has others
+        with contextlib.suppress(OSError):  # the directory has other files
             (stage / file).parent.rmdir()
     return {**details, "calls": told}
 
 
 def _without_folders(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The caches that the pack was made in were this command's own."""
+    """The environment without the cache directories, which were temporary."""
     steering = environment.get("variables", {})
     kept = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
     shown: dict[str, Any] = Redactor.here().json({**environment, "variables": kept})
@@ -133,7 +137,7 @@ def _assert_makeable(target: Target, options: Options, asked: DeployOptions) -> 
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.kind}: a deploy pack needs a workload or a"
-            " factory, whose model is made anew to try the pack"
+            " factory, since verification builds the model again"
         )
     if asked.artifact not in ARTIFACTS:
         known = ", ".join(ARTIFACTS)
@@ -141,11 +145,13 @@ def _assert_makeable(target: Target, options: Options, asked: DeployOptions) -> 
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:
-        raise UserError("--compile: give --strategy, such as full:max-autotune")
+        raise UserError("--compile: use --strategy instead, such as full:max-autotune")
     if asked.recipe and asked.strategy:
-        raise UserError("--recipe and --strategy: the recipe names the strategy")
+        raise UserError(
+            "--recipe and --strategy exclude each other: the recipe names the strategy"
+        )
     if asked.recipe:
-        recipe.load(asked.recipe)  # fails before the work where there is none
+        recipe.load(asked.recipe)  # fails before the work if there is none
     if asked.key is not None:
         keys.usable_key(asked.key)
     assert_size(target, options.size)
@@ -167,7 +173,7 @@ def _job(
 
 
 def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Followed:
-    """One fresh process with empty caches of its own."""
+    """Run a job in a fresh process with empty caches."""
     scratch = job["scratch"]
     told = {**job, "cache": tempfile.mkdtemp(dir=scratch) + "/cache"}
     told["questions"] = f"{scratch}/questions.pt"
@@ -182,12 +188,12 @@ def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Foll
     if seen.ending == "interrupted":
         raise KeyboardInterrupt
     if seen.ending == "timeout":
-        raise UserError(f"not done within --timeout {options.timeout_s:g} s")
+        raise UserError(f"not finished within --timeout {options.timeout_s:g} s")
     if seen.code or not seen.of("facts"):
         why = seen.failure(script=False) or "its process ended without an answer"
-        if job["role"] == "verify":  # loading it ends the process: torch's own fault
+        if job["role"] == "verify":  # loading the pack crashed the process
             raise Unverified(f"it does not load in a fresh process: {why}")
-        raise UserError(f"making the pack failed: {why}")
+        raise UserError(f"the pack could not be built: {why}")
     return seen
 
 
@@ -196,7 +202,7 @@ class _Telling:
         self._progress = progress
 
     def __call__(self, entry: Entry, seconds: float) -> None:
-        if entry["kind"] == "progress" and seconds >= 1:  # silence under one second
+        if entry["kind"] == "progress" and seconds >= 1:  # print nothing below 1 s
             self._progress(f"{entry['text']}, {seconds:.0f} s")
 
 

@@ -1,6 +1,6 @@
-"""A child of `deploy`: makes the artifact, or loads it as a service would.
+"""The child process of `deploy`: builds the artifact, or loads it as a service does.
 
-Started as `python -m torchproof.packs.deploy JOB STREAM`, where JOB is JSON.
+Runs as `python -m torchproof.packs.deploy JOB STREAM`, where JOB is JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchproof.targets import Target
 
 def main(arguments: list[str]) -> int:
     job, stream = json.loads(arguments[0]), Stream(arguments[1])
-    # Before torch is loaded, which reads them once.
+    # torch reads these variables once, when it is imported.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
     os.environ.pop("TRITON_CACHE_DIR", None)
     os.makedirs(job["cache"], mode=0o700)
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         return 2
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}", 300)
-        stream.write("unusable", message=f"making the pack failed: {told}")
+        stream.write("unusable", message=f"the pack could not be built: {told}")
         raise
     return 0
 

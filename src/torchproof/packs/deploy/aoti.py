@@ -1,7 +1,7 @@
-"""`--artifact aoti`: the model exported and compiled ahead of time, weights inside.
+"""`--artifact aoti`: exports the model and compiles it ahead of time, with its weights.
 
-Comes in: the loaded target. Goes out: `model.pt2` in the stage, what the manifest says
-of it, and the questions that it has to answer in a process without the model's code.
+Takes the loaded target. Writes `model.pt2` to the stage, returns the manifest's
+details, and writes the verification inputs for a process without the model's code.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from torchproof.torch_private import export
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Details for the manifest; `Refusal` says why there is no package.
+    """Build the package and return the manifest's details.
 
-    `job["questions"]` is a file outside of the stage, `job["fresh"]` calls of the
-    factory under another seed.
+    Raises `Refusal` if no package is possible. `job["questions"]` is a file outside
+    the stage; `job["fresh"]` are calls of the factory with another seed.
     """
     if job["train"]:
-        raise UserError("--artifact aoti is for inference: leave out --train")
+        raise UserError("--artifact aoti supports only inference: omit --train")
     told = subject(loaded)
     assert_runs(told)
     verification_inputs.assert_repeats(told)
     found = exported(told)
-    output = told.flat.output  # with the numbers that depend on sizes
+    output = told.flat.output  # includes numbers that depend on sizes
     entrance = verification_inputs.limited(told, entrance_of(told, found))
     with torch.no_grad():
         try:
@@ -70,7 +70,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
 
 
 def assert_runs(told: Subject) -> None:
-    """Every call in eager, which also gives the form of the answer."""
+    """Run every call in eager, which also determines the output's structure."""
     for index, inputs in enumerate(told.inputs):
         try:
             with preserved(told.flat), torch.no_grad():
@@ -80,12 +80,12 @@ def assert_runs(told: Subject) -> None:
         except Exception as error:
             line = f"{type(error).__name__}: {error}"
             raise UserError(
-                f"the target fails in eager, at call {index}: {line}"
+                f"the target fails in eager at call {index}: {line}"
             ) from error
 
 
 def exported(told: Subject) -> export.Exported:
-    """The program, its dimensions changing where they differ between the calls."""
+    """Export the model; dimensions that differ between calls become dynamic."""
     shapes = [[tuple(t.shape) for t in inputs] for inputs in told.inputs]
     changing = [
         [d for d in range(len(shapes[0][i])) if len({s[i][d] for s in shapes}) > 1]
@@ -104,13 +104,13 @@ def exported(told: Subject) -> export.Exported:
 
 
 def entrance_of(told: Subject, found: export.Exported) -> InputSpec:
-    """What the package takes; all calls of the target are among it."""
+    """The inputs that the package accepts; all calls of the target must be accepted."""
     ranges = {name: Range(low, high) for name, (low, high) in found.bounds.items()}
     taken, conditions = told.taken(found.sizes), found.conditions
-    if conditions is None:  # torch assumed what cannot be told of sizes alone
+    if conditions is None:  # torch assumed more than a condition on sizes
         raise Refusal(
-            "export assumes more of the inputs than their sizes, which no check before"
-            " a call can hold: give calls of one size"
+            "export made assumptions about the inputs other than their sizes, which"
+            " cannot be checked before a call: use calls of one size"
         )
     entrance = InputSpec(taken, ranges, conditions)
     for index, inputs in enumerate(told.inputs):
@@ -118,14 +118,14 @@ def entrance_of(told: Subject, found: export.Exported) -> InputSpec:
             entrance.assert_fits([copied(t) for t in inputs])
         except Unfit as error:
             raise Refusal(
-                f"exporting fixed a size that differs between the calls: call {index}:"
+                f"export fixed a size that differs between the calls: call {index}:"
                 f" {error}"
             ) from None
     return entrance
 
 
 def line_of(error: BaseException) -> str:
-    """Torch's reason and the user's line, in one line."""
+    """torch's reason and the user's source line, in one line."""
     reason = one_line(str(error).strip().partition("\n\n")[0] or repr(error), 300)
     frames = [
         Frame(f.filename, f.lineno or 0, f.name, f.line or "")

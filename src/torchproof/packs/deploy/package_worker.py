@@ -1,7 +1,7 @@
-"""A package asked in a process that cannot import the model's code.
+"""Verifies a package in a process that cannot import the model's code.
 
-Runs as `python -m` with a job, which is JSON: the pack, the
-file of questions and the modules that are out of reach. Prints one JSON document.
+Runs as `python -m` with a job in JSON: the pack, the file of verification inputs and
+the modules to block. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchproof.runtime import (
 
 
 class Blocked(MetaPathFinder):
-    """What a machine without the model's code cannot import."""
+    """Blocks imports of the model's modules, as on a machine without its code."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self.modules = set(modules)
@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
         try:
             deployed = ARTIFACTS[artifact](contents)
         except Exception as error:
-            told = f"it cannot be loaded: {type(error).__name__}: {error}"
+            told = f"the package does not load: {type(error).__name__}: {error}"
             print(json.dumps({"ok": False, "where": "loading", "why": told}))
             return 1
     asked = torch.load(job["questions"], weights_only=True)
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def judged(deployed: DeployedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """All questions in order; the first wrong answer ends it."""
+    """Run all verification inputs in order; stop at the first wrong output."""
     kinds = [getattr(torch, name.removeprefix("torch.")) for name in asked["kinds"]]
     worst = 0.0
     for question in asked["questions"]:
@@ -102,7 +102,7 @@ def compared(
     *,
     kinds: Sequence[torch.dtype],
 ) -> ValueComparison:
-    """Outputs, and the inputs as the call left them, against eager's."""
+    """Compare the outputs, and the inputs after the call, with eager's."""
     given = {f"output {i}": t for i, t in enumerate(answer)}
     given |= {f"input {i} after the call": t for i, t in enumerate(inputs)}
     eager = {f"output {i}": t for i, t in enumerate(expected)}

@@ -1,6 +1,6 @@
-"""Calls that a service makes without tracing: written at the build, then tried out.
+"""Writes precompiled calls, which a service makes without tracing, and checks them.
 
-A call that cannot be written costs nothing but its time at start: the pack says why.
+A call that cannot be precompiled is traced at start; the pack records the reason.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from torchproof.torch_private import (
 def write(
     target: Target, job: dict[str, Any], details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Fills the stage; the details with what each call has, or why it has nothing."""
+    """Write the calls to the stage; each call's details name its file or a reason."""
     stage = Path(job["stage"])
-    loaded = calls.fresh(target, job)  # as it is before its first call
+    loaded = calls.fresh(target, job)  # in its state before the first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
@@ -52,7 +52,7 @@ def write(
 def _written(
     entry: Any, told: Any, stage: Path, held: dict[int, InstalledCall]
 ) -> dict[str, Any]:
-    """A call as a file of its own, or an earlier one that takes it as well."""
+    """Write a call to its own file, unless an earlier call's guards accept it too."""
     number = len(held)
     try:
         with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
@@ -63,7 +63,7 @@ def _written(
             held[number] = install_call(raw, fn, args, kwargs)
     except PrecompileError as error:
         return {"why_not": one_line(str(error), 300)}
-    except Exception as error:  # of the compiler, which may not know how to
+    except Exception as error:  # any failure of the compiler
         return {"why_not": _first_line(error)}
     (stage / precompiled_calls.FOLDER).mkdir(exist_ok=True)
     (stage / _file(number)).write_bytes(raw)
@@ -75,7 +75,7 @@ def _file(number: int) -> str:
 
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
-    """For each file whose call takes what it should not, what that is."""
+    """The files of calls whose guards miss a change, with the change."""
     entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
     found = precompiled_calls.install(contents, entry, details)
     wrong: dict[str, str] = {}
@@ -83,7 +83,7 @@ def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
         told = details["calls"][number]
         if told["entry"]["file"] not in wrong:
             why = precompiled_trials.wrongly_taken(entry, held, told, compiled)
-            wrong |= {told["entry"]["file"]: f"it does not notice {why}"} if why else {}
+            wrong |= {told["entry"]["file"]: f"its guards miss {why}"} if why else {}
     return wrong
 
 

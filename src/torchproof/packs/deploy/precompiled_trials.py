@@ -1,8 +1,7 @@
-"""Whether calls without tracing notice what is changed under them.
+"""Checks that the guards of precompiled calls detect changes of the model and inputs.
 
-Each change is one that a service may make: another mode, type, size, layout, or another
-value of a plain attribute. Either the guards refuse the call, which is then traced as
-usual, or the answer has to be eager's.
+A service may change a mode, type, size, layout or a plain attribute. Either the guards
+reject the call, which is then traced as usual, or its outputs must equal eager's.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from torchproof.runtime import (
 )
 from torchproof.torch_private import InstalledCall
 
-_ATTRIBUTES = 200  # looked at; of one class, each once
+_ATTRIBUTES = 200  # at most this many attributes, each once per class
 _SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed, in words, and how; arguments are those of the changed call."""
+    """A change: its name, a context that applies it, and the call's arguments."""
 
     name: str
     made: AbstractContextManager[Any]
@@ -45,7 +44,7 @@ class Change:
 def wrongly_taken(
     entry: CompiledForward, held: InstalledCall, told: Mapping[str, Any], compiled: Any
 ) -> str | None:
-    """The first change that is not noticed and matters, in words."""
+    """The first change that the guards miss and that changes the outputs."""
     end = time.monotonic() + _SECONDS
     with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
@@ -64,12 +63,12 @@ def wrongly_taken(
 def _taken(held: InstalledCall, call: Arguments) -> bool:
     try:
         return held.accepts(*call)
-    except Exception:  # a guard that cannot be asked is one that fails
+    except Exception:  # a guard that raises counts as a rejection
         return False
 
 
 class _Eager:
-    """The function as it is, from the same state and random numbers each time."""
+    """Runs the function from the same state and random numbers each time."""
 
     def __init__(self, entry: CompiledForward, fn: Callable[..., Any]) -> None:
         self.owner, self.fn = entry.owner, fn
@@ -97,12 +96,12 @@ def _detached(value: Any) -> dict[str, Any]:
 def _matters(
     plain: _Eager, expected: dict[str, Any], change: Change, compiled: Any
 ) -> str | None:
-    """How the answer differs from eager's, where eager's changes with the change."""
+    """How the output differs from eager's; None if the change does not affect eager."""
     args, kwargs = change.call
     try:
         eager = plain(args, kwargs)
     except Exception:
-        return None  # compiled without a pack, it would be taken as well
+        return None  # torch.compile without a pack would accept the call too
     if _alike(eager, expected) is None:
         return None
     return _alike(plain.run(compiled, args, kwargs), eager)
@@ -123,7 +122,7 @@ def _changes(
 ) -> Iterator[Change]:
     owner = entry.owner
     off = not torch.is_grad_enabled()
-    yield Change("gradients the other way", torch.set_grad_enabled(off), call)
+    yield Change("gradient mode flipped", torch.set_grad_enabled(off), call)
     kind = told["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
     yield Change("autocast", torch.autocast(kind, torch.bfloat16), call)
     if owner is not None:
@@ -158,7 +157,7 @@ def _replaced(weight: torch.Tensor, data: torch.Tensor) -> Iterator[None]:
 
 
 def _attributes(owner: nn.Module, call: Arguments) -> Iterator[Change]:
-    """Plain values on modules, one of each class and name."""
+    """Changes of plain attributes of modules, one per class and name."""
     seen: set[tuple[type, str]] = set()
     for path, module in owner.named_modules():
         for name, value in list(module.__dict__.items()):
@@ -192,7 +191,7 @@ def _inputs(entry: CompiledForward, told: Mapping[str, Any]) -> Iterator[Change]
             try:
                 call = precompiled_calls.arguments(entry, {**told, "tensors": tensors})
             except Exception:
-                continue  # it cannot be made, and nobody can give it
+                continue  # such an input cannot exist
             yield Change(f"input {index} {what}", contextlib.nullcontext(), call)
 
 

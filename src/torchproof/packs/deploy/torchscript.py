@@ -1,8 +1,8 @@
-"""`--artifact torchscript`: the model traced, if the trace holds for every input.
+"""`--artifact torchscript`: traces the model, if the trace is valid for every input.
 
-A trace follows one way through the code. Here the model runs on inputs of many
-families and sizes: where one takes another way and the trace answers otherwise, or no
-input takes the other way of a branch, there is no package.
+A trace records one path through the code. This module runs the model on inputs with
+many values and sizes. It refuses to build a package if an input takes another path and
+the trace's outputs differ, or if no input takes the other side of a branch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from torchproof.records import UserError, one_line
 from torchproof.runtime import TORCHSCRIPT_FILE, InputSpec, Range, pytree_json
 from torchproof.targets import Loaded
 
-_SEEDS = 3  # of random values; each other family is tried once
+_SEEDS = 3  # seeds for random values; each other generator runs once
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One input: the way eager took, and how the trace's answer differs, if it does."""
+    """One input: eager's path, and how the trace's output differs, if it does."""
 
     name: str
     way: Ways
@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass
 class Trace:
-    """The traced model, what tensors told Python meanwhile, and torch's warnings."""
+    """The traced model, the path it was traced on, and torch's warnings."""
 
     subject: Subject
     model: Any
@@ -67,9 +67,12 @@ class Trace:
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Details for the manifest; `Refusal` says why there is no package."""
+    """Build the package and return the manifest's details.
+
+    Raises `Refusal` if no package is possible.
+    """
     if job["train"]:
-        raise UserError("--artifact torchscript is for inference: leave out --train")
+        raise UserError("--artifact torchscript supports only inference: omit --train")
     told = subject(loaded)
     assert_runs(told)
     verification_inputs.assert_repeats(told)
@@ -99,7 +102,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "without": model_modules(told.fn, loaded),
         "notes": [
             *notes,
-            "torch.jit.trace is deprecated by torch; old runtimes need it",
+            "torch.jit.trace is deprecated; use it only for old runtimes",
         ],
         "warnings": trace.warned,
         "files": {TORCHSCRIPT_FILE: "the traced operations and the model's weights"},
@@ -107,7 +110,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
 
 
 def traced(told: Subject) -> Trace:
-    """The first call's trace."""
+    """Trace the first call."""
     given = tuple(copied(t) for t in told.inputs[0])
     with (
         warnings.catch_warnings(record=True) as caught,
@@ -117,7 +120,7 @@ def traced(told: Subject) -> Trace:
     ):
         warnings.simplefilter("always")
         try:
-            jit: Any = torch.jit  # whose stubs lack types
+            jit: Any = torch.jit  # its stubs lack types
             model = jit.trace(told.flat, given, check_trace=False)
         except Exception as error:
             raise Refusal(f"the model cannot be traced: {line_of(error)}") from error
@@ -137,7 +140,7 @@ def traced(told: Subject) -> Trace:
 def _with_numbers(
     trace: pytree_json.PytreeSpec, eager: pytree_json.PytreeSpec
 ) -> pytree_json.PytreeSpec:
-    """Where tracing gives a tensor and eager a number, it is a number of sizes."""
+    """The trace's output structure; a tensor there is a number where eager has one."""
     if "tensor" in trace and "value" in eager:
         return {"number": trace["tensor"]}
     found = dict(trace)
@@ -158,7 +161,7 @@ def _with_numbers(
 
 
 def _values(told: Subject) -> Iterator[tuple[Question, bool]]:
-    """The calls of the traced sizes, then made inputs; whether each is special."""
+    """Generated inputs of the traced sizes, and whether their values are special."""
     for seed in range(_SEEDS):
         yield Question(RANDOM.name, made(told.inputs, RANDOM, seed)), False
     for number, family in enumerate(FAMILIES[1:], _SEEDS):
@@ -176,11 +179,11 @@ def _same_sizes(
 
 
 def _assert_holds(trace: Trace, asked: Sequence[tuple[Question, bool]]) -> list[str]:
-    """Notes on branches that were tried both ways; else a refusal."""
+    """Raise `Refusal` if the trace is invalid; return notes on values that it keeps."""
     trials: list[Trial] = []
     for question, special in asked:
         trial = tried(trace, question)
-        if trial is None:  # eager has no answer to it
+        if trial is None:  # eager fails on this input
             continue
         other = _other_way(trace, trials, trial)
         if trial.difference is None:
@@ -195,7 +198,7 @@ def tried(trace: Trace, question: Question) -> Trial | None:
     try:
         with preserved(told.flat), path_coverage.watched() as way:
             eager = verification_inputs.eager(told, question)
-    except Exception:  # made inputs need not make sense to the model
+    except Exception:  # generated inputs may be invalid for the model
         return None
     given = [copied(t) for t in question.inputs]
     try:
@@ -217,7 +220,7 @@ def tried(trace: Trace, question: Question) -> Trial | None:
 
 
 def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None:
-    """The first line where an input went another way than the trace."""
+    """The first line where the input's path differs from the trace."""
     for at, values in trial.way.values.items():
         if values != trace.way.values.get(at, values):
             return at
@@ -229,13 +232,14 @@ def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None
 def _captured_one(trial: Trial, at: At | None) -> str:
     where = f"{path_coverage.told(at)}: " if at is not None else ""
     return (
-        f"{where}tracing kept one way only; on {trial.name} eager gives another answer"
-        f" ({trial.difference}): use torch.where, or --artifact aoti or caches"
+        f"{where}the trace contains only one path; on {trial.name} its output differs"
+        f" from eager's ({trial.difference}): use torch.where, or --artifact aoti or"
+        " caches"
     )
 
 
 def _notes(trace: Trace, trials: Sequence[Trial]) -> Iterator[str]:
-    """Values that the trace keeps, where inputs had others and answers were right."""
+    """Notes on values that the trace keeps although inputs had others."""
     kept = {at for trial in trials for at in trial.way.values} & set(trace.way.values)
     for at in sorted(kept):
         if path_coverage.only_checks(at):
@@ -245,11 +249,11 @@ def _notes(trace: Trace, trials: Sequence[Trial]) -> Iterator[str]:
         seen += trace.way.values[at]
         if all(_same(seen[0], value) for value in seen):
             raise Refusal(
-                f"{path_coverage.told(at)}: tracing keeps {seen[0]!r} here, and on all"
-                f" {len(trials)} inputs only that was seen: the other way is not in the"
-                " trace; use torch.where, or --artifact aoti or caches"
+                f"{path_coverage.told(at)}: the trace keeps the value {seen[0]!r}, as"
+                f" all {len(trials)} inputs gave it; the other path is not in the"
+                " trace: use torch.where, or --artifact aoti or caches"
             )
-        yield f"{path_coverage.told(at)}: inputs of other values gave the same answers"
+        yield f"{path_coverage.told(at)}: inputs with other values gave correct outputs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -260,10 +264,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def sizes_of(trace: Trace) -> InputSpec:
-    """Which sizes the traced model takes: those that were tried and right, no others.
+    """The sizes that the traced model accepts: those that gave correct outputs.
 
-    Dimensions of one size change together. Where the trace keeps a decision on a size,
-    sizes beyond those tried are not taken.
+    Dimensions of equal size change together. If the trace keeps a decision on a size,
+    the largest size that was tried is the limit.
     """
     told = trace.subject
     shapes = [tuple(t.shape) for t in told.inputs[0]]
@@ -276,7 +280,7 @@ def sizes_of(trace: Trace) -> InputSpec:
         if len(right) > 1:
             name = f"n{number}"
             high = max(right) if decided else None
-            # Between sizes that eager refuses, only those that it took are known.
+            # If eager fails at some sizes, accept only those that were tried.
             only = tuple(sorted(right)) if wrong else None
             ranges[name] = Range(min(right), high, only)
             sizes = [[name if s == size else s for s in row] for row in sizes]
@@ -286,7 +290,7 @@ def sizes_of(trace: Trace) -> InputSpec:
 
 
 def _size_decisions(trace: Trace) -> list[At]:
-    """Where sizes gave the trace a value: eager reads none of a tensor there."""
+    """The lines where the trace reads a size as a tensor's value; eager does not."""
     told = trace.subject
     with preserved(told.flat), path_coverage.watched() as usual:
         verification_inputs.eager(told, Question("the traced call", told.inputs[0]))
@@ -296,9 +300,9 @@ def _size_decisions(trace: Trace) -> list[At]:
 def _right_sizes(
     trace: Trace, shapes: Sequence[Sequence[int]], size: int
 ) -> tuple[list[int], list[int]]:
-    """Sizes in place of one that are right, and those that eager refuses.
+    """The sizes that give correct outputs, and those at which eager fails.
 
-    Where the trace is wrong for any that eager takes, no other is right.
+    If the trace is wrong at any size that eager accepts, no other size is accepted.
     """
     right, refused = [size], []
     for number, other in enumerate(other_sizes(size)):
@@ -317,7 +321,7 @@ def _right_sizes(
 
 
 def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
-    """All calls of the target are taken, and answered right."""
+    """Raise `Refusal` unless all calls of the target are accepted and correct."""
     for index, inputs in enumerate(trace.subject.inputs):
         question = Question(f"call {index}", inputs)
         trial = tried(trace, question)
@@ -326,8 +330,8 @@ def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
             raise Refusal(_captured_one(trial, decisions[0] if decisions else None))
         if not _taken(entrance, question):
             raise Refusal(
-                f"call {index} has other sizes than call 0, which the trace keeps:"
-                " --artifact aoti takes both"
+                f"the sizes of call {index} differ from those of call 0, and the trace"
+                " keeps the latter: use --artifact aoti"
             )
 
 
@@ -343,7 +347,7 @@ def _taken(entrance: InputSpec, question: Question) -> bool:
 
 
 def _device(trace: Trace) -> str:
-    """`cuda:0` where the trace names that device itself."""
+    """`cuda:0` if the trace itself names that device."""
     device = trace.subject.device
     if device == "cpu":
         return device
@@ -352,7 +356,7 @@ def _device(trace: Trace) -> str:
 
 
 def _save(model: Any, file: Path) -> None:
-    """Without what TorchScript keeps for debugging: the user's paths and source."""
+    """Save without TorchScript's debug files, which hold paths and source code."""
     raw = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,7 +1,7 @@
-"""Warm caches: the target compiled as production compiles it, and its cache folder.
+"""`--artifact caches`: compiles the target as production does and packs torch's caches.
 
-The child that makes them and the one that tries them go the way that `torchproof.load`
-goes, so that torch looks for its graphs under the same keys.
+The build and verification processes use the same code path as `torchproof.load`, so
+that torch looks its graphs up under the same cache keys.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ Progress = Callable[[str], None]
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Compiles every call, fills the stage, and returns the manifest's details."""
+    """Compile every call, fill the stage, and return the manifest's details."""
     train = calls.trains(loaded, job)
-    described = [
-        example_inputs.describe(call) for call in loaded.calls
-    ]  # as they are given
+    # Before the calls run, which may write to their inputs.
+    described = [example_inputs.describe(call) for call in loaded.calls]
     gradients = train or not _runs_without(loaded)
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
@@ -100,7 +99,7 @@ def _runs_without(loaded: Loaded) -> bool:
         with torch.no_grad():
             calls.invoke(loaded.fn, loaded.calls[0], train=False)
     except Exception:
-        return False  # with gradients it runs, or fails where that is told
+        return False  # it runs with gradients, or fails there with a message
     return True
 
 
@@ -108,18 +107,18 @@ def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
     if job["recipe"]:
         chosen = recipe.load(job["recipe"])
         if why := RecipeSource(chosen).adopted(loaded.fn).why_not:
-            raise UserError(f"{job['recipe']} is not for this target: {why}")
+            raise UserError(f"{job['recipe']} does not fit this target: {why}")
     else:
         chosen = _made_recipe(loaded, job)
     if chosen.strategy.as_is or not chosen.strategy.compiles:
         name = chosen.strategy.name
         raise UserError(
-            f"strategy {name} compiles nothing, so there is nothing to pack"
+            f"strategy {name} compiles nothing, so there is no code to pack"
         )
     if chosen.strategy.graph and chosen.train:
         raise UserError(
-            f"strategy {chosen.strategy.name} records a whole training step, which"
-            " cannot be packed: choose one without +graph"
+            f"strategy {chosen.strategy.name} records a whole training step as a CUDA"
+            " graph, which cannot be packed: choose a strategy without +graph"
         )
     return chosen
 
@@ -163,14 +162,14 @@ def _assert_compiled(compiled: Any, seen: graph_origin.LookupLog) -> None:
         raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
     if not seen.graphs:
         why = "; ".join(dict.fromkeys(seen.bypassed)) or "nothing was compiled"
-        raise UserError(f"there is nothing to pack: {why}")
+        raise UserError(f"there is no compiled code to pack: {why}")
 
 
-# -- tried in a fresh process ----------------------------------------------------------
+# -- verification in a fresh process ---------------------------------------------------
 
 
 def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Loads the pack as a service does, and compares its answers on fresh inputs."""
+    """Load the pack as a service does, and compare its outputs on new inputs."""
     with contents_module.open_pack(job["stage"]) as contents:
         details = contents.manifest.details
         asked = _fresh_calls(target, job, details)
@@ -178,7 +177,7 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
         progress("loading")
         loaded = replace(calls.fresh(target, job), calls=asked)
         compiled = open_model.open_model(contents, loaded.fn, warm=True)
-        progress("changing things under it")
+        progress("checking guards against changes")
         unnoticed = precompiled_builds.unnoticed(contents, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details)
@@ -188,7 +187,7 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
     found = reference.judge(answers)
     if found.verdict not in ("same", "rounding"):
         raise Unverified(
-            f"loaded again it computes otherwise than eager, at {found.where}:"
+            f"in a fresh process the outputs differ from eager's at {found.where}:"
             f" {found.why or found.verdict}"
         )
     return {
@@ -211,17 +210,17 @@ def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
         why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
         raise Unverified(
-            f"loaded again, {report['graphs']} of {report['of']} graphs came from its"
-            f" caches: {why}"
+            f"in a fresh process only {report['graphs']} of {report['of']} graphs came"
+            f" from the pack's caches: {why}"
         )
 
 
 def _fresh_calls(
     target: Target, job: dict[str, Any], details: Mapping[str, Any]
 ) -> list[Any]:
-    """Calls with values that were never compiled for; the target's where none are made.
+    """Calls with new values; the target's own call where none can be generated.
 
-    Made ones that the model itself cannot run in eager say nothing about the pack.
+    A generated call that fails in eager says nothing about the pack, and is not used.
     """
     loaded, asked = calls.fresh(target, job), []
     for index, told in enumerate(details["calls"]):
@@ -264,7 +263,7 @@ def _answers(
 
 
 def _copied(call: Any) -> Any:
-    """With tensors of its own: a call may write to them."""
+    """A copy of a call with new tensors, since a call may write to them."""
     if isinstance(call, torch.Tensor):
         again = put_marks(call.detach().clone(), marks_of(call))
         return again.requires_grad_() if call.requires_grad else again
