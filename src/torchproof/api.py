@@ -209,7 +209,7 @@ def pack(
             if isinstance(pack_options, packs.DeployOptions)
             else packs.DeployOptions()
         )
-        return packs.deploy.pack(what, options, asked=deploy_options, **talk)
+        return packs.deploy.pack(what, options, deploy_options=deploy_options, **talk)
     repro_options = (
         pack_options
         if isinstance(pack_options, packs.ReproOptions)

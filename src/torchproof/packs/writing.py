@@ -51,16 +51,16 @@ class Stage:
 
         `path` can then be opened as a pack. A second call replaces the manifest.
         """
-        told = dict(about or {})
+        descriptions = dict(about or {})
         for name in papers.OWN:
             (self.path / name).unlink(missing_ok=True)
         files = {
-            name: _file(self.path / name, told.pop(name, ""))
+            name: _file(self.path / name, descriptions.pop(name, ""))
             for name in self.names(plain=True)
         }
-        assert not told, f"not in the pack: {sorted(told)}"
-        made = manifest.made or _moment()
-        self.manifest = dataclasses.replace(manifest, made=made, files=files)
+        assert not descriptions, f"not in the pack: {sorted(descriptions)}"
+        moment = manifest.made or _moment()
+        self.manifest = dataclasses.replace(manifest, made=moment, files=files)
         raw = self.manifest.to_bytes()
         _write(self.path / papers.NAME, raw)
         if key is not None:
@@ -69,23 +69,23 @@ class Stage:
 
     def names(self, *, plain: bool = False) -> list[str]:
         """All files but the manifest; `plain` resets their modes to 0644 or 0755."""
-        found = []
+        regular_files = []
         for folder, folders, names in os.walk(self.path):
             for name in (*folders, *names):
                 path = Path(folder, name)
                 mode = path.lstat().st_mode
                 relative = path.relative_to(self.path).as_posix()
-                wrong = papers.why_unsafe(relative)
+                problem = papers.why_unsafe(relative)
                 if relative in papers.OWN:
                     continue
                 kinds = (stat.S_ISDIR(mode), stat.S_ISREG(mode))
                 assert any(kinds), f"neither file nor directory: {relative}"
-                assert not wrong, f"{relative} {wrong}"
+                assert not problem, f"{relative} {problem}"
                 if plain:
                     path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
                 if stat.S_ISREG(mode):
-                    found.append(relative)
-        return sorted(found)
+                    regular_files.append(relative)
+        return sorted(regular_files)
 
 
 @contextlib.contextmanager
@@ -138,12 +138,12 @@ def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
     """A temporary directory that is deleted as reliably as the work directory."""
-    made = Path(tempfile.mkdtemp(prefix=prefix))
-    with _watched(made):
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    with _watched(path):
         try:
-            yield made
+            yield path
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def assert_placeable(dest: Path, overwrite: bool) -> None:
@@ -198,17 +198,17 @@ def _watched(work: Path) -> Iterator[None]:
 
 def _sweep(parent: Path) -> None:
     """Delete work directories whose process has ended."""
-    for found in parent.glob(f"{_MARK}*"):
+    for work in parent.glob(f"{_MARK}*"):
         with contextlib.suppress(OSError):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            handle = os.open(found, flags)
+            handle = os.open(work, flags)
             try:
                 status = os.fstat(handle)
                 old = time.time() - status.st_mtime > _STALE_S
                 ours = _WORK.issuperset(os.listdir(handle))
                 if old and ours and status.st_uid == os.geteuid():
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(found, ignore_errors=True)
+                    shutil.rmtree(work, ignore_errors=True)
             finally:
                 os.close(handle)
 
@@ -218,12 +218,12 @@ def _finish(stage: Stage) -> None:
     assert stage.manifest, "seal the pack before the block ends"
     raw = (stage.path / papers.NAME).read_bytes()
     assert raw == stage.manifest.to_bytes()
-    found = {name: _file(stage.path / name, "") for name in stage.names()}
-    for name, file in found.items():
-        told = stage.manifest.files.get(name)
-        same = told and (told.sha256, told.size) == (file.sha256, file.size)
+    present = {name: _file(stage.path / name, "") for name in stage.names()}
+    for name, file in present.items():
+        sealed = stage.manifest.files.get(name)
+        same = sealed and (sealed.sha256, sealed.size) == (file.sha256, file.size)
         assert same, f"changed after the pack was sealed: {name}"
-    assert len(found) == len(stage.manifest.files)
+    assert len(present) == len(stage.manifest.files)
 
 
 def _file(path: Path, about: str) -> File:
@@ -262,12 +262,12 @@ def _pack(stage: Stage, to: Path, root: str) -> None:
 
 def _epoch() -> int | None:
     """The time of reproducible builds, from SOURCE_DATE_EPOCH."""
-    told = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return int(told) if told.isdecimal() else None
+    variable = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(variable) if variable.isdecimal() else None
 
 
 def _moment() -> str:
     epoch = _epoch()
     moment = time.time() if epoch is None else epoch
-    shown = datetime.datetime.fromtimestamp(moment, datetime.UTC)
-    return shown.isoformat(timespec="seconds")
+    utc = datetime.datetime.fromtimestamp(moment, datetime.UTC)
+    return utc.isoformat(timespec="seconds")

@@ -22,8 +22,8 @@ def main(arguments: list[str]) -> int:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
     os.environ.pop("TRITON_CACHE_DIR", None)
     os.makedirs(job["cache"], mode=0o700)
-    told = job["target"]
-    target = Target(**{**told, "arguments": tuple(told["arguments"])})
+    fields = job["target"]
+    target = Target(**{**fields, "arguments": tuple(fields["arguments"])})
     try:
         stream.write("facts", **_carried_out(target, job, stream))
     except (Refused, Unverified) as error:
@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> int:
         stream.write("unusable", message=str(error))
         return 2
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
-        stream.write("unusable", message=f"the pack could not be built: {told}")
+        reason = one_line(f"{type(error).__name__}: {error}", 300)
+        stream.write("unusable", message=f"the pack could not be built: {reason}")
         raise
     return 0
 

@@ -36,45 +36,49 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     """
     if job["train"]:
         raise UserError("--artifact aoti supports only inference: omit --train")
-    told = subject(loaded)
-    assert_runs(told)
-    verification_inputs.assert_repeats(told)
-    found = exported(told)
-    output = told.flat.output  # includes numbers that depend on sizes
-    entrance = verification_inputs.limited(told, entrance_of(told, found))
+    flat_target = subject(loaded)
+    assert_runs(flat_target)
+    verification_inputs.assert_repeats(flat_target)
+    exported_model = exported(flat_target)
+    output = flat_target.flat.output  # includes numbers that depend on sizes
+    entrance = verification_inputs.limited(
+        flat_target, entrance_of(flat_target, exported_model)
+    )
     with torch.no_grad():
         try:
-            export.compile_package(found.program, stage / AOTI_FILE)
+            export.compile_package(exported_model.program, stage / AOTI_FILE)
         except Exception as error:
             raise Refusal(
                 f"the exported model does not compile: {line_of(error)}"
             ) from error
-    asked = [
-        *verification_inputs.of_calls(told, job.get("fresh", ()), " of another seed"),
-        *verification_inputs.of_calls(told, loaded.calls, ""),
-        *verification_inputs.of_sizes(told, entrance),
+    inputs = [
+        *verification_inputs.of_calls(
+            flat_target, job.get("fresh", ()), " of another seed"
+        ),
+        *verification_inputs.of_calls(flat_target, loaded.calls, ""),
+        *verification_inputs.of_sizes(flat_target, entrance),
     ]
-    names = verification_inputs.write(told, asked, Path(job["questions"]))
+    names = verification_inputs.write(flat_target, inputs, Path(job["questions"]))
     return {
         "artifact": "aoti",
-        "device": told.device,
-        "call": told.call,
+        "device": flat_target.device,
+        "call": flat_target.call,
         "output": output,
         "takes": str(entrance),
         "entrance": entrance.to_json(),
         "weights": True,
         "asked": names,
-        "without": model_modules(told.fn, loaded),
+        "without": model_modules(flat_target.fn, loaded),
         "files": {AOTI_FILE: "compiled code, its C++ source and the model's weights"},
     }
 
 
-def assert_runs(told: Subject) -> None:
+def assert_runs(flat_target: Subject) -> None:
     """Run every call in eager, which also determines the output's structure."""
-    for index, inputs in enumerate(told.inputs):
+    for index, inputs in enumerate(flat_target.inputs):
         try:
-            with preserved(told.flat), torch.no_grad():
-                told.flat(*[copied(t) for t in inputs])
+            with preserved(flat_target.flat), torch.no_grad():
+                flat_target.flat(*[copied(t) for t in inputs])
         except Unfit as error:
             raise Refusal(str(error)) from None
         except Exception as error:
@@ -84,36 +88,41 @@ def assert_runs(told: Subject) -> None:
             ) from error
 
 
-def exported(told: Subject) -> export.Exported:
+def exported(flat_target: Subject) -> export.Exported:
     """Export the model; dimensions that differ between calls become dynamic."""
-    shapes = [[tuple(t.shape) for t in inputs] for inputs in told.inputs]
+    shapes = [[tuple(t.shape) for t in inputs] for inputs in flat_target.inputs]
     changing = [
         [d for d in range(len(shapes[0][i])) if len({s[i][d] for s in shapes}) > 1]
-        for i in range(len(told.labels))
+        for i in range(len(flat_target.labels))
     ]
     small = any(
         s[i][d] < 2 for s in shapes for i, dims in enumerate(changing) for d in dims
     )
-    example = max(told.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
-    given = [copied(t) for t in example]
+    example = max(flat_target.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
+    tensors = [copied(t) for t in example]
     try:
-        with preserved(told.flat), torch.no_grad():
-            return export.export(told.flat, given, changing, small=small)
+        with preserved(flat_target.flat), torch.no_grad():
+            return export.export(flat_target.flat, tensors, changing, small=small)
     except Exception as error:
         raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
 
 
-def entrance_of(told: Subject, found: export.Exported) -> InputSpec:
+def entrance_of(flat_target: Subject, exported_model: export.Exported) -> InputSpec:
     """The inputs that the package accepts; all calls of the target must be accepted."""
-    ranges = {name: Range(low, high) for name, (low, high) in found.bounds.items()}
-    taken, conditions = told.taken(found.sizes), found.conditions
+    ranges = {
+        name: Range(low, high) for name, (low, high) in exported_model.bounds.items()
+    }
+    tensors, conditions = (
+        flat_target.taken(exported_model.sizes),
+        exported_model.conditions,
+    )
     if conditions is None:  # torch assumed more than a condition on sizes
         raise Refusal(
             "export made assumptions about the inputs other than their sizes, which"
             " cannot be checked before a call: use calls of one size"
         )
-    entrance = InputSpec(taken, ranges, conditions)
-    for index, inputs in enumerate(told.inputs):
+    entrance = InputSpec(tensors, ranges, conditions)
+    for index, inputs in enumerate(flat_target.inputs):
         try:
             entrance.assert_fits([copied(t) for t in inputs])
         except Unfit as error:

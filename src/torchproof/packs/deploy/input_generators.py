@@ -73,8 +73,8 @@ def made(
     inputs = []
     for i, like in enumerate(calls[0]):
         shape = tuple(like.shape if shapes is None else shapes[i])
-        seen = [call[i] for call in calls]
-        fresh = _values(seen, shape, family, generator)
+        examples = [call[i] for call in calls]
+        fresh = _values(examples, shape, family, generator)
         order = order_of(like)
         back = [order.index(d) for d in range(like.dim())]
         laid = fresh.to(like.device).permute(order).contiguous().permute(back)
@@ -83,38 +83,38 @@ def made(
 
 
 def _values(
-    seen: Sequence[torch.Tensor],
+    examples: Sequence[torch.Tensor],
     shape: tuple[int, ...],
     family: Family,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    kind = seen[0].dtype
+    kind = examples[0].dtype
     if kind.is_complex:
         pair = [family.floats(torch.randn(shape, generator=generator)) for _ in "ab"]
         return torch.complex(*pair).to(kind)
     if kind.is_floating_point:
-        scale, shift = _scale(seen)
+        scale, shift = _scale(examples)
         return (
             family.floats(torch.randn(shape, generator=generator)) * scale + shift
         ).to(kind)
-    low, high = _ends(seen)
+    low, high = _ends(examples)
     share = family.whole(torch.rand(shape, generator=generator))
     return (low + (share * (high - low + 1)).floor().clamp(max=high - low)).to(kind)
 
 
-def _scale(seen: Sequence[torch.Tensor]) -> tuple[float, float]:
+def _scale(examples: Sequence[torch.Tensor]) -> tuple[float, float]:
     """The scale and shift of random values: the standard deviation, around 0."""
-    flat = torch.cat([t.detach().double().flatten().cpu() for t in seen])
+    flat = torch.cat([t.detach().double().flatten().cpu() for t in examples])
     flat = flat[flat.isfinite()]
     if flat.numel() < 2:
         return 1.0, 0.0
     return float(flat.std()) or 1.0, 0.0
 
 
-def _ends(seen: Sequence[torch.Tensor]) -> tuple[int, int]:
+def _ends(examples: Sequence[torch.Tensor]) -> tuple[int, int]:
     """The range of the integers in the calls; masks are 0 and 1."""
-    full = [t for t in seen if t.numel()]
-    if seen[0].dtype is torch.bool or not full:
+    full = [t for t in examples if t.numel()]
+    if examples[0].dtype is torch.bool or not full:
         return 0, 1
     low, high = min(int(t.min()) for t in full), max(int(t.max()) for t in full)
     return (0, 1) if low == high == 1 else (low, high)

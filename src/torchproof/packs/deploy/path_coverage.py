@@ -29,9 +29,9 @@ class Ways:
     values: dict[At, list[Any]] = field(default_factory=dict)
 
     def note(self, value: Any) -> None:
-        found = blame.place_of(_without_torch(stack())).frame
-        if found is not None:
-            self.values.setdefault((found.file, found.line), []).append(value)
+        frame = blame.place_of(_without_torch(stack())).frame
+        if frame is not None:
+            self.values.setdefault((frame.file, frame.line), []).append(value)
 
 
 def _without_torch(frames: tuple[Frame, ...]) -> list[Frame]:
@@ -76,12 +76,12 @@ def _statements(at: At) -> Iterator[ast.AST]:
         tree = ast.parse("\n".join(line.rstrip("\n") for line in blame.lines_of(at[0])))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    found = [
+    statements = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert | ast.If) and _holds(node, at[1])
     ]
-    yield from sorted(found, key=lambda node: -node.lineno)
+    yield from sorted(statements, key=lambda node: -node.lineno)
 
 
 def _holds(node: ast.Assert | ast.If, line: int) -> bool:

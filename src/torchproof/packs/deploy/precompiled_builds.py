@@ -34,33 +34,35 @@ def write(
     reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
         entry
     )
-    switches, told, held = (
+    switches, call_details, installed = (
         precompiled_calls.switches(),
         [],
         dict[int, InstalledCall](),
     )
     for call in details["calls"]:
         why = reason or call["inputs"].get("why_not")
-        found = {"why_not": why} if why else _written(entry, call, stage, held)
-        told.append({**call, "entry": found})
-    for each in held.values():
+        entry_details = (
+            {"why_not": why} if why else _written(entry, call, stage, installed)
+        )
+        call_details.append({**call, "entry": entry_details})
+    for each in installed.values():
         each.remove()
     cache_install.collect(Path(job["cache"]), stage)
-    return {**details, "calls": told, "switches": switches}
+    return {**details, "calls": call_details, "switches": switches}
 
 
 def _written(
-    entry: Any, told: Any, stage: Path, held: dict[int, InstalledCall]
+    entry: Any, call_details: Any, stage: Path, installed: dict[int, InstalledCall]
 ) -> dict[str, Any]:
     """Write a call to its own file, unless an earlier call's guards accept it too."""
-    number = len(held)
+    number = len(installed)
     try:
-        with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
-            for earlier, each in held.items():
+        with precompiled_calls.packed_call(entry, call_details) as (fn, args, kwargs):
+            for earlier, each in installed.items():
                 if each.accepts(args, kwargs):
                     return {"file": _file(earlier)}
             raw = capture_call(fn, args, kwargs, entry.options.compile_with)
-            held[number] = install_call(raw, fn, args, kwargs)
+            installed[number] = install_call(raw, fn, args, kwargs)
     except PrecompileError as error:
         return {"why_not": one_line(str(error), 300)}
     except Exception as error:  # any failure of the compiler
@@ -77,14 +79,18 @@ def _file(number: int) -> str:
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
     """The files of calls whose guards miss a change, with the change."""
     entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
-    found = precompiled_calls.install(contents, entry, details)
-    wrong: dict[str, str] = {}
-    for number, held in found.calls.items():
-        told = details["calls"][number]
-        if told["entry"]["file"] not in wrong:
-            why = precompiled_trials.wrongly_taken(entry, held, told, compiled)
-            wrong |= {told["entry"]["file"]: f"its guards miss {why}"} if why else {}
-    return wrong
+    installation = precompiled_calls.install(contents, entry, details)
+    reasons: dict[str, str] = {}
+    for number, installed in installation.calls.items():
+        call_details = details["calls"][number]
+        if call_details["entry"]["file"] not in reasons:
+            why = precompiled_trials.wrongly_taken(
+                entry, installed, call_details, compiled
+            )
+            reasons |= (
+                {call_details["entry"]["file"]: f"its guards miss {why}"} if why else {}
+            )
+    return reasons
 
 
 def _first_line(error: Exception) -> str:

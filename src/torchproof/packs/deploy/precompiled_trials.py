@@ -42,16 +42,19 @@ class Change:
 
 
 def wrongly_taken(
-    entry: CompiledForward, held: InstalledCall, told: Mapping[str, Any], compiled: Any
+    entry: CompiledForward,
+    installed: InstalledCall,
+    call_details: Mapping[str, Any],
+    compiled: Any,
 ) -> str | None:
     """The first change that the guards miss and that changes the outputs."""
     end = time.monotonic() + _SECONDS
-    with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
+    with precompiled_calls.packed_call(entry, call_details) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
         expected = plain(args, kwargs)
-        for change in _changes(entry, told, (args, kwargs)):
+        for change in _changes(entry, call_details, (args, kwargs)):
             with change.made:
-                if not _taken(held, change.call):
+                if not _taken(installed, change.call):
                     continue
                 if time.monotonic() > end:
                     break
@@ -60,9 +63,9 @@ def wrongly_taken(
     return None
 
 
-def _taken(held: InstalledCall, call: Arguments) -> bool:
+def _taken(installed: InstalledCall, call: Arguments) -> bool:
     try:
-        return held.accepts(*call)
+        return installed.accepts(*call)
     except Exception:  # a guard that raises counts as a rejection
         return False
 
@@ -107,23 +110,29 @@ def _matters(
     return _alike(plain.run(compiled, args, kwargs), eager)
 
 
-def _alike(given: dict[str, Any], eager: dict[str, Any]) -> str | None:
+def _alike(actual: dict[str, Any], eager: dict[str, Any]) -> str | None:
     tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
     allowed = allowance(types_in_use(tensors, []), tensors)
-    found = compare_parts(given, eager, allowed)
-    return None if found.verdict != "wrong" else f"{found.where}: {found.why}"
+    comparison = compare_parts(actual, eager, allowed)
+    return (
+        None
+        if comparison.verdict != "wrong"
+        else f"{comparison.where}: {comparison.why}"
+    )
 
 
 # -- changes ---------------------------------------------------------------------------
 
 
 def _changes(
-    entry: CompiledForward, told: Mapping[str, Any], call: Arguments
+    entry: CompiledForward, call_details: Mapping[str, Any], call: Arguments
 ) -> Iterator[Change]:
     owner = entry.owner
     off = not torch.is_grad_enabled()
     yield Change("gradient mode flipped", torch.set_grad_enabled(off), call)
-    kind = told["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
+    kind = (
+        call_details["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
+    )
     yield Change("autocast", torch.autocast(kind, torch.bfloat16), call)
     if owner is not None:
         yield Change("train and eval flipped", _flipped(owner), call)
@@ -131,7 +140,7 @@ def _changes(
             wider = _replaced(weight, weight.data.double())
             yield Change(f"{name} in float64", wider, call)
         yield from _attributes(owner, call)
-    yield from _inputs(entry, told["inputs"])
+    yield from _inputs(entry, call_details["inputs"])
 
 
 @contextlib.contextmanager
@@ -183,13 +192,15 @@ def _attribute(module: nn.Module, name: str, value: Any) -> Iterator[None]:
         module.__dict__[name] = before
 
 
-def _inputs(entry: CompiledForward, told: Mapping[str, Any]) -> Iterator[Change]:
-    for index, tensor in enumerate(told["tensors"]):
+def _inputs(entry: CompiledForward, inputs: Mapping[str, Any]) -> Iterator[Change]:
+    for index, tensor in enumerate(inputs["tensors"]):
         for what, other in _other_tensors(tensor):
-            tensors = [*told["tensors"]]
+            tensors = [*inputs["tensors"]]
             tensors[index] = {**tensor, **other}
             try:
-                call = precompiled_calls.arguments(entry, {**told, "tensors": tensors})
+                call = precompiled_calls.arguments(
+                    entry, {**inputs, "tensors": tensors}
+                )
             except Exception:
                 continue  # such an input cannot exist
             yield Change(f"input {index} {what}", contextlib.nullcontext(), call)

@@ -78,8 +78,8 @@ class Subject:
 
     @property
     def device(self) -> str:
-        held = list(self.flat.parameters()) + list(self.flat.buffers())
-        cuda = any(t.is_cuda for t in (*held, *self.inputs[0]))
+        state = list(self.flat.parameters()) + list(self.flat.buffers())
+        cuda = any(t.is_cuda for t in (*state, *self.inputs[0]))
         return "cuda" if cuda else "cpu"
 
     def flattened(self, call: Any) -> Tensors:
@@ -104,10 +104,10 @@ class Subject:
         )
 
     def _written(self) -> set[int]:
-        given = [copied(t) for t in self.inputs[0]]
+        inputs = [copied(t) for t in self.inputs[0]]
         with preserved(self.flat), torch.no_grad():
-            self.flat(*given)
-        pairs = zip(given, self.inputs[0], strict=True)
+            self.flat(*inputs)
+        pairs = zip(inputs, self.inputs[0], strict=True)
         return {i for i, (a, b) in enumerate(pairs) if not _identical(a, b)}
 
 
@@ -119,10 +119,10 @@ def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the memory layout that the package expects."""
-    own = tensor.detach()
-    order = order_of(own)
-    back = [order.index(d) for d in range(own.dim())]
-    return own.permute(order).contiguous().clone().permute(back)
+    detached = tensor.detach()
+    order = order_of(detached)
+    back = [order.index(d) for d in range(detached.dim())]
+    return detached.permute(order).contiguous().clone().permute(back)
 
 
 @contextmanager
@@ -169,22 +169,27 @@ def _flattened(
 ) -> tuple[PytreeSpec, Tensors]:
     args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
     try:
-        given = pytree_json.arguments_of(signature, args, kwargs)
+        arguments = pytree_json.arguments_of(signature, args, kwargs)
     except TypeError as error:
         raise UserError(f"the call does not fit the target: {error}") from None
     tensors: Tensors = []
     form = {
-        name: pytree_json.flatten(value, tensors, name) for name, value in given.items()
+        name: pytree_json.flatten(value, tensors, name)
+        for name, value in arguments.items()
     }
     for part in _parts({"list": list(form.values())}):
         if "fields" in part:
             raise Unfit(f"an argument is a {part['type']}: pass its tensors in a dict")
     if packed is not None:
-        mine, others = ({"dict": list(f.items())} for f in (form, packed))
-        told = pytree_json.difference(mine, others, "arguments")
-        if told is not None:
-            raise Unfit(told)
-        tensors = list(pytree_json.in_packed_order(mine, others, tensors))
+        structure, packed_structure = (
+            {"dict": list(f.items())} for f in (form, packed)
+        )
+        difference = pytree_json.difference(structure, packed_structure, "arguments")
+        if difference is not None:
+            raise Unfit(difference)
+        tensors = list(
+            pytree_json.in_packed_order(structure, packed_structure, tensors)
+        )
     return form, tensors
 
 

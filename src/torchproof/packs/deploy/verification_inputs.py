@@ -45,11 +45,11 @@ class Answer:
 
 
 def eager(subject: Subject, question: Question) -> Answer:
-    given = [copied(t) for t in question.inputs]
+    inputs = [copied(t) for t in question.inputs]
     torch.manual_seed(0)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        tensors = [t.detach().clone() for t in subject.flat(*given)]
-    return Answer(tensors, subject.flat.output, given)
+        tensors = [t.detach().clone() for t in subject.flat(*inputs)]
+    return Answer(tensors, subject.flat.output, inputs)
 
 
 def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Question]:
@@ -160,10 +160,10 @@ def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
 def _letters(entrance: InputSpec, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
     pairs = zip(entrance.tensors, inputs, strict=True)
     return {
-        wanted: size
-        for taken, tensor in pairs
-        for wanted, size in zip(taken.sizes, tensor.shape, strict=True)
-        if isinstance(wanted, str) and wanted.isidentifier()
+        letter: size
+        for spec, tensor in pairs
+        for letter, size in zip(spec.sizes, tensor.shape, strict=True)
+        if isinstance(letter, str) and letter.isidentifier()
     }
 
 
@@ -181,8 +181,8 @@ def assert_repeats(subject: Subject) -> None:
     for number in (1, 1, 2):
         with preserved(subject.flat), torch.no_grad():
             torch.manual_seed(number)
-            given = [copied(t) for t in subject.inputs[0]]
-            answers.append([t.clone() for t in subject.flat(*given)])
+            inputs = [copied(t) for t in subject.inputs[0]]
+            answers.append([t.clone() for t in subject.flat(*inputs)])
     if not _alike(answers[0], answers[1]):
         raise Refusal(
             "the same call gives another output the second time: the target has state"
@@ -205,19 +205,19 @@ def _alike(some: Tensors, others: Tensors) -> bool:
     return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
 
 
-def write(subject: Subject, asked: Iterable[Question], file: Path) -> list[str]:
+def write(subject: Subject, questions: Iterable[Question], file: Path) -> list[str]:
     """Write the inputs with eager's outputs; omit inputs on which eager fails."""
-    kept: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     with preserved(subject.flat):
-        for question in asked:
+        for question in questions:
             try:
                 answer = eager(subject, question)
             except Exception:  # generated inputs may be invalid for the model
                 continue
             inputs = [copied(t) for t in question.inputs]
             entry = {"name": question.name, "inputs": inputs, "after": answer.inputs}
-            kept.append(entry | {"tensors": answer.tensors, "form": answer.form})
+            entries.append(entry | {"tensors": answer.tensors, "form": answer.form})
     weights = [t.dtype for t in (*subject.flat.parameters(), *subject.flat.buffers())]
     kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
-    torch.save({"questions": kept, "kinds": kinds}, file)
-    return [each["name"] for each in kept]
+    torch.save({"questions": entries, "kinds": kinds}, file)
+    return [each["name"] for each in entries]
