@@ -117,7 +117,7 @@ class Fake:
 
     def keep(self, names: Collection[str]) -> None: ...
 
-    def sit(self, finalists: Finalists, repeat: int) -> None:
+    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
         self.repeats.append((repeat, tuple(c.name for c, _ in finalists)))
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:

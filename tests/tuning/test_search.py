@@ -279,7 +279,7 @@ def test_what_builds_on_a_failure_is_left_out(tmp_path: Path) -> None:
     assert fake.tried == ["full"]
     (skip,) = search.skipped
     assert skip.name == "full:max-autotune"
-    assert skip.why.startswith("full,") and "failed" in skip.why
+    assert "full," in skip.why and "failed" in skip.why
 
 
 def test_a_graph_waits_for_what_it_records(tmp_path: Path) -> None:

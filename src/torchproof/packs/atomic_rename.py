@@ -1,4 +1,4 @@
-"""Gives what was made its name, in one step that is done or not done."""
+"""Renames a finished pack to its destination atomically."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from pathlib import Path
 
 from torchproof.records import UserError
 
-ASIDE = "replaced"  # where an old pack lies for a moment
+ASIDE = "replaced"  # the temporary name of an old pack
 _HERE = -100  # AT_FDCWD of <fcntl.h>
 _NO_REPLACE, _EXCHANGE = 1, 2  # RENAME_* of <linux/fs.h>
-# What file systems answer that know no such renaming.
+# The errors of file systems that do not support these flags.
 _UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 
 
-def place(made: Path, dest: Path, overwrite: bool) -> None:
-    """Renames `made` to `dest`; what is there is replaced only if asked for."""
+def place(source: Path, dest: Path, overwrite: bool) -> None:
+    """Rename `source` to `dest`; an existing pack is replaced only with `overwrite`."""
     dest = dest.absolute()
     try:
-        if not (overwrite and _replaced(made, dest)):
-            _named(made, dest)
+        if not (overwrite and _replaced(source, dest)):
+            _named(source, dest)
     except FileExistsError:
         raise UserError(
-            f"{dest} was made by another process meanwhile: choose another name for -o,"
+            f"another process has created {dest} meanwhile: choose another name for -o,"
             " or replace it with --overwrite"
         ) from None
     _sync(dest.parent)
 
 
-def _replaced(made: Path, dest: Path) -> bool:
-    """Whether there was something to replace, and it is."""
+def _replaced(source: Path, dest: Path) -> bool:
+    """Replace what exists at `dest`; False if nothing exists."""
     if not os.path.lexists(dest):
         return False
-    if not made.is_dir() and not dest.is_dir():
-        os.replace(made, dest)
+    if not source.is_dir() and not dest.is_dir():
+        os.replace(source, dest)
         return True
     try:
-        _rename(made, dest, _EXCHANGE)
-        return True  # the old one is in the work folder, and goes with it
-    except FileNotFoundError:  # someone removed it meanwhile
+        _rename(source, dest, _EXCHANGE)
+        return True  # the old pack is now in the work directory and deleted with it
+    except FileNotFoundError:  # another process deleted it meanwhile
         return False
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-    aside = made.parent / ASIDE
+    aside = source.parent / ASIDE
     os.rename(dest, aside)
     try:
-        _named(made, dest)
+        _named(source, dest)
     except BaseException:
         os.rename(aside, dest)
         raise
@@ -57,23 +57,23 @@ def _replaced(made: Path, dest: Path) -> bool:
     return True
 
 
-def _named(made: Path, dest: Path) -> None:
+def _named(source: Path, dest: Path) -> None:
     try:
-        _rename(made, dest, _NO_REPLACE)
+        _rename(source, dest, _NO_REPLACE)
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-        if made.is_dir():
-            _named_folder(made, dest)
+        if source.is_dir():
+            _named_folder(source, dest)
         else:
-            os.link(made, dest)
+            os.link(source, dest)
 
 
-def _named_folder(made: Path, dest: Path) -> None:
-    """Without the kernel's help: an empty folder holds the name for the real one."""
+def _named_folder(source: Path, dest: Path) -> None:
+    """Without renameat2: an empty directory reserves the name for the real one."""
     os.mkdir(dest)
     try:
-        os.rename(made, dest)
+        os.rename(source, dest)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise FileExistsError from None
@@ -82,7 +82,7 @@ def _named_folder(made: Path, dest: Path) -> None:
 
 def _rename(old: Path, new: Path, flags: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(library, "renameat2"):  # a C library of before 2018
+    if not hasattr(library, "renameat2"):  # a C library from before 2018
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     done = library.renameat2(_HERE, os.fsencode(old), _HERE, os.fsencode(new), flags)
     if done:

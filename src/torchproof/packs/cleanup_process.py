@@ -1,7 +1,7 @@
-"""Removes the work folder of a pack whose maker was killed.
+"""Deletes the work directory of a pack if the process that writes it is killed.
 
-Run as a program in a session of its own: it waits at a pipe that only the maker holds
-open. A line on it says that all is done; its end without one, that the maker is gone.
+Runs as a program in its own session. It waits on a pipe that only the writer holds
+open. A line means that the writer has finished; end of file means that it was killed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 import sys
 import time
 
-_AGAIN_S = 2.0  # what the maker had begun may write for a moment longer
+_AGAIN_S = 2.0  # children of the writer may write for a moment longer
 
 
 def main(folder: str) -> None:

@@ -1,4 +1,4 @@
-"""What can be said of a pack without running any of it."""
+"""Inspects a pack without running any of its code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Signature = Literal["none", "not checked", "fits", "does not fit"]
 
 @dataclass(frozen=True)
 class Inspection:
-    """A pack as it lies there."""
+    """The manifest of a pack, and whether the pack is intact, signed and loadable."""
 
     path: str
     form: Literal["folder", "archive"]
     manifest: Manifest
     signature: Signature
     damage: Mapping[str, str] = field(default_factory=dict, hash=False)  # by file
-    refusal: str | None = None  # why `torchproof.load` would not take it here
+    refusal: str | None = None  # why `torchproof.load` would refuse it here
 
     @property
     def is_intact(self) -> bool:
@@ -42,7 +42,7 @@ class Inspection:
 
 
 def inspect(path: str | os.PathLike[str], key: bytes | None = None) -> Inspection:
-    """Reads all of a pack; refuses what is none."""
+    """Read and check all files of a pack; raises `Refused` for anything else."""
     with open_pack(path) as contents:
         damage = contents.damage()
         refusal = next(iter(damage.values()), None)

@@ -1,4 +1,4 @@
-"""A pack that was made."""
+"""The result of writing a pack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchproof.runtime import Manifest
 
 @dataclass(frozen=True)
 class Made:
-    """Where it lies and what it says of itself; `notes` are for who made it."""
+    """The path and manifest of a pack; `notes` are for the user who wrote it."""
 
     path: Path
     manifest: Manifest

@@ -1,8 +1,8 @@
-"""Packs are made in a work folder beside their place and get their name at the end.
+"""Writes packs: builds them in a work directory beside their destination, then renames.
 
-The work folder goes with the process that made it: at its end, at an interrupt, when it
-is killed (`janitor`), and where all of a machine's processes were killed at once, when
-the next pack is made there.
+The work directory is deleted when its process ends, is interrupted, or is killed (by
+`cleanup_process`). If all processes of a machine were killed at once, the next pack in
+the same place deletes it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from torchproof.runtime import File, Manifest, Refused, keys, open_pack
 from torchproof.runtime import manifest as papers
 
 _MARK = ".packing-"
-_WORK = {"pack", "pack.tar.gz", atomic_rename.ASIDE}  # all that a work folder holds
-_STALE_S = 60.0  # a work folder is older than that before its lock is asked for
+_WORK = {"pack", "pack.tar.gz", atomic_rename.ASIDE}  # the names in a work directory
+_STALE_S = 60.0  # the least age of a work directory that may be deleted
 
 
 class Stage:
-    """A pack that is being made: files are put in `path`, then it is sealed."""
+    """A pack under construction: put files in `path`, then call `seal`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,21 +47,20 @@ class Stage:
         about: Mapping[str, str] | None = None,
         key: bytes | None = None,
     ) -> Manifest:
-        """Writes the manifest of all files there are, and signs it if there is a key.
+        """Write the manifest of all files, and sign it if there is a key.
 
-        From then on `path` can be opened as a pack. Sealed again, it tells of the files
-        as they are then.
+        `path` can then be opened as a pack. A second call replaces the manifest.
         """
-        told = dict(about or {})
+        descriptions = dict(about or {})
         for name in papers.OWN:
             (self.path / name).unlink(missing_ok=True)
         files = {
-            name: _file(self.path / name, told.pop(name, ""))
+            name: _file(self.path / name, descriptions.pop(name, ""))
             for name in self.names(plain=True)
         }
-        assert not told, f"not in the pack: {sorted(told)}"
-        made = manifest.made or _moment()
-        self.manifest = dataclasses.replace(manifest, made=made, files=files)
+        assert not descriptions, f"not in the pack: {sorted(descriptions)}"
+        moment = manifest.made or _moment()
+        self.manifest = dataclasses.replace(manifest, made=moment, files=files)
         raw = self.manifest.to_bytes()
         _write(self.path / papers.NAME, raw)
         if key is not None:
@@ -69,29 +68,29 @@ class Stage:
         return self.manifest
 
     def names(self, *, plain: bool = False) -> list[str]:
-        """The files but the manifest; `plain` takes off what their modes tell."""
-        found = []
+        """All files but the manifest; `plain` resets their modes to 0644 or 0755."""
+        regular_files = []
         for folder, folders, names in os.walk(self.path):
             for name in (*folders, *names):
                 path = Path(folder, name)
                 mode = path.lstat().st_mode
                 relative = path.relative_to(self.path).as_posix()
-                wrong = papers.why_unsafe(relative)
+                problem = papers.why_unsafe(relative)
                 if relative in papers.OWN:
                     continue
                 kinds = (stat.S_ISDIR(mode), stat.S_ISREG(mode))
-                assert any(kinds), f"neither file nor folder: {relative}"
-                assert not wrong, f"{relative} {wrong}"
+                assert any(kinds), f"neither file nor directory: {relative}"
+                assert not problem, f"{relative} {problem}"
                 if plain:
                     path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
                 if stat.S_ISREG(mode):
-                    found.append(relative)
-        return sorted(found)
+                    regular_files.append(relative)
+        return sorted(regular_files)
 
 
 @contextlib.contextmanager
 def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator[Stage]:
-    """Makes a pack that is a folder, there once the block ends without an error."""
+    """Write a pack as a directory, which appears if the block ends without an error."""
     with _stage(Path(dest), overwrite) as stage:
         yield stage
         _finish(stage)
@@ -104,7 +103,7 @@ def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator
 def archive(
     dest: str | os.PathLike[str], *, overwrite: bool = False
 ) -> Iterator[Stage]:
-    """Makes a pack that is a .tar.gz, the same bytes for the same files and time."""
+    """Write a pack as a .tar.gz; equal files and times give equal bytes."""
     with _stage(Path(dest), overwrite) as stage:
         yield stage
         _finish(stage)
@@ -118,7 +117,7 @@ def archive(
 
 @contextlib.contextmanager
 def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
-    """A work folder beside `dest`, which is gone at the end in every way to end."""
+    """A work directory beside `dest`, which is always deleted at the end."""
     assert_placeable(dest, overwrite)
     parent = dest.absolute().parent
     _sweep(parent)
@@ -138,20 +137,20 @@ def _stage(dest: Path, overwrite: bool) -> Iterator[Stage]:
 
 @contextlib.contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A folder among the temporary ones that goes as surely as the work folder does."""
-    made = Path(tempfile.mkdtemp(prefix=prefix))
-    with _watched(made):
+    """A temporary directory that is deleted as reliably as the work directory."""
+    path = Path(tempfile.mkdtemp(prefix=prefix))
+    with _watched(path):
         try:
-            yield made
+            yield path
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def assert_placeable(dest: Path, overwrite: bool) -> None:
-    """A bad place fails before the work."""
+    """Fail before the work if the pack could not be written to `dest`."""
     parent = dest.absolute().parent
     if not os.path.isdir(parent) or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"-o {dest}: {parent} is no folder to write in")
+        raise UserError(f"-o {dest}: {parent} is not a writable directory")
     try:
         if not files.is_taken(dest):
             return
@@ -162,23 +161,23 @@ def assert_placeable(dest: Path, overwrite: bool) -> None:
             f"{dest} exists: choose another name for -o, or replace it with --overwrite"
         )
     if dest.is_symlink():
-        raise UserError(f"{dest} is a link: --overwrite replaces nothing but packs")
-    # What is replaced is deleted: so it is a pack, whole and with nothing put into it.
+        raise UserError(f"{dest} is a link: --overwrite replaces only packs")
+    # --overwrite deletes the old pack, so it must be intact and without extra files.
     try:
         open_pack(dest).close()
     except Refused as error:
-        raise UserError(f"--overwrite replaces nothing but packs: {error}") from None
+        raise UserError(f"--overwrite replaces only packs: {error}") from None
 
 
 def _assert_still(dest: Path, overwrite: bool) -> None:
-    """Making a pack takes minutes, in which something else may come to lie there."""
+    """Check again: another process may have written to `dest` meanwhile."""
     if overwrite:
         assert_placeable(dest, overwrite)
 
 
 @contextlib.contextmanager
 def _watched(work: Path) -> Iterator[None]:
-    """A janitor for as long as the block lasts."""
+    """Run a cleanup process for as long as the block lasts."""
     command = [sys.executable, "-I", "-S", cleanup_process.__file__, str(work)]
     with subprocess.Popen(
         command,
@@ -198,33 +197,33 @@ def _watched(work: Path) -> Iterator[None]:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes work folders that no process holds any more."""
-    for found in parent.glob(f"{_MARK}*"):
+    """Delete work directories whose process has ended."""
+    for work in parent.glob(f"{_MARK}*"):
         with contextlib.suppress(OSError):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            handle = os.open(found, flags)
+            handle = os.open(work, flags)
             try:
                 status = os.fstat(handle)
                 old = time.time() - status.st_mtime > _STALE_S
                 ours = _WORK.issuperset(os.listdir(handle))
                 if old and ours and status.st_uid == os.geteuid():
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(found, ignore_errors=True)
+                    shutil.rmtree(work, ignore_errors=True)
             finally:
                 os.close(handle)
 
 
 def _finish(stage: Stage) -> None:
-    """What is placed is what was sealed, and on the disk."""
-    assert stage.manifest, "a pack is sealed before it is done"
+    """Check that the files are those of the manifest, and that they are on disk."""
+    assert stage.manifest, "seal the pack before the block ends"
     raw = (stage.path / papers.NAME).read_bytes()
     assert raw == stage.manifest.to_bytes()
-    found = {name: _file(stage.path / name, "") for name in stage.names()}
-    for name, file in found.items():
-        told = stage.manifest.files.get(name)
-        same = told and (told.sha256, told.size) == (file.sha256, file.size)
+    present = {name: _file(stage.path / name, "") for name in stage.names()}
+    for name, file in present.items():
+        sealed = stage.manifest.files.get(name)
+        same = sealed and (sealed.sha256, sealed.size) == (file.sha256, file.size)
         assert same, f"changed after the pack was sealed: {name}"
-    assert len(found) == len(stage.manifest.files)
+    assert len(present) == len(stage.manifest.files)
 
 
 def _file(path: Path, about: str) -> File:
@@ -243,7 +242,7 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 def _pack(stage: Stage, to: Path, root: str) -> None:
-    """The manifest first: who reads the archive knows what to expect of the rest."""
+    """Write the archive, the manifest first, so that a reader can check the rest."""
     first = [name for name in papers.OWN if (stage.path / name).exists()]
     with to.open("xb") as file:
         with (
@@ -262,13 +261,13 @@ def _pack(stage: Stage, to: Path, root: str) -> None:
 
 
 def _epoch() -> int | None:
-    """The time that builds pretend, so that what they make is the same each time."""
-    told = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return int(told) if told.isdecimal() else None
+    """The time of reproducible builds, from SOURCE_DATE_EPOCH."""
+    variable = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(variable) if variable.isdecimal() else None
 
 
 def _moment() -> str:
     epoch = _epoch()
     moment = time.time() if epoch is None else epoch
-    shown = datetime.datetime.fromtimestamp(moment, datetime.UTC)
-    return shown.isoformat(timespec="seconds")
+    utc = datetime.datetime.fromtimestamp(moment, datetime.UTC)
+    return utc.isoformat(timespec="seconds")

@@ -1,7 +1,7 @@
-"""Who carries out trials: the devices of this machine, or of a cluster.
+"""Executors run trials on the devices of this machine or of a cluster.
 
-An executor is handed candidates, gives back trials as they end, and lets one of its
-workers compare the finalists. Which candidates, and in which order, it does not decide.
+An executor takes candidates, returns trials as they end, and compares the finalists on
+one of its workers. The search decides which candidates run, and in which order.
 """
 
 from __future__ import annotations
@@ -28,69 +28,71 @@ Finalists = Sequence[tuple[Candidate, Trial]]
 class Executor(Protocol):
     @property
     def name(self) -> str:
-        """For people: this machine, 2 GPUs."""
+        """The executor as a report names it, such as `this machine` or `2 GPUs`."""
 
     def probe(self, limit_s: float) -> dict[str, Any]:
-        """Eager and what is known of the target, as `Worker.probe` tells it."""
+        """Measure eager and inspect the target, as `Worker.probe` does."""
 
     def cache_in(self, folder: Path) -> None:
-        """Where compiled code is kept, for a search that may go on later."""
+        """Set the directory for compiled code, so that a search can be resumed."""
 
     def slots(self) -> int:
-        """How many more trials can be begun at once."""
+        """The number of trials that can start now."""
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
-        """Begins a trial; to be asked only while there are slots."""
+        """Start a trial; call it only while `slots` is above 0."""
 
     def wait(self, seconds: float) -> list[Trial]:
-        """What has ended, waiting so long for the first one."""
+        """The trials that ended; waits up to `seconds` for the first one."""
 
     def keep(self, names: Collection[str]) -> None:
-        """The processes of other trials are no longer needed."""
+        """End the processes of all trials but these."""
 
-    def sit(self, finalists: Finalists, repeat: int) -> None:
-        """Makes one worker ready to compare these."""
+    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
+        """Prepare one worker to compare the finalists."""
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        """So many rounds of eager and these, in turns, by that worker."""
+        """Measure eager and these finalists in alternating rounds on that worker."""
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        """Seconds of its first call, and of all its start, as `Worker` takes them."""
+        """The seconds of the cold first call, and of the whole cold start."""
 
     def close(self) -> None:
-        """Ends everything that was begun."""
+        """End all processes."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the workers of a search have in common."""
+    """The settings that all workers of a search share."""
 
     plan: Plan
     folder: Path  # for caches and answers
     shares_caches: bool
 
 
-_CORES_EACH = 4  # that compiling keeps busy, with Inductor's own processes
+_CORES_EACH = 4  # cores that one compilation keeps busy, with Inductor's processes
 _MOST_LANES = 6
 
 
 class Local:
-    """The devices of this machine: one worker each, which share its cores.
+    """Runs trials on this machine, with one worker per device.
 
-    Trials are begun in lanes, as many as there are cores for; one at a time is timed.
-    Where first calls are what counts, nothing else goes on beside them.
+    Several trials compile at once, as many as the cores allow; only one is timed at a
+    time. If the objective needs cold first calls, trials run one after another.
     """
 
     def __init__(self, task: Task, progress: Progress) -> None:
-        self._task, self._progress, self._gate = task, progress, TimingLock()
+        self._task = task
+        self._progress = progress
+        self._timing_lock = TimingLock()
         cores = len(os.sched_getaffinity(0))
         self._lanes = min(_MOST_LANES, max(1, cores // _CORES_EACH))
         if not task.shares_caches:
             self._lanes = 1
         self._workers: list[Worker] = []
         self._pools: list[ThreadPoolExecutor] = []
-        self._going: dict[Future[Trial], tuple[int, Candidate, float]] = {}
-        self._gone: set[int] = set()  # workers whose device does not do
+        self._running: dict[Future[Trial], tuple[int, Candidate, float]] = {}
+        self._unusable: set[int] = set()  # workers on whose device not even eager runs
         self._add(None)
 
     def _add(self, gpu: str | None) -> None:
@@ -99,14 +101,15 @@ class Local:
 
     @property
     def name(self) -> str:
-        count = len(self._workers) - len(self._gone)
+        count = len(self._workers) - len(self._unusable)
         return "this machine" if count == 1 else f"{count} GPUs"
 
     def _worker(self, gpu: str | None) -> Worker:
-        task, own = self._task, {}
+        task = self._task
+        own = {}
         if gpu is not None:
             own["CUDA_VISIBLE_DEVICES"] = gpu
-        if self._lanes > 1:  # Inductor would start a process for each core in each
+        if self._lanes > 1:  # or Inductor starts a process per core in every lane
             own["TORCHINDUCTOR_COMPILE_THREADS"] = str(_CORES_EACH)
         plan = replace(task.plan, environment=own)
         folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
@@ -117,7 +120,7 @@ class Local:
             caches=task.folder / "caches",
             shares_caches=task.shares_caches,
             where="" if gpu is None else f"GPU {gpu}",
-            timing_lock=self._gate,
+            timing_lock=self._timing_lock,
             prestarted=self._lanes if self._lanes > 1 else 0,
             progress=self._progress,
         )
@@ -125,7 +128,7 @@ class Local:
     def probe(self, limit_s: float) -> dict[str, Any]:
         facts = self._on(0, "probe", limit_s)
         if facts["environment"]["device"] == "cuda":
-            # The first worker stays with the device that torch chooses.
+            # The first worker keeps the device that torch selects.
             for gpu in visible_gpus()[1:]:
                 self._add(gpu)
         return dict(facts)
@@ -135,29 +138,29 @@ class Local:
             worker.caches = folder
 
     def slots(self) -> int:
-        workers = len(self._workers) - len(self._gone)
+        workers = len(self._workers) - len(self._unusable)
         most = max(self._lanes, workers) if self._task.shares_caches else 1
-        return most - len(self._going)
+        return most - len(self._running)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
-        busy = Counter(number for number, _, _ in self._going.values())
-        able = [n for n in range(len(self._workers)) if n not in self._gone]
+        busy = Counter(number for number, _, _ in self._running.values())
+        able = [n for n in range(len(self._workers)) if n not in self._unusable]
         number = min(able, key=busy.__getitem__)
         trial = self._workers[number].trial
         future = self._pools[number].submit(trial, candidate, limit_s)
-        self._going[future] = number, candidate, limit_s
+        self._running[future] = number, candidate, limit_s
 
     def wait(self, seconds: float) -> list[Trial]:
-        done, _ = wait_for(self._going, seconds, FIRST_COMPLETED)
+        done, _ = wait_for(self._running, seconds, FIRST_COMPLETED)
         trials: list[Trial] = []
         for future in done:
-            number, candidate, limit_s = self._going.pop(future)
+            number, candidate, limit_s = self._running.pop(future)
             try:
                 trials.append(future.result())
-            except UserError as error:  # not even eager runs there
+            except UserError as error:  # not even eager runs on that device
                 if number == 0:
                     raise
-                self._gone.add(number)
+                self._unusable.add(number)
                 self._progress(f"{self._workers[number].where} is not used: {error}")
                 self.submit(candidate, limit_s)
         return trials
@@ -166,10 +169,10 @@ class Local:
         for worker in self._workers:
             worker.keep(names)
 
-    def sit(self, finalists: Finalists, repeat: int) -> None:
+    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
         for worker in self._workers[1:]:
             worker.keep(())
-        self._on(0, "sit", finalists, repeat)
+        self._on(0, "prepare_finals", finalists, repeat)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._on(0, "turns", names, rounds))
@@ -179,10 +182,13 @@ class Local:
         return first_s, start_s
 
     def _on(self, number: int, name: str, *arguments: Any) -> Any:
-        """In the worker's own thread: arms may end with the thread that began them."""
+        """Call a method in the worker's own thread.
+
+        The strategy processes may end with the thread that started them.
+        """
         worker = self._workers[number]
         future = self._pools[number].submit(getattr(worker, name), *arguments)
-        while True:  # a wait without end would not be interrupted by Ctrl-C
+        while True:  # Ctrl-C does not interrupt a wait without a timeout
             done, _ = wait_for([future], 0.2)
             if done:
                 return future.result()
@@ -192,12 +198,12 @@ class Local:
             worker.close()
         for pool in self._pools:
             pool.shutdown(cancel_futures=True)
-        for worker in self._workers:  # what a thread began meanwhile
+        for worker in self._workers:  # processes that a thread started meanwhile
             worker.close()
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that torch would see, by number or id."""
+    """The GPUs that torch can see, by number or id."""
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is not None:
         return [name.strip() for name in variable.split(",") if name.strip()]

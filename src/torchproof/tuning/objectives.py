@@ -1,7 +1,7 @@
-"""What a search minimises, and who may win it.
+"""The objective of a search: what it minimises, and which trials may win.
 
-The promise is the same for every objective: who wins gives eager's answers, and what
-is asked for is better than eager's by the least gain that counts.
+For every objective, the winner returns eager's outputs and beats eager's value by at
+least the minimum gain.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Kind = Literal["step", "first", "memory", "steps"]
 
 @dataclass(frozen=True)
 class Objective:
-    """`step`: time of a step. `first`: of the first call, among what is faster than
-    eager. `memory`: the peak, among what is not slower. `steps`: the time of so many
-    steps, all compiling included.
+    """`step`: the time of a step. `first`: the time of the first call, among strategies
+    that are faster than eager. `memory`: peak memory, among strategies that are not
+    slower than eager. `steps`: the time of `steps` steps, compilation included.
     """
 
     kind: Kind = "step"
@@ -43,16 +43,16 @@ class Objective:
 
     @property
     def needs_cold_starts(self) -> bool:
-        """Whether compiled code of another trial would make a first call too short."""
+        """Whether code that another trial compiled would falsify the first call."""
         return self.kind in ("first", "steps")
 
     @property
     def is_about_steps(self) -> bool:
-        """Whether faster steps can serve it."""
+        """Whether faster steps improve the objective."""
         return self.kind in ("step", "steps")
 
     def value(self, trial: Trial) -> float | None:
-        """In seconds or bytes; None where it was not measured."""
+        """The trial's value in seconds or bytes; None if it was not measured."""
         if trial.outcome != "measured" or trial.step_ms is None:
             return None
         step_s = trial.step_ms / 1e3
@@ -66,9 +66,9 @@ class Objective:
         return trial.start_s + later
 
     def gain(self, trial: Trial, eager: Trial) -> float | None:
-        """By which factor it beats eager: in what is asked for, or what that is worth.
+        """The factor by which the trial beats eager.
 
-        A first call is never shorter than eager's: there the gain is that of a step.
+        No compiled first call is shorter than eager's, so `first` uses the step's gain.
         """
         if self.kind in ("step", "first"):
             return trial.vs_eager
@@ -76,7 +76,7 @@ class Objective:
         return base / own if own and base else None
 
     def allows(self, trial: Trial, eager: Trial, *, least: float) -> bool:
-        """Whether it may win: proven, not only likely."""
+        """Whether the trial may win: its whole confidence interval beats eager."""
         gain = self.gain(trial, eager)
         if gain is None or gain < least or self.value(trial) is None:
             return False
@@ -88,14 +88,14 @@ class Objective:
         return high >= 1 if self.kind == "memory" else low > 1
 
     def _pays_surely(self, trial: Trial, eager: Trial, low: float) -> bool:
-        """Also where its steps are as slow beside eager's as they may be."""
+        """Whether it pays at the lower end of the confidence interval."""
         base, start_s, eager_ms = self.value(eager), trial.start_s, eager.step_ms
         if base is None or start_s is None or eager_ms is None or low <= 0:
             return False
         return start_s + (self.steps - 1) * eager_ms / 1e3 / low < base
 
     def may_allow(self, trial: Trial, eager: Trial, *, least: float) -> bool:
-        """Whether it may turn out to be allowed once it is timed better."""
+        """Whether more precise timing could still make it a winner."""
         own, base = self.value(trial), self.value(eager)
         if own is None or base is None:
             return False

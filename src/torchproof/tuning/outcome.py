@@ -1,4 +1,4 @@
-"""What a search found, as a run and as a recipe."""
+"""Turns a finished search into a `Run` and a `Recipe`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_of(
     environment: Mapping[str, Any],
     executor: str,
 ) -> Run:
-    """The run but for its name; its measurements are those of the finals."""
+    """The run without its id; its measurements are those of the finals."""
     tuning = tuning_of(search, chosen, executor)
     return Run(
         id="",
@@ -36,7 +36,7 @@ def run_of(
 
 
 def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe:
-    """The chosen strategy with everything needed to carry it out elsewhere."""
+    """The recipe: the chosen strategy and everything needed to apply it elsewhere."""
     candidate, eager = search.candidates.get(chosen.name), search.eager
     plan = chosen.facts.get("plan")
     gain = {"value": chosen.vs_eager, "low": chosen.vs_eager_low}
@@ -57,17 +57,17 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
         target=run.target,
         run=run.id,
         objective=str(search.terms.objective),
-        gain=_known(gain | {"high": chosen.vs_eager_high}) if candidate else {},
-        measured=_known(measured),
-        numerics=_known(numerics) if candidate else {},
+        gain=_rounded(gain | {"high": chosen.vs_eager_high}) if candidate else {},
+        measured=_rounded(measured),
+        numerics=_rounded(numerics) if candidate else {},
         environment=matching.environment_of(run.environment),
         model=search.terms.probe.get("fingerprint") or {},
         lines=chosen.source,
     )
 
 
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is not known; as exact as it was measured, or more."""
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that are not None, rounded to six digits."""
     return {
         name: float(f"{value:.6g}") if isinstance(value, float) else value
         for name, value in values.items()
@@ -76,7 +76,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, Any]:
-    """The search as the run keeps it."""
+    """The `tuning` field of the run."""
     terms, trials = search.terms, search.trials.values()
     probe = {k: v for k, v in terms.probe.items() if k != "fingerprint"}
     return {
@@ -89,7 +89,7 @@ def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, 
         "executor": executor,
         "resumed": sum(trial.resumed for trial in trials),
         "probe": probe,
-        "trials": search.told(),
+        "trials": search.summaries(),
         "skipped": [skip.to_json() for skip in search.skipped],
         "chosen": chosen.name if chosen else None,
         "why": _why(search, chosen) if chosen else None,
@@ -99,22 +99,22 @@ def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, 
 
 
 _ANSWERS = {
-    "same": "the same answers",
-    "rounding": "the same answers but for rounding",
-    "random": "the same answers but for another random stream",
+    "same": "the same outputs",
+    "rounding": "the same outputs up to rounding",
+    "random": "the same outputs up to a different random stream",
 }
 
 
 def _why(search: Search, chosen: Trial) -> str:
-    """One sentence: what the choice rests on."""
+    """One sentence that justifies the choice."""
     objective, eager, least = search.terms.objective, search.eager, search.terms.least
     if chosen.name != eager.name:
         gain = objective.gain(chosen, eager)
         what = {
             "step": "a step is",
-            "first": "its first call is the shortest of what is faster, a step is",
+            "first": "its first call is the shortest of all that are faster; a step is",
             "memory": "its memory is",
-            "steps": f"{objective.steps} steps with all compiling are",
+            "steps": f"{objective.steps} steps, compilation included, are",
         }[objective.kind]
         better = "less" if objective.kind == "memory" else "faster"
         sentence = f"{what} {gain:.2f}x {better} than in eager"
@@ -124,14 +124,17 @@ def _why(search: Search, chosen: Trial) -> str:
         return f"{sentence}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
     best = [t for t in search.ranked if t.name != eager.name]
     if not best:
-        return "no other strategy was measured and right"
+        return "no other strategy ran and returned eager's outputs"
     gain = objective.gain(best[0], eager)
     if gain is None:
         return f"{best[0].name} was not compared with eager"
     if gain >= least:
         low, high = best[0].vs_eager_low, best[0].vs_eager_high
         interval = f" ({low:.2f}x to {high:.2f}x)" if low and high else ""
-        return f"no strategy is surely better: {best[0].name} may be{interval}"
+        return (
+            f"no strategy is significantly better: {best[0].name}{interval} is only"
+            " probably so"
+        )
     return (
         f"no strategy beats eager by {least - 1:.0%}: the best, {best[0].name}, is"
         f" {gain:.2f} times as good"

@@ -1,7 +1,8 @@
-"""The search: which candidate next, until time is up or nothing left can win.
+"""The search: decides which candidate runs next, until the budget ends or none can win.
 
-Forms first, then switches of Inductor on the fastest, then the best in turns, the
-slower half leaving after each rung. The executor tries; here it is decided.
+It tries the forms first, then Inductor settings on the fastest form. The best trials
+then run in alternating rounds, and the slower half drops out after each rung. The
+executor runs the trials.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from torchproof.tuning.trial_worker import is_short_of_memory
 Effort = Literal["quick", "normal", "full"]
 
 FINALISTS = 4
-_NEAR = 1.1  # times the leader: who may still win once timed better
-_ALIKE = 1.01  # too close for timing to tell: the simpler one is taken
-_RUNGS = (4, 12)  # rounds until the slower half leaves, and after that
-_PASSES = 2  # of an arm in a round, or more where they are short
-_HELPS = 0.99  # of the form's own value: a switch that is combined with others
-_TUNING_COSTS = 4.0  # times as long as compiling without trying many kernels
-_RESERVE = 0.15  # of the budget: for the finals
-_MOST = 0.5  # of the time left: for one trial, so that one that hangs costs no more
-_LEAST_S = 120.0  # a trial may take, if there is so much time
+_NEAR = 1.1  # a trial within this factor of the leader may win with better timing
+_ALIKE = 1.01  # within this factor trials count as equal, and the simpler one wins
+_RUNGS = (4, 12)  # rounds before and after the slower half drops out
+_PASSES = 2  # passes of a strategy in a round; short passes run more often
+_HELPS = 0.99  # a setting that reaches this share of the form's value gets combined
+_TUNING_COSTS = 4.0  # autotuning takes this many times as long as plain compilation
+_RESERVE = 0.15  # share of the budget for the finals
+_MOST = 0.5  # share of the remaining time for one trial, in case it hangs
+_LEAST_S = 120.0  # a trial gets at least this long, if so much time remains
 EFFORTS: tuple[Effort, ...] = ("quick", "normal", "full")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is asked of a search; `deadline` by the monotonic clock."""
+    """The options of a search; `deadline` is a time of the monotonic clock."""
 
     objective: Objective
     effort: Effort
@@ -51,7 +52,7 @@ class SearchOptions:
 
 
 class Search:
-    """`show` is called with the state of the search whenever that changes."""
+    """One search; it calls `show` with its state whenever that changes."""
 
     def __init__(
         self,
@@ -62,8 +63,11 @@ class Search:
         eager: Trial,
         show: Callable[[Mapping[str, Any]], None] = lambda state: None,
     ) -> None:
-        self.executor, self.terms, self.saved_trials = executor, terms, saved_trials
-        self.eager, self._show = eager, show
+        self.executor = executor
+        self.terms = terms
+        self.saved_trials = saved_trials
+        self.eager = eager
+        self._show = show
         self.trials: dict[str, Trial] = {eager.name: eager}
         self.candidates: dict[str, Candidate] = {}
         self.skipped: list[Skip] = []
@@ -71,16 +75,16 @@ class Search:
         self._waiting: list[Candidate] = []
         self._running: dict[str, Candidate] = {}
         self._no_time = False
-        self._last: list[str] = []  # who stayed to the end of the finals
+        self._last: list[str] = []  # the trials that ran to the end of the finals
 
-    # -- what is known -----------------------------------------------------------------
+    # -- results so far ----------------------------------------------------------------
 
     def value(self, trial: Trial) -> float | None:
         return self.terms.objective.value(trial)
 
     @property
     def ranked(self) -> list[Trial]:
-        """What was measured and is right, the best first; eager among it."""
+        """The measured trials with correct outputs, eager included, best first."""
         trials = [trial for trial in self.trials.values() if self.value(trial)]
         return sorted(trials, key=lambda trial: self.value(trial) or 0.0)
 
@@ -95,17 +99,21 @@ class Search:
         if self._no_time:
             return "the budget is spent"
         untried = len(self.skipped) > self._not_applicable
-        return "what is left cannot win" if untried else "everything was tried"
+        return (
+            "the remaining candidates cannot win"
+            if untried
+            else "all candidates were tried"
+        )
 
     def left_s(self) -> float:
-        """For trials: without what the finals need."""
+        """The seconds that remain for trials, without those reserved for the finals."""
         reserve = _RESERVE * self.terms.budget_s
         return self.terms.deadline - reserve - time.monotonic()
 
     # -- stages ------------------------------------------------------------------------
 
     def run(self, forms: Space) -> Trial:
-        """The chosen one, which is eager where no other may win."""
+        """Run the search and return the winner, which may be eager."""
         self.skipped += forms.skipped
         self._not_applicable = len(forms.skipped)
         self._try(forms.candidates)
@@ -121,19 +129,19 @@ class Search:
         return self.terms.effort != "quick" and self.terms.objective.is_about_steps
 
     def _assert_something_tried(self) -> None:
-        """A budget that no trial fits in decides nothing."""
+        """Fail if the budget was too small for a single trial."""
         tried = [t for t in self.trials.values() if t.name != self.eager.name]
         late = all(trial.outcome == "timed out" for trial in tried)
         if late and self._no_time:
             took = f"eager alone took {self.eager.seconds:.0f} s"
             raise UserError(
                 f"--budget {self.terms.budget_s:g}s is too small for one trial:"
-                f" {took}, no strategy was measured in the rest; give more time,"
-                " and --resume to keep what there is"
+                f" {took}, and no strategy finished in the remaining time; increase"
+                " --budget, and add --resume to reuse the finished trials"
             )
 
     def _fastest_forms(self) -> list[Candidate]:
-        """On which switches are tried: the best, and with full effort all forms."""
+        """The forms to try settings on: the fastest, or all with `--effort full`."""
         forms = [
             self.candidates[trial.name]
             for trial in self.ranked
@@ -176,11 +184,11 @@ class Search:
         return most if limit is None else min(limit, most)
 
     def _next(self) -> Candidate | None:
-        """The first that may be tried at once; what need not be is left out."""
+        """The next candidate that can start now; skips those that cannot win."""
         for candidate in list(self._waiting):
             others = {*self._running, *(each.name for each in self._waiting)}
             if candidate.follows in others:
-                continue  # what that one gives may spare this one
+                continue  # the result of that trial may rule this one out
             self._waiting.remove(candidate)
             if earlier := self.saved_trials.find(candidate.name, self._limit_s()):
                 self._note(replace(earlier, resumed=True, stage=candidate.stage))
@@ -191,7 +199,7 @@ class Search:
         return None
 
     def _not_worth(self, candidate: Candidate) -> str | None:
-        """Why it is not tried; with full effort, time alone is a reason."""
+        """The reason to skip a candidate; for `--effort full` only lack of time."""
         terms = self.terms
         if terms.effort != "full":
             evidence = bounds.Evidence(
@@ -205,10 +213,10 @@ class Search:
         self._no_time = True
         if cost is None or left <= 0:
             return "the budget was spent"
-        return f"it would take about {cost:.0f} s, {left:.0f} s are left"
+        return f"it would take about {cost:.0f} s, and {left:.0f} s remain"
 
     def _cost_s(self, candidate: Candidate) -> float | None:
-        """What a trial takes, going by one like it; None where there is none."""
+        """The expected seconds of a trial, from a similar one; None without one."""
         like = [self.trials.get(name or "") for name in (candidate.follows, "full")]
         costs = [
             trial.seconds
@@ -230,25 +238,29 @@ class Search:
     # -- finals ------------------------------------------------------------------------
 
     def _finals(self) -> None:
-        """The best in turns; where all of them fail there, those after them."""
+        """Compare the best trials; if all of them fail, compare the next best."""
         while finalists := self._finalists():
             self._last = self._compared([trial.name for trial in finalists])
             if any(self.value(self.trials[name]) for name in self._last):
                 return
 
     def _compared(self, names: Sequence[str]) -> list[str]:
-        """Who is left: drift hits all alike, the slower half leaves on the way."""
-        self.executor.sit([(self.candidates[n], self.trials[n]) for n in names], 0)
+        """The finalists that remain; alternating rounds share the same drift."""
+        self.executor.prepare_finals(
+            [(self.candidates[n], self.trials[n]) for n in names], 0
+        )
         for rounds in _RUNGS:
             self._take(names, rounds)
             names = self._better_half(names)
         if names and self._undecided(names[0]):
-            self.executor.sit([(self.candidates[n], self.trials[n]) for n in names], 1)
+            self.executor.prepare_finals(
+                [(self.candidates[n], self.trials[n]) for n in names], 1
+            )
             self._take(names, sum(_RUNGS))
         return list(names)
 
     def _finalists(self) -> list[Trial]:
-        """Who may win if it is timed better, the best first."""
+        """The trials that may win with more precise timing, best first."""
         objective, least = self.terms.objective, self.terms.least
         able = [
             trial
@@ -256,7 +268,8 @@ class Search:
             if trial.name in self.candidates
             and objective.may_allow(trial, self.eager, least=least)
         ]
-        # Between trials the machine may get slower: eager beside each is a second rule.
+        # The machine may slow down between trials, so a trial also qualifies by its
+        # ratio to the eager rounds that were measured beside it.
         faster = sorted(able, key=lambda trial: -(trial.vs_eager or 0.0))
         near = [
             trial
@@ -272,7 +285,7 @@ class Search:
             return
         rows = self.executor.turns(names, rounds)
         if rows[0].median_ms is None or rows[0].error:
-            return  # without eager there is nothing to compare with: trials stand
+            return  # without eager there is no comparison: keep the trials' values
         self.rows = rows
         for name, row in zip(names, self.rows[1:], strict=True):
             self.trials[name] = _timed(self.trials[name], row)
@@ -281,8 +294,9 @@ class Search:
         self.show()
 
     def _affordable(self, names: Sequence[str]) -> int:
-        """Rounds of these that fit in the time left; there is no interval with less
-        than those of the first rung.
+        """The number of rounds that fit in the remaining time.
+
+        A confidence interval needs at least the rounds of the first rung.
         """
         took = [self.trials[name].facts.get("pass_ms") or 0.0 for name in names]
         took.append(self.eager.facts.get("pass_ms") or 0.0)
@@ -292,7 +306,7 @@ class Search:
         return max(fit, 0 if compared else _RUNGS[0])
 
     def _better_half(self, names: Sequence[str]) -> list[str]:
-        """With who is as good as the best: that one may be simpler."""
+        """The faster half, and all that equal the best: one of those may be simpler."""
         ranked = [trial for trial in self.ranked if trial.name in names]
         limit = _ALIKE * min((self.value(t) or 0.0 for t in ranked), default=0.0)
         half = (len(ranked) + 1) // 2
@@ -303,16 +317,16 @@ class Search:
         ]
 
     def _undecided(self, name: str) -> bool:
-        """Better than eager by enough, and not surely so: other processes can tell."""
+        """Whether the gain is large enough but not significant, and a repeat fits."""
         trial, terms = self.trials[name], self.terms
         gain = terms.objective.gain(trial, self.eager) or 0.0
         allowed = terms.objective.allows(trial, self.eager, least=terms.least)
         return gain >= terms.least and not allowed and self.left_s() > trial.seconds
 
     def chosen(self) -> Trial:
-        """Of who stayed to the end, or was compared at all; without finals, of all.
+        """The winner among the last finalists, else all finalists, else all trials.
 
-        Among those too close to tell apart it is the simplest.
+        If several are equally fast, the simplest one wins.
         """
         last = [self.trials[name] for name in self._last]
         finals = [trial for trial in self.trials.values() if trial.final]
@@ -330,7 +344,7 @@ class Search:
         return [t for t in trials if objective.allows(t, self.eager, least=least)]
 
     def _started_cold(self, chosen: Trial) -> Trial:
-        """The chosen one with its cold first call, where there is time to know it."""
+        """The chosen trial with its cold first call, if there is time to measure it."""
         candidate = self.candidates.get(chosen.name)
         left = self.terms.deadline - time.monotonic()
         if (
@@ -341,18 +355,18 @@ class Search:
             return chosen
         try:
             first_s, start_s = self.executor.cold_start(candidate, left)
-        except (WorkerError, UserError):  # it is an extra
+        except (WorkerError, UserError):  # the recipe is valid without a cold start
             return chosen
         trial = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)
         self.trials[chosen.name] = trial
         return trial
 
-    # -- for people --------------------------------------------------------------------
+    # -- progress ----------------------------------------------------------------------
 
     def show(self) -> None:
         self._show(
             {
-                "trials": self.told(),
+                "trials": self.summaries(),
                 "running": list(self._running),
                 "left": len(self._waiting),
                 "time_left_s": max(0.0, self.terms.deadline - time.monotonic()),
@@ -360,17 +374,17 @@ class Search:
             }
         )
 
-    def told(self) -> list[dict[str, Any]]:
-        return [trial.told(self.value(trial)) for trial in self.trials.values()]
+    def summaries(self) -> list[dict[str, Any]]:
+        return [trial.summary(self.value(trial)) for trial in self.trials.values()]
 
 
 _STAGES = {"forms": 0, "switches": 1, "together": 2}
 
 
 def _timed(trial: Trial, row: Measurement) -> Trial:
-    """The trial with what the finals gave; one that failed there is out.
+    """The trial with its values from the finals; one that failed there is out.
 
-    One that had no room beside the others is not: what its trial gave stands.
+    One that ran out of memory beside the other finalists keeps its earlier values.
     """
     if row.error and is_short_of_memory(row.error):
         return trial

@@ -1,8 +1,8 @@
-"""What may be tried: forms and modes of compiling, with and without a whole-step graph,
-ways to treat sizes, and then Inductor's switches on what is fastest.
+"""The search space: compile forms and modes, with and without a whole-step CUDA graph,
+dynamic and static shapes, and Inductor settings on the fastest form.
 
-Comes in: what the probe found. Goes out: candidates in the order in which they promise
-most, and those that do not apply, with why.
+Takes the probe's results, returns candidates with the most promising first, and the
+candidates that do not apply, with the reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torchproof.strategies import Strategy, parse
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.trial import Candidate
 
-# Switches of Inductor that change the speed of models, one by one on the fastest form.
-# Tuning of matrix products is a mode, and among the forms.
+# Inductor settings that change the speed of models; each is tried alone on the fastest
+# form. Autotuning of matrix products is a mode, and part of the forms.
 SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
     "cuda": (
         {"coordinate_descent_tuning": True},
@@ -31,7 +31,7 @@ SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
     ),
 }
 _TUNED = "max-autotune-no-cudagraphs"
-_MOST_CORES = 2  # methods that are tried alone
+_MOST_CORES = 2  # methods that are compiled alone
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def forms(
     objective: Objective,
     compile_with: Mapping[str, Any],
 ) -> Space:
-    """All forms, those that cost least to know and bound others first."""
+    """All forms; those that are cheap to try and bound others come first."""
     space = Space()
     order = Order.of(probe, device, objective)
     for name in _names(probe, order, objective):
@@ -86,16 +86,16 @@ def _add(
         if more and strategy.compiles:
             strategy = strategies.with_arguments(strategy, **more)
         space.candidates.append(Candidate(StrategySpec(strategy), "forms", follows))
-    except UserError as error:  # what --compile asks for and this cannot take
+    except UserError as error:  # the strategy does not accept a --compile argument
         space.skipped.append(Skip(name, str(error)))
 
 
 @dataclass(frozen=True)
 class Order:
-    """Who is tried before whom, because it may make the other needless.
+    """Which candidate runs before which, because its result may rule the other out.
 
-    Where steps wait for launches, a graph takes most of them away: forms are recorded
-    first, and without a graph only if that fails.
+    If steps are bound by launches, a CUDA graph removes most of that time: the search
+    tries forms with a graph first, and without one only if that fails.
     """
 
     recorded_first: bool
@@ -114,7 +114,7 @@ class Order:
             return "eager"
         if strategy.name != first:
             return first
-        if strategy.form in ("nested", "core"):  # where full does not do
+        if strategy.form in ("nested", "core"):  # fallbacks for full
             return f"full+{strategies.GRAPH}" if self.recorded_first else "full"
         return None
 
@@ -122,7 +122,7 @@ class Order:
 def _names(probe: Mapping[str, Any], order: Order, objective: Objective) -> list[str]:
     cores = [f"core:{path}" for path in probe.get("core") or ()][:_MOST_CORES]
     plain = ["full", "regional", "nested", *cores]
-    if objective.needs_cold_starts:  # what compiles least comes first
+    if objective.needs_cold_starts:  # the shortest compilation comes first
         plain = ["regional", "nested", "full", *cores]
     recorded = [*map(_recorded, plain), "eager+graph"]
     shapes = [
@@ -152,7 +152,7 @@ def _does_not_apply(
     if strategy.form in ("regional", "nested") and probe.get("blocks") == {}:
         return "the target has no repeated blocks"
     if strategy.dynamic != "auto" and probe.get("varying") == []:
-        return "no size varies over the calls"
+        return "no input size varies between calls"
     return None
 
 
@@ -160,7 +160,7 @@ def _does_not_apply(
 
 
 def switched(base: Candidate, device: str) -> list[Candidate]:
-    """The form with each switch alone."""
+    """The form with each Inductor setting alone."""
     if not base.strategy.compiles:
         return []
     arguments = base.strategy.arguments
@@ -174,7 +174,7 @@ def switched(base: Candidate, device: str) -> list[Candidate]:
 
 
 def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
-    """The form with all switches that helped alone, where these are several."""
+    """The form with all settings that helped alone; None for fewer than two."""
     candidates = list(helpful)
     if len(candidates) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Who may use the machine: many that begin, or one that is timed."""
+"""A lock that lets several trials compile at once, or a single one be timed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 
 class TimingLock:
-    """Beginning is compiling, which leaves most cores idle: several do it at once.
+    """Several trials start at once, since compilation leaves most cores idle.
 
-    Who is timed is alone. It waits for those that are beginning, and nobody else begins
-    before it had its turn.
+    A trial is timed alone. It waits until all others have started, and no further trial
+    starts before its timing is over.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A candidate, and what trying it gave: plain data that can be saved and sent."""
+"""A candidate and the result of its trial: plain data that can be saved and sent."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Outcome = Literal[
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run the target that may be tried.
+    """A strategy that the search may try.
 
-    `follows` names the candidate whose kernels it runs, or whose compiling it begins
-    with: what that one gave bounds what this one can give.
+    `follows` names the candidate that runs the same kernels or compiles the same code
+    first: the result of that trial bounds the result of this one.
     """
 
     spec: StrategySpec
@@ -45,10 +45,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trial:
-    """`start_s` is all that is over before the second step: imports, the first call,
-    and what later calls compile. `cold` is False where compiled code of other trials
-    was found, or others began at the same time: then there is no cold first call to
-    tell. `facts` are the arm's own.
+    """The result of a trial.
+
+    `start_s` is the whole start: imports, the first call, and compilation in later
+    calls. `cold` is False if the trial reused compiled code of other trials, or if
+    others started at the same time: its first call is then not cold. `facts` are the
+    raw values that the strategy's process reported.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Trial:
     cold: bool | None = None
     peak_bytes: int | None = None
     kernel_ms: float | None = None
-    generated_ms: float | None = None  # of that, kernels that Inductor wrote
+    generated_ms: float | None = None  # the part of it in kernels Inductor generated
     numerics: Mapping[str, Any] | None = field(default=None, hash=False)
     vs_eager: float | None = None
     vs_eager_low: float | None = None
@@ -82,8 +84,8 @@ class Trial:
         fields = {item.name for item in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in plain.items() if key in fields})
 
-    def told(self, value: float | None) -> dict[str, Any]:
-        """For the run: without the arm's own facts, with the objective's value."""
+    def summary(self, value: float | None) -> dict[str, Any]:
+        """The trial as the run stores it: without raw facts, with its value."""
         values = {k: v for k, v in self.to_json().items() if k not in _OWN}
         return values | {"value": value}
 

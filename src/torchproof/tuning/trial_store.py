@@ -1,7 +1,8 @@
-"""The trials of a search on disk, so that it can go on after an interruption.
+"""Stores the trials of a search on disk, so that `--resume` can continue it.
 
-`.torchproof/tune/KEY/NUMBER/`: the key stands for the target, its code and where it
-ran; each search has a number. One file a trial, written whole or not at all.
+The directory is `.torchproof/tune/KEY/NUMBER/`: the key is a hash of the target, its
+code and the machine; the number counts the searches. Each trial is one file, which is
+written atomically.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchproof.tuning.trial import Trial
 
 SEARCHES = "tune"  # beside the folder of runs
 _MOST_BYTES = 64 << 20  # of a trial
-_HELD = (
+_ENVIRONMENT = (
     "torch",
     "python",
     "device",
@@ -37,13 +38,13 @@ _HELD = (
 def key_of(
     options: Mapping[str, Any], environment: Mapping[str, Any], code: Any
 ) -> dict[str, Any]:
-    """What has to be the same for a trial to hold."""
-    where = {name: environment.get(name) for name in _HELD}
+    """The key: a stored trial is valid only if all of this is the same."""
+    where = {name: environment.get(name) for name in _ENVIRONMENT}
     return {"asked": dict(options), "environment": where, "code": code}
 
 
 class TrialStore:
-    """The folder of one search, locked while that goes on."""
+    """The directory of one search, locked while the search runs."""
 
     def __init__(self, key: Mapping[str, Any], *, resume: bool, root: Path) -> None:
         text = json.dumps(key, sort_keys=True)
@@ -53,7 +54,7 @@ class TrialStore:
             self._lock()
             (self.folder / "search.json").write_text(json.dumps(key, indent=1))
         except OSError as error:
-            raise UserError(f"cannot keep trials in {home}: {error}") from None
+            raise UserError(f"cannot store trials in {home}: {error}") from None
         self.trials = self._read() if resume else {}
 
     def _lock(self) -> None:
@@ -63,8 +64,8 @@ class TrialStore:
         except BlockingIOError:
             self._locked.close()
             raise UserError(
-                f"another search goes on in {self.folder}: wait for it, or start one of"
-                " your own without --resume"
+                f"another search is running in {self.folder}: wait for it, or start a"
+                " new one without --resume"
             ) from None
 
     def _read(self) -> dict[str, Trial]:
@@ -75,13 +76,13 @@ class TrialStore:
                 schema.check(Trial, plain)
                 trial = Trial.from_json(plain)
             except (OSError, ValueError, RecursionError, schema.Mismatch):
-                continue  # damaged: it is tried again
+                continue  # damaged: the search tries the candidate again
             if _is_sound(trial):
                 trials[trial.name] = trial
         return trials
 
     def find(self, name: str, limit_s: float) -> Trial | None:
-        """An earlier trial; one that was given up counts only if it had as long."""
+        """An earlier trial; one that timed out counts only if its limit was as long."""
         trial = self.trials.get(name)
         if trial is None or trial.outcome == "lost":
             return None
@@ -96,35 +97,35 @@ class TrialStore:
         part.write_text(json.dumps(trial.to_json(), default=str), encoding="utf-8")
         os.replace(part, path)
 
-    def told(self) -> str:
-        """What there is to go on with."""
+    def resume_message(self) -> str:
+        """The line that says what `--resume` reuses."""
         if self.trials:
             count = len(self.trials)
-            return f"goes on with {count} trial{'s' if count > 1 else ''} of before"
-        return "nothing to go on with: this target, code and machine were not searched"
+            return f"resuming with {count} earlier trial{'s' if count > 1 else ''}"
+        return "nothing to resume: no earlier search of this target, code and machine"
 
     def close(self, *, finished: bool) -> None:
-        """Compiled code is kept only for a search that may go on."""
+        """Unlock the directory; a finished search deletes its compiled code."""
         if finished:
             shutil.rmtree(self.folder / "caches", ignore_errors=True)
         self._locked.close()
 
 
 def _folder(home: Path, *, resume: bool) -> Path:
-    """That of the last search, or one for the next."""
+    """The directory of the last search, or a new one."""
     home.mkdir(parents=True, exist_ok=True)
     while True:
         last = max(map(_number, home.iterdir()), default=0)
-        # What was never interrupted is there to be resumed as well: it is then known.
+        # A finished search can be resumed too: all its trials are then reused.
         if resume and last:
             return home / str(last)
-        with contextlib.suppress(FileExistsError):  # two that begin at once
+        with contextlib.suppress(FileExistsError):  # two searches that start at once
             (home / str(last + 1)).mkdir()
             return home / str(last + 1)
 
 
 def _number(path: Path) -> int:
-    """Of a search's folder or a trial's file; 0 where it has none."""
+    """The number in the name of a search's directory or a trial's file, else 0."""
     text = path.stem.removeprefix("trial-")
     return int(text) if text.isdecimal() else 0
 
@@ -133,7 +134,7 @@ _FACTS = {"pass_ms", "first_call_s", "compile_s", "counts", "steady"}  # for the
 
 
 def _is_sound(trial: Trial) -> bool:
-    """Whether it is as a search writes it, and not as somebody edited it."""
+    """Whether the trial has all facts that the finals need."""
     if trial.outcome != "measured":
         return True
     return trial.facts.keys() >= _FACTS

@@ -1,8 +1,8 @@
-"""One device that tries candidates: each in a process of its own, beside eager.
+"""Runs trials on one device: each candidate in its own process, compared with eager.
 
-Comes in: a plan without arms, and candidates one at a time. Goes out: trials, and the
-measurements of the finalists. What it takes and gives is plain data, so that it may sit
-in another process or on another machine.
+Takes a plan without strategies and candidates one at a time, returns trials and the
+measurements of the finalists. All of that is plain data, so that a worker can run in
+another process or on another machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from torchproof.measure import (
     EAGER,
     Plan,
@@ -29,16 +31,14 @@ from torchproof.measure import (
     start_record,
 )
 from torchproof.records import Measurement, UserError
-from torchproof.tuning import wait_until_idle
-from torchproof.tuning.prestarted_workers import PrestartedWorkers
 from torchproof.tuning.timing_lock import TimingLock
 from torchproof.tuning.trial import Candidate, Outcome, Trial
 
-ROUNDS = 4  # of a trial: the fewest that give an interval
+ROUNDS = 4  # rounds of a trial: the fewest that give a confidence interval
 _MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
-_LATE = "no answer within"
-_PATIENCE_S = 120.0  # with finalists, which have answered before
-# What verdicts of measuring mean for a trial; others are of arms that were measured.
+_LATE = "no answer within"  # the text of a timeout in measure/worker_process.py
+_PATIENCE_S = 120.0  # least time limit for finalists, which have answered before
+# The outcomes of these verdicts; with any other verdict the trial was measured.
 _OUTCOMES: dict[str, Outcome] = {
     "skipped": "not applicable",
     "wrong": "wrong",
@@ -49,11 +49,50 @@ _OUTCOMES: dict[str, Outcome] = {
 Progress = Callable[[str], None]
 
 
+class PrestartedWorkers:
+    """At most `count` processes that load the target before they get a candidate.
+
+    For many models loading takes as long as compilation: these load meanwhile.
+    `start` starts a process, which loads by itself.
+    """
+
+    def __init__(self, start: Callable[[], WorkerProcess], count: int) -> None:
+        self._start = start
+        self._count = count
+        self._ready: list[WorkerProcess] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def fill(self) -> None:
+        with self._lock:
+            while len(self._ready) < self._count and not self._closed:
+                self._ready.append(self._start())
+
+    def take(self) -> WorkerProcess | None:
+        """The process that has loaded for longest; None if there is none."""
+        with self._lock:
+            return self._ready.pop(0) if self._ready else None
+
+    def drop(self) -> None:
+        """End the processes, to free their memory."""
+        with self._lock:
+            for process in self._ready:
+                process.close()
+            self._ready.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self.drop()
+
+
 class Worker:
-    """`where` names its device for people. `caches` is a folder for compiled code. With
-    `shares_caches` candidates find what others compiled: steps are the same for it,
-    first calls are not. Nor are they where others begin at the same time: then there
-    are `prestarted`, processes that load the target ahead.
+    """Runs trials on one device.
+
+    `where` names the device in reports. `caches` is the directory for compiled code.
+    With `shares_caches`, candidates reuse code that others compiled: their step times
+    stay valid, their first calls do not. `prestarted` is the number of processes that
+    load the target ahead; above 1, other trials start at the same time, which
+    falsifies first calls too.
     """
 
     def __init__(
@@ -68,13 +107,15 @@ class Worker:
         timing_lock: TimingLock | None = None,
         progress: Progress = lambda text: None,
     ) -> None:
-        self.where, self.caches, self.shares_caches = where, caches, shares_caches
+        self.where = where
+        self.caches = caches
+        self.shares_caches = shares_caches
         self.crowded = prestarted > 1
         self.session = Session(plan, folder, progress)
         self.session.scratch = folder
         self.eager = StrategyState(StrategySpec(EAGER), folder / "caches-eager")
         self.timing_lock = timing_lock or TimingLock()
-        self.prestarted = PrestartedWorkers(self._spare, prestarted)
+        self.prestarted = PrestartedWorkers(self._prestart, prestarted)
         self.session.spare = self.prestarted.take
         self._states: dict[str, StrategyState] = {}
         self._referring = threading.Lock()
@@ -82,7 +123,7 @@ class Worker:
     # -- eager -------------------------------------------------------------------------
 
     def probe(self, limit_s: float) -> dict[str, Any]:
-        """Reference answers, eager timed alone, and what is known of the target."""
+        """Compute reference outputs, time eager alone, and inspect the target."""
         begin = time.monotonic()
         self.session.set_deadline(limit_s)
         self.prestarted.fill()
@@ -104,20 +145,20 @@ class Worker:
         }
 
     def _refer(self) -> None:
-        """Once: what answers are judged by, and eager's own process."""
+        """Compute the reference outputs and start eager's process, once."""
         if self.session.references:
             return
         self.session.states = [self.eager]
         self.session.compute_references()
         if self.session.references[None, 0]["compiled"]:
             raise UserError(
-                f"{self.session.plan.target.text} does its own compiling: there is"
-                " nothing to choose; torchproof bench compares it with itself"
+                f"{self.session.plan.target.text} compiles itself, which leaves no"
+                " strategy to choose; use torchproof bench to compare it with eager"
             )
         self.session.begin(self.eager)
 
     def _revive(self) -> None:
-        """Eager's process may have been killed, by a system short of memory say."""
+        """Restart eager's process if it was killed, for example for lack of memory."""
         if self.eager.runs and self.eager.process is not None:
             return
         self.eager.error = None
@@ -130,7 +171,7 @@ class Worker:
     # -- a trial -----------------------------------------------------------------------
 
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
-        """Begun beside others that begin, timed alone."""
+        """Run a trial: it starts beside other trials and is timed alone."""
         spent = 0.0
         with self.timing_lock.beside_others():
             begin = time.monotonic()
@@ -141,12 +182,12 @@ class Worker:
             begin = time.monotonic()
             self.session.set_deadline(max(1.0, limit_s - spent))
             if state.error and is_short_of_memory(state.error) and self._states:
-                self.keep(())  # the processes of other trials held what it needed
+                self.keep(())  # free the memory of the other trials' processes
                 self.prestarted.drop()
                 state = self._begun(candidate)
             if state.runs and not _is_wrong(state):
                 if self.crowded:
-                    wait_until_idle.wait()
+                    _wait_until_idle()
                 self._revive()
                 self._sample([self.eager, state], ROUNDS)
                 self.session.examine([state], 0)
@@ -156,8 +197,8 @@ class Worker:
             self._states[candidate.name] = state
         else:
             state.close()
-        if trial.outcome == "timed out":  # what was left for its last question is odd
-            trial = replace(trial, why=f"not done within {limit_s:.0f} s")
+        if trial.outcome == "timed out":  # the limit of its last request says little
+            trial = replace(trial, why=f"not finished within {limit_s:.0f} s")
         return replace(trial, seconds=spent, limit_s=limit_s)
 
     def _begun(self, candidate: Candidate) -> StrategyState:
@@ -174,12 +215,12 @@ class Worker:
             with self.session.recording_failure(state):
                 self.session.begin(state)
                 self.session.recheck_random_draws(state)
-        except UserError as error:  # this one cannot be; others can
+        except UserError as error:  # this candidate does not apply; others may
             state.skipped = str(error)
             state.close()
         return state
 
-    def _spare(self) -> WorkerProcess:
+    def _prestart(self) -> WorkerProcess:
         plan = self.session.plan
         job = plan.job(self.eager.spec, {})
         process = WorkerProcess(job, plan.environment, quiet=plan.quiet)
@@ -191,7 +232,7 @@ class Worker:
         return self.caches / name
 
     def _sample(self, states: Sequence[StrategyState], rounds: int) -> None:
-        """Rounds that compare these, and no earlier ones."""
+        """Measure rounds of these strategies and discard earlier ones."""
         for state in states:
             state.facts[0]["rounds"] = [[]]
         self._take_turns(states, rounds)
@@ -209,7 +250,7 @@ class Worker:
     def _patience_for(
         self, state: StrategyState
     ) -> contextlib.AbstractContextManager[None]:
-        """A candidate that is late must not cost eager its process."""
+        """No deadline for eager: a late candidate must not end eager's process."""
         if state is self.eager:
             return self.session.without_deadline()
         return contextlib.nullcontext()
@@ -249,31 +290,34 @@ class Worker:
         )
 
     def keep(self, names: Collection[str]) -> None:
-        """Ends the processes of all other trials."""
-        for name in list(self._states):  # other threads add to it and take away
+        """End the processes of all trials but these."""
+        for name in list(self._states):  # other threads modify the dictionary
             state = None if name in names else self._states.pop(name, None)
             if state is not None:
                 state.close()
 
     # -- finals ------------------------------------------------------------------------
 
-    def sit(self, finalists: Sequence[tuple[Candidate, Trial]], repeat: int) -> None:
-        """Makes ready to compare these and eager, at first with the trials' processes.
+    def prepare_finals(
+        self, finalists: Sequence[tuple[Candidate, Trial]], repeat: int
+    ) -> None:
+        """Prepare to compare the finalists with eager.
 
-        A later repeat has processes and a memory layout of its own. Rounds of trials
-        were taken at different times and are forgotten.
+        The first repeat uses the trials' processes; later ones start new processes with
+        another memory layout. The rounds of the trials are discarded, since they were
+        measured at different times.
         """
         self.session.set_deadline(None)
         self._refer()
-        self.eager.error = None  # it may have been killed meanwhile
+        self.eager.error = None  # its process may have been killed meanwhile
         self.keep([candidate.name for candidate, _ in finalists])
-        self._sits(self.eager, repeat)
+        self._prepare_final(self.eager, repeat)
         for candidate, trial in finalists:
-            # It began before in that time, with colder caches: later, it hangs.
+            # It started within that time before, with colder caches.
             self.session.set_deadline(max(_PATIENCE_S, 4 * trial.seconds))
-            self._sits(self._state_of(candidate, trial), repeat)
+            self._prepare_final(self._state_of(candidate, trial), repeat)
 
-    def _sits(self, state: StrategyState, repeat: int) -> None:
+    def _prepare_final(self, state: StrategyState, repeat: int) -> None:
         if repeat:
             state.close()
         else:
@@ -283,9 +327,8 @@ class Worker:
         state.facts[0]["rounds"].append([])
 
     def _state_of(self, candidate: Candidate, trial: Trial) -> StrategyState:
-        if (
-            candidate.name not in self._states
-        ):  # tried elsewhere, or it had to make room
+        # The trial ran on another worker, or its process was ended to free memory.
+        if candidate.name not in self._states:
             facts = [dict(trial.facts)]
             state = StrategyState(candidate.spec, self._caches(candidate), facts=facts)
             self._states[candidate.name] = state
@@ -293,7 +336,7 @@ class Worker:
         return self._states[candidate.name]
 
     def _start(self, state: StrategyState, repeat: int) -> None:
-        """A process with warm caches, where it has none."""
+        """Start a process with warm caches, unless the strategy has one."""
         session = self.session
         if state.process is not None:
             return
@@ -305,19 +348,19 @@ class Worker:
         )
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
-        """Eager and these finalists in turns; rounds of a repeat add up."""
+        """Measure eager and these finalists in alternating rounds, which accumulate."""
         states = [self._states[name] for name in names]
         passes_s = [state.facts[0]["pass_ms"] / 1e3 for state in (self.eager, *states)]
         self.session.set_deadline(_PATIENCE_S + 10 * rounds * sum(passes_s))
         self._take_turns([self.eager, *states], rounds)
         return self._rows(states)
 
-    # -- the chosen one ----------------------------------------------------------------
+    # -- the winner --------------------------------------------------------------------
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
-        """Its first call with empty caches and nothing beside it; and all of the start.
+        """The seconds of the first call with empty caches, and of the whole start.
 
-        Raises `WorkerError` where it fails, or where something was cached after all.
+        Raises `WorkerError` if the start fails, or if some code was cached after all.
         """
         session = self.session
         with tempfile.TemporaryDirectory(dir=session.scratch) as caches:
@@ -363,3 +406,36 @@ def _outcome(row: Measurement) -> tuple[Outcome, str | None]:
     reason = (row.numerics or {}).get("why") if outcome != "not applicable" else None
     fell = [note for note in row.notes if note.startswith(rows.FELL_BACK)]
     return outcome, reason or "; ".join(fell or row.notes) or row.verdict
+
+
+# -- idle processes --------------------------------------------------------------------
+
+_LOOK_S = 0.25
+_BUSY = 0.2  # cores, of all processes together
+_LONGEST_WAIT_S = 8.0
+
+
+def _wait_until_idle() -> None:
+    """Wait until all child processes are idle, but not longer than a few seconds.
+
+    Inductor's worker pool keeps starting for seconds after compilation. A step that is
+    bound by launches takes twice as long beside it.
+    """
+    begin = time.monotonic()
+    before = _cpu_time_s()
+    while time.monotonic() - begin < _LONGEST_WAIT_S:
+        time.sleep(_LOOK_S)
+        now = _cpu_time_s()
+        if now - before < _BUSY * _LOOK_S:
+            break
+        before = now
+
+
+def _cpu_time_s() -> float:
+    """The CPU time of all descendants that still run."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total

@@ -1,8 +1,8 @@
-"""`torchproof tune`: the fastest safe way to run a target, found within a budget.
+"""`torchproof tune`: searches for the fastest safe strategy within a time budget.
 
-Comes in: a target, what to minimise, and how long it may take. Goes out: a saved run
-with all trials, and the recipe. Nothing here imports torch: trials run in processes of
-their own, by the machinery of bench.
+Takes a target, an objective and a budget, returns the saved run with all trials and the
+recipe. This module does not import torch: trials run in their own processes, as those
+of `bench` do.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from torchproof.tuning.trial import Trial
 from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
 BUDGET_S = 600.0
-LEAST_GAIN = 1.05  # times as fast as eager: what bench asks for, too
+LEAST_GAIN = 1.05  # times as fast as eager, as in bench
 
 
 class Watcher(Protocol):
-    """Who is told how a search goes: lines, and its state."""
+    """Receives the progress of a search: lines of text, and its state."""
 
     def __call__(self, text: str) -> None: ...
 
@@ -50,7 +50,7 @@ class NoWatcher:
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What a search is to find, and how. `names`: only these strategies."""
+    """The options of a search; `names` limits it to these strategies."""
 
     objective: Objective = field(default_factory=Objective)
     budget_s: float = BUDGET_S
@@ -58,7 +58,7 @@ class TuneOptions:
     least: float = LEAST_GAIN
     names: tuple[str, ...] = ()
     resume: bool = False
-    ray: str | None = None  # the address of a cluster
+    ray: str | None = None  # the address of a Ray cluster
 
 
 def tune(
@@ -72,9 +72,9 @@ def tune(
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
-    """The fastest safe recipe for a target; the run is saved and returned.
+    """Search for the fastest safe recipe; save the run and return it.
 
-    With `recipe_file` the recipe is written there as well.
+    With `recipe_file`, the recipe is written to that file as well.
     """
     target = parse_target(target) if isinstance(target, str) else target
     options, tune_options = options or Options(), tune_options or TuneOptions()
@@ -108,20 +108,21 @@ def tune(
 
 
 def assert_free(path: Path, *, overwrite: bool) -> None:
-    """Fails before the work where a recipe could not be written after it."""
+    """Fail before the search if the recipe could not be written after it."""
     try:
         is_taken = files.is_taken(path)
     except OSError as error:
         raise UserError(f"--recipe {path}: {error.strerror}") from None
     if os.path.isdir(path):
-        raise UserError(f"--recipe {path} is a folder: name a file in it")
+        raise UserError(f"--recipe {path} is a directory: name a file in it")
     if is_taken and not overwrite:
         raise UserError(
-            f"{path} exists: --overwrite replaces it, --recipe FILE names another"
+            f"{path} exists: replace it with --overwrite, or name another file with"
+            " --recipe FILE"
         )
     folder = path.absolute().parent
     if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
-        raise UserError(f"--recipe {path}: {folder} is no folder to write in")
+        raise UserError(f"--recipe {path}: {folder} is not a writable directory")
 
 
 def _assert_tunable(
@@ -129,15 +130,17 @@ def _assert_tunable(
 ) -> None:
     if target.kind not in ("workload", "factory"):
         raise UserError(
-            f"{target.text} is a {target.kind}: tune runs its target many times, which"
-            " needs a workload or a factory that makes it anew"
+            f"{target.text} is a {target.kind}: tune builds its target many times, so"
+            " it needs a workload or a factory"
         )
     assert_size(target, options.size)
     if options.as_written:
-        raise UserError("--as-written leaves nothing to choose: torchproof bench")
+        raise UserError(
+            "--as-written leaves no strategy to choose: use torchproof bench"
+        )
     named = [parse_strategy(name) for name in tune_options.names]
     if named and all(strategy.as_is for strategy in named):
-        raise UserError("--strategies names nothing but eager: there is no choice")
+        raise UserError("--strategies names only eager: name another strategy")
 
 
 def _plan(target: Target, options: Options) -> measure.Plan:
@@ -148,12 +151,12 @@ def _plan(target: Target, options: Options) -> measure.Plan:
         device=options.device,
         size=options.size,
         timeout_s=options.timeout_s,
-        quiet=True,  # what arms print would run through the leaderboard
+        quiet=True,  # output of strategies would garble the live table
     )
 
 
 class _Tuning:
-    """One search from its first process to its answer."""
+    """One search, from its first process to its result."""
 
     def __init__(
         self,
@@ -165,16 +168,16 @@ class _Tuning:
         self.target, self.options, self.tune_options = target, options, tune_options
         self.watcher = watcher
         self.begun = time.monotonic()
-        self.where = ""  # the executor, for people
+        self.where = ""  # the executor, as reports name it
         self.probed: Mapping[str, Any] = {}
 
     def run(self, folder: Path, searches: Path) -> Trial | None:
-        """The chosen one; None where it was interrupted before there is one."""
+        """The winner; None if the search was interrupted."""
         task = Task(_plan(self.target, self.options), folder, self._shares_caches)
         executor = self._executor(task)
         try:
             self.probed = self._probe(executor)
-            return self._searched(executor, self._notebook(searches))
+            return self._run_search(executor, self._open_store(searches))
         finally:
             self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
@@ -188,23 +191,23 @@ class _Tuning:
                 raise
             raise UserError(
                 f"--budget {budget_s:g}s is too small for one trial: eager alone takes"
-                " longer; give more time"
+                " longer; increase --budget"
             ) from None
 
-    def _searched(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
+    def _run_search(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
         chosen = None
         executor.cache_in(saved_trials.folder / "caches")
         self.search = self._search(executor, saved_trials)
         try:
             chosen = self.search.run(self._forms())
         except KeyboardInterrupt:
-            pass  # what there is can be gone on with
+            pass  # the stored trials can be resumed
         finally:
-            executor.close()  # before what it compiled goes
+            executor.close()  # before the store deletes the compiled code
             saved_trials.close(finished=chosen is not None)
         return chosen
 
-    search: Search  # once eager is known
+    search: Search  # set once eager is measured
 
     @property
     def _shares_caches(self) -> bool:
@@ -216,7 +219,7 @@ class _Tuning:
 
     @property
     def trains(self) -> bool:
-        """Whether a step has a backward: as asked for, or as the target does."""
+        """Whether a step has a backward pass, by option or in the target."""
         return bool(self.environment.get("train") or self.options.train)
 
     def _executor(self, task: Task) -> Executor:
@@ -226,24 +229,24 @@ class _Tuning:
 
         return Cluster(task, self.watcher, self.tune_options.ray)
 
-    def _notebook(self, searches: Path) -> TrialStore:
-        options = {k: v for k, v in vars(self.options).items() if k in _ASKED}
+    def _open_store(self, searches: Path) -> TrialStore:
+        options = {k: v for k, v in vars(self.options).items() if k in _KEY_OPTIONS}
         about = {"target": self.target.text, "cold": not self._shares_caches}
         key = key_of(about | options, self.environment, self._code())
         saved_trials = TrialStore(key, resume=self.tune_options.resume, root=searches)
         if self.tune_options.resume:
-            self.watcher(saved_trials.told())
+            self.watcher(saved_trials.resume_message())
         return saved_trials
 
     def _code(self) -> dict[str, Any]:
-        """What the model is made of, and the file that makes it and its calls."""
+        """The model's fingerprint, and the hash of the file that builds it."""
         fingerprint = self.probed["probe"].get("fingerprint")
         file = own_file(self.target)
         try:
             digest = code_hash(file.read_bytes()) if file else None
         except (OSError, SyntaxError, ValueError):
             digest = None
-        if fingerprint is None or digest is None:  # then nothing is the same as before
+        if fingerprint is None or digest is None:  # a key that matches no earlier one
             return {"unknown": f"{time.time_ns()}"}
         return {"model": fingerprint, "factory": digest}
 
@@ -276,4 +279,4 @@ class _Tuning:
         return space.forms(*about, self.options.compile)
 
 
-_ASKED = ("compile", "train", "device", "size")  # of what trials depend on
+_KEY_OPTIONS = ("compile", "train", "device", "size")  # trials depend on these

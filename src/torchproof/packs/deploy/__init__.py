@@ -1,7 +1,7 @@
-"""Makes a deploy pack: compiled in one child, tried out in another, then put in place.
+"""Writes a deploy pack: compiles in one child process, verifies in another.
 
-In come a target and the way to run it, out goes a folder that `torchproof.load` takes.
-Nothing here loads torch.
+Takes a target and a strategy or recipe, returns a directory that `torchproof.load`
+loads. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
 
 _ABOUT = {
-    "torchproof.toml": "how the model is compiled; class names of the model",
-    "graphs.json": "what torch looks its graphs up by: hashes, settings, shapes",
+    "torchproof.toml": "the recipe; contains class names of the model",
+    "graphs.json": "the cache keys of torch's graphs: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
-    "entries/": "a call that needs no tracing: names and plain values of the model",
+    "entries/": "a precompiled call: contains names and plain values of the model",
 }
 
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """What to make: an artifact, of a recipe or else of a strategy by its name."""
+    """The kind of artifact, and the recipe or the strategy to compile with."""
 
     recipe: str | None = None
     strategy: str | None = None
@@ -51,17 +51,18 @@ def pack(
     target: Target,
     options: Options,
     *,
-    asked: DeployOptions,
+    deploy_options: DeployOptions,
     dest: Path | None = None,
     overwrite: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
 ) -> Made:
-    """Makes the pack, or raises `Unverified`.
+    """Write the pack and verify it.
 
-    That is where a fresh process does not find all in it, or computes otherwise.
+    Raises `Unverified` if a fresh process does not load all compiled code from the
+    pack, or if its outputs differ from eager's.
     """
-    _assert_makeable(target, options, asked)
+    _assert_makeable(target, options, deploy_options)
     dest = dest or Path(f"torchproof-deploy-{target.name}")
     redact = Redactor.here().text
     with (
@@ -69,9 +70,11 @@ def pack(
         writing.scratch("torchproof-deploy-") as scratch,
     ):
         progress("compiling in a fresh process")
-        job = _job(target, options, asked, stage.path) | {"scratch": str(scratch)}
-        seen = _child({**job, "role": "build"}, options, progress)
-        facts = seen.last("facts")
+        job = _job(target, options, deploy_options, stage.path) | {
+            "scratch": str(scratch)
+        }
+        build_run = _child({**job, "role": "build"}, options, progress)
+        facts = build_run.last("facts")
         manifest = Manifest(
             kind="deploy",
             name=target.name,
@@ -81,7 +84,7 @@ def pack(
             environment=_without_folders(facts["environment"]),
             details=facts["details"],
         )
-        seal = functools.partial(_sealed, stage, facts["about"], asked.key)
+        seal = functools.partial(_sealed, stage, facts["about"], deploy_options.key)
         seal(manifest)
         progress("loading it in another fresh process")
         proof = _child({**job, "role": "verify"}, options, progress).last("facts")
@@ -102,93 +105,104 @@ def _sealed(
     key: bytes | None,
     manifest: Manifest,
 ) -> Manifest:
-    told = {name: _about(name, about) for name in stage.names()}
-    return stage.seal(manifest, told, key)
+    descriptions = {name: _about(name, about) for name in stage.names()}
+    return stage.seal(manifest, descriptions, key)
 
 
 def _without(
     details: Mapping[str, Any], dropped: Mapping[str, str], stage: Path
 ) -> dict[str, Any]:
-    """Calls that would not notice a change are traced at start instead."""
-    told = []
+    """The details without precompiled calls whose guards miss a change.
+
+    `torchproof.load` traces these calls at start instead.
+    """
+    calls = []
     for call in details["calls"]:
         why = dropped.get(call["entry"].get("file"))
-        told.append(call if why is None else {**call, "entry": {"why_not": why}})
+        calls.append(call if why is None else {**call, "entry": {"why_not": why}})
     for file in dropped:
         (stage / file).unlink()
-        with contextlib.suppress(OSError):  # the folder has others
+        with contextlib.suppress(OSError):  # the directory has other files
             (stage / file).parent.rmdir()
-    return {**details, "calls": told}
+    return {**details, "calls": calls}
 
 
 def _without_folders(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The caches that the pack was made in were this command's own."""
+    """The environment without the cache directories, which were temporary."""
     steering = environment.get("variables", {})
-    kept = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
-    shown: dict[str, Any] = Redactor.here().json({**environment, "variables": kept})
-    return shown
+    variables = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
+    redacted: dict[str, Any] = Redactor.here().json(
+        {**environment, "variables": variables}
+    )
+    return redacted
 
 
-def _assert_makeable(target: Target, options: Options, asked: DeployOptions) -> None:
+def _assert_makeable(
+    target: Target, options: Options, deploy_options: DeployOptions
+) -> None:
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.kind}: a deploy pack needs a workload or a"
-            " factory, whose model is made anew to try the pack"
+            " factory, since verification builds the model again"
         )
-    if asked.artifact not in ARTIFACTS:
-        known = ", ".join(ARTIFACTS)
-        raise UserError(f"--artifact {asked.artifact}: choose one of {known}")
+    if deploy_options.artifact not in ARTIFACTS:
+        choices = ", ".join(ARTIFACTS)
+        raise UserError(
+            f"--artifact {deploy_options.artifact}: choose one of {choices}"
+        )
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:
-        raise UserError("--compile: give --strategy, such as full:max-autotune")
-    if asked.recipe and asked.strategy:
-        raise UserError("--recipe and --strategy: the recipe names the strategy")
-    if asked.recipe:
-        recipe.load(asked.recipe)  # fails before the work where there is none
-    if asked.key is not None:
-        keys.usable_key(asked.key)
+        raise UserError("--compile: use --strategy instead, such as full:max-autotune")
+    if deploy_options.recipe and deploy_options.strategy:
+        raise UserError(
+            "--recipe and --strategy exclude each other: the recipe names the strategy"
+        )
+    if deploy_options.recipe:
+        recipe.load(deploy_options.recipe)  # fails before the work if there is none
+    if deploy_options.key is not None:
+        keys.usable_key(deploy_options.key)
     assert_size(target, options.size)
 
 
 def _job(
-    target: Target, options: Options, asked: DeployOptions, stage: Path
+    target: Target, options: Options, deploy_options: DeployOptions, stage: Path
 ) -> dict[str, Any]:
     return {
         "target": dataclasses.asdict(target),
         "train": options.train,
         "device": options.device,
         "size": options.size,
-        "artifact": asked.artifact,
-        "recipe": asked.recipe,
-        "strategy": asked.strategy or "full",
+        "artifact": deploy_options.artifact,
+        "recipe": deploy_options.recipe,
+        "strategy": deploy_options.strategy or "full",
         "stage": str(stage),
     }
 
 
 def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Followed:
-    """One fresh process with empty caches of its own."""
+    """Run a job in a fresh process with empty caches."""
     scratch = job["scratch"]
-    told = {**job, "cache": tempfile.mkdtemp(dir=scratch) + "/cache"}
-    told["questions"] = f"{scratch}/questions.pt"
+    child_job = {**job, "cache": tempfile.mkdtemp(dir=scratch) + "/cache"}
+    child_job["questions"] = f"{scratch}/questions.pt"
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    seen = follow(
-        "torchproof.packs.deploy", json.dumps(told), _Telling(progress), under
+    child = follow(
+        "torchproof.packs.deploy", json.dumps(child_job), _Telling(progress), under
     )
-    for entry in seen.of("unusable"):
+    for entry in child.of("unusable"):
         raise UserError(entry["message"])
-    for entry in seen.of("unverified"):
+    for entry in child.of("unverified"):
         raise Unverified(entry["message"])
-    if seen.ending == "interrupted":
+    if child.ending == "interrupted":
         raise KeyboardInterrupt
-    if seen.ending == "timeout":
-        raise UserError(f"not done within --timeout {options.timeout_s:g} s")
-    if seen.code or not seen.of("facts"):
-        why = seen.failure(script=False) or "its process ended without an answer"
-        if job["role"] == "verify":  # loading it ends the process: torch's own fault
+    if child.ending == "timeout":
+        raise UserError(f"not finished within --timeout {options.timeout_s:g} s")
+    if child.code or not child.of("facts"):
+        why = child.failure(script=False) or "its process ended without an answer"
+        if job["role"] == "verify":  # loading the pack crashed the process
             raise Unverified(f"it does not load in a fresh process: {why}")
-        raise UserError(f"making the pack failed: {why}")
-    return seen
+        raise UserError(f"the pack could not be built: {why}")
+    return child
 
 
 class _Telling:
@@ -196,12 +210,12 @@ class _Telling:
         self._progress = progress
 
     def __call__(self, entry: Entry, seconds: float) -> None:
-        if entry["kind"] == "progress" and seconds >= 1:  # silence under one second
+        if entry["kind"] == "progress" and seconds >= 1:  # print nothing below 1 s
             self._progress(f"{entry['text']}, {seconds:.0f} s")
 
 
-def _about(name: str, told: Mapping[str, str]) -> str:
-    for start, text in {**_ABOUT, **told}.items():
+def _about(name: str, descriptions: Mapping[str, str]) -> str:
+    for start, text in {**_ABOUT, **descriptions}.items():
         if name == start or (start.endswith("/") and name.startswith(start)):
             return text
     return ""

@@ -1,6 +1,6 @@
-"""A child of `deploy`: makes the artifact, or loads it as a service would.
+"""The child process of `deploy`: builds the artifact, or loads it as a service does.
 
-Started as `python -m torchproof.packs.deploy JOB STREAM`, where JOB is JSON.
+Runs as `python -m torchproof.packs.deploy JOB STREAM`, where JOB is JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchproof.targets import Target
 
 def main(arguments: list[str]) -> int:
     job, stream = json.loads(arguments[0]), Stream(arguments[1])
-    # Before torch is loaded, which reads them once.
+    # torch reads these variables once, when it is imported.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
     os.environ.pop("TRITON_CACHE_DIR", None)
     os.makedirs(job["cache"], mode=0o700)
-    told = job["target"]
-    target = Target(**{**told, "arguments": tuple(told["arguments"])})
+    fields = job["target"]
+    target = Target(**{**fields, "arguments": tuple(fields["arguments"])})
     try:
         stream.write("facts", **_carried_out(target, job, stream))
     except (Refused, Unverified) as error:
@@ -33,8 +33,8 @@ def main(arguments: list[str]) -> int:
         stream.write("unusable", message=str(error))
         return 2
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
-        stream.write("unusable", message=f"making the pack failed: {told}")
+        reason = one_line(f"{type(error).__name__}: {error}", 300)
+        stream.write("unusable", message=f"the pack could not be built: {reason}")
         raise
     return 0
 

@@ -1,7 +1,7 @@
-"""`--artifact aoti`: the model exported and compiled ahead of time, weights inside.
+"""`--artifact aoti`: exports the model and compiles it ahead of time, with its weights.
 
-Comes in: the loaded target. Goes out: `model.pt2` in the stage, what the manifest says
-of it, and the questions that it has to answer in a process without the model's code.
+Takes the loaded target. Writes `model.pt2` to the stage, returns the manifest's
+details, and writes the verification inputs for a process without the model's code.
 """
 
 from __future__ import annotations
@@ -29,103 +29,112 @@ from torchproof.torch_private import export
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Details for the manifest; `Refusal` says why there is no package.
+    """Build the package and return the manifest's details.
 
-    `job["questions"]` is a file outside of the stage, `job["fresh"]` calls of the
-    factory under another seed.
+    Raises `Refusal` if no package is possible. `job["questions"]` is a file outside
+    the stage; `job["fresh"]` are calls of the factory with another seed.
     """
     if job["train"]:
-        raise UserError("--artifact aoti is for inference: leave out --train")
-    told = subject(loaded)
-    assert_runs(told)
-    verification_inputs.assert_repeats(told)
-    found = exported(told)
-    output = told.flat.output  # with the numbers that depend on sizes
-    entrance = verification_inputs.limited(told, entrance_of(told, found))
+        raise UserError("--artifact aoti supports only inference: omit --train")
+    flat_target = subject(loaded)
+    assert_runs(flat_target)
+    verification_inputs.assert_repeats(flat_target)
+    exported_model = exported(flat_target)
+    output = flat_target.flat.output  # includes numbers that depend on sizes
+    entrance = verification_inputs.limited(
+        flat_target, entrance_of(flat_target, exported_model)
+    )
     with torch.no_grad():
         try:
-            export.compile_package(found.program, stage / AOTI_FILE)
+            export.compile_package(exported_model.program, stage / AOTI_FILE)
         except Exception as error:
             raise Refusal(
                 f"the exported model does not compile: {line_of(error)}"
             ) from error
-    asked = [
-        *verification_inputs.of_calls(told, job.get("fresh", ()), " of another seed"),
-        *verification_inputs.of_calls(told, loaded.calls, ""),
-        *verification_inputs.of_sizes(told, entrance),
+    inputs = [
+        *verification_inputs.of_calls(
+            flat_target, job.get("fresh", ()), " of another seed"
+        ),
+        *verification_inputs.of_calls(flat_target, loaded.calls, ""),
+        *verification_inputs.of_sizes(flat_target, entrance),
     ]
-    names = verification_inputs.write(told, asked, Path(job["questions"]))
+    names = verification_inputs.write(flat_target, inputs, Path(job["questions"]))
     return {
         "artifact": "aoti",
-        "device": told.device,
-        "call": told.call,
+        "device": flat_target.device,
+        "call": flat_target.call,
         "output": output,
         "takes": str(entrance),
         "entrance": entrance.to_json(),
         "weights": True,
         "asked": names,
-        "without": model_modules(told.fn, loaded),
+        "without": model_modules(flat_target.fn, loaded),
         "files": {AOTI_FILE: "compiled code, its C++ source and the model's weights"},
     }
 
 
-def assert_runs(told: Subject) -> None:
-    """Every call in eager, which also gives the form of the answer."""
-    for index, inputs in enumerate(told.inputs):
+def assert_runs(flat_target: Subject) -> None:
+    """Run every call in eager, which also determines the output's structure."""
+    for index, inputs in enumerate(flat_target.inputs):
         try:
-            with preserved(told.flat), torch.no_grad():
-                told.flat(*[copied(t) for t in inputs])
+            with preserved(flat_target.flat), torch.no_grad():
+                flat_target.flat(*[copied(t) for t in inputs])
         except Unfit as error:
             raise Refusal(str(error)) from None
         except Exception as error:
             line = f"{type(error).__name__}: {error}"
             raise UserError(
-                f"the target fails in eager, at call {index}: {line}"
+                f"the target fails in eager at call {index}: {line}"
             ) from error
 
 
-def exported(told: Subject) -> export.Exported:
-    """The program, its dimensions changing where they differ between the calls."""
-    shapes = [[tuple(t.shape) for t in inputs] for inputs in told.inputs]
+def exported(flat_target: Subject) -> export.Exported:
+    """Export the model; dimensions that differ between calls become dynamic."""
+    shapes = [[tuple(t.shape) for t in inputs] for inputs in flat_target.inputs]
     changing = [
         [d for d in range(len(shapes[0][i])) if len({s[i][d] for s in shapes}) > 1]
-        for i in range(len(told.labels))
+        for i in range(len(flat_target.labels))
     ]
     small = any(
         s[i][d] < 2 for s in shapes for i, dims in enumerate(changing) for d in dims
     )
-    example = max(told.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
-    given = [copied(t) for t in example]
+    example = max(flat_target.inputs, key=lambda inputs: sum(t.numel() for t in inputs))
+    tensors = [copied(t) for t in example]
     try:
-        with preserved(told.flat), torch.no_grad():
-            return export.export(told.flat, given, changing, small=small)
+        with preserved(flat_target.flat), torch.no_grad():
+            return export.export(flat_target.flat, tensors, changing, small=small)
     except Exception as error:
         raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
 
 
-def entrance_of(told: Subject, found: export.Exported) -> InputSpec:
-    """What the package takes; all calls of the target are among it."""
-    ranges = {name: Range(low, high) for name, (low, high) in found.bounds.items()}
-    taken, conditions = told.taken(found.sizes), found.conditions
-    if conditions is None:  # torch assumed what cannot be told of sizes alone
+def entrance_of(flat_target: Subject, exported_model: export.Exported) -> InputSpec:
+    """The inputs that the package accepts; all calls of the target must be accepted."""
+    ranges = {
+        name: Range(low, high) for name, (low, high) in exported_model.bounds.items()
+    }
+    tensors, conditions = (
+        flat_target.taken(exported_model.sizes),
+        exported_model.conditions,
+    )
+    if conditions is None:  # torch assumed more than a condition on sizes
         raise Refusal(
-            "export assumes more of the inputs than their sizes, which no check before"
-            " a call can hold: give calls of one size"
+            "export made assumptions about the inputs other than their sizes, which"
+            " cannot be checked before a call: use calls of one size"
         )
-    entrance = InputSpec(taken, ranges, conditions)
-    for index, inputs in enumerate(told.inputs):
+    entrance = InputSpec(tensors, ranges, conditions)
+    for index, inputs in enumerate(flat_target.inputs):
         try:
             entrance.assert_fits([copied(t) for t in inputs])
         except Unfit as error:
             raise Refusal(
-                f"exporting fixed a size that differs between the calls: call {index}:"
+                f"export fixed a size that differs between the calls: call {index}:"
                 f" {error}"
             ) from None
     return entrance
 
 
 def line_of(error: BaseException) -> str:
-    """Torch's reason and the user's line, in one line."""
+    """torch's reason and the user's source line, in one line."""
     reason = one_line(str(error).strip().partition("\n\n")[0] or repr(error), 300)
     frames = [
         Frame(f.filename, f.lineno or 0, f.name, f.line or "")

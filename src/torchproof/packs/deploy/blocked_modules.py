@@ -1,4 +1,4 @@
-"""The modules that hold a model's code, which a package has to do without."""
+"""Lists the modules with the model's code, which a package must not need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchproof.targets import Loaded
 
 
 def model_modules(fn: Any, loaded: Loaded) -> list[str]:
-    """The modules of its classes and functions and of the factory, none of torch's."""
+    """The modules of the model's classes and functions and of its factory."""
     owners = {type(fn), fn}
     if isinstance(fn, torch.nn.Module):
         owners |= {type(part) for part in fn.modules()}

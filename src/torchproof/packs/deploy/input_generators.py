@@ -1,7 +1,7 @@
-"""Fresh inputs for a package: other values and other sizes than the calls have.
+"""Generates inputs for a package, with other values and sizes than the calls have.
 
-Comes in: the tensors of the calls. Goes out: tensors of the same types, with values of
-a family: random ones, tiny, huge, negative, constant, sorted, at the ends of a range.
+Takes the tensors of the calls, returns tensors of the same types whose values are
+random, tiny, huge, negative, constant, sorted, or at the ends of a range.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ MOST_ELEMENTS = 2**22
 
 @dataclass(frozen=True)
 class Family:
-    """Made of random numbers of mean 0 and deviation 1; integers of 0 to 1.
+    """A generator of values: `floats` transforms normal random numbers, `whole` uniform
+    ones from 0 to 1, which are then scaled to a range of integers.
 
-    A `special` family may break a sound model as well: it counts only where it takes
-    another way through the code.
+    `special` values may break a correct model too: their result counts only if they
+    take another path through the code.
     """
 
     name: str
@@ -46,14 +47,14 @@ def _sorted(x: torch.Tensor) -> torch.Tensor:
 
 FAMILIES: tuple[Family, ...] = (
     Family("random values", lambda x: x),
-    Family("values of 1000 times the size", lambda x: x * 1e3),
-    Family("values of a thousandth of the size", lambda x: x * 1e-3),
+    Family("values 1000 times as large", lambda x: x * 1e3),
+    Family("values 1000 times as small", lambda x: x * 1e-3),
     Family("positive values", torch.abs, lambda s: s / 2),
     Family("negative values", lambda x: -x.abs(), lambda s: (s + 1) / 2),
     Family("zeros", torch.zeros_like, torch.zeros_like),
     Family("ones", torch.ones_like, torch.ones_like),
     Family("sorted values", _sorted, _sorted),
-    Family("values sorted downwards", lambda x: -_sorted(x), lambda s: 1 - _sorted(s)),
+    Family("descending values", lambda x: -_sorted(x), lambda s: 1 - _sorted(s)),
     Family("huge values", lambda x: x * 1e9, special=True),
     Family("values with NaN", _part(float("nan")), special=True),
     Family("values with infinity", _part(float("inf")), special=True),
@@ -67,13 +68,13 @@ def made(
     seed: int,
     shapes: Sequence[Sequence[int]] | None = None,
 ) -> Tensors:
-    """Inputs of a family, as the first call's are but for values and shapes."""
+    """Inputs like those of the first call, with generated values and given shapes."""
     generator = torch.Generator().manual_seed(seed)
     inputs = []
     for i, like in enumerate(calls[0]):
         shape = tuple(like.shape if shapes is None else shapes[i])
-        seen = [call[i] for call in calls]
-        fresh = _values(seen, shape, family, generator)
+        examples = [call[i] for call in calls]
+        fresh = _values(examples, shape, family, generator)
         order = order_of(like)
         back = [order.index(d) for d in range(like.dim())]
         laid = fresh.to(like.device).permute(order).contiguous().permute(back)
@@ -82,45 +83,45 @@ def made(
 
 
 def _values(
-    seen: Sequence[torch.Tensor],
+    examples: Sequence[torch.Tensor],
     shape: tuple[int, ...],
     family: Family,
     generator: torch.Generator,
 ) -> torch.Tensor:
-    kind = seen[0].dtype
+    kind = examples[0].dtype
     if kind.is_complex:
         pair = [family.floats(torch.randn(shape, generator=generator)) for _ in "ab"]
         return torch.complex(*pair).to(kind)
     if kind.is_floating_point:
-        scale, shift = _scale(seen)
+        scale, shift = _scale(examples)
         return (
             family.floats(torch.randn(shape, generator=generator)) * scale + shift
         ).to(kind)
-    low, high = _ends(seen)
+    low, high = _ends(examples)
     share = family.whole(torch.rand(shape, generator=generator))
     return (low + (share * (high - low + 1)).floor().clamp(max=high - low)).to(kind)
 
 
-def _scale(seen: Sequence[torch.Tensor]) -> tuple[float, float]:
-    """Around 0 unless the values seen all have one sign, far from it."""
-    flat = torch.cat([t.detach().double().flatten().cpu() for t in seen])
+def _scale(examples: Sequence[torch.Tensor]) -> tuple[float, float]:
+    """The scale and shift of random values: the standard deviation, around 0."""
+    flat = torch.cat([t.detach().double().flatten().cpu() for t in examples])
     flat = flat[flat.isfinite()]
     if flat.numel() < 2:
         return 1.0, 0.0
     return float(flat.std()) or 1.0, 0.0
 
 
-def _ends(seen: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """The range of integers that was seen; masks are 0 and 1."""
-    full = [t for t in seen if t.numel()]
-    if seen[0].dtype is torch.bool or not full:
+def _ends(examples: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """The range of the integers in the calls; masks are 0 and 1."""
+    full = [t for t in examples if t.numel()]
+    if examples[0].dtype is torch.bool or not full:
         return 0, 1
     low, high = min(int(t.min()) for t in full), max(int(t.max()) for t in full)
     return (0, 1) if low == high == 1 else (low, high)
 
 
 def other_sizes(size: int, low: int = 1, high: int | None = None) -> list[int]:
-    """Sizes to try in place of one: the ends of its range, neighbours, odd, larger."""
+    """Sizes to try instead: the ends of the range, neighbours, odd and larger sizes."""
     tried = {low, low + 1, size - 1, size + 1, 2 * size + 1, 4 * size}
     if high is not None:
         tried |= {high, high - 1}

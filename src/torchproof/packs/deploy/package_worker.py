@@ -1,7 +1,7 @@
-"""A package asked in a process that cannot import the model's code.
+"""Verifies a package in a process that cannot import the model's code.
 
-Runs as `python -m` with a job, which is JSON: the pack, the
-file of questions and the modules that are out of reach. Prints one JSON document.
+Runs as `python -m` with a job in JSON: the pack, the file of verification inputs and
+the modules to block. Prints one JSON document.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torchproof.runtime import (
 
 
 class Blocked(MetaPathFinder):
-    """What a machine without the model's code cannot import."""
+    """Blocks imports of the model's modules, as on a machine without its code."""
 
     def __init__(self, modules: Sequence[str]) -> None:
         self.modules = set(modules)
@@ -48,30 +48,32 @@ def main(arguments: list[str]) -> int:
         try:
             deployed = ARTIFACTS[artifact](contents)
         except Exception as error:
-            told = f"it cannot be loaded: {type(error).__name__}: {error}"
-            print(json.dumps({"ok": False, "where": "loading", "why": told}))
+            message = f"the package does not load: {type(error).__name__}: {error}"
+            print(json.dumps({"ok": False, "where": "loading", "why": message}))
             return 1
-    asked = torch.load(job["questions"], weights_only=True)
-    answer = judged(deployed, asked)
+    verification = torch.load(job["questions"], weights_only=True)
+    answer = judged(deployed, verification)
     print(json.dumps(answer))
     return 0 if answer["ok"] else 1
 
 
-def judged(deployed: DeployedModel, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """All questions in order; the first wrong answer ends it."""
-    kinds = [getattr(torch, name.removeprefix("torch.")) for name in asked["kinds"]]
+def judged(deployed: DeployedModel, verification: Mapping[str, Any]) -> dict[str, Any]:
+    """Run all verification inputs in order; stop at the first wrong output."""
+    kinds = [
+        getattr(torch, name.removeprefix("torch.")) for name in verification["kinds"]
+    ]
     worst = 0.0
-    for question in asked["questions"]:
+    for question in verification["questions"]:
         try:
-            found = _ask(deployed, question, kinds)
+            comparison = _ask(deployed, question, kinds)
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            return {"ok": False, "where": question["name"], "why": told}
-        if found.verdict == "wrong":
-            why = f"{found.where}: {found.why}"
+            message = f"{type(error).__name__}: {error}"
+            return {"ok": False, "where": question["name"], "why": message}
+        if comparison.verdict == "wrong":
+            why = f"{comparison.where}: {comparison.why}"
             return {"ok": False, "where": question["name"], "why": why}
-        worst = max(worst, found.error or 0.0)
-    count = len(asked["questions"])
+        worst = max(worst, comparison.error or 0.0)
+    count = len(verification["questions"])
     return {"ok": True, "answers": count, "max_rel_error": worst}
 
 
@@ -88,8 +90,10 @@ def _ask(
     answer: list[torch.Tensor] = []
     output = deployed(*bound.args, **bound.kwargs)
     form = pytree_json.flatten(output, answer, "output")
-    if (told := pytree_json.difference(form, question["form"], "output")) is not None:
-        return ValueComparison("wrong", None, "output", told)
+    if (
+        difference := pytree_json.difference(form, question["form"], "output")
+    ) is not None:
+        return ValueComparison("wrong", None, "output", difference)
     answer = list(pytree_json.in_packed_order(form, question["form"], answer))
     return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
 
@@ -102,13 +106,13 @@ def compared(
     *,
     kinds: Sequence[torch.dtype],
 ) -> ValueComparison:
-    """Outputs, and the inputs as the call left them, against eager's."""
-    given = {f"output {i}": t for i, t in enumerate(answer)}
-    given |= {f"input {i} after the call": t for i, t in enumerate(inputs)}
+    """Compare the outputs, and the inputs after the call, with eager's."""
+    actual = {f"output {i}": t for i, t in enumerate(answer)}
+    actual |= {f"input {i} after the call": t for i, t in enumerate(inputs)}
     eager = {f"output {i}": t for i, t in enumerate(expected)}
     eager |= {f"input {i} after the call": t for i, t in enumerate(after)}
     types = types_in_use(list(eager.values()), []) | set(kinds)
-    return compare_parts(given, eager, allowance(types, eager.values()))
+    return compare_parts(actual, eager, allowance(types, eager.values()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Which way a call takes through the model's code: lines run, values read of tensors.
+"""Records the path of a call through the model's code: lines, and values of tensors.
 
-A value that a tensor gives to Python steers the code: a branch, a loop, a constant. A
-trace keeps the one it saw.
+A value that Python reads from a tensor controls a branch, a loop or a constant. A trace
+keeps the value of the traced call.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ At = tuple[str, int]  # file and line
 
 @dataclass
 class Ways:
-    """Lines run, and the values that tensors gave to Python at each line, in order."""
+    """The lines that ran, and the values read from tensors at each line, in order."""
 
     lines: set[At] = field(default_factory=set)
     values: dict[At, list[Any]] = field(default_factory=dict)
 
     def note(self, value: Any) -> None:
-        found = blame.place_of(_without_torch(stack())).frame
-        if found is not None:
-            self.values.setdefault((found.file, found.line), []).append(value)
+        frame = blame.place_of(_without_torch(stack())).frame
+        if frame is not None:
+            self.values.setdefault((frame.file, frame.line), []).append(value)
 
 
 def _without_torch(frames: tuple[Frame, ...]) -> list[Frame]:
@@ -40,7 +40,7 @@ def _without_torch(frames: tuple[Frame, ...]) -> list[Frame]:
 
 @contextmanager
 def watched() -> Iterator[Ways]:
-    """What runs in the block, seen; a line of a loop counts once."""
+    """Record what runs in the block; a line in a loop counts once."""
     ways = Ways()
 
     def line(frame: FrameType, event: str, _: Any) -> Any:
@@ -61,7 +61,7 @@ def watched() -> Iterator[Ways]:
 
 
 def only_checks(at: At) -> bool:
-    """Whether the value read there decides only between going on and an error."""
+    """Whether the value read at this line only decides whether to raise an error."""
     for node in _statements(at):
         if isinstance(node, ast.Assert):
             return True
@@ -76,12 +76,12 @@ def _statements(at: At) -> Iterator[ast.AST]:
         tree = ast.parse("\n".join(line.rstrip("\n") for line in blame.lines_of(at[0])))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
-    found = [
+    statements = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert | ast.If) and _holds(node, at[1])
     ]
-    yield from sorted(found, key=lambda node: -node.lineno)
+    yield from sorted(statements, key=lambda node: -node.lineno)
 
 
 def _holds(node: ast.Assert | ast.If, line: int) -> bool:

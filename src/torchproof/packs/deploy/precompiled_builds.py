@@ -1,6 +1,6 @@
-"""Calls that a service makes without tracing: written at the build, then tried out.
+"""Writes precompiled calls, which a service makes without tracing, and checks them.
 
-A call that cannot be written costs nothing but its time at start: the pack says why.
+A call that cannot be precompiled is traced at start; the pack records the reason.
 """
 
 from __future__ import annotations
@@ -26,44 +26,46 @@ from torchproof.torch_private import (
 def write(
     target: Target, job: dict[str, Any], details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Fills the stage; the details with what each call has, or why it has nothing."""
+    """Write the calls to the stage; each call's details name its file or a reason."""
     stage = Path(job["stage"])
-    loaded = calls.fresh(target, job)  # as it is before its first call
+    loaded = calls.fresh(target, job)  # in its state before the first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
         entry
     )
-    switches, told, held = (
+    switches, call_details, installed = (
         precompiled_calls.switches(),
         [],
         dict[int, InstalledCall](),
     )
     for call in details["calls"]:
         why = reason or call["inputs"].get("why_not")
-        found = {"why_not": why} if why else _written(entry, call, stage, held)
-        told.append({**call, "entry": found})
-    for each in held.values():
+        entry_details = (
+            {"why_not": why} if why else _written(entry, call, stage, installed)
+        )
+        call_details.append({**call, "entry": entry_details})
+    for each in installed.values():
         each.remove()
     cache_install.collect(Path(job["cache"]), stage)
-    return {**details, "calls": told, "switches": switches}
+    return {**details, "calls": call_details, "switches": switches}
 
 
 def _written(
-    entry: Any, told: Any, stage: Path, held: dict[int, InstalledCall]
+    entry: Any, call_details: Any, stage: Path, installed: dict[int, InstalledCall]
 ) -> dict[str, Any]:
-    """A call as a file of its own, or an earlier one that takes it as well."""
-    number = len(held)
+    """Write a call to its own file, unless an earlier call's guards accept it too."""
+    number = len(installed)
     try:
-        with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
-            for earlier, each in held.items():
+        with precompiled_calls.packed_call(entry, call_details) as (fn, args, kwargs):
+            for earlier, each in installed.items():
                 if each.accepts(args, kwargs):
                     return {"file": _file(earlier)}
             raw = capture_call(fn, args, kwargs, entry.options.compile_with)
-            held[number] = install_call(raw, fn, args, kwargs)
+            installed[number] = install_call(raw, fn, args, kwargs)
     except PrecompileError as error:
         return {"why_not": one_line(str(error), 300)}
-    except Exception as error:  # of the compiler, which may not know how to
+    except Exception as error:  # any failure of the compiler
         return {"why_not": _first_line(error)}
     (stage / precompiled_calls.FOLDER).mkdir(exist_ok=True)
     (stage / _file(number)).write_bytes(raw)
@@ -75,16 +77,20 @@ def _file(number: int) -> str:
 
 
 def unnoticed(contents: Contents, compiled: Any) -> dict[str, str]:
-    """For each file whose call takes what it should not, what that is."""
+    """The files of calls whose guards miss a change, with the change."""
     entry, details = runtime.compiled_forward_of(compiled), contents.manifest.details
-    found = precompiled_calls.install(contents, entry, details)
-    wrong: dict[str, str] = {}
-    for number, held in found.calls.items():
-        told = details["calls"][number]
-        if told["entry"]["file"] not in wrong:
-            why = precompiled_trials.wrongly_taken(entry, held, told, compiled)
-            wrong |= {told["entry"]["file"]: f"it does not notice {why}"} if why else {}
-    return wrong
+    installation = precompiled_calls.install(contents, entry, details)
+    reasons: dict[str, str] = {}
+    for number, installed in installation.calls.items():
+        call_details = details["calls"][number]
+        if call_details["entry"]["file"] not in reasons:
+            why = precompiled_trials.wrongly_taken(
+                entry, installed, call_details, compiled
+            )
+            reasons |= (
+                {call_details["entry"]["file"]: f"its guards miss {why}"} if why else {}
+            )
+    return reasons
 
 
 def _first_line(error: Exception) -> str:

@@ -1,8 +1,7 @@
-"""Whether calls without tracing notice what is changed under them.
+"""Checks that the guards of precompiled calls detect changes of the model and inputs.
 
-Each change is one that a service may make: another mode, type, size, layout, or another
-value of a plain attribute. Either the guards refuse the call, which is then traced as
-usual, or the answer has to be eager's.
+A service may change a mode, type, size, layout or a plain attribute. Either the guards
+reject the call, which is then traced as usual, or its outputs must equal eager's.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from torchproof.runtime import (
 )
 from torchproof.torch_private import InstalledCall
 
-_ATTRIBUTES = 200  # looked at; of one class, each once
+_ATTRIBUTES = 200  # at most this many attributes, each once per class
 _SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed, in words, and how; arguments are those of the changed call."""
+    """A change: its name, a context that applies it, and the call's arguments."""
 
     name: str
     made: AbstractContextManager[Any]
@@ -43,16 +42,19 @@ class Change:
 
 
 def wrongly_taken(
-    entry: CompiledForward, held: InstalledCall, told: Mapping[str, Any], compiled: Any
+    entry: CompiledForward,
+    installed: InstalledCall,
+    call_details: Mapping[str, Any],
+    compiled: Any,
 ) -> str | None:
-    """The first change that is not noticed and matters, in words."""
+    """The first change that the guards miss and that changes the outputs."""
     end = time.monotonic() + _SECONDS
-    with precompiled_calls.packed_call(entry, told) as (fn, args, kwargs):
+    with precompiled_calls.packed_call(entry, call_details) as (fn, args, kwargs):
         plain = _Eager(entry, fn)
         expected = plain(args, kwargs)
-        for change in _changes(entry, told, (args, kwargs)):
+        for change in _changes(entry, call_details, (args, kwargs)):
             with change.made:
-                if not _taken(held, change.call):
+                if not _taken(installed, change.call):
                     continue
                 if time.monotonic() > end:
                     break
@@ -61,15 +63,15 @@ def wrongly_taken(
     return None
 
 
-def _taken(held: InstalledCall, call: Arguments) -> bool:
+def _taken(installed: InstalledCall, call: Arguments) -> bool:
     try:
-        return held.accepts(*call)
-    except Exception:  # a guard that cannot be asked is one that fails
+        return installed.accepts(*call)
+    except Exception:  # a guard that raises counts as a rejection
         return False
 
 
 class _Eager:
-    """The function as it is, from the same state and random numbers each time."""
+    """Runs the function from the same state and random numbers each time."""
 
     def __init__(self, entry: CompiledForward, fn: Callable[..., Any]) -> None:
         self.owner, self.fn = entry.owner, fn
@@ -97,34 +99,40 @@ def _detached(value: Any) -> dict[str, Any]:
 def _matters(
     plain: _Eager, expected: dict[str, Any], change: Change, compiled: Any
 ) -> str | None:
-    """How the answer differs from eager's, where eager's changes with the change."""
+    """How the output differs from eager's; None if the change does not affect eager."""
     args, kwargs = change.call
     try:
         eager = plain(args, kwargs)
     except Exception:
-        return None  # compiled without a pack, it would be taken as well
+        return None  # torch.compile without a pack would accept the call too
     if _alike(eager, expected) is None:
         return None
     return _alike(plain.run(compiled, args, kwargs), eager)
 
 
-def _alike(given: dict[str, Any], eager: dict[str, Any]) -> str | None:
+def _alike(actual: dict[str, Any], eager: dict[str, Any]) -> str | None:
     tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
     allowed = allowance(types_in_use(tensors, []), tensors)
-    found = compare_parts(given, eager, allowed)
-    return None if found.verdict != "wrong" else f"{found.where}: {found.why}"
+    comparison = compare_parts(actual, eager, allowed)
+    return (
+        None
+        if comparison.verdict != "wrong"
+        else f"{comparison.where}: {comparison.why}"
+    )
 
 
 # -- changes ---------------------------------------------------------------------------
 
 
 def _changes(
-    entry: CompiledForward, told: Mapping[str, Any], call: Arguments
+    entry: CompiledForward, call_details: Mapping[str, Any], call: Arguments
 ) -> Iterator[Change]:
     owner = entry.owner
     off = not torch.is_grad_enabled()
-    yield Change("gradients the other way", torch.set_grad_enabled(off), call)
-    kind = told["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
+    yield Change("gradient mode flipped", torch.set_grad_enabled(off), call)
+    kind = (
+        call_details["inputs"]["tensors"][0]["device"].split(":")[0] if call else "cpu"
+    )
     yield Change("autocast", torch.autocast(kind, torch.bfloat16), call)
     if owner is not None:
         yield Change("train and eval flipped", _flipped(owner), call)
@@ -132,7 +140,7 @@ def _changes(
             wider = _replaced(weight, weight.data.double())
             yield Change(f"{name} in float64", wider, call)
         yield from _attributes(owner, call)
-    yield from _inputs(entry, told["inputs"])
+    yield from _inputs(entry, call_details["inputs"])
 
 
 @contextlib.contextmanager
@@ -158,7 +166,7 @@ def _replaced(weight: torch.Tensor, data: torch.Tensor) -> Iterator[None]:
 
 
 def _attributes(owner: nn.Module, call: Arguments) -> Iterator[Change]:
-    """Plain values on modules, one of each class and name."""
+    """Changes of plain attributes of modules, one per class and name."""
     seen: set[tuple[type, str]] = set()
     for path, module in owner.named_modules():
         for name, value in list(module.__dict__.items()):
@@ -184,15 +192,17 @@ def _attribute(module: nn.Module, name: str, value: Any) -> Iterator[None]:
         module.__dict__[name] = before
 
 
-def _inputs(entry: CompiledForward, told: Mapping[str, Any]) -> Iterator[Change]:
-    for index, tensor in enumerate(told["tensors"]):
+def _inputs(entry: CompiledForward, inputs: Mapping[str, Any]) -> Iterator[Change]:
+    for index, tensor in enumerate(inputs["tensors"]):
         for what, other in _other_tensors(tensor):
-            tensors = [*told["tensors"]]
+            tensors = [*inputs["tensors"]]
             tensors[index] = {**tensor, **other}
             try:
-                call = precompiled_calls.arguments(entry, {**told, "tensors": tensors})
+                call = precompiled_calls.arguments(
+                    entry, {**inputs, "tensors": tensors}
+                )
             except Exception:
-                continue  # it cannot be made, and nobody can give it
+                continue  # such an input cannot exist
             yield Change(f"input {index} {what}", contextlib.nullcontext(), call)
 
 

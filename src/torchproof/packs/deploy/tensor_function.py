@@ -1,7 +1,7 @@
-"""A loaded target as a function of tensors alone: how packages are made of it.
+"""Converts a loaded target into a function from tensors to tensors, for packages.
 
-Comes in: the target and its calls. Goes out: a module that takes and gives flat lists
-of tensors, the form of calls and answers, and the tensors of each call.
+Takes the target and its calls. Returns a module that takes and returns flat lists of
+tensors, the structure of calls and outputs, and the tensors of each call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensors = list[torch.Tensor]
 
 
 class Refusal(Exception):
-    """Why no package is made, in one line; the command ends with 1."""
+    """The one-line reason why no package is possible; the command exits with 1."""
 
 
 class _Seen:
@@ -31,7 +31,7 @@ class _Seen:
 
 
 class Flat(torch.nn.Module):
-    """The target from tensors to tensors; `output` is the form of its last answer."""
+    """The flat function; `output` is the structure of its last output."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class Flat(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.fn = fn
-        self.signature, self.arguments = signature, arguments
-        # Not an attribute of the module itself: export undoes what is set on those.
+        self.signature = signature
+        self.arguments = arguments
+        # Export resets attributes of the module itself, so this object holds the value.
         self._seen = _Seen()
 
     @property
@@ -60,7 +61,7 @@ class Flat(torch.nn.Module):
 
 @dataclass(frozen=True)
 class Subject:
-    """The target, flat. `inputs` are the tensors of each call, of one form."""
+    """The flat target; `inputs` are the tensors of each call, of one structure."""
 
     fn: Callable[..., Any]
     flat: Flat
@@ -69,7 +70,7 @@ class Subject:
 
     @property
     def call(self) -> PytreeSpec:
-        """The form of a call, for the manifest."""
+        """The structure of a call, for the manifest."""
         return {
             "parameters": pytree_json.parameters_of(self.flat.signature),
             "arguments": list(self.flat.arguments.items()),
@@ -77,16 +78,16 @@ class Subject:
 
     @property
     def device(self) -> str:
-        held = list(self.flat.parameters()) + list(self.flat.buffers())
-        cuda = any(t.is_cuda for t in (*held, *self.inputs[0]))
+        state = list(self.flat.parameters()) + list(self.flat.buffers())
+        cuda = any(t.is_cuda for t in (*state, *self.inputs[0]))
         return "cuda" if cuda else "cpu"
 
     def flattened(self, call: Any) -> Tensors:
-        """The tensors of another call, or `Unfit` if it is of another form."""
+        """The tensors of another call; raises `Unfit` if its structure differs."""
         return _flattened(self.flat.signature, call, self.flat.arguments)[1]
 
     def taken(self, sizes: Sequence[Sequence[int | str]]) -> tuple[TensorSpec, ...]:
-        """What the package takes: sizes as found, the rest as in the first call."""
+        """The inputs that the package accepts: as in the first call, in these sizes."""
         written = self._written()
         return tuple(
             TensorSpec(
@@ -103,10 +104,10 @@ class Subject:
         )
 
     def _written(self) -> set[int]:
-        given = [copied(t) for t in self.inputs[0]]
+        inputs = [copied(t) for t in self.inputs[0]]
         with preserved(self.flat), torch.no_grad():
-            self.flat(*given)
-        pairs = zip(given, self.inputs[0], strict=True)
+            self.flat(*inputs)
+        pairs = zip(inputs, self.inputs[0], strict=True)
         return {i for i, (a, b) in enumerate(pairs) if not _identical(a, b)}
 
 
@@ -117,16 +118,16 @@ def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the memory layout that a package is made for."""
-    own = tensor.detach()
-    order = order_of(own)
-    back = [order.index(d) for d in range(own.dim())]
-    return own.permute(order).contiguous().clone().permute(back)
+    """A copy with the memory layout that the package expects."""
+    detached = tensor.detach()
+    order = order_of(detached)
+    back = [order.index(d) for d in range(detached.dim())]
+    return detached.permute(order).contiguous().clone().permute(back)
 
 
 @contextmanager
 def preserved(model: torch.nn.Module) -> Iterator[None]:
-    """Buffers that a run changes, as they were before it."""
+    """Restore the model's buffers after the block."""
     before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
@@ -137,7 +138,7 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 
 
 def subject(loaded: Loaded) -> Subject:
-    """The target in flat form; a call that differs in more than tensors is refused."""
+    """The flat target; raises `Refusal` if calls differ in more than their tensors."""
     fn = getattr(loaded.fn, "_orig_mod", loaded.fn)
     signature = pytree_json.signature_of(fn)
     arguments, first = _first(signature, loaded.calls[0])
@@ -147,8 +148,8 @@ def subject(loaded: Loaded) -> Subject:
             inputs.append(_flattened(signature, call, arguments)[1])
         except Unfit as error:
             raise Refusal(
-                f"call {index} has another form than call 0: {error}; a package has one"
-                " form: make one pack for each"
+                f"the arguments of call {index} differ in structure from those of call"
+                f" 0: {error}; build one pack for each"
             ) from None
     flat = Flat(fn, signature, arguments)
     flat.training = bool(getattr(fn, "training", False))
@@ -168,22 +169,27 @@ def _flattened(
 ) -> tuple[PytreeSpec, Tensors]:
     args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
     try:
-        given = pytree_json.arguments_of(signature, args, kwargs)
+        arguments = pytree_json.arguments_of(signature, args, kwargs)
     except TypeError as error:
-        raise UserError(f"the target cannot be called so: {error}") from None
+        raise UserError(f"the call does not fit the target: {error}") from None
     tensors: Tensors = []
     form = {
-        name: pytree_json.flatten(value, tensors, name) for name, value in given.items()
+        name: pytree_json.flatten(value, tensors, name)
+        for name, value in arguments.items()
     }
     for part in _parts({"list": list(form.values())}):
         if "fields" in part:
-            raise Unfit(f"an argument is a {part['type']}; pass its tensors in a dict")
+            raise Unfit(f"an argument is a {part['type']}: pass its tensors in a dict")
     if packed is not None:
-        mine, others = ({"dict": list(f.items())} for f in (form, packed))
-        told = pytree_json.difference(mine, others, "arguments")
-        if told is not None:
-            raise Unfit(told)
-        tensors = list(pytree_json.in_packed_order(mine, others, tensors))
+        structure, packed_structure = (
+            {"dict": list(f.items())} for f in (form, packed)
+        )
+        difference = pytree_json.difference(structure, packed_structure, "arguments")
+        if difference is not None:
+            raise Unfit(difference)
+        tensors = list(
+            pytree_json.in_packed_order(structure, packed_structure, tensors)
+        )
     return form, tensors
 
 

@@ -1,8 +1,8 @@
-"""`--artifact torchscript`: the model traced, if the trace holds for every input.
+"""`--artifact torchscript`: traces the model, if the trace is valid for every input.
 
-A trace follows one way through the code. Here the model runs on inputs of many
-families and sizes: where one takes another way and the trace answers otherwise, or no
-input takes the other way of a branch, there is no package.
+A trace records one path through the code. This module runs the model on inputs with
+many values and sizes. It refuses to build a package if an input takes another path and
+the trace's outputs differ, or if no input takes the other side of a branch.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from torchproof.records import UserError, one_line
 from torchproof.runtime import TORCHSCRIPT_FILE, InputSpec, Range, pytree_json
 from torchproof.targets import Loaded
 
-_SEEDS = 3  # of random values; each other family is tried once
+_SEEDS = 3  # seeds for random values; each other generator runs once
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One input: the way eager took, and how the trace's answer differs, if it does."""
+    """One input: eager's path, and how the trace's output differs, if it does."""
 
     name: str
     way: Ways
@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass
 class Trace:
-    """The traced model, what tensors told Python meanwhile, and torch's warnings."""
+    """The traced model, the path it was traced on, and torch's warnings."""
 
     subject: Subject
     model: Any
@@ -67,120 +67,136 @@ class Trace:
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Details for the manifest; `Refusal` says why there is no package."""
+    """Build the package and return the manifest's details.
+
+    Raises `Refusal` if no package is possible.
+    """
     if job["train"]:
-        raise UserError("--artifact torchscript is for inference: leave out --train")
-    told = subject(loaded)
-    assert_runs(told)
-    verification_inputs.assert_repeats(told)
-    trace = traced(told)
+        raise UserError("--artifact torchscript supports only inference: omit --train")
+    flat_target = subject(loaded)
+    assert_runs(flat_target)
+    verification_inputs.assert_repeats(flat_target)
+    trace = traced(flat_target)
     fresh = list(
-        verification_inputs.of_calls(told, job.get("fresh", ()), " of another seed")
+        verification_inputs.of_calls(
+            flat_target, job.get("fresh", ()), " of another seed"
+        )
     )
-    notes = _assert_holds(trace, [*_values(told), *_same_sizes(told, fresh)])
+    notes = _assert_holds(
+        trace, [*_values(flat_target), *_same_sizes(flat_target, fresh)]
+    )
     entrance = sizes_of(trace)
     _save(trace.model, stage / TORCHSCRIPT_FILE)
-    asked = [
+    inputs = [
         *fresh,
-        *verification_inputs.of_calls(told, loaded.calls, ""),
-        *verification_inputs.of_sizes(told, entrance),
+        *verification_inputs.of_calls(flat_target, loaded.calls, ""),
+        *verification_inputs.of_sizes(flat_target, entrance),
     ]
-    asked = [q for q in asked if _taken(entrance, q)]
-    names = verification_inputs.write(told, asked, Path(job["questions"]))
+    inputs = [q for q in inputs if _taken(entrance, q)]
+    names = verification_inputs.write(flat_target, inputs, Path(job["questions"]))
     return {
         "artifact": "torchscript",
         "device": _device(trace),
-        "call": told.call,
+        "call": flat_target.call,
         "output": trace.output,
         "takes": str(entrance),
         "entrance": entrance.to_json(),
         "weights": True,
         "asked": names,
-        "without": model_modules(told.fn, loaded),
+        "without": model_modules(flat_target.fn, loaded),
         "notes": [
             *notes,
-            "torch.jit.trace is deprecated by torch; old runtimes need it",
+            "torch.jit.trace is deprecated; use it only for old runtimes",
         ],
         "warnings": trace.warned,
         "files": {TORCHSCRIPT_FILE: "the traced operations and the model's weights"},
     }
 
 
-def traced(told: Subject) -> Trace:
-    """The first call's trace."""
-    given = tuple(copied(t) for t in told.inputs[0])
+def traced(flat_target: Subject) -> Trace:
+    """Trace the first call."""
+    inputs = tuple(copied(t) for t in flat_target.inputs[0])
     with (
         warnings.catch_warnings(record=True) as caught,
-        preserved(told.flat),
+        preserved(flat_target.flat),
         torch.no_grad(),
         path_coverage.watched() as way,
     ):
         warnings.simplefilter("always")
         try:
-            jit: Any = torch.jit  # whose stubs lack types
-            model = jit.trace(told.flat, given, check_trace=False)
+            jit: Any = torch.jit  # its stubs lack types
+            model = jit.trace(flat_target.flat, inputs, check_trace=False)
         except Exception as error:
             raise Refusal(f"the model cannot be traced: {line_of(error)}") from error
-    output = told.flat.output
+    output = flat_target.flat.output
     warned = [
         one_line(str(each.message), 160)
         for each in caught
         if issubclass(each.category, torch.jit.TracerWarning)
     ]
-    weights = [t.dtype for t in (*told.flat.parameters(), *told.flat.buffers())]
+    weights = [
+        t.dtype for t in (*flat_target.flat.parameters(), *flat_target.flat.buffers())
+    ]
     kinds = [kind for kind in weights if kind.is_floating_point]
-    verification_inputs.eager(told, Question("the traced call", told.inputs[0]))
-    output = _with_numbers(output, told.flat.output)
-    return Trace(told, model, way, output, warned, kinds)
+    verification_inputs.eager(
+        flat_target, Question("the traced call", flat_target.inputs[0])
+    )
+    output = _with_numbers(output, flat_target.flat.output)
+    return Trace(flat_target, model, way, output, warned, kinds)
 
 
 def _with_numbers(
     trace: pytree_json.PytreeSpec, eager: pytree_json.PytreeSpec
 ) -> pytree_json.PytreeSpec:
-    """Where tracing gives a tensor and eager a number, it is a number of sizes."""
+    """The trace's output structure; a tensor there is a number where eager has one."""
     if "tensor" in trace and "value" in eager:
         return {"number": trace["tensor"]}
-    found = dict(trace)
+    structure = dict(trace)
     for key in ("list", "tuple"):
         if key in trace and len(trace[key]) == len(eager.get(key, ())):
             pairs = zip(trace[key], eager[key], strict=True)
-            found[key] = [_with_numbers(a, b) for a, b in pairs]
+            structure[key] = [_with_numbers(a, b) for a, b in pairs]
     for key in ("dict", "fields"):
         if key in trace and key in eager:
             others = dict(eager[key])
-            found[key] = [
+            structure[key] = [
                 [k, _with_numbers(v, others.get(k, v))] for k, v in trace[key]
             ]
-    return found
+    return structure
 
 
 # -- values ----------------------------------------------------------------------------
 
 
-def _values(told: Subject) -> Iterator[tuple[Question, bool]]:
-    """The calls of the traced sizes, then made inputs; whether each is special."""
+def _values(flat_target: Subject) -> Iterator[tuple[Question, bool]]:
+    """Generated inputs of the traced sizes, and whether their values are special."""
     for seed in range(_SEEDS):
-        yield Question(RANDOM.name, made(told.inputs, RANDOM, seed)), False
+        yield Question(RANDOM.name, made(flat_target.inputs, RANDOM, seed)), False
     for number, family in enumerate(FAMILIES[1:], _SEEDS):
-        yield Question(family.name, made(told.inputs, family, number)), family.special
+        yield (
+            Question(family.name, made(flat_target.inputs, family, number)),
+            family.special,
+        )
 
 
 def _same_sizes(
-    told: Subject, fresh: Sequence[Question]
+    flat_target: Subject, fresh: Sequence[Question]
 ) -> Iterator[tuple[Question, bool]]:
-    shapes = [t.shape for t in told.inputs[0]]
-    calls = [Question(f"call {i}", inputs) for i, inputs in enumerate(told.inputs)]
+    shapes = [t.shape for t in flat_target.inputs[0]]
+    calls = [
+        Question(f"call {i}", inputs) for i, inputs in enumerate(flat_target.inputs)
+    ]
     for question in (*calls, *fresh):
         if [t.shape for t in question.inputs] == shapes:
             yield question, False
 
 
-def _assert_holds(trace: Trace, asked: Sequence[tuple[Question, bool]]) -> list[str]:
-    """Notes on branches that were tried both ways; else a refusal."""
+def _assert_holds(trace: Trace, inputs: Sequence[tuple[Question, bool]]) -> list[str]:
+    """Raise `Refusal` if the trace is invalid; return notes on values that it keeps."""
     trials: list[Trial] = []
-    for question, special in asked:
+    for question, special in inputs:
         trial = tried(trace, question)
-        if trial is None:  # eager has no answer to it
+        if trial is None:  # eager fails on this input
             continue
         other = _other_way(trace, trials, trial)
         if trial.difference is None:
@@ -191,17 +207,17 @@ def _assert_holds(trace: Trace, asked: Sequence[tuple[Question, bool]]) -> list[
 
 
 def tried(trace: Trace, question: Question) -> Trial | None:
-    told = trace.subject
+    flat_target = trace.subject
     try:
-        with preserved(told.flat), path_coverage.watched() as way:
-            eager = verification_inputs.eager(told, question)
-    except Exception:  # made inputs need not make sense to the model
+        with preserved(flat_target.flat), path_coverage.watched() as way:
+            eager = verification_inputs.eager(flat_target, question)
+    except Exception:  # generated inputs may be invalid for the model
         return None
-    given = [copied(t) for t in question.inputs]
+    inputs = [copied(t) for t in question.inputs]
     try:
-        with preserved(told.flat), torch.no_grad():
+        with preserved(flat_target.flat), torch.no_grad():
             torch.manual_seed(0)
-            answer = [t.detach() for t in trace.model(*given)]
+            answer = [t.detach() for t in trace.model(*inputs)]
     except Exception as error:
         reason = str(error).strip().splitlines()[-1]
         return Trial(question.name, way, f"the trace fails: {one_line(reason, 200)}")
@@ -211,13 +227,17 @@ def tried(trace: Trace, question: Question) -> Trial | None:
     )
     if (off := pytree_json.difference(form, eager.form, "output")) is not None:
         return Trial(question.name, way, off)
-    found = compared(plain, given, eager.tensors, eager.inputs, kinds=trace.kinds)
-    off = f"{found.where}: {found.why}" if found.verdict == "wrong" else None
+    comparison = compared(plain, inputs, eager.tensors, eager.inputs, kinds=trace.kinds)
+    off = (
+        f"{comparison.where}: {comparison.why}"
+        if comparison.verdict == "wrong"
+        else None
+    )
     return Trial(question.name, way, off)
 
 
 def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None:
-    """The first line where an input went another way than the trace."""
+    """The first line where the input's path differs from the trace."""
     for at, values in trial.way.values.items():
         if values != trace.way.values.get(at, values):
             return at
@@ -229,27 +249,28 @@ def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None
 def _captured_one(trial: Trial, at: At | None) -> str:
     where = f"{path_coverage.told(at)}: " if at is not None else ""
     return (
-        f"{where}tracing kept one way only; on {trial.name} eager gives another answer"
-        f" ({trial.difference}): use torch.where, or --artifact aoti or caches"
+        f"{where}the trace contains only one path; on {trial.name} its output differs"
+        f" from eager's ({trial.difference}): use torch.where, or --artifact aoti or"
+        " caches"
     )
 
 
 def _notes(trace: Trace, trials: Sequence[Trial]) -> Iterator[str]:
-    """Values that the trace keeps, where inputs had others and answers were right."""
-    kept = {at for trial in trials for at in trial.way.values} & set(trace.way.values)
-    for at in sorted(kept):
+    """Notes on values that the trace keeps although inputs had others."""
+    lines = {at for trial in trials for at in trial.way.values} & set(trace.way.values)
+    for at in sorted(lines):
         if path_coverage.only_checks(at):
             yield f"{path_coverage.told(at)}: this check is not in the traced model"
             continue
-        seen = [v for trial in trials for v in trial.way.values.get(at, ())]
-        seen += trace.way.values[at]
-        if all(_same(seen[0], value) for value in seen):
+        values = [v for trial in trials for v in trial.way.values.get(at, ())]
+        values += trace.way.values[at]
+        if all(_same(values[0], value) for value in values):
             raise Refusal(
-                f"{path_coverage.told(at)}: tracing keeps {seen[0]!r} here, and on all"
-                f" {len(trials)} inputs only that was seen: the other way is not in the"
-                " trace; use torch.where, or --artifact aoti or caches"
+                f"{path_coverage.told(at)}: the trace keeps the value {values[0]!r}, as"
+                f" all {len(trials)} inputs gave it; the other path is not in the"
+                " trace: use torch.where, or --artifact aoti or caches"
             )
-        yield f"{path_coverage.told(at)}: inputs of other values gave the same answers"
+        yield f"{path_coverage.told(at)}: inputs with other values gave correct outputs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -260,52 +281,54 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def sizes_of(trace: Trace) -> InputSpec:
-    """Which sizes the traced model takes: those that were tried and right, no others.
+    """The sizes that the traced model accepts: those that gave correct outputs.
 
-    Dimensions of one size change together. Where the trace keeps a decision on a size,
-    sizes beyond those tried are not taken.
+    Dimensions of equal size change together. If the trace keeps a decision on a size,
+    the largest size that was tried is the limit.
     """
-    told = trace.subject
-    shapes = [tuple(t.shape) for t in told.inputs[0]]
+    flat_target = trace.subject
+    shapes = [tuple(t.shape) for t in flat_target.inputs[0]]
     sizes: list[list[int | str]] = [list(shape) for shape in shapes]
     ranges: dict[str, Range] = {}
     decisions = _size_decisions(trace)
     decided = any(isinstance(v, bool) for at in decisions for v in trace.way.values[at])
     for number, size in enumerate(sorted({s for shape in shapes for s in shape})):
-        right, wrong = _right_sizes(trace, shapes, size)
+        right, refused = _right_sizes(trace, shapes, size)
         if len(right) > 1:
             name = f"n{number}"
             high = max(right) if decided else None
-            # Between sizes that eager refuses, only those that it took are known.
-            only = tuple(sorted(right)) if wrong else None
+            # If eager fails at some sizes, accept only those that were tried.
+            only = tuple(sorted(right)) if refused else None
             ranges[name] = Range(min(right), high, only)
             sizes = [[name if s == size else s for s in row] for row in sizes]
-    entrance = InputSpec(told.taken(sizes), ranges)
+    entrance = InputSpec(flat_target.taken(sizes), ranges)
     _assert_calls(trace, entrance)
     return entrance
 
 
 def _size_decisions(trace: Trace) -> list[At]:
-    """Where sizes gave the trace a value: eager reads none of a tensor there."""
-    told = trace.subject
-    with preserved(told.flat), path_coverage.watched() as usual:
-        verification_inputs.eager(told, Question("the traced call", told.inputs[0]))
+    """The lines where the trace reads a size as a tensor's value; eager does not."""
+    flat_target = trace.subject
+    with preserved(flat_target.flat), path_coverage.watched() as usual:
+        verification_inputs.eager(
+            flat_target, Question("the traced call", flat_target.inputs[0])
+        )
     return [at for at in trace.way.values if at not in usual.values]
 
 
 def _right_sizes(
     trace: Trace, shapes: Sequence[Sequence[int]], size: int
 ) -> tuple[list[int], list[int]]:
-    """Sizes in place of one that are right, and those that eager refuses.
+    """The sizes that give correct outputs, and those at which eager fails.
 
-    Where the trace is wrong for any that eager takes, no other is right.
+    If the trace is wrong at any size that eager accepts, no other size is accepted.
     """
     right, refused = [size], []
     for number, other in enumerate(other_sizes(size)):
-        asked = [[other if s == size else s for s in shape] for shape in shapes]
-        if not fits_memory(asked):
+        new_shapes = [[other if s == size else s for s in shape] for shape in shapes]
+        if not fits_memory(new_shapes):
             continue
-        inputs: Tensors = made(trace.subject.inputs, RANDOM, number, asked)
+        inputs: Tensors = made(trace.subject.inputs, RANDOM, number, new_shapes)
         trial = tried(trace, Question(f"size {other}", inputs))
         if trial is None:
             refused.append(other)
@@ -317,7 +340,7 @@ def _right_sizes(
 
 
 def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
-    """All calls of the target are taken, and answered right."""
+    """Raise `Refusal` unless all calls of the target are accepted and correct."""
     for index, inputs in enumerate(trace.subject.inputs):
         question = Question(f"call {index}", inputs)
         trial = tried(trace, question)
@@ -326,8 +349,8 @@ def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
             raise Refusal(_captured_one(trial, decisions[0] if decisions else None))
         if not _taken(entrance, question):
             raise Refusal(
-                f"call {index} has other sizes than call 0, which the trace keeps:"
-                " --artifact aoti takes both"
+                f"the sizes of call {index} differ from those of call 0, and the trace"
+                " keeps the latter: use --artifact aoti"
             )
 
 
@@ -343,7 +366,7 @@ def _taken(entrance: InputSpec, question: Question) -> bool:
 
 
 def _device(trace: Trace) -> str:
-    """`cuda:0` where the trace names that device itself."""
+    """`cuda:0` if the trace itself names that device."""
     device = trace.subject.device
     if device == "cpu":
         return device
@@ -352,13 +375,13 @@ def _device(trace: Trace) -> str:
 
 
 def _save(model: Any, file: Path) -> None:
-    """Without what TorchScript keeps for debugging: the user's paths and source."""
+    """Save without TorchScript's debug files, which hold paths and source code."""
     raw = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
         torch.jit.save(model, raw)
-    with zipfile.ZipFile(raw) as whole, zipfile.ZipFile(file, "w") as kept:
+    with zipfile.ZipFile(raw) as whole, zipfile.ZipFile(file, "w") as saved:
         for entry in whole.infolist():
             if not entry.filename.endswith(".debug_pkl"):
-                kept.writestr(entry, whole.read(entry))
+                saved.writestr(entry, whole.read(entry))

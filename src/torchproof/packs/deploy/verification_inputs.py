@@ -1,7 +1,7 @@
-"""What a package is asked before it is given away, with eager's answers.
+"""The inputs that verify a package, with eager's outputs.
 
-The build writes them to a file; `answering`, a process without the model's code, reads
-it. Every answer follows the ones before it, as a model with a state gives them.
+The build writes them to a file, which a process without the model's code reads. The
+inputs run in order, since the outputs of a model with state depend on earlier calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What eager gives: tensors and their form, and the inputs after the call."""
+    """Eager's output tensors and their structure, and the inputs after the call."""
 
     tensors: Tensors
     form: PytreeSpec
@@ -45,15 +45,15 @@ class Answer:
 
 
 def eager(subject: Subject, question: Question) -> Answer:
-    given = [copied(t) for t in question.inputs]
+    inputs = [copied(t) for t in question.inputs]
     torch.manual_seed(0)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        tensors = [t.detach().clone() for t in subject.flat(*given)]
-    return Answer(tensors, subject.flat.output, given)
+        tensors = [t.detach().clone() for t in subject.flat(*inputs)]
+    return Answer(tensors, subject.flat.output, inputs)
 
 
 def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Question]:
-    """The calls of a factory, those of the right form."""
+    """The calls of a factory that have the packed structure."""
     for index, call in enumerate(calls):
         try:
             yield Question(f"call {index}{name}", subject.flattened(call))
@@ -62,9 +62,10 @@ def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Ques
 
 
 def limited(subject: Subject, entrance: InputSpec) -> InputSpec:
-    """With the high ends that eager has and export does not know, such as a table's.
+    """The spec with upper limits that export cannot infer, such as a table's length.
 
-    Not on CUDA, where looking for them may end the process.
+    The limits are found by running eager, except on CUDA, where an index out of range
+    ends the process.
     """
     if subject.device != "cpu":
         return entrance
@@ -79,7 +80,7 @@ def limited(subject: Subject, entrance: InputSpec) -> InputSpec:
 def _high_end(
     subject: Subject, entrance: InputSpec, letter: str, size: int
 ) -> int | None:
-    """The largest size that eager takes, None if it takes all that are tried."""
+    """The largest size that eager accepts; None if it accepts all that are tried."""
     base, good = _letters(entrance, subject.inputs[0]), size
     for other in (4 * size, 16 * size, 64 * size):
         begun = time.monotonic()
@@ -102,7 +103,7 @@ def _high_end(
 
 
 def _runs(subject: Subject, entrance: InputSpec, letters: Mapping[str, int]) -> bool:
-    """Whether eager answers, or was not asked because the package would not be."""
+    """Whether eager runs; also True for sizes that the package would not accept."""
     shapes = _shapes(entrance, letters)
     try:
         entrance.assert_sizes(shapes)
@@ -126,9 +127,9 @@ def _shapes(entrance: InputSpec, letters: Mapping[str, int]) -> list[list[int]]:
 
 
 def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
-    """Random values in sizes that are taken, the ends of their ranges among them.
+    """Random values in accepted sizes, including the ends of their ranges.
 
-    On CUDA none beyond those of the calls: an index beyond a table ends the process.
+    On CUDA no size exceeds those of the calls: an index out of range ends the process.
     """
     base = _letters(entrance, subject.inputs[0])
     most = dict(base)
@@ -145,7 +146,7 @@ def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
         tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
     lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
     if len(base) > 1:
-        tries.append((lows, "all sizes at their low ends"))
+        tries.append((lows, "all sizes at their minimum"))
     for number, (letters, name) in enumerate(tries, 1):
         shapes = _shapes(entrance, letters)
         try:
@@ -159,10 +160,10 @@ def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
 def _letters(entrance: InputSpec, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
     pairs = zip(entrance.tensors, inputs, strict=True)
     return {
-        wanted: size
-        for taken, tensor in pairs
-        for wanted, size in zip(taken.sizes, tensor.shape, strict=True)
-        if isinstance(wanted, str) and wanted.isidentifier()
+        letter: size
+        for spec, tensor in pairs
+        for letter, size in zip(spec.sizes, tensor.shape, strict=True)
+        if isinstance(letter, str) and letter.isidentifier()
     }
 
 
@@ -175,17 +176,17 @@ def _where(entrance: InputSpec, letter: str) -> str:
 
 
 def assert_repeats(subject: Subject) -> None:
-    """Twice the same inputs give the same answer, whatever the random generators do."""
+    """Raise `Refusal` unless equal inputs give equal outputs with any random seed."""
     answers = []
     for number in (1, 1, 2):
         with preserved(subject.flat), torch.no_grad():
             torch.manual_seed(number)
-            given = [copied(t) for t in subject.inputs[0]]
-            answers.append([t.clone() for t in subject.flat(*given)])
+            inputs = [copied(t) for t in subject.inputs[0]]
+            answers.append([t.clone() for t in subject.flat(*inputs)])
     if not _alike(answers[0], answers[1]):
         raise Refusal(
-            "the same call gives another answer the second time: the target keeps a"
-            " state outside of its buffers, which a package cannot hold"
+            "the same call gives another output the second time: the target has state"
+            " outside its buffers, which a package cannot contain"
         )
     if _alike(answers[0], answers[2]):
         return
@@ -194,7 +195,7 @@ def assert_repeats(subject: Subject) -> None:
             "the model is in training mode and draws random numbers: call .eval() on it"
             " in the factory"
         )
-    raise Refusal("the target draws random numbers, so its answers cannot be verified")
+    raise Refusal("the target draws random numbers, so its outputs cannot be verified")
 
 
 def _alike(some: Tensors, others: Tensors) -> bool:
@@ -204,19 +205,19 @@ def _alike(some: Tensors, others: Tensors) -> bool:
     return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
 
 
-def write(subject: Subject, asked: Iterable[Question], file: Path) -> list[str]:
-    """Eager's answers from the present state on; what eager fails at is left out."""
-    kept: list[dict[str, Any]] = []
+def write(subject: Subject, questions: Iterable[Question], file: Path) -> list[str]:
+    """Write the inputs with eager's outputs; omit inputs on which eager fails."""
+    entries: list[dict[str, Any]] = []
     with preserved(subject.flat):
-        for question in asked:
+        for question in questions:
             try:
                 answer = eager(subject, question)
-            except Exception:  # made inputs need not make sense to the model
+            except Exception:  # generated inputs may be invalid for the model
                 continue
             inputs = [copied(t) for t in question.inputs]
             entry = {"name": question.name, "inputs": inputs, "after": answer.inputs}
-            kept.append(entry | {"tensors": answer.tensors, "form": answer.form})
+            entries.append(entry | {"tensors": answer.tensors, "form": answer.form})
     weights = [t.dtype for t in (*subject.flat.parameters(), *subject.flat.buffers())]
     kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
-    torch.save({"questions": kept, "kinds": kinds}, file)
-    return [each["name"] for each in kept]
+    torch.save({"questions": entries, "kinds": kinds}, file)
+    return [each["name"] for each in entries]

@@ -1,7 +1,7 @@
-"""Warm caches: the target compiled as production compiles it, and its cache folder.
+"""`--artifact caches`: compiles the target as production does and packs torch's caches.
 
-The child that makes them and the one that tries them go the way that `torchproof.load`
-goes, so that torch looks for its graphs under the same keys.
+The build and verification processes use the same code path as `torchproof.load`, so
+that torch looks its graphs up under the same cache keys.
 """
 
 from __future__ import annotations
@@ -46,33 +46,32 @@ Progress = Callable[[str], None]
 
 
 def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Compiles every call, fills the stage, and returns the manifest's details."""
+    """Compile every call, fill the stage, and return the manifest's details."""
     train = calls.trains(loaded, job)
-    described = [
-        example_inputs.describe(call) for call in loaded.calls
-    ]  # as they are given
+    # Before the calls run, which may write to their inputs.
+    described = [example_inputs.describe(call) for call in loaded.calls]
     gradients = train or not _runs_without(loaded)
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
-    seen, files = graph_origin.LookupLog(), set[str]()
+    log, files = graph_origin.LookupLog(), set[str]()
     states, counts = [], [0]
     with (
-        cache_lookups.graph_lookups(seen.note),
+        cache_lookups.graph_lookups(log.note),
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
     ):
         for index, call in enumerate(loaded.calls):
             calls.before(loaded, index)
             states.append(warm_up.state_of(loaded.fn))
             _step(loaded, compiled, call, train=train, gradients=gradients)
-            counts.append(len(seen.lookups))
-    _assert_compiled(compiled, seen)
+            counts.append(len(log.lookups))
+    _assert_compiled(compiled, log)
     cache_install.collect(Path(job["cache"]), stage)
     chosen.write(stage / recipe.FILE)
-    known = graph_origin.pack_lookups(seen.lookups)
-    (stage / graph_origin.FILE).write_text(json.dumps(known, indent=1))
+    lookups = graph_origin.pack_lookups(log.lookups)
+    (stage / graph_origin.FILE).write_text(json.dumps(lookups, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
     keys = [
-        sorted({each.key for each in seen.lookups[start:end] if each.key})
+        sorted({each.key for each in log.lookups[start:end] if each.key})
         for start, end in itertools.pairwise(counts)
     ]
     pairs = zip(described, states, keys, strict=True)
@@ -80,11 +79,16 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
         "artifact": "caches",
         "strategy": chosen.strategy.name,
         "train": train,
-        "graphs": len(seen.graphs),
-        "keys": [each.key for each in seen.graphs],
+        "graphs": len(log.graphs),
+        "keys": [each.key for each in log.graphs],
         "calls": [
-            {"inputs": told, "state": state, "gradients": gradients, "keys": own}
-            for told, state, own in pairs
+            {
+                "inputs": inputs,
+                "state": state,
+                "gradients": gradients,
+                "keys": call_keys,
+            }
+            for inputs, state, call_keys in pairs
         ],
         "code": code.hashes(traced),
         "config": cache_lookups.nondefault_switches(),
@@ -100,7 +104,7 @@ def _runs_without(loaded: Loaded) -> bool:
         with torch.no_grad():
             calls.invoke(loaded.fn, loaded.calls[0], train=False)
     except Exception:
-        return False  # with gradients it runs, or fails where that is told
+        return False  # it runs with gradients, or fails there with a message
     return True
 
 
@@ -108,18 +112,18 @@ def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
     if job["recipe"]:
         chosen = recipe.load(job["recipe"])
         if why := RecipeSource(chosen).adopted(loaded.fn).why_not:
-            raise UserError(f"{job['recipe']} is not for this target: {why}")
+            raise UserError(f"{job['recipe']} does not fit this target: {why}")
     else:
         chosen = _made_recipe(loaded, job)
     if chosen.strategy.as_is or not chosen.strategy.compiles:
         name = chosen.strategy.name
         raise UserError(
-            f"strategy {name} compiles nothing, so there is nothing to pack"
+            f"strategy {name} compiles nothing, so there is no code to pack"
         )
     if chosen.strategy.graph and chosen.train:
         raise UserError(
-            f"strategy {chosen.strategy.name} records a whole training step, which"
-            " cannot be packed: choose one without +graph"
+            f"strategy {chosen.strategy.name} records a whole training step as a CUDA"
+            " graph, which cannot be packed: choose a strategy without +graph"
         )
     return chosen
 
@@ -153,49 +157,49 @@ def _step(
         with warm_up.gradient_mode(gradients):
             calls.invoke(compiled, call, train=train)
     except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
-        raise UserError(f"the target fails: {told}") from error
+        message = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(f"the target fails: {message}") from error
 
 
-def _assert_compiled(compiled: Any, seen: graph_origin.LookupLog) -> None:
+def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
     status = runtime.status(compiled)
     for item in status.fallbacks:
         raise UserError(f"{item.what} runs eager ({item.kind}): {item.why}")
-    if not seen.graphs:
-        why = "; ".join(dict.fromkeys(seen.bypassed)) or "nothing was compiled"
-        raise UserError(f"there is nothing to pack: {why}")
+    if not log.graphs:
+        why = "; ".join(dict.fromkeys(log.bypassed)) or "nothing was compiled"
+        raise UserError(f"there is no compiled code to pack: {why}")
 
 
-# -- tried in a fresh process ----------------------------------------------------------
+# -- verification in a fresh process ---------------------------------------------------
 
 
 def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """Loads the pack as a service does, and compares its answers on fresh inputs."""
+    """Load the pack as a service does, and compare its outputs on new inputs."""
     with contents_module.open_pack(job["stage"]) as contents:
         details = contents.manifest.details
-        asked = _fresh_calls(target, job, details)
-        reference = _reference(target, job, asked, gradients=_gradients(details))
+        new_calls = _fresh_calls(target, job, details)
+        reference = _reference(target, job, new_calls, gradients=_gradients(details))
         progress("loading")
-        loaded = replace(calls.fresh(target, job), calls=asked)
+        loaded = replace(calls.fresh(target, job), calls=new_calls)
         compiled = open_model.open_model(contents, loaded.fn, warm=True)
-        progress("changing things under it")
+        progress("checking guards against changes")
         unnoticed = precompiled_builds.unnoticed(contents, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details)
-    seen = graph_origin.LookupLog()
-    with cache_lookups.graph_lookups(seen.note):
+    log = graph_origin.LookupLog()
+    with cache_lookups.graph_lookups(log.note):
         answers = _answers(loaded, compiled, details=details)
-    found = reference.judge(answers)
-    if found.verdict not in ("same", "rounding"):
+    comparison = reference.judge(answers)
+    if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
-            f"loaded again it computes otherwise than eager, at {found.where}:"
-            f" {found.why or found.verdict}"
+            f"in a fresh process the outputs differ from eager's at {comparison.where}:"
+            f" {comparison.why or comparison.verdict}"
         )
     return {
         "graphs": report["graphs"],
         "of": report["of"],
         "seconds": report["seconds"],
-        "numerics": found.to_json(),
+        "numerics": comparison.to_json(),
         "notes": report["notes"],
         "untraced": report["untraced"],
         "unnoticed": unnoticed,
@@ -211,41 +215,41 @@ def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
     if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
         why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
         raise Unverified(
-            f"loaded again, {report['graphs']} of {report['of']} graphs came from its"
-            f" caches: {why}"
+            f"in a fresh process only {report['graphs']} of {report['of']} graphs came"
+            f" from the pack's caches: {why}"
         )
 
 
 def _fresh_calls(
     target: Target, job: dict[str, Any], details: Mapping[str, Any]
 ) -> list[Any]:
-    """Calls with values that were never compiled for; the target's where none are made.
+    """Calls with new values; the target's own call where none can be generated.
 
-    Made ones that the model itself cannot run in eager say nothing about the pack.
+    A generated call that fails in eager says nothing about the pack, and is not used.
     """
-    loaded, asked = calls.fresh(target, job), []
-    for index, told in enumerate(details["calls"]):
+    loaded, new_calls = calls.fresh(target, job), []
+    for index, details_of_call in enumerate(details["calls"]):
         calls.before(loaded, index)
         call = loaded.calls[index]
-        if "why_not" not in told["inputs"]:
-            fresh = example_inputs.make(told["inputs"], seed=index + 1)
+        if "why_not" not in details_of_call["inputs"]:
+            fresh = example_inputs.make(details_of_call["inputs"], seed=index + 1)
             with (
                 contextlib.suppress(Exception),
-                warm_up.gradient_mode(told["gradients"]),
+                warm_up.gradient_mode(details_of_call["gradients"]),
             ):
                 calls.invoke(loaded.fn, fresh, train=False)
-                call = example_inputs.make(told["inputs"], seed=index + 1)
-        asked.append(call)
-    return asked
+                call = example_inputs.make(details_of_call["inputs"], seed=index + 1)
+        new_calls.append(call)
+    return new_calls
 
 
 def _reference(
-    target: Target, job: dict[str, Any], asked: Sequence[Any], *, gradients: bool
+    target: Target, job: dict[str, Any], new_calls: Sequence[Any], *, gradients: bool
 ) -> numerics.Reference:
     train = bool(job["train"])
 
     def make() -> Loaded:
-        return replace(calls.fresh(target, job), calls=[_copied(c) for c in asked])
+        return replace(calls.fresh(target, job), calls=[_copied(c) for c in new_calls])
 
     def run(loaded: Loaded) -> calls.Answers:
         with warm_up.gradient_mode(gradients):
@@ -258,13 +262,13 @@ def _reference(
 def _answers(
     loaded: Loaded, compiled: Any, *, details: Mapping[str, Any]
 ) -> calls.Answers:
-    own = replace(loaded, calls=[_copied(call) for call in loaded.calls])
+    copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
     with warm_up.gradient_mode(_gradients(details)):
-        return calls.answers(own, compiled, train=details["train"])
+        return calls.answers(copy, compiled, train=details["train"])
 
 
 def _copied(call: Any) -> Any:
-    """With tensors of its own: a call may write to them."""
+    """A copy of a call with new tensors, since a call may write to them."""
     if isinstance(call, torch.Tensor):
         again = put_marks(call.detach().clone(), marks_of(call))
         return again.requires_grad_() if call.requires_grad else again

@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: the executor, and the pipe to the process that holds Ray."""
+"""The executor for a Ray cluster, and the pipe to the process that talks to Ray."""
 
 from __future__ import annotations
 
@@ -28,15 +28,17 @@ _CLOSE_S = 10.0
 
 
 class Cluster:
-    """The workers of a Ray cluster. A worker that is lost gives its trial back, which
-    is then tried elsewhere; only where that happens again and again is it lost.
+    """Runs trials on the workers of a Ray cluster.
+
+    If a worker is lost, its trial runs again on another one. A trial is lost only if
+    that happens repeatedly.
     """
 
     def __init__(self, task: Task, progress: Progress, address: str) -> None:
         if find_spec("ray") is None:
             raise UserError("--ray needs Ray: pip install torchproof[ray]")
         self._address, self._progress = address, progress
-        self._ready = self._nodes = self._going = 0
+        self._ready = self._nodes = self._running = 0
         self._ended: list[Trial] = []
         self._tried = False  # a trial has ended
         self._answers: list[tuple[str, Any]] = []
@@ -49,7 +51,7 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        """With all nodes that were ever ready for trials."""
+        """The address, and the number of all nodes that were ever ready for trials."""
         nodes = "1 node" if self._nodes == 1 else f"{self._nodes} nodes"
         return f"Ray at {self._address}: {nodes}"
 
@@ -80,12 +82,12 @@ class Cluster:
             self._listen(0.2)
             if not self._connected and time.monotonic() - begin > _CONNECT_S:
                 self.close()
-                raise self._lost(f"no cluster answers within {_CONNECT_S:.0f} s")
+                raise self._lost(f"no cluster answered within {_CONNECT_S:.0f} s")
 
     # -- the pipe ----------------------------------------------------------------------
 
     def _listen(self, seconds: float) -> None:
-        """Takes what the bridge sends, waiting so long for the first of it."""
+        """Handle messages of the bridge; waits up to `seconds` for the first one."""
         try:
             while self._pipe.poll(seconds):
                 self._hear(*self._pipe.recv())
@@ -104,7 +106,7 @@ class Cluster:
             self._ready, nodes = value
             self._nodes = max(self._nodes, nodes)
         elif kind == "trial":
-            self._going -= 1
+            self._running -= 1
             self._tried = True
             self._ended.append(value)
         elif kind == "said":
@@ -113,7 +115,7 @@ class Cluster:
             self._answers.append((kind, value))
 
     def _lost(self, why: str) -> UserError:
-        hint = "; --resume goes on with the trials that ended" if self._tried else ""
+        hint = "; --resume reuses the finished trials" if self._tried else ""
         return UserError(f"--ray {self._address}: {why}{hint}")
 
     def _ask(self, name: str, *arguments: Any) -> Any:
@@ -129,23 +131,23 @@ class Cluster:
         try:
             self._pipe.send((name, *arguments))
         except OSError:
-            self._listen(0.0)  # why it ended, if it said so
+            self._listen(0.0)  # raises with the bridge's reason, if it sent one
             raise self._lost("the connection to it was lost") from None
 
-    # -- as of any executor ------------------------------------------------------------
+    # -- the Executor protocol ---------------------------------------------------------
 
     def probe(self, limit_s: float) -> dict[str, Any]:
         return dict(self._ask("probe", limit_s))
 
     def cache_in(self, folder: Path) -> None:
-        """Compiled code stays on the nodes, which need not see this folder."""
+        """Do nothing: compiled code stays on the nodes, which may not see `folder`."""
 
     def slots(self) -> int:
-        self._listen(0.0 if self._ready or self._going else 0.2)
-        return max(0, self._ready - self._going)
+        self._listen(0.0 if self._ready or self._running else 0.2)
+        return max(0, self._ready - self._running)
 
     def submit(self, candidate: Candidate, limit_s: float) -> None:
-        self._going += 1
+        self._running += 1
         self._send("submit", candidate, limit_s)
 
     def wait(self, seconds: float) -> list[Trial]:
@@ -158,8 +160,8 @@ class Cluster:
     def keep(self, names: Collection[str]) -> None:
         self._send("keep", tuple(names))
 
-    def sit(self, finalists: Finalists, repeat: int) -> None:
-        self._ask("sit", list(finalists), repeat)
+    def prepare_finals(self, finalists: Finalists, repeat: int) -> None:
+        self._ask("prepare_finals", list(finalists), repeat)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._ask("turns", list(names), rounds))

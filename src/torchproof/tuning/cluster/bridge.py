@@ -1,8 +1,8 @@
-"""The process that speaks with Ray, so that the search need not.
+"""The process that talks to Ray, so that the search does not have to.
 
-Ray's client takes minutes to give up on an address, ends its process when the head of
-the cluster goes, and writes where it likes. Comes in: an remote_job, then requests over
-a pipe. Goes out: trials, answers, and how many workers there are.
+Ray's client takes minutes to give up on an address, ends its process when the head node
+disappears, and writes to stdout and stderr. The bridge takes a `RemoteJob` and then
+requests over a pipe; it sends trials, answers and the number of workers.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from torchproof.tuning.cluster.remote_worker import RemoteJob
 from torchproof.tuning.cluster.worker_pool import RemoteHandle, WorkerPool
 from torchproof.tuning.trial import Candidate, Trial
 
-TRIES = 3  # of a trial whose worker is lost
-_STALLED_S = 600.0  # beyond twice its limit: a trial that is not coming back
+TRIES = 3  # attempts at a trial whose worker is lost
+_STALLED_S = 600.0  # a trial that exceeds twice its limit by this much has stalled
 _JOIN_S = 60.0
 _TOGETHER_S = 10.0
 _REACH_S = 5.0
 
 
 class Gone(Exception):
-    """The search has ended, or asks for the end."""
+    """The search has ended, or asked the bridge to end."""
 
 
 @dataclass
 class Job:
-    """A trial on its way; `begun` when it was first given to a worker."""
+    """A submitted trial; `begun` is when a worker first received it."""
 
     candidate: Candidate
     limit_s: float
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def left_s(self) -> float:
-        """What the search allowed, less what lost workers used of it, up to half."""
+        """The time limit less the time that lost workers used, at least half of it."""
         used = time.monotonic() - self.begun if self.begun else 0.0
         return max(self.limit_s - used, self.limit_s / 2)
 
@@ -61,30 +61,30 @@ class Job:
 
 
 class Bridge:
-    """Carries out what is asked over the pipe, on the workers there are."""
+    """Serves the requests that arrive over the pipe, on the workers of the pool."""
 
     def __init__(self, pipe: Connection, pool: WorkerPool) -> None:
         self.pipe, self.pool = pipe, pool
-        self._asked: deque[tuple[Any, ...]] = deque()
+        self._requests: deque[tuple[Any, ...]] = deque()
         self._waiting: deque[Job] = deque()
         self._finals: list[tuple[str, tuple[Any, ...]]] = []
         self._finalist: RemoteHandle | None = None
-        self._told: tuple[int, int] | None = None
+        self._sent_sizes: tuple[int, int] | None = None
 
     def run(self) -> None:
-        self._muster()
+        self._wait_for_workers()
         while True:
-            self._tell_crew()
+            self._send_pool_size()
             self._read()
-            while self._asked:
-                self._take(*self._asked.popleft())
+            while self._requests:
+                self._take(*self._requests.popleft())
             self._assign()
             self._collect(0.2)
             self.pool.recruit()
             self.pool.assert_some()
 
-    def _muster(self) -> None:
-        """Waits for the first worker, and a little for those that come with it."""
+    def _wait_for_workers(self) -> None:
+        """Wait for the first worker, and briefly for others that start with it."""
         begin = time.monotonic()
         end = begin + _JOIN_S
         while time.monotonic() < end:
@@ -100,22 +100,22 @@ class Bridge:
         if not self.pool.joined:
             raise UserError(self.pool.why_none())
 
-    def _tell_crew(self) -> None:
+    def _send_pool_size(self) -> None:
         sizes = (len(self.pool.ready), self.pool.node_count)
-        if sizes != self._told:
-            self._told = sizes
+        if sizes != self._sent_sizes:
+            self._sent_sizes = sizes
             self.pipe.send(("pool", sizes))
         for line in self.pool.said:
             self.pipe.send(("said", line))
         self.pool.said.clear()
 
     def _read(self) -> None:
-        """Takes what is asked; ends where the search wants that, or is no more."""
+        """Queue the requests; raise `Gone` if the search asks the bridge to end."""
         while self.pipe.poll(0.0):
             request = self.pipe.recv()
             if request[0] == "close":
                 raise Gone
-            self._asked.append(request)
+            self._requests.append(request)
 
     # -- requests ----------------------------------------------------------------------
 
@@ -124,21 +124,21 @@ class Bridge:
             self._waiting.append(Job(*arguments))
         elif name == "keep":
             for remote in self.pool.idle:
-                remote.ask("keep", *arguments)  # nobody waits for the answer
+                remote.ask("keep", *arguments)  # needs no answer
         else:
             try:
-                answer = ("answer", self._asked_for(name, *arguments))
+                answer = ("answer", self._answer(name, *arguments))
             except WorkerError as error:
                 answer = ("refused", str(error))
-            self._tell_crew()
+            self._send_pool_size()
             self.pipe.send(answer)
 
-    def _asked_for(self, name: str, *arguments: Any) -> Any:
+    def _answer(self, name: str, *arguments: Any) -> Any:
         if name == "probe":
             return self._probe(*arguments)
         if name == "cold_start":
             return self._by_one(name, *arguments)[1]
-        if (name, arguments[-1]) == ("sit", 0):
+        if (name, arguments[-1]) == ("prepare_finals", 0):
             self._finals, self._finalist = [], None
         self._finals.append((name, arguments))
         return self._final()
@@ -149,9 +149,9 @@ class Bridge:
         return dict(facts)
 
     def _by_one(self, name: str, *arguments: Any) -> tuple[RemoteHandle, Any]:
-        """Any worker and its answer; where it is lost, another one's."""
+        """A worker and its answer; if that worker is lost, another one is asked."""
         for _ in range(TRIES):
-            remote = self._somebody()
+            remote = self._idle_worker()
             try:
                 return remote, self._wait(remote, name, *arguments)
             except RayError as error:
@@ -159,13 +159,13 @@ class Bridge:
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
     def _final(self) -> Any:
-        """By one worker; where that is lost, all of it once more by another."""
+        """Run the finals on one worker; if it is lost, repeat them on another."""
         for _ in range(TRIES):
             calls = self._finals[-1:]
             if self._finalist is None or self._finalist not in self.pool.remotes:
-                self._finalist, calls = self._somebody(), self._finals
+                self._finalist, calls = self._idle_worker(), self._finals
                 self.pool.said.append(f"finals: on {self._finalist.where}")
-                self._tell_crew()
+                self._send_pool_size()
                 for other in self.pool.idle:
                     if other is not self._finalist:
                         other.ask("keep", ())
@@ -175,8 +175,8 @@ class Bridge:
                 self.pool.lose(self._finalist, error)
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
-    def _somebody(self) -> RemoteHandle:
-        """A worker without a trial; the one that knows eager best."""
+    def _idle_worker(self) -> RemoteHandle:
+        """An idle worker; the first in the list has measured eager for longest."""
         begin = time.monotonic()
         while time.monotonic() - begin < _JOIN_S:
             able = self.pool.idle or (self.pool.joined if not self.pool.model else [])
@@ -186,7 +186,7 @@ class Bridge:
             self.pool.recruit()
             self.pool.assert_some()
             self._collect(0.5)
-        raise UserError("no node of it is left")
+        raise UserError("the cluster has no usable node left")
 
     def _wait(self, remote: RemoteHandle, name: str, *arguments: Any) -> Any:
         reference = remote.ask(name, *arguments)
@@ -214,7 +214,7 @@ class Bridge:
             self.pool.said.append(f"{job.candidate.name}: on {remote.where}")
 
     def _collect(self, seconds: float) -> None:
-        """Takes what came back, from trials and from workers that make ready."""
+        """Handle the results of trials and of workers that are starting."""
         pending = self.pool.pending()
         if not pending:
             time.sleep(seconds)
@@ -248,7 +248,7 @@ class Bridge:
         job.because.append(remote.ended)
         if job.tries < TRIES:
             self._waiting.appendleft(job)
-            self.pool.said.append(f"{job.candidate.name}: begins again on another one")
+            self.pool.said.append(f"{job.candidate.name}: restarts on another worker")
         else:
             self.pipe.send(("trial", job.lost()))
 
@@ -261,24 +261,26 @@ class Bridge:
 
 
 def connect(address: str) -> None:
-    """`UserError` where no cluster is there; never starts one."""
+    """Connect to a running cluster; never start one."""
     if address == "local":
-        raise UserError("it names no cluster: HOST:PORT, or auto on one of its nodes")
+        raise UserError(
+            "this is not the address of a cluster: use HOST:PORT, or auto on a node"
+        )
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         try:
             socket.create_connection((host, int(port)), _REACH_S).close()
         except (OSError, OverflowError) as error:
-            raise UserError(f"nothing answers there ({error})") from None
+            raise UserError(f"nothing answers at this address ({error})") from None
     try:
         ray.init(address, log_to_driver=False, configure_logging=False)
-    except Exception as error:  # of many kinds, and of many lines
+    except Exception as error:  # Ray raises many types, with messages of many lines
         message = " ".join(str(error).split()) or type(error).__name__
         raise UserError(message.partition(". ")[0][:200]) from None
 
 
 def main(descriptor: int) -> None:
-    """Serves the search at the other end of a pipe until that closes it."""
+    """Serve the search at the other end of the pipe until it closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the search decides when it ends
     pipe = Connection(descriptor)
     address, remote_job = pipe.recv()

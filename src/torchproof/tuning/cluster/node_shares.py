@@ -1,8 +1,8 @@
-"""Where workers may sit on the nodes of a cluster, and what each one claims there.
+"""Divides the nodes of a cluster into places for workers, with their resources.
 
-Comes in: nodes as Ray lists them. Goes out: one place for each GPU, with its share of
-the node's CPUs; without GPUs one for each node, with all its CPUs, since trials that
-share a CPU disturb each other.
+Takes nodes as Ray lists them. Returns one place per GPU, with its share of the node's
+CPUs; without GPUs, one place per node with all its CPUs, since trials that share a CPU
+disturb each other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """`number` counts the places of a node; `where` names the node for people."""
+    """`number` counts the places of a node; `where` names the node in reports."""
 
     node: str
     number: int
@@ -25,16 +25,16 @@ class Place:
 
     @property
     def claim(self) -> dict[str, float]:
-        """What a worker needs for itself, in Ray's words."""
+        """The resources of a worker, as arguments of a Ray actor."""
         if not self.gpus:
             return {"num_cpus": self.cpus, "num_gpus": 0}
         share = self.cpus / self.gpus
-        # Ray takes parts of a CPU only below a whole one.
+        # Ray accepts fractions of a CPU only below 1.
         return {"num_cpus": int(share) if share > 1 else share, "num_gpus": 1}
 
 
 def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """As torch chooses a device: a GPU where there is one."""
+    """Whether trials need GPUs: by the device option, or if any node has one."""
     has_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in nodes)
     return device == "cuda" or (device is None and has_gpu)
 
@@ -42,7 +42,7 @@ def wants_gpus(device: str | None, nodes: Sequence[Mapping[str, Any]]) -> bool:
 def places(
     nodes: Sequence[Mapping[str, Any]], *, on_gpus: bool, alone: bool = False
 ) -> list[Place]:
-    """With `alone` a worker has its node to itself, so that first calls count."""
+    """The places of all nodes; with `alone`, one per node, for valid first calls."""
     shared = Counter(node["NodeManagerAddress"] for node in nodes)
     shares = []
     for node in nodes:

@@ -11,7 +11,7 @@ from torchproof.tuning.timing_lock import TimingLock
 
 
 class NodeTimingLock(TimingLock):
-    """Locks of files in a folder, which the kernel opens where a worker is killed."""
+    """Uses file locks, which the kernel releases if a worker is killed."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class NodeTimingLock(TimingLock):
     @contextlib.contextmanager
     def beside_others(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
-            # Who waits to be timed has the turn: nobody begins before that one.
+            # A worker that waits for timing holds the turn, so no other one starts.
             with _locked(self._turn, fcntl.LOCK_EX):
                 stack.enter_context(_locked(self._inside, fcntl.LOCK_SH))
             yield

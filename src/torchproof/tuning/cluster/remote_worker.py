@@ -1,8 +1,8 @@
-"""A worker on a node of a cluster: held by a Ray actor, asked from afar.
+"""A trial worker on a node of a cluster, inside a Ray actor.
 
-Comes in: what all workers of a search have to share with the machine the search was
-started on. Goes out: pairs of how it ended and the answer, since what is raised on
-a node reaches the other side in Ray's own wrapping.
+Takes a `RemoteJob`: the plan and the environment of the machine that started the
+search. Its methods return pairs of an ending and an answer, since Ray wraps exceptions
+that a node raises.
 """
 
 from __future__ import annotations
@@ -27,31 +27,41 @@ from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
-# An answer; a `UserError`; an `WorkerError`; an error that is ours.
+# An answer; a `UserError`; a `WorkerError`; any other exception, which is a bug.
 Ending = Literal["done", "refused", "failed", "broken"]
-# What steers a target and what is measured of it; a node has its own of the rest, and
-# what is secret stays here.
-_STEERING: tuple[str, ...] = ("TORCH", "PYTORCH", "TRITON_", "OMP_", "MKL_", "KMP_")
-_STEERING += ("CUBLAS_", "NVIDIA_TF32", "PYTHONPATH", "HF_HUB_OFFLINE")
+# Variables that change the target or its measurement. A node has its own values of all
+# others, and secrets stay on this machine.
+_STEERING = (
+    "TORCH",
+    "PYTORCH",
+    "TRITON_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "CUBLAS_",
+    "NVIDIA_TF32",
+    "PYTHONPATH",
+    "HF_HUB_OFFLINE",
+)
 _OF_A_MACHINE = ("_CACHE_DIR", "_HOME", "_CACHE", "_TRACE")
 
 
 @dataclass(frozen=True)
 class RemoteJob:
-    """What a search takes to every node: the plan, and where it was started."""
+    """What a search sends to every node: the plan and its environment."""
 
     plan: Plan
     shares_caches: bool
-    search: str  # an id of its own
+    search: str  # a unique id
     folder: str  # the working directory
     variables: Mapping[str, str] = field(default_factory=dict, hash=False)
-    file: str | None = None  # the target's own, for a target that has one
-    contents: str = ""  # of that file, hashed
-    package: str = ""  # torchproof itself, hashed
+    file: str | None = None  # the file of the target, if it has one
+    contents: str = ""  # the hash of that file
+    package: str = ""  # the hash of torchproof's own source
 
 
 def remote_job(plan: Plan, search: str, *, shares_caches: bool) -> RemoteJob:
-    """From here: this folder, these variables, the target's file as it is."""
+    """The job with this process's directory and variables, and the target's file."""
     file = own_file(plan.target) if plan.target.kind == "factory" else None
     return RemoteJob(
         plan,
@@ -81,14 +91,14 @@ class RemoteWorker:
     """One device of a node."""
 
     def __init__(self, job: RemoteJob, number: int, where: str) -> None:
-        self._given, self._number, self._where = job, number, where
+        self._job, self._number, self._where = job, number, where
         self._worker: Worker | None = None
 
     def join(self, cpus: float, gpus: int) -> tuple[Ending, Any]:
-        """Makes this process like the one the search was started in.
+        """Give this process the directory and variables of the search.
 
-        Refused where the node lacks what the target needs. `cpus` are all of the
-        node, as are `gpus` where trials need one.
+        Returns "refused" if the node lacks a file that the target needs. `cpus` and
+        `gpus` count those of the whole node.
         """
         try:
             self._match()
@@ -96,29 +106,31 @@ class RemoteWorker:
             return "refused", str(error)
         if gpus > 1:
             self._where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
-        self._settle_in(cpus, gpus)
+        self._set_up(cpus, gpus)
         return "done", self._where
 
     def _match(self) -> None:
-        job = self._given
+        job = self._job
         if _hashed(*_package()) != job.package:
-            raise UserError("its torchproof is another one than here: install the same")
+            raise UserError(
+                "it has another version of torchproof: install the same version"
+            )
         try:
             os.chdir(job.folder)
         except OSError:
-            raise UserError(f"it has no folder {job.folder}") from None
+            raise UserError(f"it has no directory {job.folder}") from None
         if job.file is None:
             return
         file = Path(job.file)
         if not file.is_file():
             raise UserError(f"it has no file {file}")
         if _hashed(file) != job.contents:
-            raise UserError(f"its {file} is another one than here")
+            raise UserError(f"its {file} differs from the file on this machine")
 
-    def _settle_in(self, cpus: float, gpus: int) -> None:
-        job = self._given
-        # Ray limits OpenMP to the worker's share, which would be another target than
-        # without Ray; where the node is itself a share of a machine, that is right.
+    def _set_up(self, cpus: float, gpus: int) -> None:
+        job = self._job
+        # Ray limits OpenMP to the worker's share, which would change the target. Keep
+        # the limit only if the node itself is a share of a machine.
         if cpus >= (os.cpu_count() or 1):
             os.environ.pop("OMP_NUM_THREADS", None)
         os.environ.update(job.variables)
@@ -137,12 +149,12 @@ class RemoteWorker:
             start_new_session=True,
             check=True,
         )
-        self._worker = self._hired(home, folder, cpus, gpus)
+        self._worker = self._new_worker(home, folder, cpus, gpus)
 
-    def _hired(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
-        job, plan = self._given, self._given.plan
+    def _new_worker(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
+        job, plan = self._job, self._job.plan
         if gpus > 1 and _COMPILE_THREADS not in job.variables:
-            # Inductor would start a process for each core, for each GPU.
+            # Inductor would start a process per core for each GPU.
             share = str(max(1, int(cpus / gpus)))
             plan = replace(plan, environment={_COMPILE_THREADS: share})
         return Worker(
@@ -155,7 +167,7 @@ class RemoteWorker:
         )
 
     def do(self, name: str, *arguments: Any) -> tuple[Ending, Any]:
-        """Asks the worker."""
+        """Call a method of the worker."""
         try:
             return "done", getattr(self._worker, name)(*arguments)
         except UserError as error:

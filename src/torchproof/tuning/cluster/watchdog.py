@@ -1,8 +1,8 @@
-"""Ends a worker whose node is gone from the cluster, and clears up after any worker.
+"""Ends a worker whose node has left the cluster, and deletes any worker's directory.
 
-Run beside each worker, as a file: `python warden.py WORKER RAYLET FOLDER`. A worker
-outlives its raylet while it is busy, with its arms and their GPU memory; and Ray ends
-workers at once, so that none can remove its own folder.
+Runs beside each worker, as a file: `python watchdog.py WORKER RAYLET FOLDER`. A busy
+worker outlives its raylet, with its child processes and their GPU memory. Ray kills
+workers, so they cannot delete their own directories.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import psutil
 
 
 def main(worker: str, raylet: str, folder: str) -> None:
-    # Ray ends the children of a worker along with it: this one is nobody's child.
+    # Ray ends the children of a worker with it, so this process detaches itself.
     if os.fork():
         os._exit(0)
     with contextlib.suppress(psutil.NoSuchProcess):
         watched = [psutil.Process(int(process)) for process in (worker, raylet)]
         while all(_alive(process) for process in watched):
             time.sleep(0.5)
-        watched[0].kill()  # its arms end with it
+        watched[0].kill()  # its strategy processes end with it
     time.sleep(1.0)
     remove(Path(folder))
 
 
 def remove(folder: Path) -> None:
-    """The folder of a worker; with the last one, what the workers shared."""
+    """Delete a worker's directory; with the last one, the shared directory too."""
     shutil.rmtree(folder, ignore_errors=True)
     if not any(folder.parent.glob("worker-*")):
         shutil.rmtree(folder.parent, ignore_errors=True)

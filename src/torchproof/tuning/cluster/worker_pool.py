@@ -1,4 +1,4 @@
-"""The workers of a search on a Ray cluster: who is there, ready, busy or lost."""
+"""The workers of a search on a Ray cluster: which are joining, ready, busy or lost."""
 
 from __future__ import annotations
 
@@ -21,21 +21,30 @@ from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker
 
 _RECRUIT_S = 3.0  # between looks for nodes that joined the cluster
 _ALONE_S = 15.0
-_STARTS = 3  # of workers in the same place
-# What has to be the same on all nodes for their times to be of one thing.
-_ALIKE: tuple[str, ...] = ("torch", "python", "device", "gpu", "cuda", "triton")
-_ALIKE += ("machine", "cores", "threads")
+_STARTS = 3  # starts of a worker in the same place
+# These must be equal on all nodes, or their times are not comparable.
+_ALIKE = (
+    "torch",
+    "python",
+    "device",
+    "gpu",
+    "cuda",
+    "triton",
+    "machine",
+    "cores",
+    "threads",
+)
 
 
 @dataclass(eq=False)
 class RemoteHandle:
-    """A worker, and what it is doing."""
+    """A worker and its current task."""
 
     place: Place
     where: str
     actor: Any
     state: str = "joining"  # then joined, preparing, ready
-    reference: Any = None  # of what it is doing
+    reference: Any = None  # Ray's reference of the running call
     job: Any = None
     until: float = 0.0
     ended: str = ""
@@ -50,7 +59,7 @@ class RemoteHandle:
 
 @dataclass
 class WorkerPool:
-    """Workers on every node that is like the first one; `said` is for people."""
+    """Workers on every node that equals the first one; `said` are progress lines."""
 
     remote_job: RemoteJob
     remotes: list[RemoteHandle] = field(default_factory=list)
@@ -65,7 +74,7 @@ class WorkerPool:
     _starts: Counter[Place] = field(default_factory=Counter)
     _left_out: dict[str, str] = field(default_factory=dict)  # nodes, and why
 
-    # -- who is there ------------------------------------------------------------------
+    # -- workers by state --------------------------------------------------------------
 
     @property
     def joining(self) -> list[RemoteHandle]:
@@ -92,7 +101,7 @@ class WorkerPool:
         return len({each.place.node for each in self.ready})
 
     def pending(self) -> dict[Any, RemoteHandle]:
-        """What is awaited, and from whom."""
+        """The references of running calls, with their workers."""
         going = [each for each in self.remotes if each.reference is not None]
         return {each.reference: each for each in going}
 
@@ -100,21 +109,21 @@ class WorkerPool:
         if self._left_out:
             return next(iter(self._left_out.values()))
         needed = "a free GPU" if self._on_gpus else "all its CPUs free"
-        return f"no node of it has {needed}"
+        return f"no node of the cluster has {needed}"
 
     def assert_some(self) -> None:
-        """Without workers for so long, nothing is to be expected any more."""
+        """Fail if there has been no worker for a while."""
         if self.remotes:
             self._alone_since = math.inf
             return
         self._alone_since = min(self._alone_since, time.monotonic())
         if time.monotonic() - self._alone_since > _ALONE_S:
-            raise UserError("no node of it is left")
+            raise UserError("the cluster has no usable node left")
 
-    # -- coming ------------------------------------------------------------------------
+    # -- workers that join -------------------------------------------------------------
 
     def recruit(self) -> None:
-        """A worker for every place of every node that has none."""
+        """Start a worker in every free place of every node."""
         if time.monotonic() - self._looked < _RECRUIT_S:
             return
         self._looked = time.monotonic()
@@ -143,7 +152,7 @@ class WorkerPool:
     def like(
         self, first: RemoteHandle, environment: Mapping[str, Any], limit_s: float
     ) -> None:
-        """The others have to be like this one, which is ready."""
+        """Require all other nodes to equal this worker's node, and make it ready."""
         self.model = {name: environment.get(name) for name in _ALIKE}
         self.limit_s, self._first = limit_s, first.where
         first.state = "ready"
@@ -152,12 +161,12 @@ class WorkerPool:
                 self._prepare(remote)
 
     def _prepare(self, remote: RemoteHandle) -> None:
-        """Reference answers and eager's process, before a trial counts on them."""
+        """Compute reference outputs and start eager before the first trial."""
         remote.state = "preparing"
         remote.reference = remote.ask("probe", self.limit_s)
 
     def welcome(self, remote: RemoteHandle, ending: str, value: Any) -> None:
-        """After joining and after making ready: one step on, or out."""
+        """Advance a worker that joined or prepared to its next state, or remove it."""
         if ending != "done":
             self._leave_out(remote, value)
         elif remote.state == "joining":
@@ -174,20 +183,20 @@ class WorkerPool:
         for name, value in (self.model or {}).items():
             if environment.get(name) != value:
                 there = environment.get(name)
-                return f"{name} is {there} there and {value} on {self._first}"
+                return f"its {name} is {there}, that of {self._first} is {value}"
         return None
 
-    # -- going -------------------------------------------------------------------------
+    # -- workers that leave ------------------------------------------------------------
 
     def _leave_out(self, remote: RemoteHandle, why: str) -> None:
-        told = f"{remote.where} is left out: {why}"
-        self._left_out[remote.place.node] = told
-        self.said.append(told)
+        message = f"{remote.where} is not used: {why}"
+        self._left_out[remote.place.node] = message
+        self.said.append(message)
         self._remove(remote)
 
     def lose(self, remote: RemoteHandle, error: Exception) -> None:
         remote.ended = _why(error)
-        if remote.state == "joining":  # as it would be the next time
+        if remote.state == "joining":  # it would fail again the next time
             self._leave_out(remote, remote.ended)
             return
         self.said.append(f"{remote.where} is lost: {remote.ended}")
@@ -195,31 +204,31 @@ class WorkerPool:
 
     def _remove(self, remote: RemoteHandle) -> None:
         self.remotes.remove(remote)
-        with contextlib.suppress(Exception):  # where it still runs, it must not
+        with contextlib.suppress(Exception):  # it may still run
             ray.kill(remote.actor)
 
     def close(self) -> None:
-        """Ends all workers; what they started ends with them."""
+        """End all workers; their child processes end with them."""
         for remote in list(self.remotes):
             self._remove(remote)
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """Those alive, the one this machine is on first."""
+    """The nodes that are alive, this machine's node first."""
     own = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return sorted(alive, key=lambda n: (n["NodeID"] != own, n["NodeManagerAddress"]))
 
 
 def _why(error: Exception) -> str:
-    """One line of what Ray tells in many."""
+    """A one-line reason from Ray's error message of many lines."""
     message = str(error)
     if "No module named 'torchproof" in message:
-        return "torchproof is not installed there"
+        return "torchproof is not installed on it"
     if isinstance(error, OutOfMemoryError) or "memory pressure" in message:
         return "the node ran out of memory"
     if "its node has died" in message or "node was terminated" in message:
-        return "the node is gone"
+        return "the node left the cluster"
     if isinstance(error, TimeoutError):
         return message
     return "its process ended"
