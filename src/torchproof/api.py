@@ -209,23 +209,9 @@ def pack(
     if purpose == "deploy":
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
-<<<<<<< HEAD
         deploy_options = _options(pack_options, packs.DeployOptions)
-        return packs.deploy.pack(what, options, asked=deploy_options, **output)
+        return packs.deploy.pack(what, options, deploy_options=deploy_options, **output)
     repro_options = _options(pack_options, packs.ReproOptions)
-=======
-        deploy_options = (
-            pack_options
-            if isinstance(pack_options, packs.DeployOptions)
-            else packs.DeployOptions()
-        )
-        return packs.deploy.pack(what, options, deploy_options=deploy_options, **talk)
-    repro_options = (
-        pack_options
-        if isinstance(pack_options, packs.ReproOptions)
-        else packs.ReproOptions()
-    )
->>>>>>> words-deploy
     if isinstance(what, Run):
         subject = _saved_failure(what, options)
     else:
