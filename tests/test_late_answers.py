@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forked_arms import backends, by_backend, measured
+from forked_workers import backends, by_backend, measured
 
 LATE = Path(__file__).parent / "models" / "late.py"
 

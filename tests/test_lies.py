@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from facts import missing, numbers
-from forked_arms import backends, by_backend, measured
+from forked_workers import backends, by_backend, measured
 
 from torchproof.measure import bench_plan, profiling
 from torchproof.measure.comparison.decisions import decision

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from commands import PROGRAM
-from forked_arms import Forked, backends, by_backend, forked, measured
+from forked_workers import Forked, backends, by_backend, forked, measured
 
 from torchproof import observe
 from torchproof.cli import main

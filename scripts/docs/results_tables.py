@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import tuning_tables
 import whole_step_tables
-from test_samples import REPLAYS, SLICE_MS, read, replay
+from test_stats import REPLAYS, SLICE_MS, read, replay
 
 from torchproof.measure.comparison.metrics import ratio_text
 from torchproof.measure.comparison.ratios import side_by_side

@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent.parent / "replay"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "cudagraph"))

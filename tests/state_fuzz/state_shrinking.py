@@ -72,7 +72,7 @@ import contextlib, importlib, pathlib, random, sys, tempfile
 import numpy, torch, torchproof
 
 try:
-    import strip  # tests/replay: recordings on the CPU
+    import strip  # tests/cudagraph: recordings on the CPU
 except ImportError:
     installed = contextlib.nullcontext
 else:

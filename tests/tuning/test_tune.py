@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_arms import forked
+from forked_workers import forked
 
 from torchproof.records.run import Run, UserError
 from torchproof.strategies import recipe

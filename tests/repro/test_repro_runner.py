@@ -133,7 +133,7 @@ def _runs(pid: int) -> bool:
 PARENT = """
 import sys
 sys.path.insert(0, {here!r})
-from test_trying import *
+from test_repro_runner import *
 court = ReproRunner(BREAK, Settings(device="cuda", limit_s=100.0))  # loads torch alone
 court.run_forked(draft_of("print('warm')"))
 print(court._fork_server._process.pid, flush=True)

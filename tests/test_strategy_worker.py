@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_arms import backends, measured
+from forked_workers import backends, measured
 
 from torchproof.measure.specs import EAGER
 from torchproof.measure.strategy_worker import StrategyWorker

@@ -156,7 +156,7 @@ def test_a_branch_on_values_is_refused_with_its_line(
     with pytest.raises(Refusal) as refused:
         build(tmp_path, model, (X,))
     told = str(refused.value)
-    assert "test_traced.py:" in told and line in told and values in told
+    assert "test_torchscript_packages.py:" in told and line in told and values in told
     assert not (tmp_path / "pack").exists()
 
 
@@ -232,7 +232,7 @@ def test_state_and_inputs_that_are_written_to(tmp_path: Path) -> None:
 def test_a_process_without_the_models_code_gives_the_answers(tmp_path: Path) -> None:
     model = Mlp().eval()
     details = build(tmp_path, model, (X,), (torch.rand(7, 8),))
-    assert "test_traced" in details["without"]
+    assert "test_torchscript_packages" in details["without"]
     told = packages.asked(tmp_path, details)
     assert told["ok"] and told["answers"] >= 8
     assert told["max_rel_error"] < 1e-6
@@ -296,4 +296,7 @@ def test_the_file_tells_no_path_and_no_source(tmp_path: Path) -> None:
     build(tmp_path, Mlp().eval(), (X,))
     with zipfile.ZipFile(tmp_path / "pack" / "model.pt") as file:
         inside = b"".join(file.read(name) for name in file.namelist())
-    assert b"test_traced.py" not in inside and b"y.sum(), [y + 1]" not in inside
+    assert (
+        b"test_torchscript_packages.py" not in inside
+        and b"y.sum(), [y + 1]" not in inside
+    )

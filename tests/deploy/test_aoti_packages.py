@@ -83,7 +83,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]
 @pytest.mark.slow
 def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
     _, folder, details = net
-    assert "test_exported" in details["without"]
+    assert "test_aoti_packages" in details["without"]
     assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details["asked"])
     told = packages.asked(folder, details)
     assert told["ok"], told
