@@ -23,7 +23,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent / "tests"
-sys.path[:0] = [str(TESTS / "state_fuzz"), str(TESTS / "replay")]
+sys.path[:0] = [str(TESTS / "state_fuzz"), str(TESTS / "cudagraph")]
 # Processes are forked from one that has torch loaded, and looks there for modules.
 os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
 

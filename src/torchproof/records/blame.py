@@ -234,4 +234,10 @@ def _located(frame: Frame) -> Frame:
     if frame.code:
         return frame
     text = source_line(frame.file, frame.line).strip()
-    return Frame(frame.file, frame.line, frame.function, text, None)
+    return Frame(
+        file=frame.file,
+        line=frame.line,
+        function=frame.function,
+        code=text,
+        columns=None,
+    )

@@ -116,11 +116,11 @@ def frames_in(text: str) -> tuple[Frame, ...]:
         marks = lines[number + 2] if code and number + 2 < len(lines) else ""
         frames.append(
             Frame(
-                match["file"],
-                int(match["line"]),
-                match["name"],
-                code.strip(),
-                _columns(code, marks),
+                file=match["file"],
+                line=int(match["line"]),
+                function=match["name"],
+                code=code.strip(),
+                columns=_columns(code, marks),
             )
         )
     return tuple(frames)

@@ -250,7 +250,13 @@ def compare(
         return Ratio(value, None, None, "not significant")
     low, high = interval(_drawn(parts, centres, luck))
     verdict = verdict_of(low, high, math.log1p(least))
-    return Ratio(value, math.exp(low), math.exp(high), verdict, _disagreement(centres))
+    return Ratio(
+        value=value,
+        low=math.exp(low),
+        high=math.exp(high),
+        verdict=verdict,
+        advice=_disagreement(centres),
+    )
 
 
 def interval(drawn: _Floats) -> tuple[float, float]:

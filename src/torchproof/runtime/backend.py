@@ -191,7 +191,13 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
         or is_late
     ):
         phase = getattr(root, "phase", None) or (job.phase if job else None)
-        return Fallback("deadline", what, "compiling took too long", phase, seconds)
+        return Fallback(
+            kind="deadline",
+            what=what,
+            why="compiling took too long",
+            phase=phase,
+            seconds=seconds,
+        )
     unsupported = type(root).__name__ == "Unsupported"
     kind = "unsupported" if unsupported else "compile error"
     return Fallback(kind, what, one_line(root), seconds=seconds)

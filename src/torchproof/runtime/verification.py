@@ -241,11 +241,11 @@ class _Run:
         return (
             output,
             _Outcome(
-                parts,
-                _differentiable(output),
-                changed,
-                gradients,
-                frozenset(autograd_dtypes(ends)),
+                output=parts,
+                differentiable=_differentiable(output),
+                changed=changed,
+                gradients=gradients,
+                types=frozenset(autograd_dtypes(ends)),
             ),
             drawn,
         )

@@ -149,7 +149,13 @@ def _suspect(node: Any, verdict: Mapping[str, Any], replay: _Replay) -> Suspect:
     gives = str(replay.values[node.name].dtype)
     for culprit, arguments in replay.undeclared.items():
         if culprit < node:
-            return Suspect(_name(culprit), _frames(culprit), gives, verdict, arguments)
+            return Suspect(
+                operation=_name(culprit),
+                frames=_frames(culprit),
+                gives=gives,
+                numerics=verdict,
+                undeclared=arguments,
+            )
     return Suspect(_name(node), _frames(node), gives, verdict)
 
 

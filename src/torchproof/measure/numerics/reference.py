@@ -65,7 +65,9 @@ def reference(make: Callable[[], T], run: Callable[[T], Answers]) -> Reference:
             )
         return perturbed
 
-    return Reference(eager, exact, why, bool(recorder.draws), perturb)
+    return Reference(
+        eager=eager, exact=exact, why=why, draws=bool(recorder.draws), perturbed=perturb
+    )
 
 
 def _exact(

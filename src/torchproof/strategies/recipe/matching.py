@@ -113,7 +113,9 @@ def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Diff
     recorded = recipe.environment
     if not recorded:
         words = "not checked: the recipe has no environment"
-        yield Difference("environment", None, None, False, words)
+        yield Difference(
+            what="environment", recipe=None, here=None, decisive=False, words=words
+        )
         return
     same_kind = recorded.get("device") == current.get("device", recorded.get("device"))
     for name, word in ENVIRONMENT_KEYS.items():
@@ -143,7 +145,9 @@ def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference
     recorded = recipe.model
     if not recorded:
         words = "not checked: the recipe has no fingerprint of the model"
-        yield Difference("model", None, None, False, words)
+        yield Difference(
+            what="model", recipe=None, here=None, decisive=False, words=words
+        )
         return
     if recorded.get("class") not in (None, current["class"]):
         yield Difference("model", recorded["class"], current["class"])
@@ -159,7 +163,9 @@ def _of_structure(
         return
     if recorded.get("structure") is None:
         words = "not checked: the recipe has no structure of the model"
-        yield Difference("structure", None, None, False, words)
+        yield Difference(
+            what="structure", recipe=None, here=None, decisive=False, words=words
+        )
         return
     counts = recorded.get("parameters"), current["parameters"]
     if None not in counts and counts[0] != counts[1]:
@@ -170,7 +176,11 @@ def _of_structure(
     else:
         words = "the model has other submodules, or tensors of other types"
     yield Difference(
-        "structure", recorded["structure"], current["structure"], True, words
+        what="structure",
+        recipe=recorded["structure"],
+        here=current["structure"],
+        decisive=True,
+        words=words,
     )
 
 
@@ -185,14 +195,26 @@ def _of_code(
             continue  # reported below
         changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
-        yield Difference(f"code of {name}", code, current.get(name), True, words)
+        yield Difference(
+            what=f"code of {name}",
+            recipe=code,
+            here=current.get(name),
+            decisive=True,
+            words=words,
+        )
     for name, hashed in sorted(current.items()):
         # Code that replaces missing code is covered by the difference above.
         is_covered = hashed in recorded.values() or name in recorded or gone
         if hashed is not None and is_covered:
             continue
         words = f"not checked: the code of {name} is unknown"
-        yield Difference(f"code of {name}", recorded.get(name), hashed, False, words)
+        yield Difference(
+            what=f"code of {name}",
+            recipe=recorded.get(name),
+            here=hashed,
+            decisive=False,
+            words=words,
+        )
 
 
 def _shown(value: Any) -> str:

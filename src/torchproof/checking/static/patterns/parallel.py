@@ -36,7 +36,13 @@ class AfterParallel(FilePattern):
                 continue
             text = shorten(source.text_of(site.node))
             severity, message, cause, fix = _explanation(wrapping, site, source)
-            yield PatternMatch(site.node, f"`{text}` {message}", cause, fix, severity)
+            yield PatternMatch(
+                node=site.node,
+                message=f"`{text}` {message}",
+                cause=cause,
+                fix=fix,
+                severity=severity,
+            )
 
 
 def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:

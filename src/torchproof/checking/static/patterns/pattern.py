@@ -72,5 +72,9 @@ def splits(
     message = f"`{text}` would cause a graph break in {at.function.name}"
     quoted = f"`{text}`"
     return PatternMatch(
-        node, message, cause.replace("{}", quoted), fix.replace("{}", quoted), severity
+        node=node,
+        message=message,
+        cause=cause.replace("{}", quoted),
+        fix=fix.replace("{}", quoted),
+        severity=severity,
     )

@@ -141,7 +141,11 @@ class RemovedApiUse(FilePattern):
             else f"torch warns of {dotted} and will drop it"
         )
         yield PatternMatch(
-            node.func, f"{dotted} {what}", cause, f"use {gone.instead}", gone.severity
+            node=node.func,
+            message=f"{dotted} {what}",
+            cause=cause,
+            fix=f"use {gone.instead}",
+            severity=gone.severity,
         )
 
     def _keywords(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
@@ -150,11 +154,11 @@ class RemovedApiUse(FilePattern):
             fix = _KEYWORDS[dotted].get(keyword.arg or "")
             if fix:
                 yield PatternMatch(
-                    keyword.value,
-                    f"{dotted} takes no {keyword.arg}: this raises TypeError",
-                    f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
-                    fix,
-                    "high",
+                    node=keyword.value,
+                    message=f"{dotted} takes no {keyword.arg}: this raises TypeError",
+                    cause=f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
+                    fix=fix,
+                    severity="high",
                 )
 
     def _old_signatures(self, source: Source) -> Iterator[PatternMatch]:
@@ -178,28 +182,28 @@ class RemovedApiUse(FilePattern):
         mode = literal(arguments.get("mode"))
         if mode is not None and mode not in MODES and site.backend == "inductor":
             yield PatternMatch(
-                arguments["mode"],
-                f'torch.compile has no mode "{mode}": this call raises',
-                f"the modes are {', '.join(MODES)}",
-                "use one of these modes; torchproof bench measures which is fastest",
-                "high",
+                node=arguments["mode"],
+                message=f'torch.compile has no mode "{mode}": this call raises',
+                cause=f"the modes are {', '.join(MODES)}",
+                fix="use one of these modes; torchproof bench measures which is fastest",
+                severity="high",
             )
         if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
             yield PatternMatch(
-                arguments["options"],
-                f"`{text}` raises: it passes both mode and options",
-                "a mode is a preset of options, and torch.compile takes one of the two",
-                "remove mode and pass its options:"
+                node=arguments["options"],
+                message=f"`{text}` raises: it passes both mode and options",
+                cause="a mode is a preset of options, and torch.compile takes one of the two",
+                fix="remove mode and pass its options:"
                 " torch._inductor.list_mode_options(mode) lists them",
-                "high",
+                severity="high",
             )
         for name in sorted(set(arguments) - _COMPILE):
             yield PatternMatch(
-                arguments[name],
-                f"torch.compile takes no {name}: this raises TypeError",
-                f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
-                "write fullgraph=True" if name == "nopython" else "remove it",
-                "high",
+                node=arguments[name],
+                message=f"torch.compile takes no {name}: this raises TypeError",
+                cause=f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
+                fix="write fullgraph=True" if name == "nopython" else "remove it",
+                severity="high",
             )
 
 

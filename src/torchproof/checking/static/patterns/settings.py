@@ -230,11 +230,11 @@ class UnknownSetting(FilePattern):
         if site.mode in (None, "default"):
             return
         yield PatternMatch(
-            mode,
-            f'mode="{site.mode}" has no effect with backend="{site.backend}"',
-            "modes are presets of the Inductor backend; others ignore them",
-            'remove backend, or pass backend="inductor"',
-            "low",
+            node=mode,
+            message=f'mode="{site.mode}" has no effect with backend="{site.backend}"',
+            cause="modes are presets of the Inductor backend; others ignore them",
+            fix='remove backend, or pass backend="inductor"',
+            severity="low",
         )
 
     def _match(self, node: ast.expr, module: str, setting: str) -> PatternMatch:
