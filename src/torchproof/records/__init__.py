@@ -1,7 +1,7 @@
-"""The data that every other package shares: runs, events, findings, frames, samples.
+"""The data that all other packages share: runs, events, findings, frames, samples.
 
-In: nothing. Out: frozen records with their JSON, the store of runs on disk, checked
-reading of files, statistics of timings, and whose code a stack frame is.
+Holds frozen records with their JSON, the store of runs on disk, safe reading of files,
+statistics of timings, and the attribution of stack frames to code owners.
 Start with `run.py`. Imports numpy and the standard library only.
 """
 

@@ -1,17 +1,17 @@
-"""Statistics of timings taken in rounds, where the arms of a round ran side by side.
+"""Statistics of timings that are taken in rounds, which interleave the strategies.
 
-In come rounds: lists of milliseconds per call. Out go a summary of one arm, the ratio
-of two arms, and the answers to "is the warm-up over?" and "is this enough?".
+Takes rounds: lists of milliseconds per call. Returns a summary of one strategy, the
+ratio of two strategies, and whether the warm-up or the sampling is complete.
 
-Three things spoil a comparison of timings, each met by a way of sampling:
-- The machine gets slower or faster meanwhile. Arms are compared within a round only, as
-  the ratio of their medians there, and take turns in going first.
-- Other programs interrupt. Samples in which the process had to yield its core are left
-  out; medians within a round and over the rounds ignore what is spoiled otherwise.
-- Two processes that run the same code differ, by where their memory happens to lie:
-  by more than sampling error, and however long they are sampled. So the arms of a
-  repeat share one layout (see `layout`), each arm is sampled in several repeats, each
-  of other processes and another layout, and every interval contains the luck of those.
+Three effects distort a comparison of timings, and the sampling handles each:
+- The machine gets slower or faster. Strategies are compared only within a round, by the
+  ratio of their medians, and take turns in going first.
+- Other programs interrupt. Samples in which the process lost its core are dropped;
+  medians within a round and over the rounds ignore other outliers.
+- Two processes with the same code differ by their memory layout, by more than the
+  sampling error, however long they run. So the strategies of a repeat share one layout
+  (see `torchproof.process.aslr`), each repeat uses new processes and another layout,
+  and every interval includes the variation between layouts.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-REPEATS = 2  # processes an arm is sampled in, one after the other
-ROUNDS = 20  # of a repeat, at most; even, so that each arm goes first equally often
-LEAST_ROUNDS = 8  # of a repeat, before it may end early
-ROUND_MS = 60.0  # what a round lasts for one arm
-ROUND_SAMPLES = 20  # kept of a round
-_CLEAN_SAMPLES = 3  # a round is stretched up to so many times to have that many
+REPEATS = 2  # processes per strategy, one after the other
+ROUNDS = 20  # at most per repeat; even, so that each strategy goes first equally often
+LEAST_ROUNDS = 8  # per repeat, before it may end early
+ROUND_MS = 60.0  # duration of a round per strategy
+ROUND_SAMPLES = 20  # samples that a round keeps
+_CLEAN_SAMPLES = 3  # a round lasts up to _STRETCH times as long to get that many
 _STRETCH = 4
 
-# Standard deviation of a process's speed, for the same code on a CPU. Recorded over
-# processes of one layout: 0.0004 to 0.008. Arms run different code, for which the same
-# layout can be of different merit: hence more. With layouts drawn by lot, over eight
-# processes each: a hash 0.015, torch modules 0.006 to 0.028, small operations 0.12.
+# Standard deviation of the speed of processes with the same code on a CPU. Measured for
+# one layout: 0.0004 to 0.008. Strategies run different code, which the same layout can
+# affect differently: hence more. With random layouts, over eight processes each: a hash
+# 0.015, torch modules 0.006 to 0.028, small operations 0.12.
 LUCK = 0.02
 LUCK_BY_LOT = 0.05
-PRECISION = 0.015  # of a repeat's ratio: more rounds would drown in the luck
+PRECISION = 0.015  # of a repeat's ratio; the variation between processes is larger
 
-SETTLE_S = 20.0  # times that have not settled by then are sampled as they are
+SETTLE_S = 20.0  # sampling starts then even if the times are not steady
 
 _RESAMPLES = 1000
 _FEWEST_ROUNDS = 4  # fewer give no interval
@@ -56,7 +56,7 @@ RatioVerdict = Literal["faster", "slower", "not significant"]
 
 @dataclass(frozen=True)
 class Spread:
-    """One arm's times. `low` and `high`: 95 percent interval of the median."""
+    """The times of a strategy; `low`, `high`: 95 percent interval of the median."""
 
     median: float
     low: float
@@ -64,7 +64,7 @@ class Spread:
     count: int
     outliers: int
     p95: float
-    advice: tuple[str, ...] = ()  # why not to rely on it, and what to try
+    advice: tuple[str, ...] = ()  # why it is unreliable, and what to try
 
     @property
     def stable(self) -> bool:
@@ -73,9 +73,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time of a base over time of another arm: above 1 the other is faster.
+    """Time of a base over time of another strategy: above 1 the other is faster.
 
-    `low` and `high`: 95 percent interval; None where the rounds are too few for one.
+    `low` and `high`: 95 percent interval; None with too few rounds.
     """
 
     value: float
@@ -87,27 +87,27 @@ class Ratio:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """After how many steps compiling has paid; None: not within any number of steps."""
+    """The steps after which compilation pays off; None if it never does."""
 
     steps: int | None
     text: str
 
 
-# -- one arm ---------------------------------------------------------------------------
+# -- one strategy ----------------------------------------------------------------------
 
 
 def round_is_over(elapsed_ms: float, clean: int, round_ms: float = ROUND_MS) -> bool:
-    """Whether a round may end that has so many samples without interruption."""
+    """Whether a round with this many uninterrupted samples may end."""
     stretch = 1 if clean >= _CLEAN_SAMPLES else _STRETCH
     return elapsed_ms >= round_ms * stretch
 
 
 def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
-    """What a round keeps: samples without interruption, evenly spread, not too many.
+    """The samples that a round keeps: uninterrupted, evenly spread, not too many.
 
-    `interrupted` tells of each sample whether the process had to yield its core in it,
-    as `resource.getrusage` counts. Such samples time the other program: a step of 5 ms
-    takes 9 or 13 then. Only where there are no others are they kept.
+    `interrupted` says for each sample whether the process lost its core, as
+    `resource.getrusage` counts. Such samples include the time of another program: a
+    step of 5 ms then takes 9 or 13. They are kept only if there are no others.
     """
     pairs = zip(times_ms, interrupted, strict=True)
     return thinned([t for t, spoiled in pairs if not spoiled] or times_ms)
@@ -122,11 +122,11 @@ def thinned(times_ms: Sequence[float]) -> list[float]:
 
 
 def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
-    """Median with its interval, tail and outliers, and whether to rely on them.
+    """Median with interval, 95th percentile and outliers, and advice if unreliable.
 
-    `interrupted` is the share of samples that were left out as interrupted.
+    `interrupted` is the share of samples that were dropped as interrupted.
     """
-    assert rounds and all(rounds), "an arm without samples has no summary"
+    assert rounds and all(rounds), "a strategy without samples has no summary"
     medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
     median = float(np.median(medians))
     if len(medians) >= _FEWEST_ROUNDS:
@@ -160,7 +160,7 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 
 
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
-    """What makes the numbers unreliable, the most telling reason first."""
+    """Why the numbers are unreliable, the most specific reason first."""
     advice = []
     if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
         advice.append(f"only {spread.count} samples: raise --seconds")
@@ -170,13 +170,13 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
     if abs(drift) > 0.1:
         way = "rose" if drift > 0 else "fell"
         advice.append(
-            f"times {way} by {abs(drift):.0%} while they were taken: let the machine"
-            " cool down, pin its clocks, close other programs"
+            f"times {way} by {abs(drift):.0%} during sampling: let the machine cool"
+            " down, pin its clocks, close other programs"
         )
     elif groups is not None:
         advice.append(
             f"two speeds, near {groups[0]:.3g} and {groups[1]:.3g} ms: close other"
-            " programs, or time calls that differ apart"
+            " programs, or time different calls separately"
         )
     elif middle > 0.1:
         advice.append(
@@ -191,7 +191,7 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
 
 
 def _drift(medians: _Floats) -> float:
-    """By which part the rounds got slower from first to last; 0 without a trend."""
+    """The relative slowdown from the first to the last rounds; 0 without a trend."""
     if len(medians) < 6:
         return 0.0
     order = np.arange(len(medians))
@@ -203,7 +203,7 @@ def _drift(medians: _Floats) -> float:
 
 
 def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
-    """The centres of two groups that hold nearly all of the variation, if there are."""
+    """The centres of two groups that explain nearly all variation, if they exist."""
     values = np.sort(np.log(pooled))
     values = values[: max(1, round(0.98 * len(values)))]
     count = len(values)
@@ -222,7 +222,7 @@ def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
     return centres if centres[1] > 1.1 * centres[0] else None
 
 
-# -- two arms --------------------------------------------------------------------------
+# -- two strategies --------------------------------------------------------------------
 
 
 def compare(
@@ -253,10 +253,10 @@ def compare(
 
 
 def interval(drawn: _Floats) -> tuple[float, float]:
-    """The middle 95 percent of what was drawn.
+    """The central 95 percent of the draws.
 
-    Both ends are the same percentile, one of them of the negated draws. Draws that are
-    negated, as those of a ratio the other way round, give exactly the negated interval.
+    Both ends use the same percentile, one of them on the negated draws. So negated
+    draws, as of the inverse ratio, give exactly the negated interval.
     """
     return -float(np.percentile(-drawn, 97.5)), float(np.percentile(drawn, 97.5))
 
@@ -276,23 +276,23 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
 
 
 def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
-    """What the mean of the repeats might have been, other rounds, other processes."""
+    """Bootstrap draws of the mean over repeats, for other rounds and processes."""
     drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
-    # Two processes in each repeat; more luck where the repeats show more of it.
+    # Two processes in each repeat; more variation if the repeats show more.
     apart = math.sqrt(2) * luck
     if len(parts) > 1:
         apart = max(apart, float(centres.std(ddof=1)))
     chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
     luck_of_all = chance * apart / math.sqrt(len(parts))
-    # Each by as much up as down: the other arm as base gives the inverse ratio.
+    # Symmetric, so that swapping base and other gives the inverse ratio.
     return np.concatenate([drawn + luck_of_all, drawn - luck_of_all])
 
 
 def _drawn_medians(values: _Floats) -> _Floats:
-    """Bootstrap of a median, the same every time.
+    """Bootstrap draws of a median, with a fixed seed.
 
-    Few rounds vary less among themselves than they would around what they estimate;
-    the widening makes up for that.
+    A few rounds vary less around their own median than around the true one; the
+    widening corrects for that.
     """
     count = len(values)
     chosen = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
@@ -302,19 +302,19 @@ def _drawn_medians(values: _Floats) -> _Floats:
 
 
 def _medians(rounds: Rounds) -> _Floats:
-    # On short lists ten times as fast as numpy.
+    # Ten times as fast as numpy on short lists.
     return np.array([statistics.median(samples) for samples in rounds])
 
 
-# -- when to begin and to stop ---------------------------------------------------------
+# -- when to start and to stop ---------------------------------------------------------
 
 
 def steady(times_ms: Sequence[float]) -> bool:
     """Whether a warm-up is over, from the times of all its calls so far.
 
-    It is when the last third agrees with the third before, up to noise. The first
-    third, with the first call in it, has no say. A call ten times as long as the rest,
-    and long enough to have compiled something, is not taken for noise.
+    It is over when the last third agrees with the second third, up to noise. The first
+    third, which includes the first call, is ignored. A call ten times as long as the
+    rest, and long enough for a compilation, does not count as noise.
     """
     third = len(times_ms) // 3
     if len(times_ms) < _LEAST_WARMUP:
@@ -333,10 +333,10 @@ def steady(times_ms: Sequence[float]) -> bool:
 
 
 def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
-    """Whether a repeat may end before its time: every arm is known well enough.
+    """Whether a repeat may end early, because every ratio is precise enough.
 
-    What counts is how well the ratios to the first arm are known, not what they are:
-    stopping once a difference shows would find differences where there are none.
+    Only the precision of the ratios to the first strategy counts, not their values:
+    stopping at the first visible difference would report differences that do not exist.
     """
     base, *others = map(_medians, rounds_by_arm.values())
     if len(base) < LEAST_ROUNDS:
@@ -354,7 +354,7 @@ def _error_of_median(values: _Floats) -> float:
     return 1.253 * 1.483 * deviation / math.sqrt(len(values))
 
 
-# -- what it is worth ------------------------------------------------------------------
+# -- break-even ------------------------------------------------------------------------
 
 
 def break_even(
@@ -363,7 +363,7 @@ def break_even(
     eager_ms: float | None,
     ratio: Ratio | None,
 ) -> BreakEven | None:
-    """When compiling has paid for its first call; None where that is not known."""
+    """When compilation has paid for its first call; None if it is not known."""
     if first_call_s is None or eager_first_s is None or not eager_ms or ratio is None:
         return None
     if ratio.verdict == "slower":
