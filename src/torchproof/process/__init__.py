@@ -1,6 +1,6 @@
 """Child processes: start one, read its stream, end it with its parent.
 
-Takes a command; returns the JSON lines that the child writes, and how it ended.
+In: a command. Out: the JSON lines that the child writes, and how it ended.
 Start with `streams.py`. Imports psutil and the standard library only.
 """
 

@@ -1,7 +1,7 @@
 """The data that all other packages share: runs, events, findings, frames, samples.
 
-Holds frozen records with their JSON, the store of runs on disk, safe reading of files,
-statistics of timings, and the attribution of stack frames to code owners.
+In: nothing. Out: frozen records with their JSON, the store of runs on disk, safe reading
+of files, statistics of timings, and the owner of a stack frame's code.
 Start with `run.py`. Imports numpy and the standard library only.
 """
 

@@ -185,7 +185,7 @@ def check_run(plain: Any) -> None:
 
 
 def check(kind: Any, plain: Any) -> None:
-    """Raises `Mismatch` if the JSON does not fit a type (a record, a `TypedDict`...)."""
+    """Raises `Mismatch` if JSON does not fit a type (a record, a `TypedDict`...)."""
     if is_deep(plain):
         raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
     _check(kind, plain, "")
