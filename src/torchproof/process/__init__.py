@@ -1,6 +1,6 @@
-"""Child processes: start one, read what it streams, end it with its parent.
+"""Child processes: start one, read its stream, end it with its parent.
 
-In: a command. Out: JSON lines while it runs, and how it ended.
+In: a command. Out: the JSON lines that the child writes, and how it ended.
 Start with `streams.py`. Imports psutil and the standard library only.
 """
 

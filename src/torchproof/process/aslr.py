@@ -1,11 +1,11 @@
-"""Starts a module with a chosen memory layout, for measurements to have it in common.
+"""Starts a module with a fixed memory layout, so that measurements share one layout.
 
     python -m torchproof.process.aslr NUMBER MODULE [ARGUMENT...]
 
-Where the libraries of a process lie in memory is drawn by lot at its start, and decides
-which of their instructions get into each other's way in the processor. Eager torch code
-that runs small operations differs by up to 30 percent between two processes for that.
-Processes of the same number get the same layout; another number, another layout.
+Address space layout randomization (ASLR) places the libraries of each process at random
+addresses, and the addresses affect the processor's caches and branch prediction. Eager
+torch code with small operations therefore differs by up to 30 percent between two
+processes. Processes with the same number get the same layout.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torchproof.process import parent_death
 
 _NOT_RANDOM = 0x0040000  # ADDR_NO_RANDOMIZE of <sys/personality.h>
 _ASK = 0xFFFFFFFF
-# Linux places libraries below the room it leaves for the stack: from 128 MiB on, as
-# much as its limit says. So the limit moves them, by whole pages.
+# Linux places libraries below the space that it reserves for the stack: its limit, but
+# at least 128 MiB. So the limit moves the libraries, by whole pages.
 _LEAST_STACK_BYTES = 128 * 2**20
 _PLACES = 16384
 _STRIDE = 7919  # prime: neighbouring numbers lie far apart
 
 
 def is_possible() -> bool:
-    """Whether the system lets a process choose; containers may forbid it."""
+    """Whether the system lets a process set its layout; containers may forbid it."""
     personality = _personality(_ASK)
     allowed = _personality(personality | _NOT_RANDOM) != -1
     if allowed:
@@ -37,7 +37,7 @@ def is_possible() -> bool:
 
 
 def choose(number: int) -> None:
-    """The layout of whatever this process executes next."""
+    """Sets the layout of the next program that this process executes."""
     if is_possible():
         _personality(_personality(_ASK) | _NOT_RANDOM)
         _, hard = resource.getrlimit(resource.RLIMIT_STACK)

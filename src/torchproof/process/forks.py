@@ -1,9 +1,9 @@
-"""What a fork leaves behind: locks and unfinished work of threads it does not copy.
+"""Repairs locks and unfinished work of other threads in a forked process.
 
-A forked process has one thread, the one that forked, and the memory of all others. A
-lock that another thread held stays locked there for ever, and what another thread was
-about to finish stays unfinished. Locks made here are free in a fork; `undone_in_fork`
-takes back work under way; `register` has an object told that it is in a fork.
+A forked process has only the thread that forked, but the memory of all threads. A lock
+that another thread held stays locked forever, and its unfinished work stays unfinished.
+Locks from this module are free in a fork, `undone_in_fork` undoes work in progress, and
+`register` calls `after_fork` on an object.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _under_way: dict[object, tuple[int, Callable[[], object]]] = {}
 
 
 class Renewable(Protocol):
-    """What keeps state of threads."""
+    """An object with per-thread state."""
 
     def after_fork(self) -> None: ...
 
 
 def register(item: Renewable) -> None:
-    """Calls its `after_fork` in forks, for as long as it lives."""
+    """Calls its `after_fork` in forked processes, as long as the object lives."""
     _registered.add(item)
 
 
 def lock() -> Any:
-    """A `threading.Lock` that is free in a fork, whoever held it."""
+    """A `threading.Lock` that is always free in a forked process."""
     new_lock = threading.Lock()
     _locks.add(new_lock)
     return new_lock
 
 
 def rlock() -> Any:
-    """A `threading.RLock` that is free in a fork, whoever held it."""
+    """A `threading.RLock` that is always free in a forked process."""
     new_lock = threading.RLock()
     _locks.add(new_lock)
     return new_lock
@@ -58,7 +58,7 @@ def undone_in_fork(undo: Callable[[], object]) -> Iterator[None]:
 
 def _renew() -> None:
     for each in list(_locks):
-        each._at_fork_reinit()  # as the standard library does with its own
+        each._at_fork_reinit()  # as the standard library does for its own locks
     for item in list(_registered):
         item.after_fork()
     current = threading.get_ident()

@@ -1,8 +1,8 @@
-"""Processes that end with the one that began them, even where that one is killed.
+"""Ends child processes when their parent ends, even if the parent is killed.
 
-The parent begins them with `begun` and hands `parent()` on in their environment; the
-child calls `hold` first of all. Then Linux kills it when its parent ends: also a child
-that hangs in C code, which no thread of its own would get to end.
+The parent starts a child with `begun` and adds `parent()` to its environment. The child
+first calls `hold`. Linux then kills the child when the parent ends, even if the child
+hangs in C code, where none of its own threads could end it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _SIGNAL_AT_PARENTS_END = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 
 class _Beginner:
-    """The thread that begins every child.
+    """The thread that starts every child.
 
-    Linux takes the end of the thread that began a child for its parent's end, so that
-    one must live as long as the process.
+    Linux signals the death of the parent when the thread that started the child ends,
+    so that thread must live as long as the process.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Beginner:
             begin, answer = self._asked.get()
             try:
                 answer.set_result(begin())
-            except BaseException as error:  # it belongs to whoever asked
+            except BaseException as error:  # raised in the thread that asked
                 answer.set_exception(error)
 
     def ask(self, begin: Callable[[], T]) -> T:
@@ -55,7 +55,7 @@ _beginner: _Beginner | None = None
 
 
 def begun(begin: Callable[[], T]) -> T:
-    """What `begin()` returns, called in a thread that lives as long as this process."""
+    """Calls `begin()` in a thread that lives as long as this process."""
     global _beginner
     with _lock:
         if _beginner is None:
@@ -64,18 +64,18 @@ def begun(begin: Callable[[], T]) -> T:
 
 
 def parent() -> dict[str, str]:
-    """What the environment of a child must tell."""
+    """The variables to add to the environment of a child."""
     return {_PARENT: str(os.getpid())}
 
 
 def hold() -> None:
-    """Ties this process to the one that began it; ends it if that one is gone."""
+    """Ties this process to its parent; exits if the parent is already gone."""
     began = int(os.environ.pop(_PARENT, "0"))
     if not began:
         return
     if os.getppid() == began:
         ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_END, signal.SIGKILL)
-    # Asked once more: it may have ended before the kernel was told.
+    # Checks again: the parent may have ended before the call of prctl.
     if os.getppid() != began and not _is_there(began):
         sys.exit(1)
 
@@ -85,7 +85,7 @@ def _is_there(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it belongs to someone else, so there is one
+    except PermissionError:  # it exists and belongs to another user
         return True
     return True
 

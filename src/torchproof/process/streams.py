@@ -1,7 +1,7 @@
-"""JSON lines from a child process to its parent, as they happen: both ends.
+"""Streams JSON lines from a child process to its parent: both ends.
 
-The child writes each line whole and flushed, so a killed process loses nothing. The
-parent reads until the child ends, time is up or the user interrupts.
+The child flushes each complete line, so a killed process loses nothing. The parent
+reads until the child ends, the timeout expires or the user interrupts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Entry = dict[str, Any]
 
 
 class Stream:
-    """The child's end: JSON lines to a file; silent in processes forked from it."""
+    """The child's end: writes JSON lines to a file, but not in forked processes."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open until exit)
@@ -47,7 +47,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Followed:
-    """What a child wrote, and how it ended: finished, timeout or interrupted."""
+    """The entries of a child, and how it ended: finished, timeout or interrupted."""
 
     entries: list[Entry]
     ending: str
@@ -57,7 +57,7 @@ class Followed:
         return [entry for entry in self.entries if entry["kind"] == kind]
 
     def last(self, kind: str) -> Entry:
-        """The last entry of a kind, without its kind; empty where there is none."""
+        """The last entry of a kind, without its kind; empty if there is none."""
         entries = self.of(kind)
         return {k: v for k, v in entries[-1].items() if k != "kind"} if entries else {}
 
@@ -66,7 +66,7 @@ class Followed:
         return self.ending == "finished" and (self.code or 0) < 0
 
     def failure(self, *, script: bool) -> str | None:
-        """One line on why a child that ended by itself did not do its work."""
+        """One line on why a child that ended by itself failed; None if it did not."""
         if self.ending != "finished":
             return None
         if self.code and self.code < 0:
@@ -74,17 +74,17 @@ class Followed:
         if self.code and script:
             reason = self.last("script_end").get("error")
             why = f": {reason}" if reason else ""
-            return f"the script ended with exit code {self.code}{why}"
+            return f"the script failed with exit code {self.code}{why}"
         if self.code:
-            return f"the child process ended with exit code {self.code}"
+            return f"the child process failed with exit code {self.code}"
         if not self.of("environment"):
-            return "the target ended its process, with os._exit or the like"
+            return "the target ended its process, for example with os._exit"
         return None
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a child runs under."""
+    """The environment variables, timeout and output setting of a child."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float | None = None
@@ -93,17 +93,19 @@ class Conditions:
 
 def follow(
     module: str,
-    told: str,
+    job: str,
     notice: Callable[[Entry, float], None],
     conditions: Conditions,
 ) -> Followed:
-    """Runs `python -m MODULE TOLD STREAM`; `notice(entry, seconds)` as lines come."""
+    """Runs `python -m MODULE JOB STREAM`; calls `notice(entry, seconds)` per line."""
     with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
         path = Path(scratch) / "stream.jsonl"
         path.touch()
         started = time.monotonic()
-        process = _start([sys.executable, "-m", module, told, str(path)], conditions)
-        ending, lines, limit_s = "finished", _Lines(path), conditions.timeout_s
+        process = _start([sys.executable, "-m", module, job, str(path)], conditions)
+        ending = "finished"
+        lines = _Lines(path)
+        limit_s = conditions.timeout_s
         try:
             while process.poll() is None:
                 time.sleep(_POLL_S)
@@ -123,7 +125,7 @@ def follow(
 
 
 def _start(command: list[str], conditions: Conditions) -> subprocess.Popen[bytes]:
-    # The program's own output goes to stderr: stdout carries the answer only.
+    # The program's output goes to stderr: stdout carries only the report.
     quiet = subprocess.DEVNULL if conditions.quiet else None
     return parent_death.begun(
         lambda: subprocess.Popen(
@@ -150,7 +152,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _entry(line: str) -> Entry | None:
-    """None for a line that a dying process, or the program it runs, spoilt."""
+    """None for a line that is not an entry, as a dying process may write."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -160,7 +162,7 @@ def _entry(line: str) -> Entry | None:
 
 
 class _Lines:
-    """Reads the stream as it grows."""
+    """Reads the stream while it grows."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open(encoding="utf-8", errors="replace")
@@ -168,7 +170,7 @@ class _Lines:
         self.entries: list[Entry] = []
 
     def read(self) -> list[Entry]:
-        """What was added since the last time."""
+        """The entries since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split("\n")
         added = [entry for line in lines if (entry := _entry(line)) is not None]
         self.entries += added

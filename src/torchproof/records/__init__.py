@@ -1,7 +1,7 @@
-"""The data that every other package shares: runs, events, findings, frames, samples.
+"""The data that all other packages share: runs, events, findings, frames, samples.
 
-In: nothing. Out: frozen records with their JSON, the store of runs on disk, checked
-reading of files, statistics of timings, and whose code a stack frame is.
+In: nothing. Out: frozen records with their JSON, the store of runs on disk, safe file
+reading, statistics of timings, and the owner of the code of a stack frame.
 Start with `run.py`. Imports numpy and the standard library only.
 """
 

@@ -1,4 +1,4 @@
-"""Whose code a frame is, and which frame of a stack is the place to look at."""
+"""Finds the owner of a stack frame, and the frame of a stack to report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
 
 class Place(NamedTuple):
-    """Where to look: a frame, whose code it is, and the library frame behind it."""
+    """A frame to report, the owner of its code, and the library frame behind it."""
 
     frame: Frame | None
     owner: Owner | None
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def whose(file: str) -> str:
-    """user, library, torch, standard, generated or torchproof."""
+    """The owner of a file: user, library, torch, standard, generated or torchproof."""
     path = file.replace("\\", "/")
     if path.startswith("<") and not path.startswith("<ipython"):
         return "generated"
@@ -75,8 +75,8 @@ def place_of(frames: Sequence[Frame]) -> Place:
 def definition(function: Frame) -> Frame:
     """The `def` line of a compiled code object, past its decorators.
 
-    A code object's first line is that of its decorators; a resume function's is the
-    line it goes on at.
+    The first line of a code object is its first decorator; for a resume function, it is
+    the line where it resumes.
     """
     if is_resumed(function.function):
         return _located(function)
@@ -89,7 +89,7 @@ def definition(function: Frame) -> Frame:
 
 
 def qualified_name(frame: Frame) -> str:
-    """`Rotary.forward` rather than `forward`, read from the file if it can be."""
+    """`Rotary.forward` rather than `forward`, if the file can be read."""
     name = original_name(frame.function)
     scopes = [s for s in _scopes(frame.file) if s[0] <= frame.line <= s[1]]
     named = [label for _, _, label in sorted(scopes)]
@@ -103,8 +103,8 @@ def qualified_name(frame: Frame) -> str:
 def plain_name(name: str) -> str:
     """A code object's qualified name as the source has it: `Net.forward`.
 
-    Code inside a comprehension is its function's; a resume function is the one that
-    was cut in two.
+    A comprehension gets the name of its function, and a resume function the name of the
+    original function.
     """
     words = [w for w in name.split(".") if w != "<locals>"]
     while len(words) > 1 and words[-1] in COMPREHENSIONS:
@@ -119,7 +119,7 @@ def package_of(file: str) -> str | None:
 
 
 def module_of(file: str) -> str | None:
-    """The name by which a file of an installed package is imported."""
+    """The import name of a file of an installed package."""
     path = file.replace("\\", "/")
     if (installed := _INSTALLED.search(path)) is None or not path.endswith(".py"):
         return None
@@ -134,12 +134,12 @@ def user_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def shown(file: str) -> str:
-    """Relative to where the user stands if it is below, else as it is."""
+    """Relative to the working directory if the file is below it, else unchanged."""
     return file.removeprefix(os.getcwd() + os.sep)
 
 
 def shown_briefly(file: str) -> str:
-    """As `shown`, and a file of an installed package from the package on."""
+    """As `shown`, but a file of an installed package begins with the package."""
     installed = _INSTALLED.search(file.replace("\\", "/"))
     return file[installed.start(1) :] if installed else shown(file)
 
@@ -152,8 +152,8 @@ def source_line(file: str, line: int) -> str:
 def lines_of(file: str) -> list[str]:
     """The lines of a source file, or of code that was registered under this name.
 
-    Of what cannot be read there are none, whatever the reason: a name that a trace or
-    a run gives may be that of a FIFO, or of a file whose `coding:` no one knows.
+    Empty if the file cannot be read for any reason: a name from a trace or a run may be
+    that of a FIFO, or of a file with an unknown `coding:`.
     """
     try:
         if file not in linecache.cache and os.path.exists(file):
@@ -164,7 +164,7 @@ def lines_of(file: str) -> list[str]:
 
 
 def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int | None]:
-    """The lines near one, within its function, and the number of the first."""
+    """The lines around a line, within its function, and the number of the first."""
     lines = lines_of(file)
     if not 1 <= line <= len(lines):
         return (), None
@@ -174,13 +174,13 @@ def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int |
 
 
 def statement(file: str, line: int) -> tuple[int, int]:
-    """The first and last line of the statement at a line, without its body."""
+    """The first and last line of the statement at a line, excluding its body."""
     inside = [s for s in _statements(file) if s[0] <= line <= s[1]]
     return max(inside, default=(line, line))
 
 
 def forget() -> None:
-    """What is known of files, which may have been edited since."""
+    """Clears the caches of source files, which may have changed."""
     linecache.checkcache()
     tree_of.cache_clear()
     _scopes.cache_clear()
@@ -190,7 +190,7 @@ def forget() -> None:
 
 @functools.lru_cache(maxsize=256)
 def _statements(file: str) -> tuple[tuple[int, int], ...]:
-    """(first line, last line) of each statement, of one with a body its head."""
+    """(first line, last line) of each statement, excluding its body."""
     statements = []
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.stmt):
@@ -221,7 +221,7 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
 
 @functools.lru_cache(maxsize=256)
 def _innermost(file: str) -> dict[int, tuple[int, int]]:
-    """First and last line of the class or function that each line is in."""
+    """First and last line of the innermost class or function of each line."""
     return {
         line: (first, last)
         for first, last, _ in sorted(_scopes(file))
@@ -230,7 +230,7 @@ def _innermost(file: str) -> dict[int, tuple[int, int]]:
 
 
 def _located(frame: Frame) -> Frame:
-    """The frame with its source text, where the record did not carry it."""
+    """The frame with its source text, read from the file if it is missing."""
     if frame.code:
         return frame
     text = source_line(frame.file, frame.line).strip()

@@ -1,4 +1,4 @@
-"""Files that a user names, opened so that no path can block or be read without end.
+"""Opens files that a user names, so that no path can block or read forever.
 
 A path may name a FIFO, a device, a socket or a file of any size. Every function here
 accepts regular files only, follows symbolic links, and raises `OSError` with a
@@ -23,14 +23,14 @@ _KINDS: dict[str, Callable[[int], bool]] = {
 }
 
 AnyPath = str | os.PathLike[str]
-# Of Python source: no file that people write has a tenth of it.
+# The largest Python source; files that people write have less than a tenth of it.
 MOST_SOURCE_BYTES = 8 << 20
 
 
 def open_regular(path: AnyPath, limit: int | None = None) -> BinaryIO:
     """A regular file, open for reading; with `limit`, of at most that many bytes."""
     try:
-        # Opening a device can act on it, so its kind is known before, and again after.
+        # Opening a device can act on it, so its kind is checked before and after.
         _assert_regular(os.stat(path), limit)
         handle = os.open(path, _FLAGS)
     except ValueError:
@@ -44,10 +44,10 @@ def open_regular(path: AnyPath, limit: int | None = None) -> BinaryIO:
 
 
 def read_bytes(path: AnyPath, limit: int) -> bytes:
-    """All of a regular file of at most `limit` bytes."""
+    """The content of a regular file of at most `limit` bytes."""
     with open_regular(path, limit) as file:
         content = file.read(limit + 1)
-    if len(content) > limit:  # it grew, or is a file of /proc, which tells no size
+    if len(content) > limit:  # it grew, or is in /proc, where files have no size
         raise _too_large(limit)
     return content
 
@@ -71,7 +71,7 @@ def _too_large(limit: int) -> OSError:
 
 
 def is_taken(path: AnyPath) -> bool:
-    """Whether something has this name, also a link to nothing."""
+    """Whether the path exists, including a broken link."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

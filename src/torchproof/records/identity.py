@@ -1,13 +1,13 @@
-"""What stays of a finding's words when lines, counts and values change."""
+"""The identity of a finding, which stays the same when lines and values change."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 
-# Where the part of a path begins that is the same on every machine.
+# The part of a path after these is the same on every machine.
 _SHARED = ("/site-packages/", "/dist-packages/", "torchproof/targets/workloads/")
-# Evidence within a cause: it quotes values, and is cut where they are long.
+# Evidence within a cause: it quotes values, possibly shortened.
 _EVIDENCE = re.compile(r"; the guard that failed: .*$", re.DOTALL)
 _FOLDERS = re.compile(r"(?<![\w/])(?:/[\w.+@~-]+)+/(?=[\w<])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+")
@@ -23,7 +23,7 @@ _VALUE = re.compile(
     re.VERBOSE,
 )
 _MANY = (
-    # A list of values, however long, in brackets or in words.
+    # A list of values of any length, in brackets or in words.
     re.compile(r"[\[({]\s*(?:(?:was )?\#(?:\s*[,:=*x]\s*(?:\#|\.\.\.))*,?)?\s*[\])}]"),
     re.compile(
         r"\#(?:\s*(?:,|;|\band\b|\bor\b|\bto\b|\bthen\b|->|x)+\s*(?:\#|\.\.\.))+"
@@ -33,13 +33,13 @@ _NOUN = re.compile(r"# (\w{3,})s\b")
 
 
 def identity(code: str, file: str | None, function: str | None, cause: str) -> str:
-    """The same before and after an edit elsewhere, on every machine."""
+    """A hash that is the same on every machine and after edits elsewhere."""
     words = "\0".join((code, _stable_path(file or ""), function or "", plain(cause)))
     return hashlib.sha256(words.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 def plain(cause: str) -> str:
-    """A cause without values, counts and lists of them."""
+    """A cause with values, counts and lists of values replaced by `#`."""
     text = _EVIDENCE.sub("", cause)
     text = _RESUMED.sub(r"\1", _FOLDERS.sub("", text))
     text = _VALUE.sub("#", text)

@@ -1,7 +1,7 @@
-"""Names of a package that are imported at first use.
+"""Imports the exports of a package at first use.
 
-A package lists what other packages may use. Importing the package itself costs nothing,
-so that, for example, showing a saved run never loads torch.
+Each package lists its exports. Importing the package itself loads no other module, so
+that, for example, showing a saved run never loads torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], list[str]]:
     """`__getattr__` and `__all__` of a package.
 
-    `names` maps a module to the names that come from it, `modules` are exported whole.
+    `names` maps a module to the names it exports; `modules` are exported themselves.
     A module is relative to the package (".capture") or absolute.
     """
     homes = {name: home for home, group in names.items() for name in group}

@@ -1,4 +1,4 @@
-"""Where the file of a module is, found without importing it or what it is part of."""
+"""Finds the file of a module without importing it or its parent packages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def located(name: str, folders: Sequence[str] = ()) -> Path | None:
     for part in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # Python's own search for `a.b` imports `a`; the finder of paths does not.
+        # importlib.util.find_spec("a.b") imports `a`; PathFinder does not.
         spec = PathFinder.find_spec(part, list(spec.submodule_search_locations))
     origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None

@@ -1,8 +1,8 @@
-"""Text of unknown origin, made safe to print: no character acts on a terminal.
+"""Makes untrusted text safe to print: no character can control the terminal.
 
 Names, messages and paths come from saved runs, packs, programs and command lines. A
-control character in one of them could move the cursor, set a title, forge a line of a
-log or turn the direction of reading. Such characters are written as escapes (`\\x1b`).
+control character in one of them could move the cursor, set a title, forge a log line or
+reverse the reading direction. Such characters are written as escapes (`\\x1b`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-# Control, format (bidirectional ones among them), surrogate, private, unassigned,
-# separators of lines and of paragraphs.
+# Unicode categories: control, format (including bidirectional), surrogate, private,
+# unassigned, line and paragraph separators.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-# Fields that hold Python to paste: their lines stay lines.
+# Fields with Python code: they keep their line breaks.
 _CODE = {"source", "lines"}
 
 _COMMAND = re.compile(r"^([ \t]*)::", re.MULTILINE)
@@ -25,7 +25,7 @@ _Record = TypeVar("_Record")
 
 
 def seen(text: str) -> str:
-    """With what is invisible, turns the direction or cannot be written escaped."""
+    """Escapes characters that are invisible, bidirectional or not encodable."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_seen(c) else _escape(c) for c in text)
@@ -40,30 +40,30 @@ def _escape(letter: str) -> str:
 
 
 def line(text: object) -> str:
-    """Seen, and on one line."""
+    """`seen` text on one line, with whitespace collapsed."""
     return seen(" ".join(str(text).split()))
 
 
 def unbroken(text: object) -> str:
-    """Seen, on one line, with its spaces as they are."""
+    """`seen` text on one line, with its spaces unchanged."""
     return seen(str(text).replace("\r", "").replace("\n", " "))
 
 
 def document(text: str) -> str:
-    """Seen, line by line, whatever ends the lines."""
+    """`seen` text of several lines, with line endings normalized."""
     return seen(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def no_commands(text: str) -> str:
-    """A text of which no line is a workflow command, such as `::error::`, in a CI log.
+    """Escapes GitHub workflow commands, such as `::error::`, at the start of lines.
 
-    A long message may be broken anywhere, so also what began no line may begin one.
+    Call it after wrapping, since wrapping can move a command to the start of a line.
     """
     return _COMMAND.sub(r"\1\\x3a:", text)
 
 
 def record(value: _Record) -> _Record:
-    """A record whose texts are all seen, each on one line unless it is code."""
+    """The record with all its texts `seen`, each on one line unless it is code."""
     changed: _Record = _safe(value, "")
     return changed
 

@@ -1,7 +1,7 @@
-"""The nouns of torchproof as frozen records, and their JSON.
+"""The frozen records of torchproof (run, finding, event, measurement) and their JSON.
 
-Nothing here knows torch: records pickle, compare, and turn into JSON and back. In what
-is saved, `other` keeps what a newer torchproof wrote and this one does not know.
+Records do not depend on torch: they pickle, compare, and convert to JSON and back. In
+saved records, `other` keeps fields that a newer torchproof wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Owner = Literal["user", "library"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
-# The counts of every run, in this order; None where a part did not look.
+# The counts of every run, in this order; None if no part observed them.
 COUNTS = (
     "calls",
     "compiled_calls",
@@ -61,20 +61,20 @@ CATEGORIES: dict[str, str] = {
 
 
 class UserError(Exception):
-    """Something the user can put right: one line that says what, where, what next."""
+    """An error that the user can fix: one line with the problem and the next step."""
 
     def __str__(self) -> str:
         return one_line(super().__str__())
 
 
 def one_line(text: str, limit: int = 600) -> str:
-    """Text that may quote a long error of somebody else, fit for one line."""
+    """Text that may quote a long error, shortened to one line."""
     words = seen(" ".join(text.split()))
     return words if len(words) <= limit else words[: limit - 4] + " ..."
 
 
 def finite(value: Any) -> Any:
-    """With null in place of NaN and infinities, for which JSON has no numbers."""
+    """Replaces NaN and infinities, which JSON lacks, by null."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -85,7 +85,7 @@ def finite(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a Python stack. `columns` are those the traceback underlined."""
+    """One line of a Python stack; `columns` is the part the traceback underlines."""
 
     file: str
     line: int
@@ -101,14 +101,14 @@ class Frame:
     @property
     def expression(self) -> str:
         """The underlined part of the line, or all of it."""
-        if self.columns is None:  # a whole statement: what it computes
+        if self.columns is None:  # a whole statement: the expression it computes
             return re.sub(r"^(return |[\w.,\[\] ]+ = )(?=\S)", "", self.code)
         return self.code[slice(*self.columns)].strip() or self.code
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something the compiler did, or the program did with it.
+    """An action of the compiler, or of the program with it.
 
     `frames` is the stack inside the compiled region, outermost first, and `callers` the
     stack above it; `function` is the code object that was being compiled, and `call`
@@ -125,7 +125,7 @@ class Event:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Event:
-        """What another process gave out with `dataclasses.asdict`."""
+        """From the output of `dataclasses.asdict` in another process."""
         frames = tuple(map(Frame.from_json, plain["frames"]))
         callers = tuple(map(Frame.from_json, plain["callers"]))
         function = plain["function"] and Frame.from_json(plain["function"])
@@ -135,7 +135,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Observation:
-    """What one run of a target showed. Counts that were not observed are None."""
+    """The result of one run of a target. Counts that were not observed are None."""
 
     events: tuple[Event, ...]
     environment: Mapping[str, Any]
@@ -184,11 +184,11 @@ class Finding:
 
     @property
     def identity(self) -> str:
-        """The same before and after an edit elsewhere: no line, count or value in it.
+        """A hash that stays the same after edits elsewhere: no line, count or value.
 
-        The kind is left out, since a suspicion and what a run shows are one finding.
+        It excludes the kind, since a hazard and its observation are one finding.
         """
-        # Loaded where it is asked for: programs that compile load records alone.
+        # Imported here because programs that only compile do not need it.
         from torchproof.records.identity import identity
 
         return identity(self.code, self.file, self.function, self.cause)
@@ -216,10 +216,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class CompileSite:
-    """A call of torch.compile in the source, as far as it can be read there.
+    """A call of torch.compile in the source.
 
-    Arguments are in the source's own words; one that is not given is None. `order`
-    says how it lies with DDP or FSDP: "before", "after", or None where neither is.
+    Arguments are source text; an absent argument is None. `order` is "before" or
+    "after" wrapping with DDP or FSDP, or None without them.
     """
 
     file: str
@@ -234,7 +234,7 @@ class CompileSite:
     options: str | None = None
     order: str | None = None
     observation: str = ""
-    calls: int | None = None  # how often what it made was called, if it was run
+    calls: int | None = None  # calls of the compiled callable, if it ran
     source: str | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
@@ -248,13 +248,13 @@ class CompileSite:
         return cls(**values, other=other)
 
 
-# Fields of a measurement that older saved runs call by another name.
+# Fields of a measurement with another name in older saved runs.
 OLDER_NAMES = {"sittings": "repeats"}
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The measurement of a strategy; `variant` has what else sets it apart.
+    """The measurements of a strategy; `variant` names other differences (batch...).
 
     Times are per call. `rounds_ms` are the samples in the rounds they were taken in;
     round i of all strategies was taken side by side. What was not measured is None.
@@ -269,8 +269,8 @@ class Measurement:
     outliers: int | None = None
     p95_ms: float | None = None
     rounds_ms: tuple[tuple[float, ...], ...] = ()
-    repeats: tuple[int, ...] = ()  # rounds of each process it was sampled in
-    luck: float | None = None  # by which processes with the same code differ
+    repeats: tuple[int, ...] = ()  # number of rounds in each process
+    luck: float | None = None  # relative variation between processes of the same code
     first_call_s: float | None = None
     start: Mapping[str, Any] | None = field(default=None, hash=False)
     warm_start: Mapping[str, Any] | None = field(default=None, hash=False)
@@ -374,7 +374,7 @@ class Run:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Run:
-        """From what `schema.check_run` accepts."""
+        """From JSON that `schema.check_run` accepts."""
         values, other = _sorted_out(cls, plain)
         other.pop("schema", None)
         parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
@@ -388,7 +388,7 @@ class Run:
 def _sorted_out(
     cls: type, plain: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields a record has, and those that a newer torchproof added."""
+    """The fields that a record has, and those that a newer torchproof added."""
     fields = {f.name for f in dataclasses.fields(cls)} - {"other"}
     return (
         {key: value for key, value in plain.items() if key in fields},

@@ -1,8 +1,8 @@
-"""What the JSON of a run must look like, checked once, when it is read.
+"""Checks the JSON of a run when it is read.
 
-The types of the fields in `records` are the schema: a field that is added there is
-checked here. `SHAPES` adds what mappings without a class of their own hold. A key that
-neither names is allowed, whatever its value: a newer torchproof may have written it.
+The field types of the records are the schema, so a new field is checked automatically.
+`SHAPES` adds the types of mappings without a class. Unknown keys are allowed with any
+value, since a newer torchproof may have written them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from torchproof.records.run import (
 )
 
 DEEPEST = 64  # levels of lists and objects
-LARGEST = 1e30  # of any number that is measured or counted
-MOST_BYTES = 256 * 2**20  # of a file
-_DIGITS = 300  # of an integer that a float can hold
-_SHOWN = 60  # letters of a value that is quoted
+LARGEST = 1e30  # the largest measurement or count
+MOST_BYTES = 256 * 2**20  # the largest file
+_DIGITS = 300  # the most digits of an integer that a float can hold
+_SHOWN = 60  # characters of a quoted value
 
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
@@ -43,19 +43,19 @@ class Mismatch(Exception):
 
 
 class Counts(dict[str, Any]):
-    """Numbers by name; some are split up by the name of a block."""
+    """Numbers by name; some are mappings by the name of a block."""
 
 
 class Error(float):
-    """How far an answer is off: infinite where one of two answers is."""
+    """The error of an output; infinite if one of two outputs is."""
 
 
 class Integer(int):
-    """Of either sign."""
+    """An integer of either sign."""
 
 
 class Time(float):
-    """Of one call: above zero."""
+    """The time of one call, above zero."""
 
 
 class Samples(list[float]):
@@ -79,7 +79,7 @@ class Environment(TypedDict, total=False):
 
 
 class Options(TypedDict, total=False):
-    """What a check was asked for."""
+    """The options of a check."""
 
     arguments: tuple[str, ...] | None
     compile: Mapping[str, Any] | None
@@ -91,7 +91,7 @@ class Options(TypedDict, total=False):
 
 
 class Start(TypedDict, total=False):
-    """A first call: what the caches gave it."""
+    """A first call, with its cache hits and misses."""
 
     label: str | None
     refused: str | None
@@ -127,7 +127,7 @@ class Kernels(TypedDict, total=False):
 
 
 class Baseline(TypedDict, total=False):
-    """The earlier run, in short."""
+    """The summary of an earlier run."""
 
     id: str | None
     target: str | None
@@ -155,7 +155,7 @@ SHAPES: dict[tuple[type, str], Any] = {
     (Measurement, "kernels"): Kernels | None,
     (Finding, "kind"): Literal[tuple(CATEGORIES)],
 }
-# Numbers that may be below zero: the exit code of a process that a signal ended, and
+# Numbers that may be negative: the exit code of a process that a signal killed, and
 # costs, which are differences of two measurements.
 SIGNED = {(Run, "exit_code"), (Finding, "cost_us")}
 
@@ -163,9 +163,9 @@ SIGNED = {(Run, "exit_code"), (Finding, "cost_us")}
 def loads(text: str, **settings: Any) -> Any:
     """Parses JSON; an integer that no record can hold becomes a float.
 
-    Python refuses to parse integers of thousands of digits; as floats they are
-    infinite, and refused with their place. What is nested too deeply raises
-    `RecursionError` before the parser gets near the limit of Python's stack.
+    Python does not parse integers of thousands of digits. As floats they are infinite,
+    and the check rejects them with their path. Text that is nested too deeply raises
+    `RecursionError` before the parser comes near Python's stack limit.
     """
     depth = 0
     for token in _BRACKETS.finditer(text):
@@ -180,19 +180,19 @@ def loads(text: str, **settings: Any) -> Any:
 
 
 def check_run(plain: Any) -> None:
-    """Raises `Mismatch` for what is not the JSON of a run."""
+    """Raises `Mismatch` if the JSON is not a run."""
     check(Run, plain)
 
 
 def check(kind: Any, plain: Any) -> None:
-    """Raises `Mismatch` for JSON that is not of a type: a record, a `TypedDict`..."""
+    """Raises `Mismatch` if JSON does not fit a type (a record, a `TypedDict`...)."""
     if is_deep(plain):
         raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
     _check(kind, plain, "")
 
 
 def is_deep(plain: Any) -> bool:
-    """Whether JSON is nested more deeply than any that torchproof writes."""
+    """Whether JSON is nested more deeply than torchproof writes it."""
     level, depth = [plain], 0
     while level:
         depth += 1
@@ -209,7 +209,7 @@ def is_deep(plain: Any) -> bool:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Name to type, and whether it must be there."""
+    """Name to (type, whether it is required)."""
     hints = typing.get_type_hints(kind)
     if not dataclasses.is_dataclass(kind):
         marked = typing.get_type_hints(kind, include_extras=True)
@@ -249,7 +249,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def _fits(kind: Any, value: Any, *, signed: bool) -> bool:
-    """Whether a value is of a kind, what it holds aside."""
+    """Whether a value has the type, without a check of its content."""
     if kind is Any:
         return True
     if typing.get_origin(kind) is Literal:
@@ -342,7 +342,7 @@ def _words(kind: Any, *, signed: bool) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """A value as JSON, or what it is where it is long."""
+    """A value as JSON, shortened if it is long."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Python stacks: reads formatted ones, and splits them where a compiled region begins.
+"""Parses formatted Python stacks, and splits them where a compiled region begins.
 
-A compiled region begins at a call of what torch.compile returned. The frames above that
-call are callers: they run eagerly, and nothing the compiler does is their fault.
+A compiled region begins at a call of a compiled callable. The frames above that call
+are callers: they run eagerly, so the compiler's actions are not attributed to them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Region(NamedTuple):
 
 
 def split_region(stack: Sequence[Frame]) -> Region | None:
-    """None if no call of a compiled callable is on the stack.
+    """Splits a stack; None if it has no call of a compiled callable.
 
-    Of nested compiled calls the outermost counts, unless a function marked
-    torch.compiler.disable lies between: it and what it calls run eagerly.
+    The outermost of nested compiled calls counts, unless a function marked with
+    torch.compiler.disable lies in between: it and its callees run eagerly.
     """
     torch_own = [
         not f.file or Path(f.file).as_posix().endswith(_EVAL_FRAME) for f in stack
@@ -51,10 +51,10 @@ def inside_region(stack: Sequence[Frame]) -> tuple[Frame, ...]:
 
 
 def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
-    """How many of the first frames are the callers; 0 if the callers are not there.
+    """The number of leading frames that are the callers; 0 if they are absent.
 
-    Torch leaves its own eval_frame.py out of the stacks it formats, and shows of
-    consecutive functions with one name only the innermost.
+    Torch omits its own eval_frame.py from formatted stacks, and shows only the
+    innermost of consecutive functions with the same name.
     """
     expected: list[Frame] = []
     for frame in callers:
@@ -75,7 +75,7 @@ def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
 
 
 def _same(one: Frame, other: Frame) -> bool:
-    """Of the same line; a trace may lack the name of a file."""
+    """Whether both frames are of the same line; a trace may lack the file name."""
     names = original_name(one.function), original_name(other.function)
     have_files = bool(one.file and other.file)
     return (
@@ -86,25 +86,25 @@ def _same(one: Frame, other: Frame) -> bool:
 
 
 def is_resumed(function: str) -> bool:
-    """Whether it is what Dynamo goes on with after a graph break."""
+    """Whether it is a resume function, which Dynamo calls after a graph break."""
     return _RESUME.match(function) is not None
 
 
 def resumed_at(function: str) -> int | None:
-    """The line of the break after which Dynamo goes on with this function."""
+    """The line of the graph break before this resume function."""
     match = _RESUME.match(function)
     return int(match["line"]) if match else None
 
 
 def original_name(function: str) -> str:
-    """The user's name of a function that Dynamo may have cut in two."""
+    """The user's name of a function, also for a resume function."""
     while match := _RESUME.match(function):
         function = match["name"]
     return function
 
 
 def frames_in(text: str) -> tuple[Frame, ...]:
-    """The frames of a formatted Python stack, with what each line underlines."""
+    """The frames of a formatted Python stack, with the underlined columns."""
     frames: list[Frame] = []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -127,7 +127,7 @@ def frames_in(text: str) -> tuple[Frame, ...]:
 
 
 def _columns(code: str, marks: str) -> tuple[int, int] | None:
-    """What the marks under a line cover. Dynamo marks one column too many."""
+    """The columns that the marks below a line cover; Dynamo marks one too many."""
     if not marks.strip() or set(marks.strip()) - set("^~ "):
         return None
     indent = len(code) - len(code.lstrip())

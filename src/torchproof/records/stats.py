@@ -1,17 +1,17 @@
-"""Statistics of timings in rounds, in which the strategies run side by side.
+"""Statistics of timings that are taken in rounds, which interleave the strategies.
 
-Takes rounds: lists of milliseconds per call. Returns the summary of one strategy and
-the ratio of two, and decides when the warm-up is over and when the rounds are enough.
+Takes rounds: lists of milliseconds per call. Returns a summary of one strategy, the
+ratio of two strategies, and whether the warm-up or the sampling is complete.
 
-Three effects distort a comparison of timings; the sampling counters each:
+Three effects distort a comparison of timings, and the sampling handles each:
 - The machine gets slower or faster. Strategies are compared only within a round, by the
-  ratio of their medians, and they alternate in going first.
-- Other programs interrupt. Samples with an involuntary context switch are dropped;
-  medians within a round and over the rounds reduce other disturbances.
-- Two processes that run the same code differ by their memory layout, by more than the
-  sampling error and for as long as they run. So the processes of a repeat share one
-  layout (see `aslr`), each strategy is sampled in several repeats with new processes
-  and another layout, and every interval includes the variance between processes.
+  ratio of their medians, and take turns in going first.
+- Other programs interrupt. Samples in which the process lost its core are dropped;
+  medians within a round and over the rounds ignore other outliers.
+- Two processes with the same code differ by their memory layout, by more than the
+  sampling error, however long they run. So the strategies of a repeat share one layout
+  (see `torchproof.process.aslr`), each repeat uses new processes and another layout,
+  and every interval includes the variation between layouts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-REPEATS = 2  # processes that sample a strategy, one after the other
-ROUNDS = (
-    20  # of a repeat, at most; even, so that each strategy goes first equally often
-)
-LEAST_ROUNDS = 8  # of a repeat, before it may end early
-ROUND_MS = 60.0  # duration of a round, per strategy
+REPEATS = 2  # processes per strategy, one after the other
+ROUNDS = 20  # at most per repeat; even, so that each strategy goes first equally often
+LEAST_ROUNDS = 8  # per repeat, before it may end early
+ROUND_MS = 60.0  # duration of a round per strategy
 ROUND_SAMPLES = 20  # samples that a round keeps
-_CLEAN_SAMPLES = 3  # without interruption; a round goes on until it has that many
-_STRETCH = 4  # at most by this factor
+_CLEAN_SAMPLES = 3  # a round lasts up to _STRETCH times as long to get that many
+_STRETCH = 4
 
-# Standard deviation of a process's speed, for the same code on a CPU. Measured over
-# processes of one layout: 0.0004 to 0.008. Strategies run different code, which one
-# layout can suit more or less: hence a higher value. With random layouts, over eight
-# processes each: a hash 0.015, torch modules 0.006 to 0.028, small operations 0.12.
+# Standard deviation of the speed of processes with the same code on a CPU. Measured for
+# one layout: 0.0004 to 0.008. Strategies run different code, which the same layout can
+# affect differently: hence more. With random layouts, over eight processes each: a hash
+# 0.015, torch modules 0.006 to 0.028, small operations 0.12.
 LUCK = 0.02
 LUCK_BY_LOT = 0.05
-PRECISION = 0.015  # of a repeat's ratio; the variance between processes is larger
+PRECISION = 0.015  # of a repeat's ratio; the variation between processes is larger
 
-SETTLE_S = 20.0  # limit of the warm-up; sampling then begins with unsteady times
+SETTLE_S = 20.0  # sampling starts then even if the times are not steady
 
 _RESAMPLES = 1000
 _FEWEST_ROUNDS = 4  # fewer give no interval
@@ -58,7 +56,7 @@ RatioVerdict = Literal["faster", "slower", "not significant"]
 
 @dataclass(frozen=True)
 class Spread:
-    """The times of one strategy. `low` and `high` are a 95% interval of the median."""
+    """The times of a strategy; `low`, `high`: 95 percent interval of the median."""
 
     median: float
     low: float
@@ -66,7 +64,7 @@ class Spread:
     count: int
     outliers: int
     p95: float
-    advice: tuple[str, ...] = ()  # why not to rely on it, and what to try
+    advice: tuple[str, ...] = ()  # why it is unreliable, and what to try
 
     @property
     def stable(self) -> bool:
@@ -75,9 +73,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of a base over that of another strategy; above 1, the other is faster.
+    """Time of a base over time of another strategy: above 1 the other is faster.
 
-    `low` and `high` are a 95% interval; None if there are too few rounds for one.
+    `low` and `high`: 95 percent interval; None with too few rounds.
     """
 
     value: float
@@ -89,7 +87,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class BreakEven:
-    """The number of steps after which compiling pays off; None if it never does."""
+    """The steps after which compilation pays off; None if it never does."""
 
     steps: int | None
     text: str
@@ -99,17 +97,17 @@ class BreakEven:
 
 
 def round_is_over(elapsed_ms: float, clean: int, round_ms: float = ROUND_MS) -> bool:
-    """Whether a round may end, given its number of uninterrupted samples."""
+    """Whether a round with this many uninterrupted samples may end."""
     stretch = 1 if clean >= _CLEAN_SAMPLES else _STRETCH
     return elapsed_ms >= round_ms * stretch
 
 
 def kept(times_ms: Sequence[float], interrupted: Sequence[bool]) -> list[float]:
-    """Returns the samples that a round keeps: uninterrupted, evenly spread, a few.
+    """The samples that a round keeps: uninterrupted, evenly spread, not too many.
 
-    `interrupted` says for each sample whether `resource.getrusage` counted an
-    involuntary context switch. Such a sample includes the time of another program: a
-    step of 5 ms takes 9 or 13. They are kept only if there are no others.
+    `interrupted` says for each sample whether the process lost its core, as
+    `resource.getrusage` counts. Such samples include the time of another program: a
+    step of 5 ms then takes 9 or 13. They are kept only if there are no others.
     """
     pairs = zip(times_ms, interrupted, strict=True)
     return thinned([t for t, spoiled in pairs if not spoiled] or times_ms)
@@ -124,11 +122,11 @@ def thinned(times_ms: Sequence[float]) -> list[float]:
 
 
 def summarise(rounds: Rounds, *, interrupted: float = 0.0) -> Spread:
-    """Returns median, interval, tail and outliers, with advice if they are unreliable.
+    """Median with interval, 95th percentile and outliers, and advice if unreliable.
 
     `interrupted` is the share of samples that were dropped as interrupted.
     """
-    assert rounds and all(rounds), "a summary needs samples"
+    assert rounds and all(rounds), "a strategy without samples has no summary"
     medians, pooled = _medians(rounds), np.concatenate([np.array(r) for r in rounds])
     median = float(np.median(medians))
     if len(medians) >= _FEWEST_ROUNDS:
@@ -162,7 +160,7 @@ def _count_outliers(rounds: Rounds, pooled: _Floats) -> int:
 
 
 def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...]:
-    """Returns what makes the numbers unreliable, the strongest reason first."""
+    """Why the numbers are unreliable, the most specific reason first."""
     advice = []
     if spread.count < 20 or len(medians) < _FEWEST_ROUNDS:
         advice.append(f"only {spread.count} samples: raise --seconds")
@@ -172,13 +170,13 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
     if abs(drift) > 0.1:
         way = "rose" if drift > 0 else "fell"
         advice.append(
-            f"times {way} by {abs(drift):.0%} during the measurement: let the machine"
-            " cool down, pin its clocks, close other programs"
+            f"times {way} by {abs(drift):.0%} during sampling: let the machine cool"
+            " down, pin its clocks, close other programs"
         )
     elif groups is not None:
         advice.append(
             f"two speeds, near {groups[0]:.3g} and {groups[1]:.3g} ms: close other"
-            " programs, or time calls that differ apart"
+            " programs, or time different calls separately"
         )
     elif middle > 0.1:
         advice.append(
@@ -193,7 +191,7 @@ def _advice(spread: Spread, medians: _Floats, pooled: _Floats) -> tuple[str, ...
 
 
 def _drift(medians: _Floats) -> float:
-    """Returns by which share the rounds got slower; 0 without a trend."""
+    """The relative slowdown from the first to the last rounds; 0 without a trend."""
     if len(medians) < 6:
         return 0.0
     order = np.arange(len(medians))
@@ -205,7 +203,7 @@ def _drift(medians: _Floats) -> float:
 
 
 def _two_groups(pooled: _Floats) -> tuple[float, float] | None:
-    """Returns the centres of two groups that explain the variance, if there are any."""
+    """The centres of two groups that explain nearly all variation, if they exist."""
     values = np.sort(np.log(pooled))
     values = values[: max(1, round(0.98 * len(values)))]
     count = len(values)
@@ -260,9 +258,9 @@ def compare(
 
 
 def interval(drawn: _Floats) -> tuple[float, float]:
-    """Returns the middle 95 percent of the draws.
+    """The central 95 percent of the draws.
 
-    Both ends are the same percentile, one of them of the negated draws. So negated
+    Both ends use the same percentile, one of them on the negated draws. So negated
     draws, as of the inverse ratio, give exactly the negated interval.
     """
     return -float(np.percentile(-drawn, 97.5)), float(np.percentile(drawn, 97.5))
@@ -283,23 +281,23 @@ def _disagreement(centres: _Floats) -> tuple[str, ...]:
 
 
 def _drawn(parts: list[_Floats], centres: _Floats, luck: float) -> _Floats:
-    """Bootstraps the mean over repeats, with other rounds and other processes."""
+    """Bootstrap draws of the mean over repeats, for other rounds and processes."""
     drawn: _Floats = np.mean([_drawn_medians(part) for part in parts], axis=0)
-    # Each repeat has two processes. Their variance is higher if the repeats show it.
+    # Two processes in each repeat; more variation if the repeats show more.
     apart = math.sqrt(2) * luck
     if len(parts) > 1:
         apart = max(apart, float(centres.std(ddof=1)))
     chance = np.random.default_rng(1).standard_normal(_RESAMPLES)
     luck_of_all = chance * apart / math.sqrt(len(parts))
-    # Symmetric, so that swapping the strategies gives the inverse ratio.
+    # Symmetric, so that swapping base and other gives the inverse ratio.
     return np.concatenate([drawn + luck_of_all, drawn - luck_of_all])
 
 
 def _drawn_medians(values: _Floats) -> _Floats:
-    """Bootstraps a median with a fixed seed.
+    """Bootstrap draws of a median, with a fixed seed.
 
-    A small sample underestimates the spread around the true value; the factor corrects
-    for that.
+    A few rounds vary less around their own median than around the true one; the
+    widening corrects for that.
     """
     count = len(values)
     chosen = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
@@ -309,19 +307,19 @@ def _drawn_medians(values: _Floats) -> _Floats:
 
 
 def _medians(rounds: Rounds) -> _Floats:
-    # On short lists ten times as fast as numpy.
+    # Ten times as fast as numpy on short lists.
     return np.array([statistics.median(samples) for samples in rounds])
 
 
-# -- when to begin and to stop ---------------------------------------------------------
+# -- when to start and to stop ---------------------------------------------------------
 
 
 def steady(times_ms: Sequence[float]) -> bool:
     """Whether a warm-up is over, given the times of its calls so far.
 
-    It is over if the last third agrees with the third before, up to noise. The first
-    third, which contains the first call, does not count. A call that takes ten times as
-    long as the rest, long enough for a compilation, is not noise.
+    It is over when the last third agrees with the second third, up to noise. The first
+    third, which includes the first call, is ignored. A call ten times as long as the
+    rest, and long enough for a compilation, does not count as noise.
     """
     third = len(times_ms) // 3
     if len(times_ms) < _LEAST_WARMUP:
@@ -339,11 +337,11 @@ def steady(times_ms: Sequence[float]) -> bool:
     return gap <= max(_STEADY * centre, 2 * error)
 
 
-def enough(rounds_by_strategy: Mapping[str, Rounds]) -> bool:
-    """Whether a repeat may end early because every ratio is precise enough.
+def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
+    """Whether a repeat may end early, because every ratio is precise enough.
 
-    Only the precision of the ratios to the first strategy counts, not their value:
-    stopping as soon as a difference shows would find differences where there are none.
+    Only the precision of the ratios to the first strategy counts, not their values:
+    stopping at the first visible difference would report differences that do not exist.
     """
     base, *others = map(_medians, rounds_by_strategy.values())
     if len(base) < LEAST_ROUNDS:
@@ -361,7 +359,7 @@ def _error_of_median(values: _Floats) -> float:
     return 1.253 * 1.483 * deviation / math.sqrt(len(values))
 
 
-# -- the break-even --------------------------------------------------------------------
+# -- break-even ------------------------------------------------------------------------
 
 
 def break_even(
@@ -370,7 +368,7 @@ def break_even(
     eager_ms: float | None,
     ratio: Ratio | None,
 ) -> BreakEven | None:
-    """Returns when compiling pays off its first call; None if that is not known."""
+    """When compilation has paid for its first call; None if it is not known."""
     if first_call_s is None or eager_first_s is None or not eager_ms or ratio is None:
         return None
     if ratio.verdict == "slower":

@@ -1,4 +1,4 @@
-"""Runs on disk: `.torchproof/runs/ID/run.json`, written whole or not at all."""
+"""Saves and loads runs: `.torchproof/runs/ID/run.json`, written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUNS = Path(".torchproof") / "runs"
 
 
 def assert_writable(root: Path = RUNS) -> None:
-    """Fails where no run can be saved, so that it fails before the work."""
+    """Fails if no run can be saved, so that a verb fails before its work."""
     folder = root.absolute()
     nearest = next(p for p in (folder, *folder.parents) if p.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
@@ -27,7 +27,7 @@ def assert_writable(root: Path = RUNS) -> None:
 
 @contextlib.contextmanager
 def scratch(root: Path = RUNS) -> Iterator[Path]:
-    """A folder for what is to be saved with a run; gone at the end if it was not."""
+    """A temporary folder for files of a run; deleted at the end unless saved."""
     assert_writable(root)
     root.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
@@ -39,9 +39,9 @@ def scratch(root: Path = RUNS) -> Iterator[Path]:
 
 
 def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
-    """Saves a run under its id, or the id with a number if that is taken.
+    """Saves a run under its id, or the id with a number if the id exists.
 
-    `beside` is a folder made by `scratch`: it becomes the run's, with all it holds.
+    `beside` is a folder from `scratch`: it becomes the folder of the run.
     """
     if beside is None:
         with scratch(root) as beside:
@@ -53,8 +53,8 @@ def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
         text = json.dumps(named.to_json(), indent=1)
         (beside / "run.json").write_text(text + "\n", encoding="utf-8")
         try:
-            # A folder is never renamed over one that holds a run: who loses a race
-            # takes the next number.
+            # Renaming never replaces a folder with a run: the process that loses a
+            # race takes the next number.
             os.rename(beside, root / named.id)
             return named
         except OSError:
@@ -80,24 +80,24 @@ def load(name: str | None, root: Path = RUNS) -> Run:
         p for p in listing(root) if p.name.startswith(name)
     ]
     if not matching:
-        raise UserError(f"no run {name!r} in {root}: torchproof show --list names them")
+        raise UserError(f"no run {name!r} in {root}: torchproof show --list shows them")
     if len(matching) > 1:
         names = ", ".join(p.name for p in matching[:4])
         raise UserError(
-            f"{name!r} is the start of {len(matching)} runs ({names}): say more"
+            f"{name!r} matches {len(matching)} runs ({names}): be more specific"
         )
     return read(matching[0] / "run.json")
 
 
 def read(path: Path) -> Run:
-    """A run that fits the schema; all that is read of one passes here."""
+    """Reads a run and checks it against the schema; every read of a run uses this."""
     try:
         raw = files.read_bytes(path, schema.MOST_BYTES)
         plain = schema.loads(raw.decode())
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except RecursionError:
-        raise UserError(f"{path} is nested too deeply for the JSON of a run") from None
+        raise UserError(f"{path} is nested too deeply for a run") from None
     except ValueError:  # not JSON, not UTF-8
         raise UserError(f"{path} is not the JSON of a run") from None
     if not isinstance(plain, dict):
@@ -107,8 +107,8 @@ def read(path: Path) -> Run:
         raise UserError(f"{path}: not a torchproof run: it has no schema number")
     if version > SCHEMA:
         raise UserError(
-            f"{path}: the run has schema {version}, this torchproof reads up to"
-            f" {SCHEMA}: install a newer torchproof"
+            f"{path}: the run has schema {version}, but this torchproof reads schemas"
+            f" up to {SCHEMA}: install a newer torchproof"
         )
     try:
         schema.check_run(plain)
@@ -118,7 +118,7 @@ def read(path: Path) -> Run:
 
 
 def listing(root: Path = RUNS) -> list[Path]:
-    """The folders of complete runs, oldest name first."""
+    """The folders of complete runs, sorted by name."""
     if not root.is_dir():
         return []
     try:

@@ -1,6 +1,6 @@
 """Renders runs: terminal text, Markdown, HTML, SARIF, annotations, experiment log.
 
-Takes a `Run` or a comparison, returns strings and prints nothing.
+In: a `Run` or a comparison. Out: strings; this package prints nothing.
 Start with `formats.py`. Imports `records`, `checking`, `measure` and `packs`.
 """
 
