@@ -1,4 +1,4 @@
-"""What tells who made a pack, where, and with which secrets, taken out of any text."""
+"""Redacts text: replaces names, directories, hosts and secrets with placeholders."""
 
 from torchproof.packs.redaction.machine import Known
 from torchproof.packs.redaction.redactor import Redactor
