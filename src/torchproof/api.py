@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
     from torchproof.packs import DeployOptions as DeployOptions
-    from torchproof.packs import Made as Made
+    from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions
     from torchproof.packs import Unverified as Unverified
     from torchproof.packs import inspect as inspect
@@ -51,7 +51,7 @@ else:
             ],
             "torchproof.packs": [
                 "DeployOptions",
-                "Made",
+                "PackResult",
                 "ReproOptions",
                 "Unverified",
                 "inspect",
@@ -189,7 +189,7 @@ def pack(
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
-) -> Made:
+) -> PackResult:
     """A pack for others to run, verified in a clean process; else `packs.Unverified`.
 
     `what` is a target, or for a repro a saved run of `check` too; without one, the
@@ -209,7 +209,7 @@ def pack(
             if isinstance(pack_options, packs.DeployOptions)
             else packs.DeployOptions()
         )
-        return packs.deploy.pack(what, options, deploy_options=deploy_options, **talk)
+        return packs.deploy.pack(what, options, deploy_options, **talk)
     repro_options = (
         pack_options
         if isinstance(pack_options, packs.ReproOptions)

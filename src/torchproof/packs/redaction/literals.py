@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchproof.packs.redaction.common_words import SHORT, is_common
-from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.machine import PrivateValues
 from torchproof.packs.redaction.spellings import encoded, escaped, squeezed, wrapped
 
 # A secret of at least this length is hidden wherever it occurs.
@@ -57,7 +57,7 @@ class Wrapped:
         return wrapped(self.value).subn(self.placeholder, text)
 
 
-def literals(private: Known) -> tuple[Literal, ...]:
+def literals(private: PrivateValues) -> tuple[Literal, ...]:
     """The literals in the order of hiding: longer values before their parts."""
     ordered = [*_secrets(private.secrets)]
     for placeholder, folders in folder_kinds(private):
@@ -72,7 +72,7 @@ def literals(private: Known) -> tuple[Literal, ...]:
     return tuple(ordered)
 
 
-def broken_over_lines(private: Known) -> tuple[Wrapped, ...]:
+def broken_over_lines(private: PrivateValues) -> tuple[Wrapped, ...]:
     """The values to find in wrapped text: secrets, and directories of two levels."""
     values = [
         Wrapped(text, "<secret>")
@@ -89,7 +89,7 @@ def broken_over_lines(private: Known) -> tuple[Wrapped, ...]:
     return tuple(values)
 
 
-def folder_kinds(private: Known) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def folder_kinds(private: PrivateValues) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (
         ("<project>", private.projects),
         ("<tmp>", private.temporary),

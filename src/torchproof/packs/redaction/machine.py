@@ -39,7 +39,7 @@ _PASSWORD_IN_ADDRESS = re.compile(r"://([^\s/@:]*):([^\s/@]+)@")
 
 
 @dataclass(frozen=True)
-class Known:
+class PrivateValues:
     """The values that must not be in a pack.
 
     `secrets` are pairs of a variable's name, "" without one, and the secret value.
@@ -53,7 +53,9 @@ class Known:
     secrets: tuple[tuple[str, str], ...] = ()
 
 
-def known(environ: Mapping[str, str], projects: Iterable[str] = ()) -> Known:
+def private_values(
+    environ: Mapping[str, str], projects: Iterable[str] = ()
+) -> PrivateValues:
     """The private values of an environment, the account and the machine."""
     account = _account()
     names = [environ.get(variable, "") for variable in _NAME_VARIABLES]
@@ -63,7 +65,7 @@ def known(environ: Mapping[str, str], projects: Iterable[str] = ()) -> Known:
         homes.append(account.pw_dir)
     hosts = [environ.get(variable, "") for variable in _HOST_VARIABLES]
     home_folders = _folders(homes)
-    return Known(
+    return PrivateValues(
         names=_distinct([*names, *map(_last_name, home_folders)]),
         hosts=_distinct([*hosts, platform.node()]),
         homes=home_folders,

@@ -17,7 +17,7 @@ from typing import Any
 from torchproof.packs.redaction import secret_patterns
 from torchproof.packs.redaction.common_words import is_common, is_switch, says_secret
 from torchproof.packs.redaction.literals import broken_over_lines, literals
-from torchproof.packs.redaction.machine import Known, known
+from torchproof.packs.redaction.machine import PrivateValues, private_values
 from torchproof.packs.redaction.spellings import squeezed
 from torchproof.packs.redaction.unescaping import meanings
 
@@ -42,13 +42,13 @@ _PLACEHOLDER = re.compile(r"<([a-z-]+)>")
 
 
 class Redactor:
-    """Hides the values in `Known`, and everything that matches a secret's pattern.
+    """Hides `PrivateValues`, and everything that matches a secret's pattern.
 
     Equal values get equal placeholders. `counts` has the number of replacements by
     kind, never a value.
     """
 
-    def __init__(self, private: Known) -> None:
+    def __init__(self, private: PrivateValues) -> None:
         self.counts: Counter[str] = Counter()
         self._known = private
         self._literals = literals(private)
@@ -62,7 +62,7 @@ class Redactor:
     ) -> Redactor:
         """The redactor for this machine, this account and an environment."""
         variables = os.environ if environ is None else environ
-        return cls(known(variables, [*projects, os.getcwd()]))
+        return cls(private_values(variables, [*projects, os.getcwd()]))
 
     def text(self, text: str) -> str:
         text = self._hide_literals(text, secrets=True)
