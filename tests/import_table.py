@@ -71,7 +71,7 @@ WITHOUT_TORCH = (
     "observe.unguarded_reads",
     "packs.atomic_rename",
     "packs.inspection",
-    "packs.made",
+    "packs.pack_result",
     "packs.redaction",
     "packs.writing",
     "process",

@@ -205,11 +205,11 @@ def unsearched(search: Any, *_: Path) -> None:
     search.search, search.probed = None, {"environment": bench_runs.ENVIRONMENT}
 
 
-def unpacked(*_: Any, purpose: Any, dest: str, **__: Any) -> packs.Made:
+def unpacked(*_: Any, purpose: Any, dest: str, **__: Any) -> packs.PackResult:
     """A pack without anything in it."""
     with (packs.archive if purpose == "repro" else packs.folder)(dest) as stage:
         made = stage.seal(packs.Manifest(purpose, "model", "0"))
-    return packs.Made(Path(dest), made)
+    return packs.PackResult(Path(dest), made)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
     from torchproof.packs import DeployOptions as DeployOptions
-    from torchproof.packs import Made as Made
+    from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions
     from torchproof.packs import Unverified as Unverified
     from torchproof.packs import inspect as inspect
@@ -51,7 +51,7 @@ else:
             ],
             "torchproof.packs": [
                 "DeployOptions",
-                "Made",
+                "PackResult",
                 "ReproOptions",
                 "Unverified",
                 "inspect",
@@ -190,7 +190,7 @@ def pack(
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
-) -> Made:
+) -> PackResult:
     """Makes a pack and verifies it in a clean process; raises `Unverified` if it fails.
 
     `what` is a target. For a repro it can also be a saved run of `check`; otherwise the
@@ -210,7 +210,7 @@ def pack(
         if isinstance(what, Run):
             raise UserError(f"{what.id} is a run: pack --for deploy takes a target")
         deploy_options = _options(pack_options, packs.DeployOptions)
-        return packs.deploy.pack(what, options, deploy_options=deploy_options, **output)
+        return packs.deploy.pack(what, options, deploy_options, **output)
     repro_options = _options(pack_options, packs.ReproOptions)
     if isinstance(what, Run):
         subject = _saved_failure(what, options)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from torchproof.packs.deploy import aoti, verification_inputs
-from torchproof.packs.deploy.tensor_function import Refusal, subject
+from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
 from torchproof.records.run import UserError
 from torchproof.runtime.loading.input_spec import InputSpec, evaluate
 from torchproof.runtime.loading.pytree_json import Unfit
@@ -69,7 +69,7 @@ def call(number: int) -> dict[str, Any]:
 
 
 def entrance(fn: nn.Module, *calls: Any) -> InputSpec:
-    told = subject(packages.loaded(fn, *calls))
+    told = flatten_target(packages.loaded(fn, *calls))
     return aoti.entrance_of(told, aoti.exported(told))
 
 
@@ -147,7 +147,7 @@ class Placed(nn.Module):
 
 
 def test_a_limit_that_only_eager_has_is_held_to() -> None:
-    told = subject(packages.loaded(Placed(), (rows(4),), (rows(6),)))
+    told = flatten_target(packages.loaded(Placed(), (rows(4),), (rows(6),)))
     found = aoti.entrance_of(told, aoti.exported(told))
     (letter,) = found.ranges
     assert found.ranges[letter].high is None
@@ -179,7 +179,7 @@ def test_training_is_refused(tmp_path: Path) -> None:
 
 
 def test_questions_go_to_the_ends_of_a_range() -> None:
-    told = subject(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
+    told = flatten_target(packages.loaded(BySize(mod=4), (rows(8),), (rows(12),)))
     found = aoti.entrance_of(told, aoti.exported(told))
     sizes = [q.inputs[0].shape[0] for q in verification_inputs.of_sizes(told, found)]
     assert 8 in sizes and 32 in sizes and all(size % 4 == 0 for size in sizes)

@@ -242,7 +242,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
     build(tmp_path, Mlp().eval(), (X,))
     asked = torch.load(tmp_path / "questions.pt", weights_only=True)
     asked["questions"][1]["tensors"][0][0, 0] += 0.5
-    told = package_worker.judged(packages.opened(tmp_path), asked)
+    told = package_worker.run_verification(packages.opened(tmp_path), asked)
     assert not told["ok"]
     assert told["where"] == "other values" and "output 0: element 0" in told["why"]
 

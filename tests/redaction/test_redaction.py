@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.machine import PrivateValues
 from torchproof.packs.redaction.redactor import Redactor
 
-KNOWN = Known(
+KNOWN = PrivateValues(
     names=("alice", "Alice Smith", "root"),
     hosts=("gpu-box7.acme.org",),
     homes=("/home/alice", "/root"),
@@ -95,12 +95,12 @@ def test_what_only_looks_like_it_stays(text: str) -> None:
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("around", ["{}", "x = '{}'", 'log\\n{}\\n"', "a/{}/b"])
 def test_tokens_are_known_by_their_form(token: str, around: str) -> None:
-    assert token[:40] not in Redactor(Known()).text(around.format(token))
+    assert token[:40] not in Redactor(PrivateValues()).text(around.format(token))
 
 
 @pytest.mark.parametrize("name", ["a", "root", "torch", "test", "self", "graph"])
 def test_a_common_name_is_hidden_in_homes_alone(name: str) -> None:
-    redactor = Redactor(Known(names=(name,), homes=(f"/home/{name}",)))
+    redactor = Redactor(PrivateValues(names=(name,), homes=(f"/home/{name}",)))
     plain = "import torch\ndef test(self): return a + graph  # root a"
     assert redactor.text(plain) == plain
     assert redactor.text(f"/usr/{name}/x.py") == f"/usr/{name}/x.py" or name == "a"
@@ -117,7 +117,7 @@ def test_source_still_parses() -> None:
         "api_key = 'abcdef123'\n"
         "y = alice_net@alice_net.T\n"
     )
-    redactor = Redactor(Known(("alice",), (), ("/home/alice",), secrets=KEY))
+    redactor = Redactor(PrivateValues(("alice",), (), ("/home/alice",), secrets=KEY))
     hidden = redactor.source(source)
     ast.parse(hidden)
     assert "user_net = 0" in hidden and "# by <user>, <home>/x" in hidden
@@ -131,7 +131,7 @@ KEY = (("SAFE_KEY", "12345678"),)
 
 
 def test_json_hides_keys_numbers_and_variables() -> None:
-    redactor = Redactor(Known(names=("alice",), secrets=KEY))
+    redactor = Redactor(PrivateValues(names=("alice",), secrets=KEY))
     given = {"alice": [12345678, 3, None], "HF_TOKEN": "x", "code": "GB101"}
     hidden = {"<user>": ["<secret>", 3, None], "HF_TOKEN": "<secret>", "code": "GB101"}
     assert redactor.json(given) == hidden
@@ -139,7 +139,7 @@ def test_json_hides_keys_numbers_and_variables() -> None:
 
 
 def test_bytes_that_are_no_text_keep_their_length() -> None:
-    redactor = Redactor(Known(homes=("/home/alice",)))
+    redactor = Redactor(PrivateValues(homes=("/home/alice",)))
     data = b"\xff\x00/home/alice/x\xfe"
     hidden = redactor.bytes(data)
     assert len(hidden) == len(data) and b"alice" not in hidden

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.machine import PrivateValues
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, versions
 from torchproof.packs.repro import readme as report
@@ -200,7 +200,7 @@ def test_graphs_of_one_origin_get_files_of_their_own() -> None:
 
 
 def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
-    known = Known(
+    known = PrivateValues(
         names=("zaphod",),
         homes=("/home/zaphod",),
         secrets=(("A_TOKEN", "brox-4711-key"),),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torchproof.records import Run, UserError, files, printable
 
 if TYPE_CHECKING:
-    from torchproof.api import Comparison, Made
+    from torchproof.api import Comparison, PackResult
     from torchproof.cli.live_table import LiveTable
 
 _Shown = TypeVar("_Shown", bound="_Progress | LiveTable")
@@ -90,7 +90,7 @@ def show(
     write(text, options)
 
 
-def show_pack(pack_file: Made, options: argparse.Namespace) -> None:
+def show_pack(pack_file: PackResult, options: argparse.Namespace) -> None:
     """What is in a pack that was made, and how to use it."""
     from torchproof.api import inspect
     from torchproof.report import pack

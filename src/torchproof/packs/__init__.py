@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchproof.packs.deploy import DeployOptions as DeployOptions
     from torchproof.packs.inspection import Inspection as Inspection
     from torchproof.packs.inspection import inspect as inspect
-    from torchproof.packs.made import Made as Made
+    from torchproof.packs.pack_result import PackResult as PackResult
     from torchproof.packs.repro import ReproOptions as ReproOptions
     from torchproof.packs.writing import Stage as Stage
     from torchproof.packs.writing import archive as archive
@@ -38,7 +38,7 @@ else:
         {
             ".deploy": ["DeployOptions"],
             ".inspection": ["Inspection", "inspect"],
-            ".made": ["Made"],
+            ".pack_result": ["PackResult"],
             ".repro": ["ReproOptions"],
             ".writing": [
                 "Stage",

@@ -57,10 +57,10 @@ def inspect(path: str | os.PathLike[str], key: bytes | None = None) -> Inspectio
                 fits = keys.fits(key, contents.manifest_bytes, contents.signature)
                 signature = "fits" if fits else "does not fit"
         return Inspection(
-            str(path),
-            "folder" if Path(path).is_dir() else "archive",
-            contents.manifest,
-            signature,
-            damage,
-            refusal,
+            path=str(path),
+            form="folder" if Path(path).is_dir() else "archive",
+            manifest=contents.manifest,
+            signature=signature,
+            damage=damage,
+            refusal=refusal,
         )

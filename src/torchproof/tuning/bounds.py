@@ -183,5 +183,5 @@ def _tunes(candidate: Candidate) -> bool:
 def options_of(candidate: Candidate) -> dict[str, Any]:
     """Inductor's options, those that a mode stands for included."""
     arguments = candidate.strategy.arguments
-    own = strategies.MODE_OPTIONS.get(arguments.get("mode") or "default", {})
-    return {**own, **arguments.get("options", {})}
+    mode_options = strategies.MODE_OPTIONS.get(arguments.get("mode") or "default", {})
+    return {**mode_options, **arguments.get("options", {})}

@@ -106,12 +106,12 @@ class Local:
 
     def _worker(self, gpu: str | None) -> Worker:
         task = self._task
-        own = {}
+        environment = {}
         if gpu is not None:
-            own["CUDA_VISIBLE_DEVICES"] = gpu
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         if self._lanes > 1:  # or Inductor starts a process per core in every lane
-            own["TORCHINDUCTOR_COMPILE_THREADS"] = str(_CORES_EACH)
-        plan = replace(task.plan, environment=own)
+            environment["TORCHINDUCTOR_COMPILE_THREADS"] = str(_CORES_EACH)
+        plan = replace(task.plan, environment=environment)
         folder = task.folder if gpu is None else task.folder / f"gpu-{gpu}"
         folder.mkdir(parents=True, exist_ok=True)
         return Worker(

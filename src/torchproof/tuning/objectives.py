@@ -72,8 +72,8 @@ class Objective:
         """
         if self.kind in ("step", "first"):
             return trial.vs_eager
-        own, base = self.value(trial), self.value(eager)
-        return base / own if own and base else None
+        value, base = self.value(trial), self.value(eager)
+        return base / value if value and base else None
 
     def allows(self, trial: Trial, eager: Trial, *, least: float) -> bool:
         """Whether the trial may win: its whole confidence interval beats eager."""
@@ -96,13 +96,13 @@ class Objective:
 
     def may_allow(self, trial: Trial, eager: Trial, *, least: float) -> bool:
         """Whether more precise timing could still make it a winner."""
-        own, base = self.value(trial), self.value(eager)
-        if own is None or base is None:
+        value, base = self.value(trial), self.value(eager)
+        if value is None or base is None:
             return False
         if self.kind == "steps":
-            return own < base
+            return value < base
         high = trial.vs_eager_high or 0.0
-        return high >= 1 and own < base if self.kind == "memory" else high >= least
+        return high >= 1 and value < base if self.kind == "memory" else high >= least
 
     def best(
         self, trials: Sequence[Trial], eager: Trial, *, least: float

@@ -153,13 +153,13 @@ class Search:
     def _try_switches(self, base: Candidate) -> None:
         tried = space.switched(base, self.terms.device)
         self._try(tried)
-        own = self.value(self.trials[base.name]) or 0.0
+        base_value = self.value(self.trials[base.name]) or 0.0
         helped = [
             candidate
             for candidate in tried
             if (trial := self.trials.get(candidate.name))
             and (value := self.value(trial))
-            and value < _HELPS * own
+            and value < _HELPS * base_value
         ]
         combined = space.together(base, helped)
         self._try([combined] if combined else [])
@@ -179,8 +179,8 @@ class Search:
                     self._no_time = True
 
     def _limit_s(self) -> float:
-        limit, left = self.terms.timeout_s, max(1.0, self.left_s())
-        most = max(_MOST * left, min(left, _LEAST_S))
+        limit, left_s = self.terms.timeout_s, max(1.0, self.left_s())
+        most = max(_MOST * left_s, min(left_s, _LEAST_S))
         return most if limit is None else min(limit, most)
 
     def _next(self) -> Candidate | None:
@@ -207,13 +207,13 @@ class Search:
             )
             if why := bounds.cannot_win(candidate, evidence):
                 return why
-        left, cost = self.left_s(), self._cost_s(candidate)
-        if left > (cost or 0.0):
+        left_s, cost = self.left_s(), self._cost_s(candidate)
+        if left_s > (cost or 0.0):
             return None
         self._no_time = True
-        if cost is None or left <= 0:
+        if cost is None or left_s <= 0:
             return "the budget was spent"
-        return f"it would take about {cost:.0f} s, and {left:.0f} s remain"
+        return f"it would take about {cost:.0f} s, and {left_s:.0f} s remain"
 
     def _cost_s(self, candidate: Candidate) -> float | None:
         """The expected seconds of a trial, from a similar one; None without one."""
@@ -346,15 +346,15 @@ class Search:
     def _started_cold(self, chosen: Trial) -> Trial:
         """The chosen trial with its cold first call, if there is time to measure it."""
         candidate = self.candidates.get(chosen.name)
-        left = self.terms.deadline - time.monotonic()
+        left_s = self.terms.deadline - time.monotonic()
         if (
             chosen.cold
             or candidate is None
-            or left < 2 * (self._cost_s(candidate) or 0)
+            or left_s < 2 * (self._cost_s(candidate) or 0)
         ):
             return chosen
         try:
-            first_s, start_s = self.executor.cold_start(candidate, left)
+            first_s, start_s = self.executor.cold_start(candidate, left_s)
         except (WorkerError, UserError):  # the recipe is valid without a cold start
             return chosen
         trial = replace(chosen, first_call_s=first_s, start_s=start_s, cold=True)

@@ -164,12 +164,12 @@ def switched(base: Candidate, device: str) -> list[Candidate]:
     if not base.strategy.compiles:
         return []
     arguments = base.strategy.arguments
-    own = strategies.MODE_OPTIONS[arguments.get("mode") or "default"]
-    own = {**own, **arguments.get("options", {})}
+    options = strategies.MODE_OPTIONS[arguments.get("mode") or "default"]
+    options = {**options, **arguments.get("options", {})}
     return [
         _with_options(base, change, "switches")
         for change in SWITCHES[device]
-        if not change.items() <= own.items()
+        if not change.items() <= options.items()
     ]
 
 
@@ -181,8 +181,8 @@ def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
     options: dict[str, Any] = {}
     for candidate in candidates:
         options |= candidate.strategy.arguments["options"]
-    own = base.strategy.arguments.get("options", {})
-    changed = {k: v for k, v in options.items() if own.get(k) != v}
+    base_options = base.strategy.arguments.get("options", {})
+    changed = {k: v for k, v in options.items() if base_options.get(k) != v}
     return _with_options(base, changed, "together")
 
 

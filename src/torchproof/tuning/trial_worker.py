@@ -269,10 +269,10 @@ class Worker:
         cold = row.first_call_s is not None and not beside if facts else None
         more = [start.get(name) or 0.0 for name in ("imports_s", "later_compile_s")]
         return Trial(
-            candidate.name,
-            candidate.stage,
-            outcome,
-            why,
+            name=candidate.name,
+            stage=candidate.stage,
+            outcome=outcome,
+            why=why,
             step_ms=row.median_ms,
             first_call_s=facts.get("first_call_s"),
             start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,

@@ -253,11 +253,11 @@ class _Tuning:
     def _search(self, executor: Executor, saved_trials: TrialStore) -> Search:
         tune_options = self.tune_options
         terms = SearchOptions(
-            tune_options.objective,
-            tune_options.effort,
-            tune_options.least,
-            tune_options.budget_s,
-            self.begun + tune_options.budget_s,
+            objective=tune_options.objective,
+            effort=tune_options.effort,
+            least=tune_options.least,
+            budget_s=tune_options.budget_s,
+            deadline=self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
             device=self.environment["device"],
             probe=self.probed["probe"],

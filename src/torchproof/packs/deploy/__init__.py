@@ -18,7 +18,7 @@ from typing import Any
 
 from torchproof import __version__
 from torchproof.packs import writing
-from torchproof.packs.made import Made
+from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import UserError
@@ -50,13 +50,13 @@ class DeployOptions:
 def pack(
     target: Target,
     options: Options,
-    *,
     deploy_options: DeployOptions,
+    *,
     dest: Path | None = None,
     overwrite: bool = False,
     progress: Progress = lambda text: None,
     command: str = "",
-) -> Made:
+) -> PackResult:
     """Write the pack and verify it.
 
     Raises `Unverified` if a fresh process does not load all compiled code from the
@@ -96,7 +96,7 @@ def pack(
         details = {**details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
         manifest = seal(manifest)
-    return Made(dest, manifest, tuple(proof.get("notes", ())))
+    return PackResult(dest, manifest, tuple(proof.get("notes", ())))
 
 
 def _sealed(
@@ -187,7 +187,10 @@ def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Foll
     child_job["questions"] = f"{scratch}/questions.pt"
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     child = follow(
-        "torchproof.packs.deploy", json.dumps(child_job), _Telling(progress), under
+        "torchproof.packs.deploy",
+        json.dumps(child_job),
+        _ProgressPrinter(progress),
+        under,
     )
     for entry in child.of("unusable"):
         raise UserError(entry["message"])
@@ -205,7 +208,7 @@ def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Foll
     return child
 
 
-class _Telling:
+class _ProgressPrinter:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 

@@ -16,11 +16,11 @@ import torch
 from torchproof.packs.deploy import verification_inputs
 from torchproof.packs.deploy.blocked_modules import model_modules
 from torchproof.packs.deploy.tensor_function import (
+    FlatTarget,
     Refusal,
-    Subject,
     copied,
+    flatten_target,
     preserved,
-    subject,
 )
 from torchproof.records import Frame, UserError, one_line, place_of, shown
 from torchproof.runtime import AOTI_FILE, InputSpec, Range, Unfit
@@ -36,7 +36,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     """
     if job["train"]:
         raise UserError("--artifact aoti supports only inference: omit --train")
-    flat_target = subject(loaded)
+    flat_target = flatten_target(loaded)
     assert_runs(flat_target)
     verification_inputs.assert_repeats(flat_target)
     exported_model = exported(flat_target)
@@ -73,7 +73,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def assert_runs(flat_target: Subject) -> None:
+def assert_runs(flat_target: FlatTarget) -> None:
     """Run every call in eager, which also determines the output's structure."""
     for index, inputs in enumerate(flat_target.inputs):
         try:
@@ -88,7 +88,7 @@ def assert_runs(flat_target: Subject) -> None:
             ) from error
 
 
-def exported(flat_target: Subject) -> export.Exported:
+def exported(flat_target: FlatTarget) -> export.Exported:
     """Export the model; dimensions that differ between calls become dynamic."""
     shapes = [[tuple(t.shape) for t in inputs] for inputs in flat_target.inputs]
     changing = [
@@ -107,7 +107,7 @@ def exported(flat_target: Subject) -> export.Exported:
         raise Refusal(f"the model cannot be exported: {line_of(error)}") from error
 
 
-def entrance_of(flat_target: Subject, exported_model: export.Exported) -> InputSpec:
+def entrance_of(flat_target: FlatTarget, exported_model: export.Exported) -> InputSpec:
     """The inputs that the package accepts; all calls of the target must be accepted."""
     ranges = {
         name: Range(low, high) for name, (low, high) in exported_model.bounds.items()

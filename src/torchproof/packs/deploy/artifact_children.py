@@ -97,7 +97,7 @@ def _verify_package(job: Mapping[str, Any]) -> dict[str, Any]:
         details = contents.manifest.details
         sys.meta_path.insert(0, package_worker.Blocked(details["without"]))
         deployed = ARTIFACTS[details["artifact"]](contents)
-    result = package_worker.judged(
+    result = package_worker.run_verification(
         deployed, torch.load(job["questions"], weights_only=True)
     )
     if not result["ok"]:

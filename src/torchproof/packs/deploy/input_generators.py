@@ -18,7 +18,7 @@ MOST_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True)
-class Family:
+class ValueGenerator:
     """A generator of values: `floats` transforms normal random numbers, `whole` uniform
     ones from 0 to 1, which are then scaled to a range of integers.
 
@@ -45,26 +45,28 @@ def _sorted(x: torch.Tensor) -> torch.Tensor:
     return x.flatten().sort().values.view(x.shape)
 
 
-FAMILIES: tuple[Family, ...] = (
-    Family("random values", lambda x: x),
-    Family("values 1000 times as large", lambda x: x * 1e3),
-    Family("values 1000 times as small", lambda x: x * 1e-3),
-    Family("positive values", torch.abs, lambda s: s / 2),
-    Family("negative values", lambda x: -x.abs(), lambda s: (s + 1) / 2),
-    Family("zeros", torch.zeros_like, torch.zeros_like),
-    Family("ones", torch.ones_like, torch.ones_like),
-    Family("sorted values", _sorted, _sorted),
-    Family("descending values", lambda x: -_sorted(x), lambda s: 1 - _sorted(s)),
-    Family("huge values", lambda x: x * 1e9, special=True),
-    Family("values with NaN", _part(float("nan")), special=True),
-    Family("values with infinity", _part(float("inf")), special=True),
+VALUE_GENERATORS: tuple[ValueGenerator, ...] = (
+    ValueGenerator("random values", lambda x: x),
+    ValueGenerator("values 1000 times as large", lambda x: x * 1e3),
+    ValueGenerator("values 1000 times as small", lambda x: x * 1e-3),
+    ValueGenerator("positive values", torch.abs, lambda s: s / 2),
+    ValueGenerator("negative values", lambda x: -x.abs(), lambda s: (s + 1) / 2),
+    ValueGenerator("zeros", torch.zeros_like, torch.zeros_like),
+    ValueGenerator("ones", torch.ones_like, torch.ones_like),
+    ValueGenerator("sorted values", _sorted, _sorted),
+    ValueGenerator(
+        "descending values", lambda x: -_sorted(x), lambda s: 1 - _sorted(s)
+    ),
+    ValueGenerator("huge values", lambda x: x * 1e9, special=True),
+    ValueGenerator("values with NaN", _part(float("nan")), special=True),
+    ValueGenerator("values with infinity", _part(float("inf")), special=True),
 )
-RANDOM = FAMILIES[0]
+RANDOM = VALUE_GENERATORS[0]
 
 
-def made(
+def generate_inputs(
     calls: Sequence[Tensors],
-    family: Family,
+    values: ValueGenerator,
     seed: int,
     shapes: Sequence[Sequence[int]] | None = None,
 ) -> Tensors:
@@ -74,7 +76,7 @@ def made(
     for i, like in enumerate(calls[0]):
         shape = tuple(like.shape if shapes is None else shapes[i])
         examples = [call[i] for call in calls]
-        fresh = _values(examples, shape, family, generator)
+        fresh = _values(examples, shape, values, generator)
         order = order_of(like)
         back = [order.index(d) for d in range(like.dim())]
         laid = fresh.to(like.device).permute(order).contiguous().permute(back)
@@ -85,20 +87,20 @@ def made(
 def _values(
     examples: Sequence[torch.Tensor],
     shape: tuple[int, ...],
-    family: Family,
+    values: ValueGenerator,
     generator: torch.Generator,
 ) -> torch.Tensor:
     kind = examples[0].dtype
     if kind.is_complex:
-        pair = [family.floats(torch.randn(shape, generator=generator)) for _ in "ab"]
+        pair = [values.floats(torch.randn(shape, generator=generator)) for _ in "ab"]
         return torch.complex(*pair).to(kind)
     if kind.is_floating_point:
         scale, shift = _scale(examples)
         return (
-            family.floats(torch.randn(shape, generator=generator)) * scale + shift
+            values.floats(torch.randn(shape, generator=generator)) * scale + shift
         ).to(kind)
     low, high = _ends(examples)
-    share = family.whole(torch.rand(shape, generator=generator))
+    share = values.whole(torch.rand(shape, generator=generator))
     return (low + (share * (high - low + 1)).floor().clamp(max=high - low)).to(kind)
 
 

@@ -52,12 +52,14 @@ def main(arguments: list[str]) -> int:
             print(json.dumps({"ok": False, "where": "loading", "why": message}))
             return 1
     verification = torch.load(job["questions"], weights_only=True)
-    answer = judged(deployed, verification)
+    answer = run_verification(deployed, verification)
     print(json.dumps(answer))
     return 0 if answer["ok"] else 1
 
 
-def judged(deployed: DeployedModel, verification: Mapping[str, Any]) -> dict[str, Any]:
+def run_verification(
+    deployed: DeployedModel, verification: Mapping[str, Any]
+) -> dict[str, Any]:
     """Run all verification inputs in order; stop at the first wrong output."""
     kinds = [
         getattr(torch, name.removeprefix("torch.")) for name in verification["kinds"]
@@ -95,10 +97,12 @@ def _ask(
     ) is not None:
         return ValueComparison("wrong", None, "output", difference)
     answer = list(pytree_json.in_packed_order(form, question["form"], answer))
-    return compared(answer, inputs, question["tensors"], question["after"], kinds=kinds)
+    return compare_with_eager(
+        answer, inputs, question["tensors"], question["after"], kinds=kinds
+    )
 
 
-def compared(
+def compare_with_eager(
     answer: Sequence[torch.Tensor],
     inputs: Sequence[torch.Tensor],
     expected: Sequence[torch.Tensor],

@@ -22,7 +22,7 @@ At = tuple[str, int]  # file and line
 
 
 @dataclass
-class Ways:
+class ExecutionPath:
     """The lines that ran, and the values read from tensors at each line, in order."""
 
     lines: set[At] = field(default_factory=set)
@@ -39,12 +39,12 @@ def _without_torch(frames: tuple[Frame, ...]) -> list[Frame]:
 
 
 @contextmanager
-def watched() -> Iterator[Ways]:
+def record_path() -> Iterator[ExecutionPath]:
     """Record what runs in the block; a line in a loop counts once."""
-    ways = Ways()
+    path = ExecutionPath()
 
     def line(frame: FrameType, event: str, _: Any) -> Any:
-        ways.lines.add((frame.f_code.co_filename, frame.f_lineno))
+        path.lines.add((frame.f_code.co_filename, frame.f_lineno))
         return line
 
     def call(frame: FrameType, event: str, _: Any) -> Any:
@@ -54,8 +54,8 @@ def watched() -> Iterator[Ways]:
     before = sys.gettrace()
     sys.settrace(call)
     try:
-        with ScalarReads(ways.note):
-            yield ways
+        with ScalarReads(path.note):
+            yield path
     finally:
         sys.settrace(before)
 
@@ -96,5 +96,5 @@ def condition(at: At) -> str:
     return blame.source_line(*at).strip()
 
 
-def told(at: At) -> str:
+def describe(at: At) -> str:
     return f"{blame.shown(at[0])}:{at[1]}: {condition(at)}"

@@ -34,11 +34,9 @@ def write(
     reason = precompiled_calls.why_none(entry) or precompiled_calls.module_override(
         entry
     )
-    switches, call_details, installed = (
-        precompiled_calls.switches(),
-        [],
-        dict[int, InstalledCall](),
-    )
+    switches = precompiled_calls.switches()
+    call_details: list[dict[str, Any]] = []
+    installed: dict[int, InstalledCall] = {}
     for call in details["calls"]:
         why = reason or call["inputs"].get("why_not")
         entry_details = (

@@ -60,7 +60,7 @@ class Flat(torch.nn.Module):
 
 
 @dataclass(frozen=True)
-class Subject:
+class FlatTarget:
     """The flat target; `inputs` are the tensors of each call, of one structure."""
 
     fn: Callable[..., Any]
@@ -137,7 +137,7 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
                 buffer.copy_(values)
 
 
-def subject(loaded: Loaded) -> Subject:
+def flatten_target(loaded: Loaded) -> FlatTarget:
     """The flat target; raises `Refusal` if calls differ in more than their tensors."""
     fn = getattr(loaded.fn, "_orig_mod", loaded.fn)
     signature = pytree_json.signature_of(fn)
@@ -154,7 +154,7 @@ def subject(loaded: Loaded) -> Subject:
     flat = Flat(fn, signature, arguments)
     flat.training = bool(getattr(fn, "training", False))
     labels = tuple(_labels(arguments))
-    return Subject(fn, flat, labels, tuple(inputs))
+    return FlatTarget(fn, flat, labels, tuple(inputs))
 
 
 def _first(signature: inspect.Signature, call: Any) -> tuple[PytreeSpec, Tensors]:

@@ -21,23 +21,23 @@ from torchproof.packs.deploy import path_coverage, verification_inputs
 from torchproof.packs.deploy.aoti import assert_runs, line_of
 from torchproof.packs.deploy.blocked_modules import model_modules
 from torchproof.packs.deploy.input_generators import (
-    FAMILIES,
     RANDOM,
+    VALUE_GENERATORS,
     Tensors,
     fits_memory,
-    made,
+    generate_inputs,
     other_sizes,
 )
-from torchproof.packs.deploy.package_worker import compared
-from torchproof.packs.deploy.path_coverage import At, Ways
+from torchproof.packs.deploy.package_worker import compare_with_eager
+from torchproof.packs.deploy.path_coverage import At, ExecutionPath
 from torchproof.packs.deploy.tensor_function import (
+    FlatTarget,
     Refusal,
-    Subject,
     copied,
+    flatten_target,
     preserved,
-    subject,
 )
-from torchproof.packs.deploy.verification_inputs import Question
+from torchproof.packs.deploy.verification_inputs import VerificationInput
 from torchproof.records import UserError, one_line
 from torchproof.runtime import TORCHSCRIPT_FILE, InputSpec, Range, pytree_json
 from torchproof.targets import Loaded
@@ -50,7 +50,7 @@ class Trial:
     """One input: eager's path, and how the trace's output differs, if it does."""
 
     name: str
-    way: Ways
+    path: ExecutionPath
     difference: str | None
 
 
@@ -58,9 +58,9 @@ class Trial:
 class Trace:
     """The traced model, the path it was traced on, and torch's warnings."""
 
-    subject: Subject
+    flat_target: FlatTarget
     model: Any
-    way: Ways
+    path: ExecutionPath
     output: pytree_json.PytreeSpec
     warned: list[str]
     kinds: list[torch.dtype] = field(default_factory=list)
@@ -73,7 +73,7 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     """
     if job["train"]:
         raise UserError("--artifact torchscript supports only inference: omit --train")
-    flat_target = subject(loaded)
+    flat_target = flatten_target(loaded)
     assert_runs(flat_target)
     verification_inputs.assert_repeats(flat_target)
     trace = traced(flat_target)
@@ -113,14 +113,14 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def traced(flat_target: Subject) -> Trace:
+def traced(flat_target: FlatTarget) -> Trace:
     """Trace the first call."""
     inputs = tuple(copied(t) for t in flat_target.inputs[0])
     with (
         warnings.catch_warnings(record=True) as caught,
         preserved(flat_target.flat),
         torch.no_grad(),
-        path_coverage.watched() as way,
+        path_coverage.record_path() as path,
     ):
         warnings.simplefilter("always")
         try:
@@ -139,10 +139,10 @@ def traced(flat_target: Subject) -> Trace:
     ]
     kinds = [kind for kind in weights if kind.is_floating_point]
     verification_inputs.eager(
-        flat_target, Question("the traced call", flat_target.inputs[0])
+        flat_target, VerificationInput("the traced call", flat_target.inputs[0])
     )
     output = _with_numbers(output, flat_target.flat.output)
-    return Trace(flat_target, model, way, output, warned, kinds)
+    return Trace(flat_target, model, path, output, warned, kinds)
 
 
 def _with_numbers(
@@ -168,34 +168,44 @@ def _with_numbers(
 # -- values ----------------------------------------------------------------------------
 
 
-def _values(flat_target: Subject) -> Iterator[tuple[Question, bool]]:
+def _values(flat_target: FlatTarget) -> Iterator[tuple[VerificationInput, bool]]:
     """Generated inputs of the traced sizes, and whether their values are special."""
     for seed in range(_SEEDS):
-        yield Question(RANDOM.name, made(flat_target.inputs, RANDOM, seed)), False
-    for number, family in enumerate(FAMILIES[1:], _SEEDS):
         yield (
-            Question(family.name, made(flat_target.inputs, family, number)),
-            family.special,
+            VerificationInput(
+                RANDOM.name, generate_inputs(flat_target.inputs, RANDOM, seed)
+            ),
+            False,
+        )
+    for number, values in enumerate(VALUE_GENERATORS[1:], _SEEDS):
+        yield (
+            VerificationInput(
+                values.name, generate_inputs(flat_target.inputs, values, number)
+            ),
+            values.special,
         )
 
 
 def _same_sizes(
-    flat_target: Subject, fresh: Sequence[Question]
-) -> Iterator[tuple[Question, bool]]:
+    flat_target: FlatTarget, fresh: Sequence[VerificationInput]
+) -> Iterator[tuple[VerificationInput, bool]]:
     shapes = [t.shape for t in flat_target.inputs[0]]
     calls = [
-        Question(f"call {i}", inputs) for i, inputs in enumerate(flat_target.inputs)
+        VerificationInput(f"call {i}", inputs)
+        for i, inputs in enumerate(flat_target.inputs)
     ]
-    for question in (*calls, *fresh):
-        if [t.shape for t in question.inputs] == shapes:
-            yield question, False
+    for verification_input in (*calls, *fresh):
+        if [t.shape for t in verification_input.inputs] == shapes:
+            yield verification_input, False
 
 
-def _assert_holds(trace: Trace, inputs: Sequence[tuple[Question, bool]]) -> list[str]:
+def _assert_holds(
+    trace: Trace, inputs: Sequence[tuple[VerificationInput, bool]]
+) -> list[str]:
     """Raise `Refusal` if the trace is invalid; return notes on values that it keeps."""
     trials: list[Trial] = []
-    for question, special in inputs:
-        trial = tried(trace, question)
+    for verification_input, special in inputs:
+        trial = try_input(trace, verification_input)
         if trial is None:  # eager fails on this input
             continue
         other = _other_way(trace, trials, trial)
@@ -206,48 +216,52 @@ def _assert_holds(trace: Trace, inputs: Sequence[tuple[Question, bool]]) -> list
     return list(_notes(trace, trials))
 
 
-def tried(trace: Trace, question: Question) -> Trial | None:
-    flat_target = trace.subject
+def try_input(trace: Trace, verification_input: VerificationInput) -> Trial | None:
+    flat_target = trace.flat_target
     try:
-        with preserved(flat_target.flat), path_coverage.watched() as way:
-            eager = verification_inputs.eager(flat_target, question)
+        with preserved(flat_target.flat), path_coverage.record_path() as path:
+            eager = verification_inputs.eager(flat_target, verification_input)
     except Exception:  # generated inputs may be invalid for the model
         return None
-    inputs = [copied(t) for t in question.inputs]
+    inputs = [copied(t) for t in verification_input.inputs]
     try:
         with preserved(flat_target.flat), torch.no_grad():
             torch.manual_seed(0)
             answer = [t.detach() for t in trace.model(*inputs)]
     except Exception as error:
         reason = str(error).strip().splitlines()[-1]
-        return Trial(question.name, way, f"the trace fails: {one_line(reason, 200)}")
+        return Trial(
+            verification_input.name, path, f"the trace fails: {one_line(reason, 200)}"
+        )
     plain: Tensors = []
     form = pytree_json.flatten(
         pytree_json.rebuild(trace.output, answer), plain, "output"
     )
     if (off := pytree_json.difference(form, eager.form, "output")) is not None:
-        return Trial(question.name, way, off)
-    comparison = compared(plain, inputs, eager.tensors, eager.inputs, kinds=trace.kinds)
+        return Trial(verification_input.name, path, off)
+    comparison = compare_with_eager(
+        plain, inputs, eager.tensors, eager.inputs, kinds=trace.kinds
+    )
     off = (
         f"{comparison.where}: {comparison.why}"
         if comparison.verdict == "wrong"
         else None
     )
-    return Trial(question.name, way, off)
+    return Trial(verification_input.name, path, off)
 
 
 def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None:
     """The first line where the input's path differs from the trace."""
-    for at, values in trial.way.values.items():
-        if values != trace.way.values.get(at, values):
+    for at, values in trial.path.values.items():
+        if values != trace.path.values.get(at, values):
             return at
-    usual = trials[0].way.lines if trials else set()
-    extra = sorted(trial.way.lines - usual) if usual else []
+    usual = trials[0].path.lines if trials else set()
+    extra = sorted(trial.path.lines - usual) if usual else []
     return extra[0] if extra else None
 
 
 def _captured_one(trial: Trial, at: At | None) -> str:
-    where = f"{path_coverage.told(at)}: " if at is not None else ""
+    where = f"{path_coverage.describe(at)}: " if at is not None else ""
     return (
         f"{where}the trace contains only one path; on {trial.name} its output differs"
         f" from eager's ({trial.difference}): use torch.where, or --artifact aoti or"
@@ -257,20 +271,23 @@ def _captured_one(trial: Trial, at: At | None) -> str:
 
 def _notes(trace: Trace, trials: Sequence[Trial]) -> Iterator[str]:
     """Notes on values that the trace keeps although inputs had others."""
-    lines = {at for trial in trials for at in trial.way.values} & set(trace.way.values)
+    lines = {at for trial in trials for at in trial.path.values} & set(
+        trace.path.values
+    )
     for at in sorted(lines):
+        line = path_coverage.describe(at)
         if path_coverage.only_checks(at):
-            yield f"{path_coverage.told(at)}: this check is not in the traced model"
+            yield f"{line}: this check is not in the traced model"
             continue
-        values = [v for trial in trials for v in trial.way.values.get(at, ())]
-        values += trace.way.values[at]
+        values = [v for trial in trials for v in trial.path.values.get(at, ())]
+        values += trace.path.values[at]
         if all(_same(values[0], value) for value in values):
             raise Refusal(
-                f"{path_coverage.told(at)}: the trace keeps the value {values[0]!r}, as"
-                f" all {len(trials)} inputs gave it; the other path is not in the"
-                " trace: use torch.where, or --artifact aoti or caches"
+                f"{line}: the trace keeps the value {values[0]!r}, as all"
+                f" {len(trials)} inputs gave it; the other path is not in the trace:"
+                " use torch.where, or --artifact aoti or caches"
             )
-        yield f"{path_coverage.told(at)}: inputs with other values gave correct outputs"
+        yield f"{line}: inputs with other values gave correct outputs"
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -286,12 +303,14 @@ def sizes_of(trace: Trace) -> InputSpec:
     Dimensions of equal size change together. If the trace keeps a decision on a size,
     the largest size that was tried is the limit.
     """
-    flat_target = trace.subject
+    flat_target = trace.flat_target
     shapes = [tuple(t.shape) for t in flat_target.inputs[0]]
     sizes: list[list[int | str]] = [list(shape) for shape in shapes]
     ranges: dict[str, Range] = {}
     decisions = _size_decisions(trace)
-    decided = any(isinstance(v, bool) for at in decisions for v in trace.way.values[at])
+    decided = any(
+        isinstance(v, bool) for at in decisions for v in trace.path.values[at]
+    )
     for number, size in enumerate(sorted({s for shape in shapes for s in shape})):
         right, refused = _right_sizes(trace, shapes, size)
         if len(right) > 1:
@@ -308,12 +327,12 @@ def sizes_of(trace: Trace) -> InputSpec:
 
 def _size_decisions(trace: Trace) -> list[At]:
     """The lines where the trace reads a size as a tensor's value; eager does not."""
-    flat_target = trace.subject
-    with preserved(flat_target.flat), path_coverage.watched() as usual:
+    flat_target = trace.flat_target
+    with preserved(flat_target.flat), path_coverage.record_path() as usual:
         verification_inputs.eager(
-            flat_target, Question("the traced call", flat_target.inputs[0])
+            flat_target, VerificationInput("the traced call", flat_target.inputs[0])
         )
-    return [at for at in trace.way.values if at not in usual.values]
+    return [at for at in trace.path.values if at not in usual.values]
 
 
 def _right_sizes(
@@ -328,8 +347,10 @@ def _right_sizes(
         new_shapes = [[other if s == size else s for s in shape] for shape in shapes]
         if not fits_memory(new_shapes):
             continue
-        inputs: Tensors = made(trace.subject.inputs, RANDOM, number, new_shapes)
-        trial = tried(trace, Question(f"size {other}", inputs))
+        inputs: Tensors = generate_inputs(
+            trace.flat_target.inputs, RANDOM, number, new_shapes
+        )
+        trial = try_input(trace, VerificationInput(f"size {other}", inputs))
         if trial is None:
             refused.append(other)
         elif trial.difference is not None:
@@ -341,22 +362,22 @@ def _right_sizes(
 
 def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
     """Raise `Refusal` unless all calls of the target are accepted and correct."""
-    for index, inputs in enumerate(trace.subject.inputs):
-        question = Question(f"call {index}", inputs)
-        trial = tried(trace, question)
+    for index, inputs in enumerate(trace.flat_target.inputs):
+        verification_input = VerificationInput(f"call {index}", inputs)
+        trial = try_input(trace, verification_input)
         if trial is not None and trial.difference is not None:
             decisions = _size_decisions(trace)
             raise Refusal(_captured_one(trial, decisions[0] if decisions else None))
-        if not _taken(entrance, question):
+        if not _taken(entrance, verification_input):
             raise Refusal(
                 f"the sizes of call {index} differ from those of call 0, and the trace"
                 " keeps the latter: use --artifact aoti"
             )
 
 
-def _taken(entrance: InputSpec, question: Question) -> bool:
+def _taken(entrance: InputSpec, verification_input: VerificationInput) -> bool:
     try:
-        entrance.assert_fits([copied(t) for t in question.inputs])
+        entrance.assert_fits([copied(t) for t in verification_input.inputs])
     except pytree_json.Unfit:
         return False
     return True
@@ -367,7 +388,7 @@ def _taken(entrance: InputSpec, question: Question) -> bool:
 
 def _device(trace: Trace) -> str:
     """`cuda:0` if the trace itself names that device."""
-    device = trace.subject.device
+    device = trace.flat_target.device
     if device == "cpu":
         return device
     named = "cuda:0" in str(trace.model.inlined_graph)

@@ -18,17 +18,22 @@ from torchproof.packs.deploy.input_generators import (
     RANDOM,
     Tensors,
     fits_memory,
-    made,
+    generate_inputs,
     other_sizes,
 )
-from torchproof.packs.deploy.tensor_function import Refusal, Subject, copied, preserved
+from torchproof.packs.deploy.tensor_function import (
+    FlatTarget,
+    Refusal,
+    copied,
+    preserved,
+)
 from torchproof.runtime import InputSpec, PytreeSpec, Range, Unfit, evaluate
 
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
 
 @dataclass(frozen=True)
-class Question:
+class VerificationInput:
     """Inputs with a name, such as "x.size(0) = 1"."""
 
     name: str
@@ -36,7 +41,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EagerResult:
     """Eager's output tensors and their structure, and the inputs after the call."""
 
     tensors: Tensors
@@ -44,47 +49,51 @@ class Answer:
     inputs: Tensors
 
 
-def eager(subject: Subject, question: Question) -> Answer:
-    inputs = [copied(t) for t in question.inputs]
+def eager(
+    flat_target: FlatTarget, verification_input: VerificationInput
+) -> EagerResult:
+    inputs = [copied(t) for t in verification_input.inputs]
     torch.manual_seed(0)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        tensors = [t.detach().clone() for t in subject.flat(*inputs)]
-    return Answer(tensors, subject.flat.output, inputs)
+        tensors = [t.detach().clone() for t in flat_target.flat(*inputs)]
+    return EagerResult(tensors, flat_target.flat.output, inputs)
 
 
-def of_calls(subject: Subject, calls: Iterable[Any], name: str) -> Iterator[Question]:
+def of_calls(
+    flat_target: FlatTarget, calls: Iterable[Any], name: str
+) -> Iterator[VerificationInput]:
     """The calls of a factory that have the packed structure."""
     for index, call in enumerate(calls):
         try:
-            yield Question(f"call {index}{name}", subject.flattened(call))
+            yield VerificationInput(f"call {index}{name}", flat_target.flattened(call))
         except Unfit:
             continue
 
 
-def limited(subject: Subject, entrance: InputSpec) -> InputSpec:
+def limited(flat_target: FlatTarget, entrance: InputSpec) -> InputSpec:
     """The spec with upper limits that export cannot infer, such as a table's length.
 
     The limits are found by running eager, except on CUDA, where an index out of range
     ends the process.
     """
-    if subject.device != "cpu":
+    if flat_target.device != "cpu":
         return entrance
     ranges = dict(entrance.ranges)
-    for letter, size in _letters(entrance, subject.inputs[0]).items():
+    for letter, size in _letters(entrance, flat_target.inputs[0]).items():
         if ranges[letter].high is None and ranges[letter].only is None:
-            high = _high_end(subject, entrance, letter, size)
+            high = _high_end(flat_target, entrance, letter, size)
             ranges[letter] = Range(ranges[letter].low, high)
     return InputSpec(entrance.tensors, ranges, entrance.conditions)
 
 
 def _high_end(
-    subject: Subject, entrance: InputSpec, letter: str, size: int
+    flat_target: FlatTarget, entrance: InputSpec, letter: str, size: int
 ) -> int | None:
     """The largest size that eager accepts; None if it accepts all that are tried."""
-    base, good = _letters(entrance, subject.inputs[0]), size
+    base, good = _letters(entrance, flat_target.inputs[0]), size
     for other in (4 * size, 16 * size, 64 * size):
         begun = time.monotonic()
-        if _runs(subject, entrance, {**base, letter: other}):
+        if _runs(flat_target, entrance, {**base, letter: other}):
             good = other
         else:
             bad = other
@@ -95,14 +104,16 @@ def _high_end(
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
-        if _runs(subject, entrance, {**base, letter: middle}):
+        if _runs(flat_target, entrance, {**base, letter: middle}):
             good = middle
         else:
             bad = middle
     return good
 
 
-def _runs(subject: Subject, entrance: InputSpec, letters: Mapping[str, int]) -> bool:
+def _runs(
+    flat_target: FlatTarget, entrance: InputSpec, letters: Mapping[str, int]
+) -> bool:
     """Whether eager runs; also True for sizes that the package would not accept."""
     shapes = _shapes(entrance, letters)
     try:
@@ -112,8 +123,13 @@ def _runs(subject: Subject, entrance: InputSpec, letters: Mapping[str, int]) -> 
     if not fits_memory(shapes):
         return True
     try:
-        with preserved(subject.flat):
-            eager(subject, Question("", made(subject.inputs, RANDOM, 0, shapes)))
+        with preserved(flat_target.flat):
+            eager(
+                flat_target,
+                VerificationInput(
+                    "", generate_inputs(flat_target.inputs, RANDOM, 0, shapes)
+                ),
+            )
     except Exception:
         return False
     return True
@@ -126,14 +142,16 @@ def _shapes(entrance: InputSpec, letters: Mapping[str, int]) -> list[list[int]]:
     ]
 
 
-def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
+def of_sizes(
+    flat_target: FlatTarget, entrance: InputSpec
+) -> Iterator[VerificationInput]:
     """Random values in accepted sizes, including the ends of their ranges.
 
     On CUDA no size exceeds those of the calls: an index out of range ends the process.
     """
-    base = _letters(entrance, subject.inputs[0])
+    base = _letters(entrance, flat_target.inputs[0])
     most = dict(base)
-    for inputs in subject.inputs:
+    for inputs in flat_target.inputs:
         for letter, size in _letters(entrance, inputs).items():
             most[letter] = max(most[letter], size)
     tries = [(base, "other values")]
@@ -141,7 +159,7 @@ def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
         limits = entrance.ranges[letter]
         sizes = limits.only or other_sizes(size, limits.low, limits.high)
         where = _where(entrance, letter)
-        if subject.device == "cuda":
+        if flat_target.device == "cuda":
             sizes = [s for s in sizes if s <= most[letter]]
         tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
     lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
@@ -154,7 +172,9 @@ def of_sizes(subject: Subject, entrance: InputSpec) -> Iterator[Question]:
         except Unfit:
             continue
         if fits_memory(shapes):
-            yield Question(name, made(subject.inputs, RANDOM, number, shapes))
+            yield VerificationInput(
+                name, generate_inputs(flat_target.inputs, RANDOM, number, shapes)
+            )
 
 
 def _letters(entrance: InputSpec, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
@@ -175,14 +195,14 @@ def _where(entrance: InputSpec, letter: str) -> str:
     )
 
 
-def assert_repeats(subject: Subject) -> None:
+def assert_repeats(flat_target: FlatTarget) -> None:
     """Raise `Refusal` unless equal inputs give equal outputs with any random seed."""
     answers = []
     for number in (1, 1, 2):
-        with preserved(subject.flat), torch.no_grad():
+        with preserved(flat_target.flat), torch.no_grad():
             torch.manual_seed(number)
-            inputs = [copied(t) for t in subject.inputs[0]]
-            answers.append([t.clone() for t in subject.flat(*inputs)])
+            inputs = [copied(t) for t in flat_target.inputs[0]]
+            answers.append([t.clone() for t in flat_target.flat(*inputs)])
     if not _alike(answers[0], answers[1]):
         raise Refusal(
             "the same call gives another output the second time: the target has state"
@@ -190,7 +210,7 @@ def assert_repeats(subject: Subject) -> None:
         )
     if _alike(answers[0], answers[2]):
         return
-    if subject.flat.training:
+    if flat_target.flat.training:
         raise Refusal(
             "the model is in training mode and draws random numbers: call .eval() on it"
             " in the factory"
@@ -205,19 +225,27 @@ def _alike(some: Tensors, others: Tensors) -> bool:
     return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
 
 
-def write(subject: Subject, questions: Iterable[Question], file: Path) -> list[str]:
+def write(
+    flat_target: FlatTarget, questions: Iterable[VerificationInput], file: Path
+) -> list[str]:
     """Write the inputs with eager's outputs; omit inputs on which eager fails."""
     entries: list[dict[str, Any]] = []
-    with preserved(subject.flat):
-        for question in questions:
+    with preserved(flat_target.flat):
+        for verification_input in questions:
             try:
-                answer = eager(subject, question)
+                answer = eager(flat_target, verification_input)
             except Exception:  # generated inputs may be invalid for the model
                 continue
-            inputs = [copied(t) for t in question.inputs]
-            entry = {"name": question.name, "inputs": inputs, "after": answer.inputs}
+            inputs = [copied(t) for t in verification_input.inputs]
+            entry = {
+                "name": verification_input.name,
+                "inputs": inputs,
+                "after": answer.inputs,
+            }
             entries.append(entry | {"tensors": answer.tensors, "form": answer.form})
-    weights = [t.dtype for t in (*subject.flat.parameters(), *subject.flat.buffers())]
+    weights = [
+        t.dtype for t in (*flat_target.flat.parameters(), *flat_target.flat.buffers())
+    ]
     kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
     torch.save({"questions": entries, "kinds": kinds}, file)
     return [each["name"] for each in entries]

@@ -53,8 +53,10 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     gradients = train or not _runs_without(loaded)
     chosen = _recipe(loaded, job)
     compiled = runtime.compile(loaded.fn, recipe=chosen)
-    log, files = graph_origin.LookupLog(), set[str]()
-    states, counts = [], [0]
+    log = graph_origin.LookupLog()
+    files: set[str] = set()
+    states = []
+    counts = [0]
     with (
         cache_lookups.graph_lookups(log.note),
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
@@ -227,7 +229,8 @@ def _fresh_calls(
 
     A generated call that fails in eager says nothing about the pack, and is not used.
     """
-    loaded, new_calls = calls.fresh(target, job), []
+    loaded = calls.fresh(target, job)
+    new_calls = []
     for index, details_of_call in enumerate(details["calls"]):
         calls.before(loaded, index)
         call = loaded.calls[index]

@@ -1,6 +1,6 @@
-"""What tells who made a pack, where, and with which secrets, taken out of any text."""
+"""Redacts text: replaces names, directories, hosts and secrets with placeholders."""
 
-from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.machine import PrivateValues
 from torchproof.packs.redaction.redactor import Redactor
 
-__all__ = ["Known", "Redactor"]
+__all__ = ["PrivateValues", "Redactor"]

@@ -1,4 +1,4 @@
-"""Words that a text needs even where somebody is called so."""
+"""Common words, which are not redacted even if an account or a host has that name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import keyword
 import re
 import sys
 
-# Names of accounts, folders and things that logs of a compiler are full of.
+# Frequent names of accounts and directories, and frequent words in compiler logs.
 _PLAIN = """
 account activation activations adam address admin agent alpha app args array attention
 attn autograd axis backend backward base basic batch bearer bench beta bias block bool
@@ -46,7 +46,7 @@ COMMON = (
     | {word.lower() for word in dir(builtins)}
     | {word.lower() for word in sys.stdlib_module_names}
 )
-# A value so short stands in numbers and identifiers by chance.
+# Shorter values occur in numbers and identifiers by chance.
 SHORT = 4
 
 _SECRET_WORDS = (
@@ -69,10 +69,10 @@ def is_common(word: str) -> bool:
 
 
 def says_secret(variable: str) -> bool:
-    """Whether the name of a variable says that its value is to be kept."""
+    """Whether the name of a variable indicates that its value is secret."""
     return bool(_SAYS_SECRET.search(variable)) and not _SAYS_PLAIN.search(variable)
 
 
 def is_switch(value: str) -> bool:
-    """On, off and the like: nobody's secret, whatever the variable is called."""
+    """Whether a value is a switch such as on or off, which is never a secret."""
     return _SWITCH.fullmatch(value) is not None

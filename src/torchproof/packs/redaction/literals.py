@@ -1,4 +1,4 @@
-"""Known values, each with the places where it counts as itself."""
+"""The private values as literals, each with a pattern of where to redact it."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchproof.packs.redaction.common_words import SHORT, is_common
-from torchproof.packs.redaction.machine import Known
+from torchproof.packs.redaction.machine import PrivateValues
 from torchproof.packs.redaction.spellings import encoded, escaped, squeezed, wrapped
 
-# The value of a secret is hidden wherever it stands from this length on.
+# A secret of at least this length is hidden wherever it occurs.
 SECRET_LENGTH = 6
-_LEAST = 4  # shorter ones only where they are assigned to their variable
+_LEAST = 4  # shorter ones are hidden only if they are assigned to their variable
 _WORD = r"[A-Za-z0-9]"
-# Parents of a folder that is called after a person.
+# Parents of directories that are named after a person.
 _PARENTS = r"(?:home|Users|scratch|user|users|nfs|homes)"
 
 
 @dataclass(frozen=True)
 class Literal:
-    """One spelling of a known value; `pattern` says where it counts, None: anywhere."""
+    """One spelling of a private value; without `pattern` it is hidden anywhere."""
 
     value: str
     placeholder: str
-    pattern: str | None = None  # compiled when the value is met: few ever are
+    pattern: str | None = None  # compiled only if the value occurs, which is rare
 
     def hide(self, text: str) -> tuple[str, int]:
         if self.value not in text:
@@ -34,19 +34,19 @@ class Literal:
         return text.replace(self.value, self.placeholder), text.count(self.value)
 
     def places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where the value stands; what its pattern needs before it is left alone."""
+        """The spans of the value, without the prefix that its pattern requires."""
         if self.value not in text:
             return
-        for found in re.finditer(self.pattern or re.escape(self.value), text):
+        for match in re.finditer(self.pattern or re.escape(self.value), text):
             start = (
-                found.end(1) if self.placeholder.startswith("\\1") else found.start()
+                match.end(1) if self.placeholder.startswith("\\1") else match.start()
             )
-            yield start, found.end()
+            yield start, match.end()
 
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A value that may be broken over lines."""
+    """A value that may be split over several lines."""
 
     value: str
     placeholder: str
@@ -57,43 +57,43 @@ class Wrapped:
         return wrapped(self.value).subn(self.placeholder, text)
 
 
-def literals(known: Known) -> tuple[Literal, ...]:
-    """In the order in which they are hidden: what holds another comes first."""
-    found = [*_secrets(known.secrets)]
-    for placeholder, folders in folder_kinds(known):
+def literals(private: PrivateValues) -> tuple[Literal, ...]:
+    """The literals in the order of hiding: longer values before their parts."""
+    ordered = [*_secrets(private.secrets)]
+    for placeholder, folders in folder_kinds(private):
         for folder in _longest_first(folders):
-            found += _folder(folder, placeholder)
-    names = _longest_first({part for name in known.names for part in _parts(name)})
+            ordered += _folder(folder, placeholder)
+    names = _longest_first({part for name in private.names for part in _parts(name)})
     for name in names:
-        found += _name(name)
-    hosts = {form for host in known.hosts for form in _host_forms(host)}
+        ordered += _name(name)
+    hosts = {form for host in private.hosts for form in _host_forms(host)}
     for host in _longest_first(hosts):
-        found += _words(host, "<host>")
-    return tuple(found)
+        ordered += _words(host, "<host>")
+    return tuple(ordered)
 
 
-def broken_over_lines(known: Known) -> tuple[Wrapped, ...]:
-    """What is looked for in wrapped text too: secrets, and folders of two levels."""
-    found = [
+def broken_over_lines(private: PrivateValues) -> tuple[Wrapped, ...]:
+    """The values to find in wrapped text: secrets, and directories of two levels."""
+    values = [
         Wrapped(text, "<secret>")
-        for _, value in known.secrets
+        for _, value in private.secrets
         for text in {value, *encoded(value)}
         if len(squeezed(text)) >= SECRET_LENGTH and _is_told(value)
     ]
-    for placeholder, folders in folder_kinds(known):
-        found += [
+    for placeholder, folders in folder_kinds(private):
+        values += [
             Wrapped(folder, placeholder)
             for folder in _longest_first(folders)
             if folder.count("/") > 1 and len(squeezed(folder)) > SECRET_LENGTH
         ]
-    return tuple(found)
+    return tuple(values)
 
 
-def folder_kinds(known: Known) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def folder_kinds(private: PrivateValues) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return (
-        ("<project>", known.projects),
-        ("<tmp>", known.temporary),
-        ("<home>", known.homes),
+        ("<project>", private.projects),
+        ("<tmp>", private.temporary),
+        ("<home>", private.homes),
     )
 
 
@@ -102,7 +102,7 @@ def _longest_first(values: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_told(value: str) -> bool:
-    """Whether a value is a secret wherever it stands, not a word that texts need."""
+    """Whether a value is hidden wherever it occurs, because it is no common word."""
     return len(value) >= SECRET_LENGTH and not is_common(value)
 
 
@@ -118,17 +118,17 @@ def _secrets(secrets: Iterable[tuple[str, str]]) -> Iterator[Literal]:
         pieces = [value, *value.splitlines()] if "\n" in value else [value]
         for piece in filter(_is_told, map(str.strip, pieces)):
             for text in escaped(piece) | encoded(piece):
-                # A word or a number is a secret only as a whole.
+                # Hide a word or a number only if it is a whole word.
                 plain = re.fullmatch(r"[A-Za-z]{,11}|\d{,9}", text)
                 pattern = _whole(text) if plain else None
                 spelled[text] = Literal(text, "<secret>", pattern)
     yield from sorted(
-        spelled.values(), key=lambda found: (-len(found.value), found.value)
+        spelled.values(), key=lambda literal: (-len(literal.value), literal.value)
     )
 
 
 def _alone(value: str) -> str:
-    """A short value: a word of its own, or in quotes where any text may hold it."""
+    """The pattern of a short value: a whole word; letters or digits only in quotes."""
     word = re.escape(value)
     if value.isdigit() or value.isalpha():
         return rf"(\\*[\"']){word}(?=\\*[\"'])"
@@ -142,12 +142,12 @@ def _assigned(variable: str, value: str) -> str:
 
 def _folder(folder: str, placeholder: str) -> Iterator[Literal]:
     for text in _longest_first(escaped(folder)):
-        # `/root` is a part of other paths, `/home/ann` is itself wherever it stands.
-        left = "" if folder.count("/") > 1 else _left(re.escape(text), r"[\w./~-]")
-        pattern = rf"{re.escape(text)}{left}(?!\w|-\w)"
+        # `/root` may be part of another path, `/home/ann` may not.
+        boundary = "" if folder.count("/") > 1 else _left(re.escape(text), r"[\w./~-]")
+        pattern = rf"{re.escape(text)}{boundary}(?!\w|-\w)"
         yield Literal(text, placeholder, pattern)
     if folder.count("/") > 1 and placeholder == "<home>":
-        # Tools make file names of paths.
+        # Some tools turn paths into file names.
         for mark in "-_.!":
             text = folder.replace("/", mark)
             pattern = rf"{re.escape(text)}(?!{_WORD})"
@@ -155,7 +155,7 @@ def _folder(folder: str, placeholder: str) -> Iterator[Literal]:
 
 
 def _parts(name: str) -> Iterator[str]:
-    """A name, and the words of a full name."""
+    """The full name, and each of its words."""
     yield name
     yield from name.split()
 
@@ -181,7 +181,7 @@ def _name(name: str) -> Iterator[Literal]:
 
 
 def _words(value: str, placeholder: str) -> Iterator[Literal]:
-    """A name as a word of its own, in the cases in which names are written."""
+    """A name as a whole word, in all usual cases."""
     if is_common(value) or len(value) < SHORT:
         return
     cases = {value, value.lower(), value.upper(), value.capitalize()}
@@ -196,9 +196,9 @@ def _whole(text: str) -> str:
 
 
 def _left(word: str, inside: str) -> str:
-    """Behind the word: nothing of `inside` precedes it, save the letter of an escape.
+    """The condition that no `inside` precedes the word, except the end of an escape.
 
-    It stands behind the word, so that the search for the word itself is fast.
+    The pattern has it after the word, so that the search for the word is fast.
     """
     escapes = (
         r"\\[abfnrtv0]",
@@ -206,7 +206,7 @@ def _left(word: str, inside: str) -> str:
         r"\\u[0-9a-f]{4}",
         "%[0-9A-Fa-f]{2}",
         r"[0-9\[;]m",  # the end of a colour
-        "-[ILB]",  # options of a compiler
+        "-[ILB]",  # compiler options
     )
-    seen = "".join(f"|(?<={escape}{word})" for escape in escapes)
-    return f"(?:(?<!{inside}{word}){seen})"
+    exceptions = "".join(f"|(?<={escape}{word})" for escape in escapes)
+    return f"(?:(?<!{inside}{word}){exceptions})"

@@ -1,4 +1,4 @@
-"""What this machine and its environment tell about who works on it."""
+"""Collects the private values of this machine: names, hosts, directories, secrets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pathlib import Path
 
 from torchproof.packs.redaction.common_words import is_switch, says_secret
 
-_NAME_VARIABLES: tuple[str, ...] = (
+_NAME_VARIABLES = (
     "USER",
     "LOGNAME",
     "USERNAME",
     "LNAME",
     "SUDO_USER",
     "NB_USER",
+    "SLURM_JOB_USER",
+    "JUPYTERHUB_USER",
+    "DEBFULLNAME",
+    "GIT_AUTHOR_NAME",
+    "GIT_COMMITTER_NAME",
 )
-_NAME_VARIABLES += ("SLURM_JOB_USER", "JUPYTERHUB_USER", "DEBFULLNAME")
-_NAME_VARIABLES += ("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME")
 _HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST")
 _HOME_VARIABLES = ("HOME", "USERPROFILE", "SUDO_HOME")
-# Of everybody, so they tell nothing and stand in other paths.
+# Directories that every machine has, so they reveal nothing.
 _SHARED = """
 / /bin /data /dev /etc /home /lib /mnt /opt /proc /run /srv /sys /tmp /usr /var /usr/bin
 /usr/lib /usr/local /usr/local/bin /usr/src /usr/src/app /var/tmp /nonexistent /Users
@@ -36,10 +39,10 @@ _PASSWORD_IN_ADDRESS = re.compile(r"://([^\s/@:]*):([^\s/@]+)@")
 
 
 @dataclass(frozen=True)
-class Known:
-    """What must not be in a pack, and the folders whose names tell it.
+class PrivateValues:
+    """The values that must not be in a pack.
 
-    `secrets` are values with the name of the variable that holds them, "" without one.
+    `secrets` are pairs of a variable's name, "" without one, and the secret value.
     """
 
     names: tuple[str, ...] = ()
@@ -50,8 +53,10 @@ class Known:
     secrets: tuple[tuple[str, str], ...] = ()
 
 
-def known(environ: Mapping[str, str], projects: Iterable[str] = ()) -> Known:
-    """What an environment, the account and the machine say."""
+def private_values(
+    environ: Mapping[str, str], projects: Iterable[str] = ()
+) -> PrivateValues:
+    """The private values of an environment, the account and the machine."""
     account = _account()
     names = [environ.get(variable, "") for variable in _NAME_VARIABLES]
     homes = [environ.get(variable, "") for variable in _HOME_VARIABLES]
@@ -60,7 +65,7 @@ def known(environ: Mapping[str, str], projects: Iterable[str] = ()) -> Known:
         homes.append(account.pw_dir)
     hosts = [environ.get(variable, "") for variable in _HOST_VARIABLES]
     home_folders = _folders(homes)
-    return Known(
+    return PrivateValues(
         names=_distinct([*names, *map(_last_name, home_folders)]),
         hosts=_distinct([*hosts, platform.node()]),
         homes=home_folders,
@@ -73,37 +78,39 @@ def known(environ: Mapping[str, str], projects: Iterable[str] = ()) -> Known:
 
 
 def secrets_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables to be kept secret, and the passwords inside addresses."""
-    found: dict[tuple[str, str], None] = {}
+    """The values of secret variables, and the passwords inside URLs."""
+    secrets: dict[tuple[str, str], None] = {}
     for variable, value in environ.items():
-        # A path says where a secret lies; its private part goes with the folders.
+        # A path is not a secret itself; its private part is hidden as a directory.
         path = value.startswith("/") and os.path.exists(value)
-        kept = value.strip()
-        if kept and not path and says_secret(variable) and not is_switch(kept):
-            found[variable, kept] = None
+        stripped = value.strip()
+        if stripped and not path and says_secret(variable) and not is_switch(stripped):
+            secrets[variable, stripped] = None
         for _, password in _PASSWORD_IN_ADDRESS.findall(value):
-            found["", password] = None
-    return tuple(found)
+            secrets["", password] = None
+    return tuple(secrets)
 
 
 def _account() -> pwd.struct_passwd | None:
     try:
         return pwd.getpwuid(os.getuid())
-    except KeyError:  # a container may run as a number without an account
+    except KeyError:  # a container may run under a user id without an account
         return None
 
 
 def _last_name(folder: str) -> str:
-    """`/home/ann` is called after its owner, `/opt/service` need not be."""
+    """The owner's name in a path such as `/home/ann`, else an empty string."""
     parent, name = os.path.split(folder)
     return name if os.path.basename(parent) in ("home", "Users") else ""
 
 
 def _folders(paths: Iterable[str]) -> tuple[str, ...]:
-    """Absolute folders and what they lead to; those that everybody has left out."""
-    given = [os.path.normpath(path) for path in paths if os.path.isabs(path)]
-    found = [*given, *(str(Path(path).resolve()) for path in given)]
-    return tuple(folder for folder in _distinct(found) if folder not in _SHARED_FOLDERS)
+    """Absolute directories and their resolved paths, without the shared ones."""
+    absolute = [os.path.normpath(path) for path in paths if os.path.isabs(path)]
+    folders = [*absolute, *(str(Path(path).resolve()) for path in absolute)]
+    return tuple(
+        folder for folder in _distinct(folders) if folder not in _SHARED_FOLDERS
+    )
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:

@@ -1,28 +1,33 @@
-"""Text in, the same text out without names, folders of people, machines and secrets."""
+"""Redacts text, Python source, JSON and bytes.
+
+Takes text, returns it with placeholders for names, home directories, hosts and secrets.
+"""
 
 from __future__ import annotations
 
 import builtins
+import io
 import os
 import re
+import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torchproof.packs.redaction import python_source, secret_patterns
+from torchproof.packs.redaction import secret_patterns
 from torchproof.packs.redaction.common_words import is_common, is_switch, says_secret
 from torchproof.packs.redaction.literals import broken_over_lines, literals
-from torchproof.packs.redaction.machine import Known, known
+from torchproof.packs.redaction.machine import PrivateValues, private_values
 from torchproof.packs.redaction.spellings import squeezed
 from torchproof.packs.redaction.unescaping import meanings
 
 _STEP = r"(?:\\?/|%2F)"
-# `/` is met first, and what precedes it is looked at behind it: that search is fast.
+# The pattern matches `/` first and then looks behind it: that search is fast.
 _SITE = re.compile(
     r"/(?:(?<![\w.~>-]/)|(?<=\\[nrt]/)|(?<=-[ILB]/))"
     r"(?:[\w.+~@-]+/)+?(?:site|dist)-packages(?=/)"
 )
-# Folders of people, whoever they are; the mark stands in every such path.
+# Home directories of any user; every such path contains the mark.
 _PEOPLE = (
     *(
         (mark, re.compile(rf"({_STEP}{mark}{_STEP})(?![<{{$%])[\w.+~@-]*[\w+~@-]"))
@@ -37,27 +42,27 @@ _PLACEHOLDER = re.compile(r"<([a-z-]+)>")
 
 
 class Redactor:
-    """Hides what `Known` names and what is known by its form.
+    """Hides `PrivateValues`, and everything that matches a secret's pattern.
 
-    The same value gives the same placeholder everywhere. `counts` says what was hidden
-    and how often, never the value.
+    Equal values get equal placeholders. `counts` has the number of replacements by
+    kind, never a value.
     """
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, private: PrivateValues) -> None:
         self.counts: Counter[str] = Counter()
-        self._known = known
-        self._literals = literals(known)
-        self._wrapped = broken_over_lines(known)
-        self._plain: set[str] = set()  # identifiers that hold nothing
-        self._values = {value for _, value in known.secrets}
+        self._known = private
+        self._literals = literals(private)
+        self._wrapped = broken_over_lines(private)
+        self._plain: set[str] = set()  # identifiers without private values
+        self._values = {value for _, value in private.secrets}
 
     @classmethod
     def here(
         cls, environ: Mapping[str, str] | None = None, projects: Iterable[str] = ()
     ) -> Redactor:
-        """Of this machine, this account and an environment."""
-        given = os.environ if environ is None else environ
-        return cls(known(given, [*projects, os.getcwd()]))
+        """The redactor for this machine, this account and an environment."""
+        variables = os.environ if environ is None else environ
+        return cls(private_values(variables, [*projects, os.getcwd()]))
 
     def text(self, text: str) -> str:
         text = self._hide_literals(text, secrets=True)
@@ -72,22 +77,22 @@ class Redactor:
         return self._hide_places(text, secret_patterns.addresses)
 
     def source(self, text: str) -> str:
-        """Python source that still parses: identifiers stay identifiers."""
-        found = python_source.rewritten(text, self.text, self._identifier)
-        if found is None:
+        """Redact Python source, which still parses: identifiers stay identifiers."""
+        source = _rewritten(text, self.text, self._identifier)
+        if source is None:
             return self.text(text)
-        found = self._count("<secret>", secret_patterns.quoted_values(found))
-        return self._hide_known(found)
+        source = self._count("<secret>", secret_patterns.quoted_values(source))
+        return self._hide_known(source)
 
     def bytes(self, data: builtins.bytes) -> builtins.bytes:
-        """Text as text; what is no text keeps its length."""
+        """Redact bytes; if they are not UTF-8 text, their length does not change."""
         try:
             return self.text(data.decode()).encode()
         except UnicodeError:
             return self._binary(data)
 
     def json(self, value: Any) -> Any:
-        """Plain data, its keys included."""
+        """Redact plain data, including its keys."""
         if isinstance(value, str) and not self._is_whole(value):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -100,15 +105,15 @@ class Redactor:
         return value
 
     def _is_whole(self, value: Any) -> bool:
-        """Whether a plain value is a secret, however short."""
+        """Whether the whole value is a secret, however short."""
         return str(value) in self._values and not is_common(str(value))
 
     def name(self, name: str) -> str:
-        """The name of a file, without signs that a shell reads."""
+        """Redact a file name, with placeholders that have no special characters."""
         return _PLACEHOLDER.sub(r"\1", self.text(name))
 
     def is_clean(self, text: str) -> bool:
-        """Whether nothing is left to hide."""
+        """Whether the text has nothing to redact."""
         before = self.counts.copy()
         clean = self.text(text) == text
         self.counts = before
@@ -118,8 +123,8 @@ class Redactor:
         lower = text.lower()
         for form in secret_patterns.FORMS:
             if form.mark in lower:
-                found = form.pattern.subn(form.placeholder, text)
-                text = self._count("<secret>", found)
+                replacement = form.pattern.subn(form.placeholder, text)
+                text = self._count("<secret>", replacement)
         return text
 
     def _hide_known(self, text: str) -> str:
@@ -138,20 +143,22 @@ class Redactor:
         return text
 
     def _hide_escaped(self, text: str, *, secrets: bool) -> str:
-        """What stands there in escapes that no list of spellings has."""
-        meant, number = meanings(text), 0
-        while number < len(meant):
+        """Hide values with escapes that are not in the list of spellings."""
+        decoded = meanings(text)
+        number = 0
+        while number < len(decoded):
             places = [
                 secret_patterns.Place(
-                    *meant[number].place(*span), literal.placeholder.removeprefix("\\1")
+                    *decoded[number].place(*span),
+                    literal.placeholder.removeprefix("\\1"),
                 )
                 for literal in self._literals
                 if literal.placeholder.endswith("<secret>") is secrets
-                for span in literal.places(meant[number].text)
+                for span in literal.places(decoded[number].text)
             ]
             if places:
                 text = self._replaced(text, places)
-                meant = meanings(text)
+                decoded = meanings(text)
             number += 1
         return text
 
@@ -162,7 +169,7 @@ class Redactor:
 
     def _replaced(self, text: str, places: Iterable[secret_patterns.Place]) -> str:
         pieces, end = [], 0
-        for place in sorted(places, key=lambda found: found.start):
+        for place in sorted(places, key=lambda place: place.start):
             if place.start >= end:
                 pieces += [text[end : place.start], place.placeholder]
                 self._count(place.placeholder, ("", 1))
@@ -178,21 +185,21 @@ class Redactor:
             return name
         if name[0].isdigit():
             return "0"
-        return _PLACEHOLDER.sub(lambda found: found[1].replace("-", "_"), hidden)
+        return _PLACEHOLDER.sub(lambda match: match[1].replace("-", "_"), hidden)
 
     def _mapping(self, value: Mapping[Any, Any]) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        redacted: dict[Any, Any] = {}
         for key, entry in value.items():
-            told = isinstance(key, str) and key.isupper() and says_secret(key)
-            told = told and isinstance(entry, str) and not is_switch(entry)
+            is_secret = isinstance(key, str) and key.isupper() and says_secret(key)
+            is_secret = is_secret and isinstance(entry, str) and not is_switch(entry)
             name = self.text(key) if isinstance(key, str) else key
-            while name in found:
+            while name in redacted:
                 name = f"{name}+"
-            if told and entry not in ("", "<secret>"):
+            if is_secret and entry not in ("", "<secret>"):
                 self.counts["secret"] += 1
                 entry = "<secret>"
-            found[name] = self.json(entry)
-        return found
+            redacted[name] = self.json(entry)
+        return redacted
 
     def _binary(self, data: builtins.bytes) -> builtins.bytes:
         for literal in self._literals:
@@ -206,9 +213,47 @@ class Redactor:
                 self.counts[kind] += times
         return data
 
-    def _count(self, placeholder: str, found: tuple[str, int]) -> str:
-        text, times = found
+    def _count(self, placeholder: str, replacement: tuple[str, int]) -> str:
+        """Count the replacements of a `subn`, and return its text."""
+        text, times = replacement
         kind = _PLACEHOLDER.findall(placeholder)[-1]
-        if times and kind != "site-packages":  # a shorter path, nothing private
+        if times and kind != "site-packages":  # only shortens a path
             self.counts[kind] += times
         return text
+
+
+# -- Python source ---------------------------------------------------------------------
+
+_TEXTS = {"COMMENT", "STRING", "FSTRING_MIDDLE", "TSTRING_MIDDLE"}
+_WORDS = {"NAME", "NUMBER"}
+_FORMATTED = re.compile(r"[rRbBuU]?[fFtT]")
+
+
+def _rewritten(
+    source: str, text: Callable[[str], str], identifier: Callable[[str], str]
+) -> str | None:
+    """The source with `text` applied to strings and comments, `identifier` to names.
+
+    None if it is not Python source.
+    """
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return None
+    lines = source.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    pieces, end = [], 0
+    for token in tokens:
+        kind = tokenize.tok_name[token.type]
+        if kind not in _TEXTS | _WORDS:
+            continue
+        # The braces of a formatted string contain code.
+        code = kind in _WORDS or _FORMATTED.match(token.string)
+        written = (identifier if code else text)(token.string)
+        first = starts[token.start[0] - 1] + token.start[1]
+        last = starts[token.end[0] - 1] + token.end[1]
+        pieces += [source[end:first], written]
+        end = last
+    return "".join([*pieces, source[end:]])

@@ -1,4 +1,4 @@
-"""Secrets, people and machines that are known by their form alone."""
+"""Patterns of secrets, email addresses and network addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRET, USER, EMAIL, ADDRESS = "<secret>", "<user>", "<email>", "<address>"
 
 @dataclass(frozen=True)
 class Form:
-    """A pattern; `mark` stands in every text that holds it, lower case."""
+    """A pattern; every text that matches it contains `mark`, in lower case."""
 
     mark: str
     pattern: re.Pattern[str]
@@ -25,7 +25,7 @@ def _form(mark: str, pattern: str, placeholder: str = SECRET) -> Form:
     return Form(mark, re.compile(pattern), placeholder)
 
 
-# What ends a word, be it the letter of an escape such as `\n`.
+# The start of a word, also after an escape such as `\n`.
 _FRESH = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))"
 _SIGNS = r"[\w.~+/=-]"
 _MIXED = rf"(?={_SIGNS}*\d){_SIGNS}"
@@ -76,8 +76,8 @@ _SAYS_KEY = (
     r"(?:auth|access|refresh|api|hf|bearer|session)[_-]?token)"
 )
 _KEY_WORD = re.compile(_SAYS_KEY)
-# One of these stands in every key word; looking for plain text is fast.
-_KEY_MARKS: tuple[str, ...] = (
+# Every key word contains one of these; a search for plain text is fast.
+_KEY_MARKS = (
     "passw",
     "passphrase",
     "secret",
@@ -85,13 +85,14 @@ _KEY_MARKS: tuple[str, ...] = (
     "-key",
     "apikey",
     "token",
+    "accesskey",
+    "privatekey",
 )
-_KEY_MARKS += ("accesskey", "privatekey")
 _QUOTED = re.compile(
     rf"""(?i)({_SAYS_KEY}\\*["']?\s*[:=]\s*)"""
     r"""(\\*["'])([^"'\\\s<>{}]{4,})(\\*["'])"""
 )
-# Letters and a digit, as keys have them; `key=self.key` stays.
+# Keys have letters and a digit; `key=self.key` is not redacted.
 _BARE = re.compile(
     rf"""(?i)({_SAYS_KEY}(?:\s*[:=]\s*|\s+))"""
     r"""(?=[\w+/=-]*\d)(?=[\w+/=-]*[a-z])([\w+/=-]{8,})(?![\w.(\[])"""
@@ -100,7 +101,7 @@ _VARIABLE = re.compile(
     r"\b([A-Z][A-Z0-9]*_[A-Z0-9_]+|PASSWORD|SECRET|TOKEN)"
     r"(=|['\"]: ?['\"])([^\s\"',;<>]+)"
 )
-_VARIABLE_MARKS: tuple[str, ...] = (
+_VARIABLE_MARKS = (
     "TOKEN",
     "KEY",
     "SECRET",
@@ -109,9 +110,19 @@ _VARIABLE_MARKS: tuple[str, ...] = (
     "CRED",
     "COOKIE",
     "PIN",
+    "SESSION",
+    "DSN",
+    "JWT",
+    "BEARER",
+    "WEBHOOK",
+    "SALT",
+    "SIGNATURE",
+    "PRIVATE",
+    "LICENSE",
+    "PAT",
+    "CONN",
+    "PWD",
 )
-_VARIABLE_MARKS += ("SESSION", "DSN", "JWT", "BEARER", "WEBHOOK", "SALT", "SIGNATURE")
-_VARIABLE_MARKS += ("PRIVATE", "LICENSE", "PAT", "CONN", "PWD")
 _TRIVIAL = re.compile(r"[\d.]+|true|false|yes|no|on|off|none|null", re.I)
 
 _DOMAIN = re.compile(r"@((?:[A-Za-z0-9-]+\.)+([a-z]{2,}))(?![\w(\[-])")
@@ -121,7 +132,7 @@ com org net edu gov mil int info biz dev app cloud tech local lan corp internal 
 company email name xyz online site
 """
 _ENDINGS = frozenset(_ENDING_WORDS.split())
-# What precedes the first dot is looked at last, so that the search is for a dot.
+# The number before the first dot is checked last: the search for a dot is fast.
 _NUMBERS = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w-]|\.\d)")
 _NUMBER_BEFORE = re.compile(r"(?:(?<![\w.-])|(?<=\\[nrt]))\d{1,3}$")
 _VERSION = re.compile(
@@ -143,74 +154,74 @@ class Place:
 
 
 def emails(text: str) -> Iterator[Place]:
-    for found in _DOMAIN.finditer(text):
-        before = text[max(0, found.start() - 64) : found.start()]
-        left = _LOCAL.search(before)
-        # No country but a file: GB101@model.py
-        country = len(found[2]) == 2 and found[2] != "py"
-        known = country or found[2] in _ENDINGS
-        if left and known and left[0] + found[0] not in _PUBLIC:
-            # The letter of `\n` before an address is no part of it.
-            start = found.start() - len(left[0])
-            start += text[max(0, start - 1)] == "\\" and len(left[0]) > 1
-            yield Place(start, found.end(), EMAIL)
+    for domain in _DOMAIN.finditer(text):
+        before = text[max(0, domain.start() - 64) : domain.start()]
+        local_part = _LOCAL.search(before)
+        # `.py` is a file name and no country: GB101@model.py
+        country = len(domain[2]) == 2 and domain[2] != "py"
+        is_domain = country or domain[2] in _ENDINGS
+        if local_part and is_domain and local_part[0] + domain[0] not in _PUBLIC:
+            # The letter of an escape `\n` before an address is not part of it.
+            start = domain.start() - len(local_part[0])
+            start += text[max(0, start - 1)] == "\\" and len(local_part[0]) > 1
+            yield Place(start, domain.end(), EMAIL)
 
 
 def addresses(text: str) -> Iterator[Place]:
-    """Addresses of machines; versions of four numbers look the same and stay."""
-    for found in _NUMBERS.finditer(text):
-        before = text[max(0, found.start() - 48) : found.start()]
-        left = _NUMBER_BEFORE.search(before)
-        if left is None or _VERSION.search(before[: left.start()]):
+    """Network addresses, but not version numbers with four parts."""
+    for match in _NUMBERS.finditer(text):
+        before = text[max(0, match.start() - 48) : match.start()]
+        first = _NUMBER_BEFORE.search(before)
+        if first is None or _VERSION.search(before[: first.start()]):
             continue
-        if is_machine(left[0] + found[0]):
-            start = found.start() - len(left[0])
-            yield Place(start, found.end(), ADDRESS)
-    for found in _GROUPS.finditer(text):
-        left = _GROUP_BEFORE.search(text[max(0, found.start() - 6) : found.start()])
-        start = found.start() - len(left[0]) if left else found.start()
-        if left and found[0].count(":") > 2 and is_machine(text[start : found.end()]):
-            yield Place(start, found.end(), ADDRESS)
+        if is_machine(first[0] + match[0]):
+            start = match.start() - len(first[0])
+            yield Place(start, match.end(), ADDRESS)
+    for match in _GROUPS.finditer(text):
+        first = _GROUP_BEFORE.search(text[max(0, match.start() - 6) : match.start()])
+        start = match.start() - len(first[0]) if first else match.start()
+        if first and match[0].count(":") > 2 and is_machine(text[start : match.end()]):
+            yield Place(start, match.end(), ADDRESS)
 
 
 def is_machine(text: str) -> bool:
-    """An address by which a machine is found; loopback and wildcards are no machine."""
+    """Whether it is the address of a machine, not a loopback or wildcard address."""
     if _HARDWARE.fullmatch(text):
         return True
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
         return False
-    told = text.count(":") in (0, 7) or len(text) > 8
-    return told and not (address.is_loopback or address.is_unspecified)
+    is_long = text.count(":") in (0, 7) or len(text) > 8
+    return is_long and not (address.is_loopback or address.is_unspecified)
 
 
 def quoted_values(text: str) -> tuple[str, int]:
-    """A quoted value behind a word such as password."""
+    """Hide quoted values after a word such as password."""
     count = 0
 
-    def hide(found: re.Match[str]) -> str:
+    def hide(match: re.Match[str]) -> str:
         nonlocal count
-        if is_common(found[3]):
-            return found[0]
+        if is_common(match[3]):
+            return match[0]
         count += 1
-        return f"{found[1]}{found[2]}{SECRET}{found[4]}"
+        return f"{match[1]}{match[2]}{SECRET}{match[4]}"
 
     return _QUOTED.sub(hide, text), count
 
 
 def assigned_values(text: str) -> tuple[str, int]:
-    """Values behind a word such as password, and behind variables that say so."""
+    """Hide values after a word such as password, and values of secret variables."""
     text, count = _behind_key_words(text)
     if not any(mark in text for mark in _VARIABLE_MARKS):
         return text, count
 
-    def hide(found: re.Match[str]) -> str:
+    def hide(match: re.Match[str]) -> str:
         nonlocal count
-        if not says_secret(found[1]) or _TRIVIAL.fullmatch(found[3]):
-            return found[0]
+        if not says_secret(match[1]) or _TRIVIAL.fullmatch(match[3]):
+            return match[0]
         count += 1
-        return f"{found[1]}{found[2]}{SECRET}"
+        return f"{match[1]}{match[2]}{SECRET}"
 
     return _VARIABLE.sub(hide, text), count
 

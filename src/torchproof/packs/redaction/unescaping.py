@@ -1,9 +1,9 @@
-"""A text with its escapes read, so that a value is found however it is escaped.
+"""Decodes the escapes of a text, so that a value is found however it is escaped.
 
 One value has more escaped forms than can be listed: each character may be written as
-`\\xc3\\xa4`, `\\344`, `\\u00e4`, `\\N{...}`, `%C3%A4` or `&auml;`, and others beside it
-may not. So the escapes are read once, the value is looked for in what they mean, and
-the place is told in the text as it stands.
+`\\xc3\\xa4`, `\\344`, `\\u00e4`, `\\N{...}`, `%C3%A4` or `&auml;`, beside characters
+without escapes. So this module decodes the escapes once. The redactor searches the
+decoded text, and `place` maps the result back to the original text.
 """
 
 from __future__ import annotations
@@ -31,44 +31,46 @@ _BEYOND_ASCII = re.compile(r"x[89a-fA-F]|\\[23]|%[89A-Fa-f]")
 
 @dataclass(frozen=True)
 class Unescaped:
-    """What a text means, and where each part of that stands in it."""
+    """A decoded text, and the place of each part in the original text."""
 
     text: str
-    _starts: list[int]  # of each part, in what it means
-    _places: list[tuple[int, int, bool]]  # where it stands, and whether it is an escape
+    _starts: list[int]  # the start of each part in the decoded text
+    _places: list[tuple[int, int, bool]]  # its original span; whether it is an escape
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """Where a part of the meaning stands; of an escape all of it."""
+        """The original span of a decoded span; it includes escapes as a whole."""
         first, last = (
             bisect.bisect_right(self._starts, at) - 1 for at in (start, end - 1)
         )
         begin, _, escape = self._places[first]
-        left = begin if escape else begin + start - self._starts[first]
+        first_place = begin if escape else begin + start - self._starts[first]
         begin, close, escape = self._places[last]
-        return left, close if escape else begin + end - self._starts[last]
+        return first_place, close if escape else begin + end - self._starts[last]
 
 
 def meanings(text: str) -> list[Unescaped]:
-    """None for a text without escapes; two where bytes may be of two encodings."""
-    found = list(_escapes(text))
-    if not found:
+    """The decoded texts: none without escapes, two if the encoding is ambiguous."""
+    escapes = list(_escapes(text))
+    if not escapes:
         return []
     encodings = ["utf-8"]
-    if any(match["bytes"] and _BEYOND_ASCII.search(match["bytes"]) for match in found):
+    if any(
+        match["bytes"] and _BEYOND_ASCII.search(match["bytes"]) for match in escapes
+    ):
         encodings.append("latin-1")
-    return [_read(text, found, encoding) for encoding in encodings]
+    return [_read(text, escapes, encoding) for encoding in encodings]
 
 
 def _escapes(text: str) -> Iterator[re.Match[str]]:
-    """Only where one may begin the whole pattern is tried: that is fast."""
+    """The escapes; the pattern is tried only at possible starts, which is fast."""
     end = 0
     for mark in _MARKS.finditer(text):
-        if mark.start() >= end and (found := _ESCAPE.match(text, mark.start())):
-            yield found
-            end = found.end()
+        if mark.start() >= end and (match := _ESCAPE.match(text, mark.start())):
+            yield match
+            end = match.end()
 
 
-def _read(text: str, found: list[re.Match[str]], encoding: str) -> Unescaped:
+def _read(text: str, escapes: list[re.Match[str]], encoding: str) -> Unescaped:
     pieces: list[str] = []
     starts: list[int] = []
     places: list[tuple[int, int, bool]] = []
@@ -82,7 +84,7 @@ def _read(text: str, found: list[re.Match[str]], encoding: str) -> Unescaped:
             places.append((begin, close, escape))
             length += len(piece)
 
-    for match in found:
+    for match in escapes:
         add(text[end : match.start()], end, match.start(), escape=False)
         add(_meaning(match, encoding), match.start(), match.end(), escape=True)
         end = match.end()
@@ -96,7 +98,7 @@ def _meaning(match: re.Match[str], encoding: str) -> str:
     if match["units"]:
         codes = [int(code, 16) for code in _ONE_UNIT.findall(match["units"])]
         text = "".join(map(chr, (code for code in codes if code < 0x110000)))
-        # Two surrogates are one character.
+        # A pair of surrogates is one character.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if match["name"]:
         try:

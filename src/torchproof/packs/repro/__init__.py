@@ -17,7 +17,7 @@ from pathlib import Path
 
 from torchproof import __version__
 from torchproof.packs import writing
-from torchproof.packs.made import Made
+from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
@@ -70,7 +70,7 @@ def pack(
     overwrite: bool,
     progress: Progress,
     command: str,
-) -> Made:
+) -> PackResult:
     """Writes the pack, or raises `Unverified` if no candidate fails in the same way."""
     signature = choose_failure(subject.run, options.select)
     signature = _with_time_limit(signature, subject.options)
@@ -79,7 +79,7 @@ def pack(
     with writing.archive(dest, overwrite=overwrite) as stage:
         builder = _PackBuilder(subject, signature, options, progress)
         manifest = builder.build(stage, command)
-    return Made(dest, manifest)
+    return PackResult(dest, manifest)
 
 
 def shrink(

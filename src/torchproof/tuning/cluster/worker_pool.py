@@ -182,8 +182,8 @@ class WorkerPool:
     def _differing(self, environment: Mapping[str, Any]) -> str | None:
         for name, value in (self.model or {}).items():
             if environment.get(name) != value:
-                there = environment.get(name)
-                return f"its {name} is {there}, that of {self._first} is {value}"
+                remote_value = environment.get(name)
+                return f"its {name} is {remote_value}, that of {self._first} is {value}"
         return None
 
     # -- workers that leave ------------------------------------------------------------
@@ -215,9 +215,11 @@ class WorkerPool:
 
 def _nodes() -> list[dict[str, Any]]:
     """The nodes that are alive, this machine's node first."""
-    own = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    return sorted(alive, key=lambda n: (n["NodeID"] != own, n["NodeManagerAddress"]))
+    return sorted(
+        alive, key=lambda n: (n["NodeID"] != this_node, n["NodeManagerAddress"])
+    )
 
 
 def _why(error: Exception) -> str:

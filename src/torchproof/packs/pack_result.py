@@ -9,7 +9,7 @@ from torchproof.runtime import Manifest
 
 
 @dataclass(frozen=True)
-class Made:
+class PackResult:
     """The path and manifest of a pack; `notes` are for the user who wrote it."""
 
     path: Path
