@@ -66,7 +66,7 @@ def prepared(
     facts = arm.prepare(paths[0])
     for _ in range(20):
         arm._pass()
-    arm.answer(paths[1])
+    arm.save_outputs(paths[1])
     return arm, facts, [torch.load(path) for path in paths]
 
 

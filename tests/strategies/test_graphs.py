@@ -224,7 +224,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
     paths = [str(folder / f"{name}-{number}.pt") for number in range(2)]
     facts = arm.prepare(paths[0])
     arm._pass()
-    arm.answer(paths[1])
+    arm.save_outputs(paths[1])
     return facts, [torch.load(path) for path in paths]
 
 

@@ -337,7 +337,7 @@ def steady(times_ms: Sequence[float]) -> bool:
     return gap <= max(_STEADY * centre, 2 * error)
 
 
-def enough(rounds_by_arm: Mapping[str, Rounds]) -> bool:
+def enough(rounds_by_strategy: Mapping[str, Rounds]) -> bool:
     """Whether a repeat may end early, because every ratio is precise enough.
 
     Only the precision of the ratios to the first strategy counts, not their values:

@@ -185,14 +185,16 @@ class RemovedApiUse(FilePattern):
                 node=arguments["mode"],
                 message=f'torch.compile has no mode "{mode}": this call raises',
                 cause=f"the modes are {', '.join(MODES)}",
-                fix="use one of these modes; torchproof bench measures which is fastest",
+                fix="use one of these modes; torchproof bench measures which is"
+                " fastest",
                 severity="high",
             )
         if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
             yield PatternMatch(
                 node=arguments["options"],
                 message=f"`{text}` raises: it passes both mode and options",
-                cause="a mode is a preset of options, and torch.compile takes one of the two",
+                cause="a mode is a preset of options, and torch.compile takes one of the"
+                " two",
                 fix="remove mode and pass its options:"
                 " torch._inductor.list_mode_options(mode) lists them",
                 severity="high",
