@@ -193,8 +193,8 @@ class RemovedApiUse(FilePattern):
             yield PatternMatch(
                 node=arguments["options"],
                 message=f"`{text}` raises: it passes both mode and options",
-                cause="a mode is a preset of options, and torch.compile takes one of the"
-                " two",
+                cause="a mode is a preset of options, and torch.compile takes one of"
+                " the two",
                 fix="remove mode and pass its options:"
                 " torch._inductor.list_mode_options(mode) lists them",
                 severity="high",
