@@ -415,7 +415,7 @@ def trial_files(case: Case) -> None:
         raise Wrong("a sound trial beside a damaged one was lost")
     for trial in again.trials.values():
         again.find(trial.name, 1.0)
-        case.function("Trial.told", functools.partial(trial.told, 1.0), ())
+        case.function("Trial.summary", functools.partial(trial.summary, 1.0), ())
 
 
 def stream_lines(case: Case) -> None:

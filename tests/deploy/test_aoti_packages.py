@@ -118,7 +118,7 @@ def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
 
 
 def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"test_exported\.py:\d+: if"):
+    with pytest.raises(Refusal, match=r"test_aoti_packages\.py:\d+: if"):
         packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)), "aoti")
     assert not (tmp_path / "pack").exists()
 

@@ -70,8 +70,8 @@ def held(fresh_compiler: None) -> Iterator[Callable[..., None]]:
 def test_a_fork_does_not_wait_for_threads_of_its_parent() -> None:
     leave = threading.Event()
     attempt = interruptible_thread.InterruptibleThread(leave.wait, "in the parent only")
-    assert attempt in interruptible_thread._under_way
-    assert holds_in_a_fork(lambda: not interruptible_thread._under_way)
+    assert attempt in interruptible_thread._threads
+    assert holds_in_a_fork(lambda: not interruptible_thread._threads)
     leave.set()
     assert attempt.wait(time.monotonic() + 10)
 
@@ -284,7 +284,7 @@ def test_random_numbers_and_turns_are_the_usual_ones_in_a_fork(held: Any) -> Non
         lambda: (
             random.setstate == setters[0]
             and sys.getswitchinterval() == usual
-            and interruptible_thread._turns == 0
+            and interruptible_thread._interval_users == 0
         )
     )
 
