@@ -203,7 +203,10 @@ def _looked_through(place: CacheFolder) -> CacheFolder:
     )
     parts.pop("", None)
     return CacheFolder(
-        *(place.name, place.path, place.about, place.chosen_by),
+        place.name,
+        place.path,
+        place.about,
+        place.chosen_by,
         amount=amount,
         parts=dict(sorted(parts.items(), key=lambda item: -item[1].bytes)),
         kept=_why_kept(place.path),

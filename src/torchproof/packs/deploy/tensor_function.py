@@ -91,11 +91,11 @@ class FlatTarget:
         written = self._written()
         return tuple(
             TensorSpec(
-                label,
-                str(tensor.dtype).removeprefix("torch."),
-                tensor.device.type,
-                tuple(sizes[i]),
-                order_of(tensor),
+                label=label,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                device=tensor.device.type,
+                sizes=tuple(sizes[i]),
+                order=order_of(tensor),
                 written=i in written,
             )
             for i, (label, tensor) in enumerate(

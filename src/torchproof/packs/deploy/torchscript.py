@@ -142,7 +142,14 @@ def traced(flat_target: FlatTarget) -> Trace:
         flat_target, VerificationInput("the traced call", flat_target.inputs[0])
     )
     output = _with_numbers(output, flat_target.flat.output)
-    return Trace(flat_target, model, path, output, warned, kinds)
+    return Trace(
+        flat_target=flat_target,
+        model=model,
+        path=path,
+        output=output,
+        warned=warned,
+        kinds=kinds,
+    )
 
 
 def _with_numbers(

@@ -244,7 +244,13 @@ def _segments(spent: Mapping[str, float], end: float) -> Iterator[Segment]:
         length = 100 * value / end
         label = bench_sections.PHASES.get(key, key)
         text = numbers.seconds(value)
-        yield Segment(_phase(key), label, round(start, 2), round(length, 2), text)
+        yield Segment(
+            tone=_phase(key),
+            label=label,
+            start=round(start, 2),
+            length=round(length, 2),
+            value=text,
+        )
         start += length
 
 

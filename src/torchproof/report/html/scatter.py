@@ -70,7 +70,13 @@ def plot(search: Search) -> Plot | None:
     ]
     y = Axis(y.log, tuple((round(100 - at, 2), text) for at, text in y.ticks))
     missing = tuple(trial.name for trial in ranked if trial not in drawn)
-    return Plot(tuple(_labelled(marks)), x, y, missing, _words(drawn, search))
+    return Plot(
+        marks=tuple(_labelled(marks)),
+        x=x,
+        y=y,
+        missing=missing,
+        words=_words(drawn, search),
+    )
 
 
 _TIMES = ("first_call_s", "step_ms")
