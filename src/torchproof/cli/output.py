@@ -61,7 +61,7 @@ def assert_writable(output: str | None) -> None:
     if is_taken:
         raise UserError(f"{output} exists: remove it or choose another name for -o")
     if not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
-        raise UserError(f"-o {output}: {path.parent} is no folder to write in")
+        raise UserError(f"-o {output}: {path.parent} is not a writable directory")
 
 
 def show(
