@@ -6,7 +6,7 @@ TORCH_INDEX ?=
 
 BIN := .venv/bin
 DEMO := .torchproof/demo
-PIP := $(BIN)/python -m pip -q
+PIP := $(BIN)/python -m pip -qq
 INSTALLED := .venv/.installed
 
 # Two notices that are no errors: pip runs as root in a container, or is not the newest.

@@ -73,7 +73,7 @@ def test_branch_on_equal_scores_breaks_the_graph(found: Found) -> None:
 
 def test_count_read_from_a_tensor_breaks_the_graph(found: Found) -> None:
     breaks = places(found("arrcoc-original"), "graph_break")
-    assert place("arrcoc-original", "kept = int(") in breaks
+    assert place("arrcoc-original", "count = int(") in breaks
 
 
 def test_nothing_else_breaks_the_graph_of_the_original(found: Found) -> None:
