@@ -105,7 +105,7 @@ PARENT = {
     "odd trace": ("check trace:odd_trace", r"trace.* odd_trace\b"),
     "factory arguments": ("check broken.py:none -- 1", r"broken\.py:none .* --$"),
     "workload arguments": ("check workload:gpt -- 1", r"workload:gpt .* --$"),
-    "size of a factory": ("check broken.py:none --size tiny", r"(?=.*--size).*workload"),
+    "size of a factory": ("check broken.py:none --size tiny", r"--size\b"),
     "unknown flag": ("check workload:gpt --frobnicate", r" --frobnicate\b"),
     "short for a flag": ("check workload:gpt --form json", r" --form json\b"),
     "unknown verb": ("bake cake", r"'bake'.*check"),
