@@ -178,7 +178,7 @@ class Cluster:
             self._pipe.send(("close",))
             bridge.wait(_CLOSE_S)
         except (OSError, subprocess.TimeoutExpired):
-            pass
+            pass  # it is killed below
         finally:
             if bridge.poll() is None:
                 os.killpg(bridge.pid, signal.SIGKILL)
