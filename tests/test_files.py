@@ -15,7 +15,7 @@ from torchproof.cli import main
 from torchproof.records import files
 from torchproof.records.run import UserError
 from torchproof.runtime.pack_format.contents import open_pack
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.manifest import Refused
 
 LONG = "x" * 5000
 
@@ -108,7 +108,7 @@ def test_a_recipe_at_an_odd_path_is_a_user_error(odd: str) -> None:
 
 def test_a_pack_at_an_odd_path_is_refused(odd: str) -> None:
     with pytest.raises(UserError):
-        open_pack(odd).close()
+        open_pack(odd)
 
 
 VERBS = (
@@ -158,4 +158,4 @@ def test_a_name_that_no_file_can_have_fails_before_the_work(
 def test_a_socket_and_a_fifo_in_a_pack_are_refused(tmp_path: Path) -> None:
     fifo(tmp_path / "manifest.json")
     with pytest.raises(Refused):
-        open_pack(tmp_path).close()
+        open_pack(tmp_path)

@@ -54,5 +54,5 @@ def asked(folder: Path, details: dict[str, Any]) -> dict[str, Any]:
 
 
 def opened(folder: Path) -> DeployedModel:
-    with open_pack(folder / "pack") as contents:
-        return ARTIFACTS[contents.manifest.details["artifact"]](contents)
+    contents = open_pack(folder / "pack")
+    return ARTIFACTS[contents.manifest.details["artifact"]](contents)

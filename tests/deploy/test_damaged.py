@@ -15,7 +15,7 @@ from fabricated import CALL, Net, details_of, fabricated
 import torchproof
 from torchproof.runtime import production
 from torchproof.runtime.loading import pack_details
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.manifest import Refused
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from fabricated import CALL, Net, fabricated
+from pack_keys import KEY, OTHER_PUBLIC, PUBLIC
 
 import torchproof
 from torchproof.records.run import UserError
@@ -106,7 +107,7 @@ def climb(pack: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [(cut_off, "cut off"), (climb, "'pack/../../evil.py'")]
+    ("change", "reason"), [(cut_off, "cut off"), (climb, "'../../evil.py'")]
 )
 def test_an_archive_that_was_tampered_with_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Change, reason: str
@@ -121,10 +122,14 @@ def test_a_key_that_did_not_sign_it_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = Net()
-    pack = fabricated(tmp_path / "pack", model, key=b"a" * 32)
-    assert torchproof.status(torchproof.load(pack, model, key=b"a" * 32)).pack["used"]
+    pack = fabricated(tmp_path / "pack", model, key=KEY)
+    assert torchproof.status(torchproof.load(pack, model, key=PUBLIC)).pack["used"]
     with pytest.raises(torchproof.PackRefused, match="signature"):
-        torchproof.load(pack, Net(), key=b"b" * 32, strict=True)
+        torchproof.load(pack, Net(), key=OTHER_PUBLIC, strict=True)
+    with pytest.raises(UserError, match="public key"):
+        torchproof.load(pack, Net(), key=KEY)
+    cold = torchproof.load(fabricated(tmp_path / "unsigned", model), model, key=PUBLIC)
+    assert "not signed" in torchproof.status(cold).pack["why_not"]
 
 
 def test_a_pack_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:

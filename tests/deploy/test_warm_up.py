@@ -160,8 +160,8 @@ def test_lists_of_files_name_the_folder_they_are_in(
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "here"))
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        with packs.open_pack(tmp_path / "pack") as contents:
-            cache_install.install(contents)
+        contents = packs.open_pack(tmp_path / "pack")
+        cache_install.install(contents)
         home = Path(variables.get("TRITON_CACHE_DIR", tmp_path / "here/triton/0"))
         told = json.loads((home / "KEY" / "__grp__k.json").read_text())
         assert told["child_paths"]["k.cubin"] == str(home / "KEY" / "k.cubin")
@@ -174,8 +174,8 @@ def test_several_install_at_once(
     pack = fabricated(tmp_path / "pack", Net())
 
     def install(_: int) -> None:
-        with packs.open_pack(pack) as contents:
-            cache_install.install(contents)
+        contents = packs.open_pack(pack)
+        cache_install.install(contents)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(install, range(16)))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torchproof import packs
 
-KEY = b"0123456789abcdef0123456789abcdef"
 FILES = {"repro.py": b"print(1)\n", "logs/torch/out.txt": b"x" * 3000, "empty": b""}
 
 
@@ -42,7 +41,7 @@ def rewritten(at: Path, change: Callable[[list[Member]], Iterable[Member]]) -> P
     with tarfile.open(at) as tar:
         held = [(m, tar.extractfile(m).read()) for m in tar]  # type: ignore[union-attr]
     raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for member, content in change(held):
             tar.addfile(member, io.BytesIO(content))
     at.write_bytes(gzip.compress(raw.getvalue()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import made_packs
 import pytest
 from commands import torchproof
-from made_packs import KEY
+from pack_keys import KEY, OTHER_PUBLIC, PUBLIC
 
 from torchproof import packs
 from torchproof.packs.inspection import inspect
@@ -99,9 +99,9 @@ def test_a_deploy_pack_says_how_it_is_loaded_and_whether(
     found = inspect(root / "d")
     assert (found.signature, found.refusal) == ("not checked", None)
     assert "TORCHPROOF_PACK_KEY" in dict(report.facts(found))["signature"]
-    ours = inspect(root / "d", KEY)
+    ours = inspect(root / "d", PUBLIC)
     assert (ours.signature, ours.refusal) == ("fits", None)
-    other = inspect(root / "d", KEY[::-1])
+    other = inspect(root / "d", OTHER_PUBLIC)
     assert other.signature == "does not fit" and other.refusal
     shown = [dict(report.facts(it)) for it in (found, ours, other)]
     assert len({rows["signature"] for rows in shown}) == 3

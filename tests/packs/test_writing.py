@@ -53,8 +53,8 @@ _SOURCE = str(Path(packs.__file__).parents[2])
 
 
 def trusted(at: Path) -> None:
-    with packs.open_pack(at) as contents:
-        packs.assert_trusted(contents)
+    contents = packs.open_pack(at)
+    packs.assert_trusted(contents)
 
 
 def emptied(folder: Path, seconds: float = 5) -> list[str]:
@@ -161,8 +161,8 @@ def test_nothing_is_replaced_unasked(kind: str, tmp_path: Path) -> None:
         made_packs.fill(stage)
         told = packs.Manifest("deploy", "b", "0.1.0")
         stage.seal(told)
-    with packs.open_pack(at) as contents:
-        assert contents.manifest.kind == "deploy"
+    contents = packs.open_pack(at)
+    assert contents.manifest.kind == "deploy"
 
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])

@@ -103,8 +103,8 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
         "--key",
         metavar="FILE",
         help=(
-            "sign the pack with this key (default: the file in TORCHPROOF_PACK_KEY);"
-            " loading needs the same key"
+            "sign the pack with this private Ed25519 key; loading verifies it with the"
+            " public key"
         ),
     )
 

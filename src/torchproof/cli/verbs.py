@@ -255,7 +255,7 @@ def _pack_options(options: argparse.Namespace) -> Any:
         recipe=options.recipe,
         strategy=options.strategy,
         artifact=options.artifact or "caches",
-        key=api.read_key(options.key),
+        key=api.read_key(options.key, environ={}),
     )
 
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from torchproof.runtime import is_pack as is_pack
     from torchproof.runtime import open_pack as open_pack
     from torchproof.runtime import read_key as read_key
-    from torchproof.runtime import usable_key as usable_key
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -56,7 +55,6 @@ else:
                 "is_pack",
                 "open_pack",
                 "read_key",
-                "usable_key",
             ],
         },
         modules=[

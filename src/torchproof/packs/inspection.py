@@ -43,24 +43,24 @@ class Inspection:
 
 def inspect(path: str | os.PathLike[str], key: bytes | None = None) -> Inspection:
     """Read and check all files of a pack; raises `Refused` for anything else."""
-    with open_pack(path) as contents:
-        damage = contents.damage()
-        refusal = next(iter(damage.values()), None)
-        try:
-            trust.assert_origin(contents, key)
-        except Refused as error:
-            refusal = str(error)
-        signature: Signature = "none"
-        if contents.signature is not None:
-            signature = "not checked"
-            if key is not None:
-                fits = keys.fits(key, contents.manifest_bytes, contents.signature)
-                signature = "fits" if fits else "does not fit"
-        return Inspection(
-            path=str(path),
-            form="folder" if Path(path).is_dir() else "archive",
-            manifest=contents.manifest,
-            signature=signature,
-            damage=damage,
-            refusal=refusal,
-        )
+    if key is not None:
+        keys.public_key(key)  # an unusable key is no property of the pack
+    contents = open_pack(path)
+    damage = contents.damage()
+    refusal = next(iter(damage.values()), None)
+    signature: Signature = "none"
+    if contents.signature is not None:
+        signature = "not checked" if key is None else "fits"
+    try:
+        trust.assert_origin(contents, key)
+    except Refused as error:
+        refusal = str(error)
+        signature = "does not fit" if signature == "fits" else signature
+    return Inspection(
+        path=str(path),
+        form="folder" if Path(path).is_dir() else "archive",
+        manifest=contents.manifest,
+        signature=signature,
+        damage=damage,
+        refusal=refusal,
+    )

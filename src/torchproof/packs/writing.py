@@ -164,7 +164,7 @@ def assert_placeable(dest: Path, overwrite: bool) -> None:
         raise UserError(f"{dest} is a link: --overwrite replaces only packs")
     # --overwrite deletes the old pack, so it must be intact and without extra files.
     try:
-        open_pack(dest).close()
+        open_pack(dest)
     except Refused as error:
         raise UserError(f"--overwrite replaces only packs: {error}") from None
 
@@ -221,7 +221,7 @@ def _finish(stage: Stage) -> None:
     present = {name: _file(stage.path / name, "") for name in stage.names()}
     for name, file in present.items():
         sealed = stage.manifest.files.get(name)
-        same = sealed and (sealed.sha256, sealed.size) == (file.sha256, file.size)
+        same = sealed and (sealed.sha256, sealed.bytes) == (file.sha256, file.bytes)
         assert same, f"changed after the pack was sealed: {name}"
     assert len(present) == len(stage.manifest.files)
 

@@ -1,4 +1,4 @@
-"""Checks the JSON of a run when it is read.
+"""Checks JSON when it is read, and converts it to records and back.
 
 The field types of the records are the schema, so a new field is checked automatically.
 `SHAPES` adds the types of mappings without a class. Unknown keys are allowed with any
@@ -14,7 +14,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 from torchproof.records.printable import line
 from torchproof.records.run import (
@@ -31,6 +31,7 @@ MOST_BYTES = 256 * 2**20  # the largest file
 _DIGITS = 300  # the most digits of an integer that a float can hold
 _SHOWN = 60  # characters of a quoted value
 
+T = TypeVar("T")
 _BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 
@@ -189,6 +190,44 @@ def check(kind: Any, plain: Any) -> None:
     if is_deep(plain):
         raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
     _check(kind, plain, "")
+
+
+def to_plain(value: Any) -> Any:
+    """A record as JSON, which `build` reads."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, Mapping):
+        return {name: to_plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(each) for each in value]
+    return value
+
+
+def build(kind: type[T], plain: Any) -> T:
+    """The record that JSON describes; raises `Mismatch` if it does not fit the type."""
+    check(kind, plain)
+    record: T = _built(kind, plain)
+    return record
+
+
+def _built(kind: Any, value: Any) -> Any:
+    options = [each for each in _options(kind) if _fits(each, value, signed=True)]
+    kind = options[0] if options else Any
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        hints = {name: hint for name, (hint, _) in _fields(kind).items()}
+        given = {
+            name: _built(hints[name], value[name])
+            for name in hints.keys() & value.keys()
+        }
+        return kind(**given)
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        return tuple(_built(item, each) for each in value)
+    if typing.get_origin(kind) is Mapping:
+        item = typing.get_args(kind)[1]
+        return {name: _built(item, each) for name, each in value.items()}
+    return value
 
 
 def is_deep(plain: Any) -> bool:

@@ -75,12 +75,12 @@ def _rows(inspection: Inspection) -> Iterator[tuple[str, int, str]]:
     listed = set()
     for name, file in sorted(files.items()):
         if name in inspection.damage:
-            yield line(name), file.size, f"DAMAGED: {inspection.damage[name]}"
+            yield line(name), file.bytes, f"DAMAGED: {inspection.damage[name]}"
         elif kinds[_kind(name, file)] <= _FEW:
-            yield line(name), file.size, file.about
+            yield line(name), file.bytes, file.about
         elif (kind := _kind(name, file)) not in listed:
             listed.add(kind)
-            sizes = [f.size for n, f in files.items() if _kind(n, f) == kind]
+            sizes = [f.bytes for n, f in files.items() if _kind(n, f) == kind]
             yield f"{line(kind[0])}/", sum(sizes), f"{len(sizes)} files: {file.about}"
 
 
@@ -93,7 +93,7 @@ def _markdown(inspection: Inspection) -> str:
     rows = [
         (
             markup.code(name),
-            numbers.size(file.size),
+            numbers.size(file.bytes),
             markup.inline(
                 f"DAMAGED: {inspection.damage[name]}"
                 if name in inspection.damage

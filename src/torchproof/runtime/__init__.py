@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     from torchproof.runtime.pack_format.contents import is_pack as is_pack
     from torchproof.runtime.pack_format.contents import open_pack as open_pack
     from torchproof.runtime.pack_format.keys import read_key as read_key
-    from torchproof.runtime.pack_format.keys import usable_key as usable_key
     from torchproof.runtime.pack_format.manifest import File as File
     from torchproof.runtime.pack_format.manifest import Manifest as Manifest
-    from torchproof.runtime.pack_format.refusal import Refused as Refused
-    from torchproof.runtime.pack_format.refusal import Unverified as Unverified
+    from torchproof.runtime.pack_format.manifest import Refused as Refused
+    from torchproof.runtime.pack_format.manifest import Unverified as Unverified
     from torchproof.runtime.pack_format.trust import assert_trusted as assert_trusted
     from torchproof.runtime.production import compile as compile
     from torchproof.runtime.production import compiled_forward_of as compiled_forward_of
@@ -85,9 +84,8 @@ else:
             ".loading.pytree_json": ["PytreeSpec", "Unfit"],
             ".loading.torchscript_package": ["TORCHSCRIPT_FILE"],
             ".pack_format.contents": ["Contents", "is_pack", "open_pack"],
-            ".pack_format.keys": ["read_key", "usable_key"],
-            ".pack_format.manifest": ["File", "Manifest"],
-            ".pack_format.refusal": ["Refused", "Unverified"],
+            ".pack_format.keys": ["read_key"],
+            ".pack_format.manifest": ["File", "Manifest", "Refused", "Unverified"],
             ".pack_format.trust": ["assert_trusted"],
             ".production": [
                 "compile",

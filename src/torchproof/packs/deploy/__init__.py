@@ -161,7 +161,7 @@ def _assert_makeable(
     if deploy_options.recipe:
         recipe.load(deploy_options.recipe)  # fails before the work if there is none
     if deploy_options.key is not None:
-        keys.usable_key(deploy_options.key)
+        keys.private_key(deploy_options.key)
     assert_size(target, options.size)
 
 

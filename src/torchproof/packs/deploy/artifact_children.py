@@ -93,10 +93,10 @@ def _build_package(
 
 def _verify_package(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run the package on the verification inputs, with the model's modules blocked."""
-    with open_pack(job["stage"]) as contents:
-        details = contents.manifest.details
-        sys.meta_path.insert(0, package_worker.Blocked(details["without"]))
-        deployed = ARTIFACTS[details["artifact"]](contents)
+    contents = open_pack(job["stage"])
+    details = contents.manifest.details
+    sys.meta_path.insert(0, package_worker.Blocked(details["without"]))
+    deployed = ARTIFACTS[details["artifact"]](contents)
     result = package_worker.run_verification(
         deployed, torch.load(job["questions"], weights_only=True)
     )

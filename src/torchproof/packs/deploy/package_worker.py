@@ -43,14 +43,14 @@ class Blocked(MetaPathFinder):
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
     sys.meta_path.insert(0, Blocked(job["blocked"]))
-    with open_pack(job["pack"]) as contents:
-        artifact = contents.manifest.details["artifact"]
-        try:
-            deployed = ARTIFACTS[artifact](contents)
-        except Exception as error:
-            message = f"the package does not load: {type(error).__name__}: {error}"
-            print(json.dumps({"ok": False, "where": "loading", "why": message}))
-            return 1
+    contents = open_pack(job["pack"])
+    artifact = contents.manifest.details["artifact"]
+    try:
+        deployed = ARTIFACTS[artifact](contents)
+    except Exception as error:
+        message = f"the package does not load: {type(error).__name__}: {error}"
+        print(json.dumps({"ok": False, "where": "loading", "why": message}))
+        return 1
     verification = torch.load(job["questions"], weights_only=True)
     answer = run_verification(deployed, verification)
     print(json.dumps(answer))

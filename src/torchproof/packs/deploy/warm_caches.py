@@ -26,9 +26,9 @@ from torchproof.runtime import (
     example_inputs,
     graph_origin,
     open_model,
+    open_pack,
     warm_up,
 )
-from torchproof.runtime import contents as contents_module
 from torchproof.runtime import source_hash as code
 from torchproof.strategies import (
     NotApplicable,
@@ -177,15 +177,15 @@ def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
 
 def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Load the pack as a service does, and compare its outputs on new inputs."""
-    with contents_module.open_pack(job["stage"]) as contents:
-        details = contents.manifest.details
-        new_calls = _fresh_calls(target, job, details)
-        reference = _reference(target, job, new_calls, gradients=_gradients(details))
-        progress("loading")
-        loaded = replace(calls.fresh(target, job), calls=new_calls)
-        compiled = open_model.open_model(contents, loaded.fn, warm=True)
-        progress("checking guards against changes")
-        unnoticed = precompiled_builds.unnoticed(contents, compiled)
+    contents = open_pack(job["stage"])
+    details = contents.manifest.details
+    new_calls = _fresh_calls(target, job, details)
+    reference = _reference(target, job, new_calls, gradients=_gradients(details))
+    progress("loading")
+    loaded = replace(calls.fresh(target, job), calls=new_calls)
+    compiled = open_model.open_model(contents, loaded.fn, warm=True)
+    progress("checking guards against changes")
+    unnoticed = precompiled_builds.unnoticed(contents, compiled)
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details)
     log = graph_origin.LookupLog()

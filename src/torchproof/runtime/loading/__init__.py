@@ -12,8 +12,8 @@ from typing import Any
 
 from torchproof.records import UserError
 from torchproof.runtime.pack_format.contents import open_pack
-from torchproof.runtime.pack_format.keys import read_key, usable_key
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.keys import read_key
+from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.pack_format.trust import assert_trusted
 
 __all__ = ["PackRefused", "load"]
@@ -36,11 +36,11 @@ def load(
 ) -> Any:
     """Returns the model, compiled from the code in the pack.
 
-    `key` is the key that signed the pack, as a file or as bytes. If the pack is
-    refused, the model is compiled with `torchproof.compile`; with `strict`, or without
-    a model, `torchproof.PackRefused` is raised instead. With `warm`, every call of the
-    pack runs once before this returns. `torchproof.status` reports what came from the
-    pack.
+    `key` is the public key of the pack's signature, as a file or as bytes. If the pack
+    is refused, the model is compiled with `torchproof.compile`; with `strict`, or
+    without a model, `torchproof.PackRefused` is raised instead. With `warm`, every call
+    of the pack runs once before this returns. `torchproof.status` reports what came
+    from the pack.
     """
     if os.environ.get("TORCHPROOF_DISABLE") == "1" and model is not None:
         return model
@@ -53,18 +53,18 @@ def load(
         raise UserError(
             f"load: {type(model).__name__} is not callable, so it is not a model"
         )
-    secret = _secret(key)
+    public_key = _public_key(key)
     if not os.path.lexists(pack):
         raise UserError(
             f"no pack {os.fspath(pack)}: build one with torchproof pack TARGET --for"
             " deploy"
         )
     try:
-        with open_pack(pack) as contents:
-            assert_trusted(contents, secret)
-            from torchproof.runtime.loading import open_model
+        contents = open_pack(pack)
+        assert_trusted(contents, public_key)
+        from torchproof.runtime.loading import open_model
 
-            return open_model.open_model(contents, model, warm=warm)
+        return open_model.open_model(contents, model, warm=warm)
     except (Refused, OSError) as error:
         if strict or model is None:
             raise PackRefused(str(error)) from None
@@ -73,9 +73,9 @@ def load(
         return open_model.compile_without_pack(model, os.fspath(pack), str(error))
 
 
-def _secret(key: Key) -> bytes | None:
+def _public_key(key: Key) -> bytes | None:
     if isinstance(key, bytes):
-        return usable_key(key)
+        return key
     if key is not None and not isinstance(key, str | os.PathLike):
         raise UserError(f"key: must be a file or bytes, not a {type(key).__name__}")
     return read_key(key)

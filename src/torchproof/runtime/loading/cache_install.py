@@ -11,9 +11,9 @@ import os
 import tempfile
 from pathlib import Path
 
-from torchproof.runtime.pack_format import permissions
+from torchproof.runtime.pack_format import trust
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.torch_private import cache_lookups
 
 FOLDER = "caches"
@@ -64,7 +64,7 @@ def _assert_private(folder: Path) -> None:
             f"torch's cache folder {folder} belongs to user {status.st_uid}: set"
             " TORCHINDUCTOR_CACHE_DIR to a folder of your own"
         )
-    if permissions.others_write(folder):
+    if trust.others_write(folder):
         raise Refused(
             f"other users can write to torch's cache folder {folder}: chmod go-w"
             f" {folder}, or set TORCHINDUCTOR_CACHE_DIR to a folder of your own"

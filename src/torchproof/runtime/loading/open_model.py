@@ -28,7 +28,7 @@ from torchproof.runtime.loading.pack_details import (
 )
 from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 from torchproof.records import Mismatch, schema
 from torchproof.runtime.loading import graph_origin as graphs
 from torchproof.runtime.pack_format.contents import Contents
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format.manifest import Refused
 
 _INVALID = "its manifest is invalid"
 _MOST_ELEMENTS = 2**36  # of a tensor that is generated for the warm-up

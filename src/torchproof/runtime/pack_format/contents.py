@@ -1,8 +1,8 @@
-"""Reads a pack, a folder or a .tar.gz, without unpacking it or running its code.
+"""Reads a pack, a folder or a .tar.gz, without running its code.
 
 Takes a path, returns `Contents`. The manifest is read first. Every file is hashed while
 it is read and compared with the manifest, so that a file that is replaced after opening
-is refused, too.
+is refused, too. An archive is read into memory and never unpacked.
 """
 
 from __future__ import annotations
@@ -12,36 +12,42 @@ import hashlib
 import io
 import os
 import stat
+import tarfile
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from torchproof.records import UserError, files
-from torchproof.runtime.pack_format import manifest, ustar
-from torchproof.runtime.pack_format.manifest import File, Manifest
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.runtime.pack_format import manifest
+from torchproof.runtime.pack_format.manifest import Manifest, Refused
 
 _PIECE = 2**20
 _ARCHIVE_BYTES = 2**31  # archives are read into memory
-SIGNATURE_BYTES = 65  # 64 hex digits and a newline
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SIGNATURE_BYTES = 200
 _GZIP = b"\x1f\x8b"
-
-
-class _Missing(Refused):
-    """The file does not exist, or no longer exists."""
+_OVERHEAD = 2**12  # bytes of tar headers and padding for each file
 
 
 class Contents:
-    """An open pack: its manifest, and its files, which are read on demand."""
+    """An open pack: its manifest, and its files, which are read on demand.
 
-    manifest: Manifest
-    manifest_bytes: bytes
-    signature: bytes | None = None
+    `path` is as the caller wrote it; `owned` are the resolved paths whose owner decides
+    whether the pack is trusted.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path  # not resolved
+    def __init__(
+        self,
+        path: Path,
+        manifest_bytes: bytes,
+        open_file: Callable[[str], BinaryIO],
+    ) -> None:
+        self.path = path
+        self.manifest_bytes = manifest_bytes
+        self.manifest = _manifest(manifest_bytes)
+        self.signature: bytes | None = None
+        self.owned: tuple[Path, ...] = ()
+        self._open_file = open_file
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self.manifest.files))
@@ -74,55 +80,24 @@ class Contents:
                 differences[name] = str(error)
         return differences
 
-    def owned(self) -> Iterator[tuple[Path, os.stat_result]]:
-        """Every path of the pack on disk, with its owner and mode."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> Contents:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _opened(self, name: str) -> BinaryIO:
-        raise NotImplementedError
-
-    def _load_manifest(self, raw: bytes) -> None:
-        self.manifest_bytes = raw
-        try:
-            self.manifest = Manifest.from_bytes(raw)
-        except Refused as error:
-            raise Refused(f"{manifest.NAME} is invalid: {error}") from None
-        self._folders = {p for name in self.names() for p in manifest.parents(name)}
-
-    def _assert_complete(self, present: Collection[str]) -> None:
-        if missing := next((n for n in self.names() if n not in present), None):
-            raise Refused(f"{missing!r} is in its manifest, but missing")
-        if self.signature is not None and len(self.signature) != SIGNATURE_BYTES:
-            raise Refused(f"{manifest.SIGNATURE} in it is not a signature")
-
     def _pieces(self, name: str) -> Iterator[bytes]:
         """Yields a file in pieces; the hash is compared only after the last piece."""
         expected = self.manifest.files[name]
         digest = hashlib.sha256()
         size = 0
-        with self._opened(name) as file:
-            while size <= expected.size and (piece := file.read(_PIECE)):
-                size += len(piece)
-                digest.update(piece)
-                yield piece
-        _assert_same(name, expected, size, digest.hexdigest())
-
-
-def _assert_same(name: str, expected: File, size: int, digest: str) -> None:
-    if size != expected.size:
-        actual = "more than" if size > expected.size else f"{size} of"
-        raise Refused(f"{name} was changed: it has {actual} {expected.size} bytes")
-    if digest != expected.sha256:
-        raise Refused(f"{name} was changed: its sha256 differs from the manifest")
+        try:
+            with self._open_file(name) as file:
+                while size <= expected.bytes and (piece := file.read(_PIECE)):
+                    size += len(piece)
+                    digest.update(piece)
+                    yield piece
+        except OSError as error:
+            raise Refused(f"{name!r} cannot be read: {error.strerror}") from None
+        if size != expected.bytes:
+            actual = "more than" if size > expected.bytes else f"{size} of"
+            raise Refused(f"{name} was changed: it has {actual} {expected.bytes} bytes")
+        if digest.hexdigest() != expected.sha256:
+            raise Refused(f"{name} was changed: its sha256 differs from the manifest")
 
 
 def open_pack(path: str | os.PathLike[str]) -> Contents:
@@ -131,28 +106,15 @@ def open_pack(path: str | os.PathLike[str]) -> Contents:
     try:
         # A link to a pack is followed; links inside a pack are refused.
         real = Path(os.path.realpath(location, strict=True))
-        handle = os.open(real, _FLAGS)
+        return _folder(location, real) if real.is_dir() else _archive(location, real)
     except FileNotFoundError as error:
         raise UserError(f"cannot open {location}: {error.strerror}") from None
     except OSError as error:
         raise Refused(f"cannot open {location}: {error.strerror}") from None
     except ValueError as error:  # a NUL character
         raise UserError(f"cannot open {location}: {error}") from None
-    try:
-        status = os.fstat(handle)
-        if stat.S_ISDIR(status.st_mode):
-            return _Folder(location, handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("it is neither a folder nor a regular file")
-        with os.fdopen(handle, "rb", closefd=False) as file:
-            pack = _Archive(location, file, status)
-        os.close(handle)
-        return pack
-    except BaseException as error:
-        os.close(handle)
-        if isinstance(error, Refused):
-            raise Refused(f"{location} is refused: {error}") from None
-        raise
+    except Refused as error:
+        raise Refused(f"{location} is refused: {error}") from None
 
 
 def is_pack(path: str | os.PathLike[str]) -> bool:
@@ -167,170 +129,133 @@ def is_pack(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-class _Folder(Contents):
-    def __init__(self, path: Path, handle: int) -> None:
-        super().__init__(path)
-        self._handle = handle
-        raw = self._small(manifest.NAME, manifest.MOST_BYTES)
-        if raw is None:
-            raise Refused(f"it has no {manifest.NAME}, so it is not a pack")
-        self._load_manifest(raw)
-        self.signature = self._small(manifest.SIGNATURE, SIGNATURE_BYTES)
-        self._assert_complete(set(self._walk("")))
-
-    def owned(self) -> Iterator[tuple[Path, os.stat_result]]:
-        yield self.path, os.fstat(self._handle)
-        signed = [manifest.SIGNATURE] if self.signature is not None else []
-        for name in (*sorted(self._folders), manifest.NAME, *signed, *self.names()):
-            handle = self._open(name)
-            try:
-                yield self.path / name, os.fstat(handle)
-            finally:
-                os.close(handle)
-
-    def close(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-    def _small(self, name: str, most: int) -> bytes | None:
-        try:
-            with self._opened(name) as file:
-                return file.read(most + 1)
-        except _Missing:
-            return None
-
-    def _opened(self, name: str) -> BinaryIO:
-        handle = self._open(name)
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            os.close(handle)
-            raise Refused(f"{name} in it is not a regular file")
-        return os.fdopen(handle, "rb")
-
-    def _open(self, name: str) -> int:
-        """Opens a path part by part from the open folder, and follows no link."""
-        handle = os.dup(self._handle)
-        for part in name.split("/"):
-            try:
-                below = os.open(part, _FLAGS, dir_fd=handle)
-            except FileNotFoundError:
-                raise _Missing(f"{name!r} is missing") from None
-            except OSError as error:
-                raise Refused(
-                    f"{name} in it cannot be read: {error.strerror}"
-                ) from None
-            finally:
-                os.close(handle)
-            handle = below
-        return handle
-
-    def _walk(self, folder: str) -> Iterator[str]:
-        """Yields all file names; raises `Refused` for a file not in the manifest."""
-        handle = self._open(folder) if folder else os.dup(self._handle)
-        try:
-            with os.scandir(handle) as entries:
-                listed = [
-                    (entry.name, entry.stat(follow_symlinks=False)) for entry in entries
-                ]
-        except OSError as error:
-            raise Refused(
-                f"{folder or 'it'} cannot be read: {error.strerror}"
-            ) from None
-        finally:
-            os.close(handle)
-        for part, status in sorted(listed):
-            name = f"{folder}/{part}" if folder else part
-            if name in manifest.OWN:
-                continue
-            if stat.S_ISDIR(status.st_mode) and name in self._folders:
-                yield from self._walk(name)
-            elif stat.S_ISREG(status.st_mode) and name in self.manifest.files:
-                yield name
-            else:
-                raise Refused(_unlisted(name, status.st_mode))
+def _manifest(raw: bytes) -> Manifest:
+    try:
+        return Manifest.from_bytes(raw)
+    except Refused as error:
+        raise Refused(f"{manifest.NAME} is invalid: {error}") from None
 
 
-def _unlisted(name: str, mode: int) -> str:
-    if stat.S_ISLNK(mode):
-        return f"{name!r} in it is a symbolic link; a pack contains only regular files"
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        return f"{name!r} in it is a device or pipe; a pack contains only regular files"
-    return f"{name!r} is not in its manifest: remove it, or build the pack again"
+def _assert_complete(contents: Contents, present: Collection[str]) -> None:
+    listed = {*contents.names(), *manifest.OWN}
+    if unlisted := sorted(set(present) - listed):
+        raise Refused(
+            f"{unlisted[0]!r} is not in its manifest: remove it, or build the pack"
+            " again"
+        )
+    if missing := sorted(set(contents.names()) - set(present)):
+        raise Refused(f"{missing[0]!r} is in its manifest, but missing")
 
 
-class _Archive(Contents):
-    """An archive, read into memory, so that nobody can change it after the check.
+# -- folders ---------------------------------------------------------------------------
 
-    The manifest is the first file; the others are read only up to the size it states.
-    """
 
-    def __init__(self, path: Path, file: BinaryIO, status: os.stat_result) -> None:
-        super().__init__(path)
-        self._status = status
-        self._root = ""
-        self._files: dict[str, bytes] = {}
+def _folder(path: Path, root: Path) -> Contents:
+    entries = dict(_walk(root))
+    if manifest.NAME not in entries:
+        raise Refused(f"it has no {manifest.NAME}, so it is not a pack")
+    raw = files.read_bytes(root / manifest.NAME, manifest.MOST_BYTES)
+    contents = Contents(path, raw, lambda name: files.open_regular(root / name))
+    _assert_complete(contents, [n for n, mode in entries.items() if stat.S_ISREG(mode)])
+    if manifest.SIGNATURE in entries:
+        signature = root / manifest.SIGNATURE
+        contents.signature = files.read_bytes(signature, _SIGNATURE_BYTES)
+    contents.owned = (root, *(root / name for name in entries))
+    return contents
+
+
+def _walk(root: Path) -> Iterator[tuple[str, int]]:
+    """Yields the name and mode of every file and folder; follows no link."""
+    for folder, folders, names in os.walk(root, onerror=_raise):
+        for path in (Path(folder, name) for name in (*folders, *names)):
+            mode = path.lstat().st_mode
+            name = path.relative_to(root).as_posix()
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Refused(_NOT_REGULAR.format(name))
+            yield name, mode
+
+
+_NOT_REGULAR = "{!r} in it is a link or a device; a pack contains only regular files"
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+# -- archives --------------------------------------------------------------------------
+
+
+def _archive(path: Path, real: Path) -> Contents:
+    with files.open_regular(real) as file:
         if file.read(len(_GZIP)) != _GZIP:
             raise Refused("it is neither a folder nor a .tar.gz")
         file.seek(0)
         try:
-            self._read_entries(file)
+            contents = _read_archive(path, _Limited(gzip.GzipFile(fileobj=file)))
         except EOFError:
             raise Refused("it is cut off: its end is missing") from None
-        except (OSError, zlib.error) as error:
+        except (OSError, zlib.error, tarfile.TarError, ValueError) as error:
             raise Refused(f"it is damaged: {error}") from None
-        if manifest.NAME not in self._files:
-            raise Refused(f"it has no {manifest.NAME}, so it is not a pack")
-        self.signature = self._files.get(manifest.SIGNATURE)
-        self._assert_complete(self._files)
+    contents.owned = (real,)
+    return contents
 
-    def owned(self) -> Iterator[tuple[Path, os.stat_result]]:
-        yield self.path, self._status
 
-    def _opened(self, name: str) -> BinaryIO:
-        return io.BytesIO(self._files[name])
+class _Limited(io.RawIOBase):
+    """A stream that ends with `Refused` at `limit`, however small its archive is."""
 
-    def _read_entries(self, file: BinaryIO) -> None:
-        with gzip.GzipFile(fileobj=file) as stream:
-            for entry, content in ustar.entries(stream, self._most_bytes):
-                name = entry.name.rstrip("/").partition("/")[2]
-                self._files[name] = content
-                if name == manifest.NAME:
-                    self._load_manifest(content)
-                    if self.manifest.size > _ARCHIVE_BYTES:
-                        raise Refused(
-                            "it is too large to read into memory: unpack it and use"
-                            " the folder"
-                        )
-        self._files = {
-            name: content
-            for name, content in self._files.items()
-            if name not in self._folders
-        }
+    def __init__(self, stream: gzip.GzipFile) -> None:
+        self.limit = manifest.MOST_BYTES + _OVERHEAD
+        self._stream = stream
 
-    def _most_bytes(self, entry: ustar.Entry) -> int:
-        """The largest size allowed for an entry, before any of it is read."""
-        root, _, name = entry.name.rstrip("/").partition("/")
-        if reason := manifest.why_unsafe(entry.name.rstrip("/") or "/"):
-            raise Refused(f"{entry.name!r} in it {reason}")
-        self._root = self._root or root
-        if root != self._root or not (name or entry.is_folder):
-            raise Refused(f"{entry.name!r} in it is outside of {self._root!r}")
-        if name in self._files:
-            raise Refused(f"{entry.name!r} is in it twice")
-        if not name:
-            return 0
-        limits = {
-            manifest.NAME: manifest.MOST_BYTES,
-            manifest.SIGNATURE: SIGNATURE_BYTES,
-        }
-        if name in limits and not entry.is_folder:
-            return limits[name]
-        if manifest.NAME not in self._files:
-            raise Refused(
-                "its manifest is not its first file: unpack it and use the folder"
-            )
-        if entry.is_folder and name in self._folders:
-            return 0
-        if entry.is_folder or name not in self.manifest.files:
-            raise Refused(f"{name!r} is not in its manifest: build the pack again")
-        return self.manifest.files[name].size
+    def read(self, size: int = -1) -> bytes:
+        piece = self._stream.read(min(size, _PIECE) if size > 0 else _PIECE)
+        self.limit -= len(piece)
+        if self.limit < 0:
+            raise Refused("it has more bytes than its manifest says")
+        return piece
+
+
+def _read_archive(path: Path, stream: _Limited) -> Contents:
+    """Reads the manifest, which has to be the first file, and then what it lists."""
+    present: dict[str, bytes] = {}
+    contents: Contents | None = None
+    root = ""
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            if member.isdir():
+                continue
+            if not member.isreg() or member.issparse():
+                raise Refused(_NOT_REGULAR.format(member.name))
+            root = root or member.name.partition("/")[0]
+            name = member.name.removeprefix(f"{root}/")
+            if name in present:
+                raise Refused(f"{name!r} is in it twice")
+            if contents is None and name != manifest.NAME:
+                raise Refused(
+                    "its manifest is not its first file: unpack it and use the folder"
+                )
+            if contents is not None:
+                _assert_complete(contents, [name, *contents.names()])
+            opened = tar.extractfile(member)
+            assert opened is not None
+            present[name] = opened.read()
+            if contents is None:
+                contents = Contents(
+                    path, present[name], lambda name: io.BytesIO(present[name])
+                )
+                stream.limit += _size_of(contents.manifest)
+    while stream.read(_PIECE):  # to the end: gzip checks its sum there
+        pass
+    if contents is None:
+        raise Refused(f"it has no {manifest.NAME}, so it is not a pack")
+    _assert_complete(contents, present)
+    contents.signature = present.get(manifest.SIGNATURE)
+    return contents
+
+
+def _size_of(listed: Manifest) -> int:
+    if listed.size > _ARCHIVE_BYTES:
+        raise Refused(
+            "it is too large to read into memory: unpack it and use the folder"
+        )
+    return listed.size + (len(listed.files) + 2) * _OVERHEAD

@@ -1,64 +1,128 @@
-"""The key that signs packs: reads the key file, signs and verifies manifests."""
+"""The Ed25519 keys of packs: reads key files, signs and verifies manifests.
+
+The private key signs and stays where packs are made. The public key verifies, and
+nobody can sign with it. Needs `cryptography`, which the extra `sign` installs.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torchproof.records import UserError, files
+from torchproof.runtime.pack_format.manifest import Refused
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ed25519
 
 VARIABLE = "TORCHPROOF_PACK_KEY"
-_LEAST_BYTES = 16
 _MOST_BYTES = 2**16
+_HMAC_DIGITS = 64  # a signature of torchproof before it signed with Ed25519
+_MAKE = (
+    "openssl genpkey -algorithm ed25519 -out pack.key; openssl pkey -in pack.key"
+    " -pubout -out pack.pub"
+)
 
 
 def read_key(
     file: str | os.PathLike[str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> bytes | None:
-    """Reads the key from `file`, else from the file that the environment names."""
+    """Reads a key from `file`, else from the file that the environment names."""
     name = file or environ.get(VARIABLE)
     if not name:
         return None
     path = Path(name)
     try:
-        opened = files.open_regular(path)
+        with files.open_regular(path, _MOST_BYTES) as opened:
+            key = opened.read()
+            _assert_safe(path, os.fstat(opened.fileno()), secret=_is_private(key))
     except OSError as error:
         raise UserError(f"cannot read the key {path}: {error.strerror}") from None
-    with opened:
-        _assert_private(path, os.fstat(opened.fileno()))
-        return usable_key(opened.read(_MOST_BYTES), str(path))
-
-
-def usable_key(key: bytes, file: str = "KEYFILE") -> bytes:
-    """Strips the key and checks its length: anybody could guess a short key."""
-    key = key.strip()
-    if len(key) < _LEAST_BYTES:
-        raise UserError(
-            f"the key {file} has {len(key)} bytes, but needs at least {_LEAST_BYTES}:"
-            f" openssl rand -hex 32 > {file}"
-        )
     return key
 
 
-def _assert_private(path: Path, status: os.stat_result) -> None:
+def _is_private(key: bytes) -> bool:
+    return b"PRIVATE KEY" in key
+
+
+def _assert_safe(path: Path, status: os.stat_result, *, secret: bool) -> None:
     if status.st_uid not in (os.geteuid(), 0):
         raise UserError(f"the key {path} belongs to user {status.st_uid}, not to you")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(f"other users can write the key {path}: chmod go-w {path}")
     # Group-readable is fine: containers get secrets that way.
-    if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+    if secret and status.st_mode & stat.S_IRWXO:
+        raise UserError(f"other users can read the key {path}: chmod 600 {path}")
+
+
+def private_key(key: bytes) -> ed25519.Ed25519PrivateKey:
+    """The key to sign with. Raises `UserError` for anything else."""
+    if not _is_private(key):
+        raise UserError(f"signing needs a private Ed25519 key: {_MAKE}")
+    serialization, kinds = _cryptography()
+    form = "ssh" if b"OPENSSH" in key else "pem"
+    try:
+        loaded = getattr(serialization, f"load_{form}_private_key")(key, password=None)
+    except (ValueError, TypeError) as error:  # damaged, or with a passphrase
+        raise UserError(f"the private key cannot be read: {error}") from None
+    if not isinstance(loaded, kinds.Ed25519PrivateKey):
+        raise UserError(f"the private key is not an Ed25519 key: {_MAKE}")
+    return loaded
+
+
+def public_key(key: bytes) -> ed25519.Ed25519PublicKey:
+    """The key to verify with. Raises `UserError` for anything else."""
+    if _is_private(key):
         raise UserError(
-            f"the key {path} is readable or writable by other users: chmod 600 {path}"
+            "verifying needs the public key, and this is the private one:"
+            " openssl pkey -in pack.key -pubout -out pack.pub"
         )
+    serialization, kinds = _cryptography()
+    form = "ssh" if key.lstrip().startswith(b"ssh-") else "pem"
+    try:
+        loaded = getattr(serialization, f"load_{form}_public_key")(key)
+    except ValueError:
+        loaded = None
+    if not isinstance(loaded, kinds.Ed25519PublicKey):
+        raise UserError(f"verifying needs a public Ed25519 key: {_MAKE}")
+    return loaded
+
+
+def _cryptography() -> tuple[Any, Any]:
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise Refused(
+            "signatures need the package cryptography: pip install 'torchproof[sign]'"
+        ) from None
+    return serialization, ed25519
 
 
 def signature(key: bytes, manifest: bytes) -> bytes:
-    """The content of `manifest.sig`: the HMAC-SHA256 of the manifest, one hex line."""
-    return hmac.new(key.strip(), manifest, hashlib.sha256).hexdigest().encode() + b"\n"
+    """The content of `manifest.sig`: the signature of the manifest, one hex line."""
+    return private_key(key).sign(manifest).hex().encode() + b"\n"
 
 
-def fits(key: bytes, manifest: bytes, signed: bytes) -> bool:
-    return hmac.compare_digest(signature(key, manifest), signed)
+def assert_signed(key: bytes, manifest: bytes, signed: bytes | None) -> None:
+    """Raises `Refused` unless this key's private half signed the manifest."""
+    public = public_key(key)
+    if signed is None:
+        raise Refused("it is not signed, but a key was given: pack it again with --key")
+    digits = signed.strip()
+    if len(digits) == _HMAC_DIGITS:
+        raise Refused(
+            "it was signed with a shared key, which anyone who verifies can forge:"
+            " pack it again with --key and a private Ed25519 key"
+        )
+    try:
+        public.verify(bytes.fromhex(digits.decode()), manifest)
+    except Exception as error:  # InvalidSignature, or it is not hexadecimal
+        raise Refused(
+            "its signature does not fit the key: it was changed, or signed with another"
+            " key"
+        ) from error

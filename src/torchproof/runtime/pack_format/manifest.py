@@ -14,21 +14,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torchproof.records import schema
-from torchproof.runtime.pack_format.refusal import Refused
+from torchproof.records import Mismatch, UserError, schema
 
 SCHEMA = 1
 NAME = "manifest.json"
 SIGNATURE = "manifest.sig"
 OWN = (NAME, SIGNATURE)
 MOST_BYTES = 2**24  # a manifest of a thousand files has about 200 kB
-_MOST_FILE = 2**60
 _PATH_BYTES = 1000
 _PART_BYTES = 255
-_DEPTH = 32
-_KINDS = ("repro", "deploy")
+_END = b"\n}"
 
-Kind = Literal["repro", "deploy"]
+
+class Refused(UserError):
+    """The pack cannot be read or trusted; the message says why and what to do."""
+
+
+class Unverified(UserError):
+    """The new pack failed its verification in a clean process and was discarded."""
 
 
 @dataclass(frozen=True)
@@ -36,34 +39,15 @@ class File:
     """One file of a pack; `about` says which data of the user it contains."""
 
     sha256: str
-    size: int
+    bytes: int
     about: str = ""
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def to_json(self) -> dict[str, Any]:
-        fields = {"sha256": self.sha256, "bytes": self.size, "about": self.about}
-        return fields | dict(self.other)
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> File:
-        other = dict(plain)
-        digest = other.pop("sha256", None)
-        size = other.pop("bytes", None)
-        about = other.pop("about", "")
-        if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-            raise Refused(f"a file's sha256 is invalid: {digest!r:.80}")
-        if type(size) is not int or not 0 <= size <= _MOST_FILE:
-            raise Refused(f"a file's size is invalid: {size!r:.40}")
-        if not isinstance(about, str):
-            raise Refused("a file's description is not text")
-        return cls(sha256=digest, size=size, about=about, other=other)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest. `other` has the fields that this version of torchproof ignores."""
+    """The manifest; `details` are those of the pack's kind."""
 
-    kind: Kind
+    kind: Literal["repro", "deploy"]
     name: str
     torchproof: str
     made: str = ""  # ISO 8601, UTC
@@ -72,48 +56,17 @@ class Manifest:
     environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
     files: Mapping[str, File] = field(default_factory=dict, hash=False)
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def size(self) -> int:
         """The total size of the files in bytes."""
-        return sum(file.size for file in self.files.values())
+        return sum(file.bytes for file in self.files.values())
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"schema": SCHEMA}
-        plain |= {name: getattr(self, name) for name in (*_TEXTS, *_TABLES)}
-        files = sorted(self.files.items())
-        plain["files"] = {name: file.to_json() for name, file in files}
-        return plain | dict(self.other)
+        return {"schema": SCHEMA, **schema.to_plain(self)}
 
     def to_bytes(self) -> bytes:
-        body = json.dumps(self.to_json(), indent=1).encode()
-        return body.removesuffix(_END) + _seal(body)
-
-    @classmethod
-    def from_json(cls, plain: Any) -> Manifest:
-        if not isinstance(plain, dict) or not isinstance(plain.get("schema"), int):
-            raise Refused("it is not a manifest of a pack")
-        if schema.is_deep(plain):
-            raise Refused("it is nested too deeply")
-        if plain["schema"] > SCHEMA:
-            raise Refused(
-                f"it has schema {plain['schema']}, but this torchproof reads at most"
-                " schema"
-                f" {SCHEMA}: install a newer torchproof"
-            )
-        other = {k: v for k, v in plain.items() if k not in ("schema", "sha256")}
-        values: dict[str, Any] = {}
-        for names, kind in ((_TEXTS, str), (_TABLES, dict), (("files",), dict)):
-            for name in names:
-                values[name] = other.pop(name, kind())
-                if not isinstance(values[name], kind):
-                    raise Refused(f"its field {name} is not a {kind.__name__}")
-        if values["kind"] not in _KINDS:
-            kind = values["kind"]
-            raise Refused(f"its kind is {kind!r:.40}, not repro or deploy")
-        values["files"] = _files(values["files"])
-        return cls(**values, other=other)
+        return sealed(self.to_json())
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Manifest:
@@ -124,16 +77,29 @@ class Manifest:
             plain = schema.loads(raw.decode(), object_pairs_hook=_unique_keys)
         except (ValueError, RecursionError):
             raise Refused("it is not valid JSON") from None
-        manifest = cls.from_json(plain)
-        length = len(_seal(b""))
-        if raw[-length:] != _seal(raw[:-length] + _END):
+        version = plain.get("schema") if isinstance(plain, dict) else None
+        if not isinstance(version, int):
+            raise Refused("it is not a manifest of a pack")
+        if version > SCHEMA:
+            raise Refused(
+                f"it has schema {version}, but this torchproof reads at most schema"
+                f" {SCHEMA}: install a newer torchproof"
+            )
+        try:
+            manifest = schema.build(cls, plain)
+        except Mismatch as error:
+            raise Refused(str(error)) from None
+        _assert_files(manifest.files)
+        seal = _seal(b"")
+        if raw[-len(seal) :] != _seal(raw[: -len(seal)] + _END):
             raise Refused("it was changed after it was written")
         return manifest
 
 
-_TEXTS = ("kind", "name", "torchproof", "made", "target", "command")
-_TABLES = ("environment", "details")
-_END = b"\n}"
+def sealed(plain: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest: JSON whose last line is the hash of the rest."""
+    body = json.dumps(plain, indent=1).encode()
+    return body.removesuffix(_END) + _seal(body)
 
 
 def _seal(body: bytes) -> bytes:
@@ -149,18 +115,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _files(plain: Mapping[str, Any]) -> dict[str, File]:
-    files = {}
-    for name, fields in plain.items():
+def _assert_files(files: Mapping[str, File]) -> None:
+    for name, file in files.items():
         if reason := why_unsafe(name):
             raise Refused(f"{name!r} in it {reason}")
-        if not isinstance(fields, dict):
-            raise Refused(f"its entry for {name!r} is not a table")
-        files[name] = File.from_json(fields)
-    for name in files:
+        if not re.fullmatch("[0-9a-f]{64}", file.sha256):
+            raise Refused(f"the sha256 of {name!r} is invalid: {file.sha256!r:.80}")
         if parent := next((p for p in parents(name) if p in files), None):
             raise Refused(f"it lists {parent!r} both as a file and as a folder")
-    return files
 
 
 def parents(name: str) -> list[str]:
@@ -178,9 +140,8 @@ def why_unsafe(name: str) -> str | None:
         return "leaves the pack through '..'"
     if "" in parts or "." in parts or "\\" in name or not name.isprintable():
         return "is not a valid file name"
-    sizes = [len(part.encode()) for part in parts]
-    long = sum(sizes) + len(sizes) > _PATH_BYTES or max(sizes) > _PART_BYTES
-    if long or len(parts) > _DEPTH:
+    longest = max(len(part.encode()) for part in parts)
+    if longest > _PART_BYTES or len(name.encode()) > _PATH_BYTES:
         return "is too long a file name"
     if name in OWN:
         return "is a reserved name"
