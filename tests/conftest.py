@@ -36,7 +36,7 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         stream.touch()
         told = capture.job(parsed, Options(**options))  # type: ignore[arg-type]
         process = context.Process(
-            target=forked_commands.child, args=([told, str(stream)],)
+            target=forked_commands.child, args=([told], str(stream))
         )
         process.start()
         process.join(120)

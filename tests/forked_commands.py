@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import multiprocessing
 import os
 import subprocess
@@ -38,13 +39,27 @@ def python(source: str, *, cwd: Path) -> Done:
     return _forked(_program, (source,), cwd)
 
 
-def child(arguments: list[str]) -> int:
+def child(arguments: list[str], path: str) -> int:
     """`torchproof.observe.child` in a process where torch is loaded."""
     from torchproof.observe import child as started
     from torchproof.targets import script
 
     script.when_imported = lambda name, act: act()
+    started.Stream = lambda: _FileStream(path)  # type: ignore[assignment, misc]
     return started.main(arguments)
+
+
+class _FileStream:
+    """Writes the entries to a file, and not in forked processes."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._owner = os.getpid()
+
+    def write(self, kind: str, **values: Any) -> None:
+        if os.getpid() == self._owner:
+            with open(self._path, "a") as file:
+                file.write(json.dumps({"kind": kind, **values}, default=str) + "\n")
 
 
 def _forked(act: Callable[..., int], told: Sequence[str], cwd: Path) -> Done:
@@ -105,8 +120,7 @@ def _program(source: str) -> int:
 
 def _fork_children() -> None:
     """What torchproof starts from here on is forked too."""
-    from torchproof.measure import worker_process as process
-    from torchproof.process import parent_death, streams
+    from torchproof.process import children, parent_death
 
     kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     forking = SimpleNamespace(
@@ -114,8 +128,7 @@ def _fork_children() -> None:
     )
     # A forked process goes on in the thread that forked it: in the main one.
     parent_death.begun = lambda begin: begin()
-    for module in (streams, process):
-        module.subprocess = forking  # type: ignore[attr-defined]
+    children.subprocess = forking  # type: ignore[attr-defined]
 
 
 def _place(cwd: str, env: Mapping[str, str]) -> None:
@@ -173,7 +186,7 @@ class Forked:
     def poll(self) -> int | None:
         return self._ended(os.WNOHANG)
 
-    def wait(self) -> int | None:
+    def wait(self, timeout: float | None = None) -> int | None:
         return self._ended(0)
 
     def _ended(self, options: int) -> int | None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import json
 import multiprocessing
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,9 +17,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from torchproof.measure import worker_process
 from torchproof.measure.session import Session
 from torchproof.measure.specs import EAGER, MeasureResult, Plan, Progress, StrategySpec
+from torchproof.process import children
+from torchproof.process.channel import VARIABLE
 from torchproof.records import stats
 from torchproof.records.run import Measurement
 from torchproof.strategies.strategy import parse, with_arguments
@@ -51,20 +50,18 @@ class Forked:
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOAD)
-        read, write = os.pipe()
-        self.stdin = os.fdopen(write, "wb")
-        told = json.loads(command[-1])
-        ends = Connection(read), Connection(os.dup(pass_fds[0]))
+        channel = Connection(os.dup(pass_fds[0]))
         self._process = context.Process(
-            target=_serve,
-            args=(told, dict(env), *ends),
+            target=_serve, args=(command[-1], dict(env), channel)
         )
         self._process.start()
-        for end in ends:
-            end.close()
+        channel.close()
         assert self._process.pid is not None
         self.pid = self._process.pid
         self.begun.append(self.pid)
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
@@ -73,12 +70,10 @@ class Forked:
         return self._process.exitcode
 
 
-def _serve(
-    job: dict[str, Any], env: dict[str, str], commands: Connection, replies: Connection
-) -> None:
+def _serve(job: str, env: dict[str, str], channel: Connection) -> None:
     os.setsid()
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(env | {VARIABLE: str(os.dup(channel.fileno()))})
     from torch._dynamo.utils import clear_compilation_metrics, counters
 
     from torchproof.measure import strategy_worker
@@ -88,13 +83,10 @@ def _serve(
     gc.freeze()  # what it loaded need not be gone through in every arm
     # Killed with the arm; the test's own tracker would complain of what it left.
     resource_tracker._resource_tracker._fd = None
-    os.dup2(commands.fileno(), 0)
-    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for output in (1, 2):
         os.dup2(nowhere, output)
-    told = job | {"replies": os.dup(replies.fileno())}
-    os._exit(strategy_worker.main([json.dumps(told)]))
+    os._exit(strategy_worker.main([job]))
 
 
 @contextmanager
@@ -103,9 +95,7 @@ def forked() -> Iterator[None]:
     names = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
     kept = {name: getattr(subprocess, name) for name in names}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            worker_process, "subprocess", SimpleNamespace(Popen=Forked, **kept)
-        )
+        patch.setattr(children, "subprocess", SimpleNamespace(Popen=Forked, **kept))
         yield
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from torchproof.measure import worker_process
 from torchproof.measure.worker_process import (
     WorkerError,
     WorkerProcess,
     WorkerProcesses,
 )
+from torchproof.process import children
 
 ANSWER = b'{"ok": true, "number": %d}\n'
 
@@ -23,8 +23,6 @@ class Puppet:
     """Stands in for a child: the test writes its answers, and says when it is over."""
 
     def __init__(self, command: Any, *, pass_fds: Any, **settings: Any) -> None:
-        read, write = os.pipe()
-        self.stdin, self._told = os.fdopen(write, "wb"), read
         self.answers = os.dup(pass_fds[0])
         self.pid, self.lives = 2**22 + 1, True  # above what Linux gives
 
@@ -34,6 +32,9 @@ class Puppet:
     def hangs_up(self) -> None:
         os.close(self.answers)
 
+    def poll(self) -> int | None:
+        return None if self.lives else 3
+
     def wait(self, timeout: float | None = None) -> int:
         if self.lives and timeout is not None:
             raise subprocess.TimeoutExpired("puppet", timeout)
@@ -42,14 +43,11 @@ class Puppet:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerProcess, Puppet]]:
-    kept = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL")}
-    kept["TimeoutExpired"] = subprocess.TimeoutExpired
-    monkeypatch.setattr(
-        worker_process, "subprocess", SimpleNamespace(Popen=Puppet, **kept)
-    )
-    monkeypatch.setattr(worker_process, "_ENDS_S", 0.01)
+    kept = {"TimeoutExpired": subprocess.TimeoutExpired}
+    monkeypatch.setattr(children, "subprocess", SimpleNamespace(Popen=Puppet, **kept))
+    monkeypatch.setattr(children, "_ENDS_S", 0.01)
     found = WorkerProcess({}, {}, quiet=True)
-    yield found, found._popen  # type: ignore[misc]
+    yield found, found._child._popen  # type: ignore[misc]
     found.close()
 
 
@@ -104,4 +102,4 @@ def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) ->
     with pytest.raises(WorkerError, match="has ended"):
         family.adopt(arm)
     with pytest.raises(WorkerError, match="closed"):
-        arm.tell("load")
+        arm.ask("load", 1.0)

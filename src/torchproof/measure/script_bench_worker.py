@@ -22,7 +22,7 @@ from typing import Any
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.observe import StepDetector
-from torchproof.process import Stream, parent_death
+from torchproof.process import Stream, hold
 from torchproof.targets import Target, script
 from torchproof.torch_private import describe
 
@@ -35,7 +35,7 @@ _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job, stream = json.loads(arguments[0]), Stream()
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     sampler = ScriptSampler(stream, job)
     script.when_imported("torch", sampler.attach)
@@ -335,5 +335,5 @@ def _between(marks: Sequence[Any]) -> list[float]:
 
 
 if __name__ == "__main__":
-    parent_death.hold()
+    hold()
     sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,7 @@
 """The worker process that runs a target under one strategy and measures it.
 
-`worker_process` starts it with `python -m` and a job in JSON. It reads commands from
-stdin, one JSON object per line, and writes one line per reply to the job's file
-descriptor, so that output of the target cannot be mistaken for a reply.
+`worker_process` starts it with `python -m` and a job in JSON. It replies to
+each command that it receives over its channel.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from torchproof.measure import guard_filters, numerics, profiling
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.observe import BreakCost
+from torchproof.process import Channel, Ended
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
@@ -38,13 +38,12 @@ _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
-    replies = os.fdopen(job["replies"], "w", encoding="utf-8")
+    channel = Channel.to_parent()
     worker = StrategyWorker(job)
-    for line in sys.stdin:
-        command = json.loads(line)
-        reply = _reply(worker, command.pop("do"), command)
-        replies.write(json.dumps(reply, default=str) + "\n")
-        replies.flush()
+    with contextlib.suppress(Ended):
+        while True:
+            command = channel.receive()
+            channel.send(_reply(worker, command.pop("do"), command))
     return 0
 
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import select
-import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
-import psutil
-
-from torchproof.process import parent_death
+from torchproof.process import DEVNULL, Ended, Garbled, spawn
 from torchproof.records import UserError
 from torchproof.strategies import NotApplicable
 
 _WORKER = "torchproof.measure.strategy_worker"
-_ENDS_S = 5.0  # to exit after its last reply; a thread of the target may prevent that
 # With remote caches, a start that is labelled cold could be warm.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -44,42 +36,20 @@ class WorkerProcess:
         quiet: bool,
         layout: int = 0,
     ) -> None:
-        read, write = os.pipe()
-        job_text = json.dumps({**job, "replies": write})
-        output = subprocess.DEVNULL if quiet else sys.stderr
-        variables = {**NO_REMOTE_CACHES, **environment, **parent_death.parent()}
-        self._popen = parent_death.begun(
-            lambda: subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "torchproof.process.aslr",
-                    str(layout),
-                    _WORKER,
-                    job_text,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                pass_fds=(write,),
-                env={**os.environ, **variables},
-                start_new_session=True,
-            )
+        self._child = spawn(
+            "-m",
+            _WORKER,
+            json.dumps(job),
+            environment={**NO_REMOTE_CACHES, **environment},
+            output=DEVNULL if quiet else None,
+            layout=layout,
         )
-        os.close(write)
-        self._replies = os.fdopen(read, "rb", buffering=0)
-        self._buffer = b""  # bytes after the last reply that was read
         self._unread = 0  # replies that nobody has read
-        self._closed = False
 
     def tell(self, do: str, **values: Any) -> None:
         """Sends a command and does not wait for its reply."""
-        assert self._popen.stdin is not None
-        if self._closed:
-            raise WorkerError("its process was closed")
-        with contextlib.suppress(BrokenPipeError):
-            self._popen.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
-            self._popen.stdin.flush()
+        with contextlib.suppress(Ended):  # the next `ask` reports it
+            self._child.channel.send({"do": do, **values})
         self._unread += 1
 
     def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
@@ -96,61 +66,20 @@ class WorkerProcess:
         return answer
 
     def _read(self, limit_s: float | None) -> dict[str, Any]:
-        """Returns the next reply. A read may bring several; the rest stays buffered."""
-        end = None if limit_s is None else time.monotonic() + limit_s
-        while b"\n" not in self._buffer:
-            remaining = None if end is None else max(0.0, end - time.monotonic())
-            if not (data := self._receive(remaining)):
-                self.close()
-                raise WorkerError(f"no answer within {limit_s:.0f} s (--timeout)")
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            answer: dict[str, Any] = json.loads(line)
-        except (ValueError, RecursionError):
-            self.close()
-            raise WorkerError("its process sent a reply that is not JSON") from None
-        return answer
-
-    def _receive(self, seconds: float | None) -> bytes:
-        """Returns the bytes that arrive within this time; empty on a timeout."""
-        try:
-            ready, _, _ = select.select([self._replies], [], [], seconds)
-            data = self._replies.read(2**16) if ready else b""
-        except (OSError, ValueError):  # another thread closed it
-            raise WorkerError("its process was closed") from None
-        if ready and not data:
-            raise WorkerError(self._exit_reason())
-        return data or b""
-
-    def _exit_reason(self) -> str:
-        try:
-            code = self._popen.wait(_ENDS_S)
-        except subprocess.TimeoutExpired:
-            self.close()
-            return "its process stopped answering"
-        if code < 0:
-            return f"its process was killed by {signal.Signals(-code).name}"
-        return f"its process ended with exit code {code}"
+            return self._child.receive(limit_s)
+        except TimeoutError:
+            why = f"no answer within {limit_s:.0f} s (--timeout)"
+        except Garbled:
+            why = "its process sent a reply that is not JSON"
+        except Ended as ending:
+            why = f"its process {ending}"
+        self.close()
+        raise WorkerError(why)
 
     def close(self) -> None:
         """Kills the process and everything it started."""
-        if self._closed:  # the process id may belong to another process by then
-            return
-        self._closed = True
-        if self._popen.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._popen.stdin.close()
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = psutil.Process(self._popen.pid).children(recursive=True)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
-        for member in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                member.kill()
-        self._popen.wait()
-        self._replies.close()
+        self._child.kill()
 
 
 class WorkerProcesses:

@@ -1,6 +1,6 @@
 """The child process: runs one target under observation.
 
-`capture` starts it as `python -m` with a job (JSON) and the path of a stream.
+`capture` starts it as `python -m` with a job in JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchproof.observe.observer import Observer
-from torchproof.process import Stream, parent_death
+from torchproof.process import Stream, hold
 from torchproof.records import UserError
 from torchproof.targets import Loaded, Target, calls, script
 from torchproof.torch_private import environment
@@ -20,7 +20,7 @@ from torchproof.torch_private import environment
 
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
-    stream = Stream(arguments[1])
+    stream = Stream()
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
     try:
@@ -134,5 +134,5 @@ def _explain_failure(
 
 
 if __name__ == "__main__":
-    parent_death.hold()
+    hold()
     sys.exit(main(sys.argv[1:]))

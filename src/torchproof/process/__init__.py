@@ -1,25 +1,67 @@
-"""Child processes: start one, read its stream, end it with its parent.
+"""Child processes: start one, talk to it, end it with everything it started.
 
-In: a command. Out: the JSON lines that the child writes, and how it ended.
-Start with `streams.py`. Imports psutil and the standard library only.
+In: a command for Python. Out: its messages, and how it ended. There is one way for each
+thing: `spawn` starts a child, a `Channel` carries JSON lines in both directions,
+`kill_tree` ends a process with its descendants, `hold` ties a child to its parent,
+`follow` reads a child that only reports, and a `ForkServer` runs jobs in forks of a
+process that has already imported. Start with `children.py`. Imports the standard
+library only.
 """
 
 from torchproof.process import aslr as aslr
 from torchproof.process import forks as forks
 from torchproof.process import parent_death as parent_death
+from torchproof.process.channel import Channel as Channel
+from torchproof.process.channel import Ended as Ended
+from torchproof.process.channel import Garbled as Garbled
+from torchproof.process.channel import Message as Message
+from torchproof.process.channel import Tick as Tick
+from torchproof.process.channel import packed as packed
+from torchproof.process.channel import unpacked as unpacked
+from torchproof.process.children import DEVNULL as DEVNULL
+from torchproof.process.children import Child as Child
+from torchproof.process.children import describe as describe
+from torchproof.process.children import spawn as spawn
+from torchproof.process.fork_server import ForkServer as ForkServer
+from torchproof.process.fork_server import JobEnding as JobEnding
+from torchproof.process.fork_server import serve as serve
+from torchproof.process.parent_death import hold as hold
+from torchproof.process.parent_death import leave as leave
 from torchproof.process.streams import Conditions as Conditions
 from torchproof.process.streams import Entry as Entry
 from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
+from torchproof.process.trees import MARK_VARIABLE as MARK_VARIABLE
+from torchproof.process.trees import kill_tree as kill_tree
+from torchproof.process.trees import tree as tree
 
 __all__ = [
+    "DEVNULL",
+    "MARK_VARIABLE",
+    "Channel",
+    "Child",
     "Conditions",
+    "Ended",
     "Entry",
     "Followed",
+    "ForkServer",
+    "Garbled",
+    "JobEnding",
+    "Message",
     "Stream",
+    "Tick",
     "aslr",
+    "describe",
     "follow",
     "forks",
+    "hold",
+    "kill_tree",
+    "leave",
+    "packed",
     "parent_death",
+    "serve",
+    "spawn",
+    "tree",
+    "unpacked",
 ]

@@ -1,8 +1,7 @@
-"""Ends child processes when their parent ends, even if the parent is killed.
+"""Ends a child when its parent ends, even if the parent is killed.
 
-The parent starts a child with `begun` and adds `parent()` to its environment. The child
-first calls `hold`. Linux then kills the child when the parent ends, even if the child
-hangs in C code, where none of its own threads could end it.
+`spawn` starts each child in `begun` and gives it the variables of `parent()`. The child
+first calls `hold`.
 """
 
 from __future__ import annotations
@@ -13,14 +12,18 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
+
+from torchproof.process.trees import MARK_VARIABLE, kill_tree
 
 T = TypeVar("T")
 
 _PARENT = "TORCHPROOF_PARENT"
 _SIGNAL_AT_PARENTS_END = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+_PARENT_CHECK_S = 0.5
 
 
 class _Beginner:
@@ -68,16 +71,43 @@ def parent() -> dict[str, str]:
     return {_PARENT: str(os.getpid())}
 
 
-def hold() -> None:
-    """Ties this process to its parent; exits if the parent is already gone."""
+def hold(*, descendants: bool = False) -> None:
+    """Ties this process to its parent; exits if the parent is already gone.
+
+    Linux then kills this process when the parent ends, even if it hangs in C code. With
+    `descendants`, a thread waits for that instead and first kills everything that this
+    process started; it gets no turn while C code holds the GIL.
+    """
     began = int(os.environ.pop(_PARENT, "0"))
     if not began:
         return
-    if os.getppid() == began:
-        ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_END, signal.SIGKILL)
+    if descendants:
+        threading.Thread(target=_end_with, args=(began,), daemon=True).start()
+    elif os.getppid() == began:
+        kill_with_parent()
     # Checks again: the parent may have ended before the call of prctl.
     if os.getppid() != began and not _is_there(began):
         sys.exit(1)
+
+
+def kill_with_parent() -> None:
+    """Makes Linux kill this process when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_SIGNAL_AT_PARENTS_END, signal.SIGKILL)
+
+
+def leave(code: int) -> NoReturn:
+    """Kills everything that this process started, and exits without exit handlers.
+
+    Torch's exit handlers would wait for its worker pool.
+    """
+    kill_tree(os.getpid(), os.environ.get(MARK_VARIABLE))
+    os._exit(code)
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    leave(1)
 
 
 def _is_there(process: int) -> bool:

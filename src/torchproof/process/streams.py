@@ -1,48 +1,35 @@
-"""Streams JSON lines from a child process to its parent: both ends.
+"""Reads what a child reports while it runs: one message after another.
 
-The child flushes each complete line, so a killed process loses nothing. The parent
-reads until the child ends, the timeout expires or the user interrupts.
+The child writes with `Stream`. The parent calls `follow`, which reads until the child
+ends, the timeout expires or the user interrupts. A killed child loses nothing that it
+wrote before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import psutil
-
-from torchproof.process import parent_death
-
-_POLL_S = 0.1
+from torchproof.process.channel import Channel, Ended, Garbled
+from torchproof.process.children import DEVNULL, Child, describe, spawn
 
 Entry = dict[str, Any]
 
 
 class Stream:
-    """The child's end: writes JSON lines to a file, but not in forked processes."""
+    """The child's end: sends entries to the parent, but not from forked processes."""
 
-    def __init__(self, path: str) -> None:
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 (open until exit)
-        self._lock = threading.Lock()
+    def __init__(self) -> None:
+        self._channel = Channel.to_parent()
         self._owner = os.getpid()
 
     def write(self, kind: str, **values: Any) -> None:
         if os.getpid() == self._owner:
-            line = json.dumps({"kind": kind, **values}, default=str)
-            with self._lock:
-                self._file.write(line + "\n")
-                self._file.flush()
+            self._channel.send({"kind": kind, **values})
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ class Followed:
         if self.ending != "finished":
             return None
         if self.code and self.code < 0:
-            return f"the target was killed by {signal.Signals(-self.code).name}"
+            return f"the target {describe(self.code)}"
         if self.code and script:
             reason = self.last("script_end").get("error")
             why = f": {reason}" if reason else ""
@@ -97,84 +84,48 @@ def follow(
     notice: Callable[[Entry, float], None],
     conditions: Conditions,
 ) -> Followed:
-    """Runs `python -m MODULE JOB STREAM`; calls `notice(entry, seconds)` per line."""
-    with tempfile.TemporaryDirectory(prefix="torchproof-") as scratch:
-        path = Path(scratch) / "stream.jsonl"
-        path.touch()
-        started = time.monotonic()
-        process = _start([sys.executable, "-m", module, job, str(path)], conditions)
-        ending = "finished"
-        lines = _Lines(path)
-        limit_s = conditions.timeout_s
+    """Runs `python -m MODULE JOB`; calls `notice(entry, seconds)` for each entry.
+
+    The program's output goes to stderr: stdout carries only the report.
+    """
+    entries: list[Entry] = []
+    ending = "finished"
+    started = time.monotonic()
+    with spawn(
+        "-m",
+        module,
+        job,
+        environment=conditions.environment,
+        stdin=None,
+        output=DEVNULL if conditions.quiet else None,
+    ) as child:
         try:
-            while process.poll() is None:
-                time.sleep(_POLL_S)
-                seconds = time.monotonic() - started
-                for entry in lines.read():
-                    notice(entry, seconds)
-                if limit_s and seconds > limit_s:
-                    ending = "timeout"
-                    break
+            for entry in _received(child, conditions.timeout_s or None):
+                entries.append(entry)
+                notice(entry, time.monotonic() - started)
+        except TimeoutError:
+            ending = "timeout"
         except KeyboardInterrupt:
             ending = "interrupted"
-        finally:
-            _end(process)
-        lines.read()
-        lines.close()
-    return Followed(lines.entries, ending, process.returncode)
+            with contextlib.suppress(TimeoutError):
+                entries.extend(_received(child, 0.0))
+    return Followed(entries, ending, child.poll())
 
 
-def _start(command: list[str], conditions: Conditions) -> subprocess.Popen[bytes]:
-    # The program's output goes to stderr: stdout carries only the report.
-    quiet = subprocess.DEVNULL if conditions.quiet else None
-    return parent_death.begun(
-        lambda: subprocess.Popen(
-            command,
-            stdout=quiet or sys.stderr,
-            stderr=quiet,
-            env={**os.environ, **conditions.environment, **parent_death.parent()},
-            start_new_session=True,
-        )
-    )
+def _received(child: Child, timeout_s: float | None) -> Iterator[Entry]:
+    """The entries of the child until it ends; raises `TimeoutError`."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
 
+    def left_s() -> float | None:
+        return None if until is None else max(0.0, until - time.monotonic())
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a child that still runs, and everything it started."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for member in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
-
-
-def _entry(line: str) -> Entry | None:
-    """None for a line that is not an entry, as a dying process may write."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_entry = isinstance(entry, dict) and isinstance(entry.get("kind"), str)
-    return entry if is_entry else None
-
-
-class _Lines:
-    """Reads the stream while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open(encoding="utf-8", errors="replace")
-        self._rest = ""
-        self.entries: list[Entry] = []
-
-    def read(self) -> list[Entry]:
-        """The entries since the last call."""
-        *lines, self._rest = (self._rest + self._file.read()).split("\n")
-        added = [entry for line in lines if (entry := _entry(line)) is not None]
-        self.entries += added
-        return added
-
-    def close(self) -> None:
-        self._file.close()
+    while True:
+        try:
+            message = child.receive(left_s())
+        except Garbled:
+            continue
+        except Ended:
+            break
+        if isinstance(message.get("kind"), str):
+            yield message
+    child.wait(left_s())  # it may have closed its end long before

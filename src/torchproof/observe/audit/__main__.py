@@ -1,12 +1,12 @@
-"""`python -m torchproof.observe.audit JOB STREAM`: the child process of the audit."""
+"""`python -m torchproof.observe.audit JOB`: the child process of the audit."""
 
 from __future__ import annotations
 
 import sys
 
 from torchproof.observe.audit.running import main
-from torchproof.process import parent_death
+from torchproof.process import hold
 
 if __name__ == "__main__":
-    parent_death.hold()
+    hold()
     sys.exit(main(sys.argv[1:]))

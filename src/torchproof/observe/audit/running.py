@@ -55,7 +55,7 @@ def watchers(write: Write) -> list[Watcher]:
 
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
-    stream = Stream(arguments[1])
+    stream = Stream()
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as hooks:
         try:

@@ -1,6 +1,6 @@
 """The child process of `deploy`: builds the artifact, or loads it as a service does.
 
-Runs as `python -m torchproof.packs.deploy JOB STREAM`, where JOB is JSON.
+Runs as `python -m torchproof.packs.deploy JOB`, where JOB is JSON.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import sys
 from typing import Any
 
-from torchproof.process import Stream, parent_death
+from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
 from torchproof.runtime import Refused, Unverified
 from torchproof.targets import Target
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream(arguments[1])
+    job, stream = json.loads(arguments[0]), Stream()
     # torch reads these variables once, when it is imported.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
     os.environ.pop("TRITON_CACHE_DIR", None)
@@ -52,5 +52,5 @@ def _carried_out(target: Target, job: dict[str, Any], stream: Stream) -> dict[st
 
 
 if __name__ == "__main__":
-    parent_death.hold()
+    hold()
     sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
-from torchproof.process import Stream, parent_death
+from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
 from torchproof.targets import Target, calls, script
 from torchproof.torch_private import environment
@@ -22,7 +22,7 @@ from torchproof.torch_private import environment
 
 def main(arguments: list[str]) -> int:
     job = json.loads(arguments[0])
-    stream = Stream(arguments[1])
+    stream = Stream()
     target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as stack:
         try:
@@ -117,5 +117,5 @@ def _write_configs(stream: Stream) -> None:
 
 
 if __name__ == "__main__":
-    parent_death.hold()
+    hold()
     sys.exit(main(sys.argv[1:]))

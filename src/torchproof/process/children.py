@@ -1,0 +1,162 @@
+"""Starts a Python process that ends with this one, and talks to it.
+
+    with spawn("-m", "package.worker", environment={"A": "1"}) as child:
+        answer = child.ask({"do": "measure"}, timeout_s=60.0)
+
+In the child:
+
+    hold()
+    channel = Channel.to_parent()
+    while True:
+        channel.send(answer(channel.receive()))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from torchproof.process import parent_death
+from torchproof.process.channel import VARIABLE, Channel, Ended, Message, Tick, nothing
+from torchproof.process.trees import MARK_VARIABLE, kill_tree
+
+DEVNULL = subprocess.DEVNULL
+_ENDS_S = 5.0  # to exit after it closed its channel; a thread may prevent that
+
+
+class Child:
+    """A child process; `channel` is this end of the channel to it."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], channel: Channel, mark: str
+    ) -> None:
+        self._popen = popen
+        self._is_killed = False
+        self.channel = channel
+        self.mark = mark
+        self.pid = popen.pid
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while the child runs."""
+        return self._popen.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code, once the child has ended; raises `TimeoutError`."""
+        try:
+            return self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError from None
+
+    def ask(
+        self,
+        message: Mapping[str, Any],
+        timeout_s: float | None = None,
+        tick: Tick = nothing,
+    ) -> Message:
+        """Sends a message and returns the next one of the child."""
+        with contextlib.suppress(Ended):  # `receive` says how it ended
+            self.channel.send(message, tick)
+        return self.receive(timeout_s, tick)
+
+    def receive(self, timeout_s: float | None = None, tick: Tick = nothing) -> Message:
+        """As `Channel.receive`; `Ended` also if a descendant keeps the socket open."""
+
+        def check() -> None:
+            tick()
+            if self._popen.poll() is not None:
+                raise Ended
+
+        try:
+            return self.channel.receive(timeout_s, check)
+        except Ended:
+            pass
+        try:
+            return self.channel.receive(0.0)  # what it sent before it ended
+        except (Ended, TimeoutError):
+            raise Ended(self.ending()) from None
+
+    def ending(self) -> str:
+        """How the child ended: `killed by SIGKILL`, `ended with exit code 3`."""
+        if self._is_killed:
+            return "was closed"
+        try:
+            return describe(self.wait(_ENDS_S))
+        except TimeoutError:
+            return "stopped answering"
+
+    def kill(self) -> None:
+        """Kills the child and everything it started, and closes the channel."""
+        if not self._is_killed:
+            self._is_killed = True
+            pid = self.pid if self._popen.poll() is None else None
+            kill_tree(pid, self.mark)
+            self._popen.wait()
+            kill_tree(None, self.mark)  # what it started in its last moments
+            self.channel.close()
+
+
+def describe(code: int) -> str:
+    """An exit code in words."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+def spawn(
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    inherit: bool = True,
+    cwd: Path | None = None,
+    stdin: int | None = DEVNULL,
+    output: int | IO[Any] | None = None,
+    layout: int | None = None,
+    keep: Sequence[int] = (),
+) -> Child:
+    """Starts `python ARGUMENTS` in a session of its own.
+
+    The `environment` is added to this process's variables, unless `inherit` is False.
+    `output` receives stdout and stderr: by default this process's stderr. None as
+    `stdin` passes on this process's. `layout` is a number of `aslr`, for a child that
+    starts with `-m`. `keep` lists file descriptors that the child inherits.
+    """
+    near, far = socket.socketpair()
+    # The mark of a child of a child begins with the mark of its parent.
+    mark = os.environ.get(MARK_VARIABLE, "") + uuid.uuid4().hex
+    variables = {
+        **(os.environ if inherit else {}),
+        **(environment or {}),
+        **parent_death.parent(),
+        MARK_VARIABLE: mark,
+        VARIABLE: str(far.fileno()),
+    }
+    command = [sys.executable, *arguments]
+    if layout is not None:
+        command[2:2] = ["torchproof.process.aslr", str(layout)]
+    with far:
+        popen = parent_death.begun(
+            lambda: subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=variables,
+                stdin=stdin,
+                stdout=sys.stderr if output is None else output,
+                stderr=output,
+                pass_fds=(far.fileno(), *keep),
+                start_new_session=True,
+            )
+        )
+    return Child(popen, Channel(near), mark)

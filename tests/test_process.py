@@ -1,0 +1,208 @@
+"""Children: they answer, they end with everything they started, they run jobs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchproof import process
+from torchproof.process import Channel, Child, Ended, ForkServer, Garbled, spawn
+
+ECHO = """
+import os, subprocess, sys, time
+from torchproof.process import Channel, Ended, hold
+hold()
+channel = Channel.to_parent()
+while True:
+    try:
+        message = channel.receive()
+    except Ended:
+        break
+    if "run" in message:
+        exec(message["run"])
+    channel.send(message)
+"""
+# A process that has left the session and lost its parent.
+DETACHED = """
+command = [sys.executable, "-c", "import time; time.sleep(99)"]
+if os.fork() == 0:
+    os.setsid()
+    started = subprocess.Popen(command)
+    channel.send({"detached": started.pid})
+    os._exit(0)
+"""
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with spawn("-c", ECHO, output=process.DEVNULL) as started:
+        yield started
+
+
+def is_running(pid: int) -> bool:
+    return pid in process.tree(pid)
+
+
+def test_a_child_answers_and_data_may_be_large(child: Child) -> None:
+    data = os.urandom(3 << 20)
+    answer = child.ask({"data": process.packed(data)}, 60.0)
+    assert process.unpacked(answer["data"]) == data
+
+
+def test_a_timeout_leaves_the_channel_usable(child: Child) -> None:
+    child.ask({}, 60.0)
+    with pytest.raises(TimeoutError):
+        child.ask({"run": "time.sleep(0.5)"}, 0.05)
+    assert child.receive(60.0) == {"run": "time.sleep(0.5)"}
+
+
+def test_a_tick_ends_the_wait(child: Child) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        child.ask({}, None, stop)
+
+
+@pytest.mark.parametrize(
+    ("last", "ending"),
+    [("os._exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "SIGKILL")],
+)
+def test_the_end_of_a_child_is_recognised(child: Child, last: str, ending: str) -> None:
+    # A fork that keeps the socket open does not hide the end.
+    fork = "os.fork() or (time.sleep(99), os._exit(0))"
+    with pytest.raises(Ended, match=ending):
+        child.ask({"run": f"{fork}; {last}"}, 60.0)
+
+
+def test_what_a_child_sent_before_it_ended_is_received(child: Child) -> None:
+    child.channel.send({"run": "channel.send({'n': 1}); channel.send({}); sys.exit()"})
+    child.wait(60.0)
+    assert child.receive() == {"n": 1} and child.receive() == {}
+    with pytest.raises(Ended, match="exit code 0"):
+        child.receive()
+
+
+def test_a_line_that_is_no_message_is_skipped(child: Child) -> None:
+    child.channel.send({"run": "channel._socket.sendall(b'[1]\\n{\\n')"})
+    for _ in range(2):
+        with pytest.raises(Garbled):
+            child.receive(60.0)
+    assert "run" in child.receive(60.0)
+
+
+def test_kill_ends_what_left_the_session_and_lost_its_parent(child: Child) -> None:
+    child.channel.send({"run": DETACHED})
+    messages = [child.receive(60.0) for _ in range(2)]
+    [detached] = [m["detached"] for m in messages if "detached" in m]
+    assert is_running(detached)
+    child.kill()
+    assert not is_running(detached) and not is_running(child.pid)
+    child.kill()  # has no effect
+    with pytest.raises(Ended, match="closed"):
+        child.ask({})
+
+
+def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
+    middle = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', "
+    leaf = repr("import time; time.sleep(99)")
+    with spawn("-c", f"{middle}{leaf}])", output=process.DEVNULL) as child:
+        deadline = time.monotonic() + 60
+        while len(members := process.tree(child.pid)) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert process.kill_tree(child.pid)
+        assert not any(map(is_running, members))
+
+
+def test_several_threads_send_whole_lines(child: Child) -> None:
+    def send(number: int) -> None:
+        for _ in range(50):
+            child.channel.send({"from": number, "text": "x" * 5000})
+
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    received = [child.receive(60.0)["from"] for _ in range(150)]
+    assert sorted(received) == [0] * 50 + [1] * 50 + [2] * 50
+
+
+def test_environment_directory_and_output(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as output:
+        code = "import os; print(os.getcwd(), os.environ['A'], 'HOME' in os.environ)"
+        with spawn(
+            "-c",
+            code,
+            environment={"A": "1"},
+            inherit=False,
+            cwd=tmp_path,
+            output=output,
+        ) as child:
+            assert child.wait(60.0) == 0
+    assert (tmp_path / "out").read_text() == f"{tmp_path} 1 False\n"
+
+
+SERVER = """
+import os, signal, sys, time
+from torchproof.process import hold, serve
+hold()
+
+def run(job):
+    exec(job["run"])
+    return job["code"]
+
+serve(run)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    made = ForkServer(spawn("-c", SERVER, output=process.DEVNULL))
+    yield made
+    made.close()
+
+
+def test_jobs_run_in_forks_with_a_limit(server: ForkServer) -> None:
+    jobs = [
+        ("", 3, 60.0, 3),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 0, 60.0, -signal.SIGSEGV),
+        ("raise ValueError", 0, 60.0, 1),
+        ("time.sleep(99)", 0, 0.2, None),
+    ]
+    futures = [
+        server.submit({"run": run, "code": code}, limit) for run, code, limit, _ in jobs
+    ]
+    assert [f.result(60).code for f in futures] == [expected for *_, expected in jobs]
+    assert 0.2 <= futures[-1].result().seconds < 30
+
+
+def test_jobs_end_with_their_server(server: ForkServer, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    write = f"open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(99)"
+    future = server.submit({"run": write, "code": 0}, 60.0)
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    server.close()
+    assert future.result(10).code == -9
+    assert not is_running(int(file.read_text()))
+    assert server.submit({"run": "", "code": 0}, 1.0).result(10).code == -9
+
+
+def test_process_imports_only_the_standard_library() -> None:
+    code = "import sys, torchproof.process; sys.exit('psutil' in sys.modules)"
+    with spawn("-c", code) as child:
+        assert child.wait(60.0) == 0
+
+
+def test_a_channel_is_not_inherited_by_programs(child: Child) -> None:
+    run = "assert not os.get_inheritable(channel._socket.fileno())"
+    assert child.ask({"run": run}, 60.0)
+    assert isinstance(child.channel, Channel)
