@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchproof.records.run import UserError
-from torchproof.runtime.cudagraph import size_selection
 from torchproof.runtime.cudagraph.bucket_planner import (
     Bucket,
     Buckets,
@@ -102,26 +101,31 @@ def best_cost(
     return min(cost(rows, observed, limits) for rows in choices if fits(rows, limits))
 
 
+def is_close(reached: Any, best: Any) -> bool:
+    """As many calls are replayed, with at most 2% more work."""
+    return bool(reached[0] == best[0] and reached[1] <= 1.02 * best[1])
+
+
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(calls((12,)), limits(1), st.sampled_from([1, 2, 5]))
-def test_no_choice_is_better_in_one_dimension(
+def test_no_choice_is_much_better_in_one_dimension(
     observed: dict[Size, int], limits: Limits, step: int
 ) -> None:
     made = plan(observed, multiple_of=step, **limits)
-    assert made.exact
-    assert cost(made.sizes, observed, limits) == best_cost(observed, limits, step)
+    best = best_cost(observed, limits, step)
+    assert is_close(cost(made.sizes, observed, limits), best)
     assert fits(made.sizes, limits)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(calls((4, 5)), limits(2), st.sampled_from([1, 2]))
-def test_no_choice_is_better_in_two_dimensions(
+def test_no_choice_is_much_better_in_two_dimensions(
     observed: dict[Size, int], limits: Limits, step: int
 ) -> None:
     limits["captures"] = min(limits["captures"] or 3, 2 if step == 1 else 3)
     made = plan(observed, multiple_of=step, **limits)
-    assert made.exact
-    assert cost(made.sizes, observed, limits) == best_cost(observed, limits, step)
+    best = best_cost(observed, limits, step)
+    assert is_close(cost(made.sizes, observed, limits), best)
     assert fits(made.sizes, limits)
 
 
@@ -135,7 +139,7 @@ def test_what_is_captured_stays_and_counts(
     assert set(kept) <= set(made.sizes)
     if fits(kept, limits):
         best = best_cost(observed, limits, 1, kept)
-        assert cost(made.sizes, observed, limits) == best
+        assert is_close(cost(made.sizes, observed, limits), best)
         assert fits(made.sizes, limits)
     else:
         alone = plan({}, captured=[captured], memory=limits["memory"])
@@ -216,28 +220,53 @@ def test_unknown_bytes_are_estimated_upwards() -> None:
     assert falling.own_bytes((100,)) == 50
 
 
-def test_many_sizes_in_two_dimensions_are_planned_but_not_proved() -> None:
-    chance = random.Random(7)
-    observed = Counter(
-        (chance.choice([1, 2, 4, 8]), chance.randint(1, 500)) for _ in range(300)
-    )
-    made = plan(observed, captures=6)
-    assert not made.exact
-    assert len(made.buckets) <= 6
-    assert not made.left_out
-    one = plan(observed, captures=1)
-    assert one.waste is not None
-    assert made.waste is not None
-    assert made.waste < one.waste / 2
-
-
-def test_an_answer_without_the_time_to_prove_it_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+# For random sizes: dimensions, captures, budget, eager cost, multiple, and the least
+# work, found by a planner that proved its choices to be optimal.
+@pytest.mark.parametrize(
+    ("dimensions", "captures", "budget", "eager_cost", "step", "least"),
+    [
+        (1, 2, None, None, 1, 6083),
+        (1, 8, None, None, 8, 4496),
+        (1, 4, None, 3.0, 1, 4867),
+        (1, None, 400_000, None, 1, 4412),
+        (1, 4, 300_000, 3.0, 8, 5040),
+        (1, 8, 600_000, None, 1, 4361),
+        (2, 2, None, None, 1, 24688),
+        (2, 4, None, 3.0, 2, 15846),
+        (2, 3, 400_000, None, 4, 23280),
+    ],
+)
+def test_no_choice_is_much_better_for_many_sizes(
+    dimensions: int,
+    captures: int | None,
+    budget: int | None,
+    eager_cost: float | None,
+    step: int,
+    least: float,
 ) -> None:
-    observed = {(1, 7): 3, (2, 5): 4, (3, 3): 2, (4, 1): 8, (2, 2): 1}
-    assert plan(observed, captures=2).exact
-    monkeypatch.setattr(size_selection, "PROOF_LIMIT", 3)
-    assert not plan(observed, captures=2).exact
+    limits = {
+        "captures": captures,
+        "budget_bytes": budget,
+        "memory": Memory(
+            {(100,) * dimensions: 100_000, (10,) * dimensions: 12_000},
+            {(100,) * dimensions: 50_000},
+        ),
+        "work": math.prod,
+        "eager_cost": eager_cost,
+    }
+    observed = random_sizes(dimensions)
+    made = plan(observed, multiple_of=step, **limits)
+    left, total = cost(made.sizes, observed, limits)
+    assert (left, total) == (0, pytest.approx(least, rel=0.02))
+    assert fits(made.sizes, limits)
+
+
+def random_sizes(dimensions: int) -> dict[Size, int]:
+    chance = random.Random(dimensions)
+    numbers = [round(10 * 10 ** chance.random()) for _ in range(100)]
+    return Counter(
+        (number, chance.choice([1, 2, 4]))[:dimensions] for number in numbers
+    )
 
 
 def test_table_and_json_say_the_same() -> None:

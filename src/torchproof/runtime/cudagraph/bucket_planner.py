@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+import numpy
+
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph.one_dimension import along_a_line
-from torchproof.runtime.cudagraph.size_selection import Problem, among_many
+from torchproof.runtime.cudagraph.size_choice import Numbers, Problem, choose
 
 Size = tuple[int, ...]
 Work = Callable[[Size], float]
 
-# The most candidates in several dimensions. If there are more, neighbouring numbers of
-# a dimension are rounded up to the larger one.
-CANDIDATES = 400
+# The most candidates in several dimensions. If there are more, every second number of
+# a dimension is left out.
+_MOST_CANDIDATES = 400
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,12 @@ class Buckets:
     """The sizes to capture, in order of their work.
 
     `left_out` has the observed sizes that fit no bucket, with their number of calls.
-    `exact` means that no other choice within the limits needs less work.
     `scratch_bytes` is the memory that the captures share, or None if it is unknown.
     """
 
     buckets: tuple[Bucket, ...]
     names: tuple[str, ...]
     left_out: Mapping[Size, int] = field(default_factory=dict)
-    exact: bool = True
     scratch_bytes: int | None = None
     eager_cost: float | None = None
     work: Work = field(default=math.prod, repr=False, compare=False)
@@ -171,7 +170,6 @@ class Buckets:
             "waste": self.waste,
             "pool_bytes": self.pool_bytes,
             "scratch_bytes": self.scratch_bytes,
-            "exact": self.exact,
         }
 
     def __str__(self) -> str:
@@ -222,72 +220,60 @@ def plan(
     dimensions = _dimensions([*sizes, *required], names)
     _refuse_limits(captures, budget_bytes, memory)
     steps = _steps(multiple_of, dimensions)
-    rows, whole = _candidates([*sizes], required, steps)
-    rows += _measured(memory, [*sizes], steps, but=rows)
-    rows.sort(key=lambda row: (work(row), row))
+    rows = _candidates([*sizes], steps) | {*required}
+    rows |= _measured(memory, [*sizes], steps)
+    ordered = sorted(rows, key=lambda row: (work(row), row))
     problem = Problem(
-        *_costs(sizes, rows, work, eager_cost),
-        [memory.own_bytes(row) if memory else 0 for row in rows],
-        [memory.scratch_bytes(row) if memory else 0 for row in rows],
-        kept=frozenset(map(rows.index, required)),
-    ).limited(captures, budget_bytes)
-    chosen, proved = _choose(problem, rows, sizes, dimensions)
+        *_costs(sizes, ordered, work, eager_cost),
+        numpy.array([memory.own_bytes(row) if memory else 0 for row in ordered]),
+        numpy.array([memory.scratch_bytes(row) if memory else 0 for row in ordered]),
+        kept=[ordered.index(row) for row in dict.fromkeys(required)],
+        captures=captures,
+        budget_bytes=budget_bytes,
+    )
+    chosen = choose(problem)
     return Buckets(
         tuple(
-            Bucket(rows[i], pool_bytes=problem.own_bytes[i] if memory else None)
+            Bucket(ordered[i], pool_bytes=int(problem.own_bytes[i]) if memory else None)
             for i in chosen
         ),
         tuple(names or (f"dim{i}" for i in range(dimensions))),
-        exact=proved and whole,
         scratch_bytes=problem.scratch(chosen) if memory else None,
         eager_cost=eager_cost,
         work=work,
     ).counted(sizes)
 
 
-def _choose(
-    problem: Problem, rows: list[Size], sizes: Iterable[Size], dimensions: int
-) -> tuple[list[int], bool]:
-    """The indices of the best rows, and whether they are proved to be the best."""
-    if dimensions > 1:
-        return among_many(problem)
-    first = [next(i for i, row in enumerate(rows) if row >= size) for size in sizes]
-    return along_a_line(problem, first), True
-
-
 def _costs(
     sizes: Mapping[Size, int], rows: list[Size], work: Work, eager_cost: float | None
-) -> tuple[list[float], list[list[float]]]:
+) -> tuple[Numbers, Numbers]:
     """The cost of the calls of each size: in eager, and in each row."""
-    works = {row: work(row) for row in rows}
+    if not sizes or not rows:
+        return numpy.zeros(len(sizes)), numpy.zeros((len(rows), len(sizes)))
+    counts = numpy.array([*sizes.values()], dtype=float)
+    works = numpy.array([work(row) for row in rows], dtype=float)
     # More than all padding together: a call is left out only if no bucket fits.
-    most = 1 + sum(sizes.values()) * max(works.values(), default=0)
-    eager = [
-        count * min(most, _eager_work(size, work, eager_cost))
-        for size, count in sizes.items()
-    ]
-    padded = [[*eager] for _ in rows]
-    for column, (size, count) in enumerate(sizes.items()):
-        useful = work(size)
-        for line, (row, cost) in zip(padded, works.items(), strict=True):
-            if _takes(row, size):
-                if cost < useful:
-                    raise UserError(
-                        f"the work of {shown(size)} is {useful:g}, but that of the"
-                        f" larger {shown(row)} is {cost:g}: `work` must not decrease"
-                    )
-                line[column] = min(line[column], count * cost)
-    return eager, padded
+    most = 1 + counts.sum() * works.max()
+    eager = numpy.array(
+        [min(most, _eager_work(size, work, eager_cost)) for size in sizes]
+    )
+    fits = (numpy.array(rows)[:, None] >= numpy.array([*sizes])).all(axis=2)
+    useful = numpy.array([work(size) for size in sizes], dtype=float)
+    for i, j in numpy.argwhere(fits & (works[:, None] < useful)):
+        raise UserError(
+            f"the work of {shown([*sizes][j])} is {useful[j]:g}, but that of the larger"
+            f" {shown(rows[i])} is {works[i]:g}: `work` must not decrease"
+        )
+    padded = numpy.where(fits, numpy.minimum(works[:, None], eager), eager)
+    return eager * counts, padded * counts
 
 
 def _eager_work(size: Size, work: Work, eager_cost: float | None) -> float:
     return math.inf if eager_cost is None else eager_cost * work(size)
 
 
-def _candidates(
-    sizes: list[Size], required: Iterable[Size], steps: Size
-) -> tuple[list[Size], bool]:
-    """The candidate sizes, and whether the best choice is certainly among them.
+def _candidates(sizes: list[Size], steps: Size) -> set[Size]:
+    """The sizes to choose from.
 
     A bucket that is larger than all its calls in a dimension could be smaller. So each
     number of a candidate was observed, rounded up to its step.
@@ -299,35 +285,24 @@ def _candidates(
         for size in sizes
     ]
     numbers = [sorted({*column}) for column in zip(*aligned, strict=True)]
-    while len(numbers) > 1 and math.prod(map(len, numbers)) > CANDIDATES:
+    while len(numbers) > 1 and math.prod(map(len, numbers)) > _MOST_CANDIDATES:
         longest = max(range(len(numbers)), key=lambda i: len(numbers[i]))
         # every second number, including the last
         numbers[longest] = numbers[longest][::-2][::-1]
-    coarse = [
-        tuple(min(n for n in column if n >= number) for column, number in pairs)
-        for pairs in (zip(numbers, size, strict=True) for size in aligned)
-    ]
-    rows = {row for row in product(*numbers) if _is_join(row, coarse)}
-    return [*(rows | {*required})], coarse == aligned
+    return {
+        row for row in product(*numbers) if any(_takes(row, size) for size in aligned)
+    }
 
 
-def _measured(
-    memory: Memory | None, sizes: list[Size], steps: Size, *, but: list[Size]
-) -> list[Size]:
+def _measured(memory: Memory | None, sizes: list[Size], steps: Size) -> set[Size]:
     """Sizes with measured memory, which may be less than a smaller size's estimate."""
     measured = {*memory.own, *memory.scratch} if memory else set()
-    return [
+    return {
         size
-        for size in sorted(measured - {*but})
+        for size in measured
         if not any(map(operator.mod, size, steps))
         and any(_takes(size, other) for other in sizes)
-    ]
-
-
-def _is_join(row: Size, sizes: Iterable[Size]) -> bool:
-    """Whether no smaller bucket fits all the sizes that this one fits."""
-    fitting = [size for size in sizes if _takes(row, size)]
-    return bool(fitting) and row == tuple(map(max, zip(*fitting, strict=True)))
+    }
 
 
 def _takes(bucket: Size, size: Size) -> bool:
