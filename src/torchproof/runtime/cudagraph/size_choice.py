@@ -94,7 +94,8 @@ def choose(problem: Problem) -> Rows:
     choices = _all_choices(problem)
     if choices is None:
         return sorted(_improved(problem, _first_choice(problem)))
-    return sorted(min(filter(problem.allows, choices), key=problem.cost))
+    allowed = [rows for rows in choices if problem.allows(rows)]
+    return sorted(min(allowed, key=problem.cost))
 
 
 def _all_choices(problem: Problem) -> Iterator[Rows] | None:
@@ -117,8 +118,8 @@ def _first_choice(problem: Problem) -> Rows:
     """The best of several choices, each of which starts with another row."""
     apart = -(-len(problem.padded) // _STARTS)
     starts = [[*problem.kept, row] for row in range(0, len(problem.padded), apart)]
-    allowed = [problem.kept, *filter(problem.allows, starts)]
-    return min((_filled(problem, start) for start in allowed), key=problem.cost)
+    allowed = [problem.kept, *(rows for rows in starts if problem.allows(rows))]
+    return min((_filled(problem, rows) for rows in allowed), key=problem.cost)
 
 
 def _improved(problem: Problem, rows: Rows) -> Rows:
