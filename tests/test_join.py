@@ -109,7 +109,7 @@ def test_what_the_run_traced_without_a_finding_is_refuted() -> None:
         (replace(ITEM, calls=3), TRACED, r"\b2 calls\b.*\b3\b"),
         (
             replace(ITEM, shown_by=("CG301",)),
-            replace(TRACED, unseen={"CG": "lifetimes"}),
+            replace(TRACED, unseen={"CG301": "lifetimes"}),
             r"\blifetimes\b",
         ),
     ],
@@ -128,7 +128,7 @@ def test_what_the_run_cannot_decide_is_a_hazard_that_says_why(
 
 
 def test_a_part_that_was_not_done_matters_only_if_nothing_else_shows_it() -> None:
-    seen = replace(TRACED, unseen={"CG": "lifetimes"})
+    seen = replace(TRACED, unseen={"CG301": "lifetimes"})
     assert not join([replace(ITEM, shown_by=("CG301", "GB101"))], [], seen).findings
 
 

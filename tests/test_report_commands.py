@@ -11,10 +11,9 @@ import check_runs
 import pytest
 from check_runs import ITEM, READ
 
-from torchproof.checking import checker, measured_parts, rules
+from torchproof.checking import checker, rules
 from torchproof.cli import flags, verbs
 from torchproof.measure import bench_plan
-from torchproof.observe import audit
 from torchproof.records.run import Finding, Part, Run
 from torchproof.report import commands
 
@@ -128,12 +127,8 @@ def needed(code: str) -> set[str]:
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.code)
 def test_a_verification_runs_the_parts_that_show_the_finding(rule: Any) -> None:
-    own = {
-        name
-        for name, codes in measured_parts.CODES.items()
-        if rule.code.startswith(codes)
-    } or ({"lifetimes"} if rule.code.startswith(audit.CODES) else {"breaks"})
-    assert own <= needed(rule.code) <= own | {"baseline", "static"}
+    own = set(rule.parts)
+    assert own <= needed(rule.code) <= own | {"baseline", "static", "breaks"}
 
 
 def test_the_settings_to_vary_are_inductors() -> None:

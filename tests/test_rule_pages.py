@@ -9,7 +9,6 @@ import pytest
 from torchproof.checking import rules
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import SECTIONS, Rule
-from torchproof.records.run import CATEGORIES
 
 KNOWN = {page for page in vars(torch_pages).values() if isinstance(page, str)}
 HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tutorials/")
@@ -17,7 +16,7 @@ HOMES = ("https://docs.pytorch.org/docs/stable/", "https://docs.pytorch.org/tuto
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)
 def test_rule_refers_to_a_page(rule: Rule) -> None:
-    page = rule.page()
+    page = rule.reference
     assert page.startswith((*HOMES, *torch_pages.BREAK_SITES)) and page.endswith(
         ".html"
     )
@@ -25,20 +24,10 @@ def test_rule_refers_to_a_page(rule: Rule) -> None:
     assert rule.documentation().endswith(f"\n\n## Reference\n{page}")
 
 
-def test_every_kind_has_a_page() -> None:
-    assert set(torch_pages.OF_KIND) == set(CATEGORIES)
-
-
 def test_no_page_is_kept_that_nothing_refers_to() -> None:
-    used = {rule.page() for rule in rules.RULES} | set(torch_pages.OF_KIND.values())
+    used = {rule.reference for rule in rules.RULES}
     kept = {page for page in KNOWN if page.endswith(".html")}
     assert kept == used
-
-
-def test_the_particular_page_comes_before_that_of_the_kind() -> None:
-    kinds = {code: rules.by_code(code).page() for code in ("GB102", "GB106", "RC218")}
-    assert kinds["GB102"] == torch_pages.OF_KIND["graph_break"]
-    assert kinds["GB106"] == torch_pages.DISABLE and kinds["RC218"] == torch_pages.RATES
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda r: r.code)

@@ -77,7 +77,7 @@ def test_rules_are_described_from_their_own_documentation() -> None:
     why = " ".join(rule.section("Why").split())
     assert " ".join(item["fullDescription"]["text"].split()) == why
     assert item["help"] == dict.fromkeys(("text", "markdown"), rule.documentation())
-    assert item["helpUri"] == rule.page()
+    assert item["helpUri"] == rule.reference
     assert item["defaultConfiguration"] == {"level": "warning"}
     assert item["properties"]["problem.severity"] == "warning"
     assert item["properties"]["precision"] == "high"

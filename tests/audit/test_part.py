@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from torchproof.checking import observed_parts
+from torchproof.checking.measured_parts import MeasuredParts
+from torchproof.checking.observed_parts import ObservedParts
 from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running
@@ -54,8 +56,15 @@ def audited(monkeypatch: pytest.MonkeyPatch) -> Audit:
 
 
 def status(run: tuple[audit.AuditResult, list[Finding]]) -> tuple[str, str]:
-    part = run[0].part(run[1])
+    part = lifetimes(run[0], run[1])
     return part.status, part.why
+
+
+def lifetimes(result: audit.AuditResult, findings: list[Finding]) -> Part:
+    parts = ObservedParts(Observation((), {}), MeasuredParts(), result)
+    part = parts.part("lifetimes", findings)
+    assert part is not None
+    return part
 
 
 def test_nothing_asks_for_graphs(audited: Audit) -> None:
@@ -127,7 +136,7 @@ def test_which_targets_are_run_again(
     _, found = observed_parts._with_audit(
         seen, target, Options(), wanted, progress=lambda text: None
     )
-    part = found.part([])
+    part = lifetimes(found, [])
     assert part.status == ("skipped" if why else "passed")
     assert (why or "") in part.why
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking import rules
+from torchproof.checking.measured_parts import MeasuredParts
+from torchproof.checking.observed_parts import ObservedParts
 from torchproof.observe import audit
 from torchproof.records.run import Finding, Observation
 from torchproof.targets.options import Options
@@ -28,7 +30,10 @@ def audited(target: str, *, train: bool) -> tuple[list[Finding], str]:
     options = Options(train=train, device="cpu")
     told = audit.audit(parse(target), options, lambda text: None)
     found = rules.check(Observation(told.events, told.environment))
-    return found, told.part(found).status
+    parts = ObservedParts(Observation((), {}), MeasuredParts(), told)
+    part = parts.part("lifetimes", found)
+    assert part is not None
+    return found, part.status
 
 
 def lines(findings: list[Finding], path: Path) -> set[tuple[str, str, str]]:

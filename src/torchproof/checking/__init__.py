@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchproof.checking.counts import counts_of as counts_of
     from torchproof.checking.rules import RULES as RULES
     from torchproof.checking.rules import by_code as by_code
+    from torchproof.checking.rules import parts_of as parts_of
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule
 else:
@@ -28,7 +29,7 @@ else:
             ".budget": ["Budget", "Watch", "compiled_anything"],
             ".checker": ["check"],
             ".counts": ["counts_of"],
-            ".rules": ["RULES", "by_code"],
+            ".rules": ["RULES", "by_code", "parts_of"],
             ".rules.rule": ["Rule"],
         },
         modules=[

@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.checking import counts, history, measured_parts, rules, source_reading
-from torchproof.checking.measured_parts import OF_MEASURED
+from torchproof.checking import counts, history, rules, source_reading
 from torchproof.checking.observed_parts import ObservedParts, observe_parts
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.checking.static.join import Joined
-from torchproof.observe import audit
 from torchproof.records import (
     SEVERITIES,
     Finding,
@@ -40,7 +38,6 @@ PARTS = (
     "guards",
     "lifetimes",
 )
-OF_OTHERS = (*OF_MEASURED, *audit.CODES)  # codes of parts other than breaks
 EFFORTS: dict[str, tuple[str, ...]] = {
     "static": ("static",),
     "quick": ("static", "breaks"),
@@ -222,11 +219,10 @@ def _statuses(
     statuses = {
         "static": source.failure or source_reading.part(source.read, findings),
         "breaks": _breaks(observed.observation, source.findings, dynamic),
-        "lifetimes": observed.audited.part(dynamic),
     }
     return {
         name: scope.left_out(name)
-        or observed.measured.part(name, dynamic)
+        or observed.part(name, dynamic)
         or statuses.get(name, statuses["breaks"])
         for name in PARTS
     }
@@ -258,13 +254,9 @@ def _parts_of(finding: Finding, before: Run, run: Run) -> list[str]:
     """The parts that can report a finding; empty if the two runs do not compare."""
     if finding.origin == "static":
         return ["static"]
-    if finding.code.startswith(audit.CODES):
-        devices = {each.environment.get("device") for each in (before, run)}
-        return ["lifetimes"] if len(devices) == 1 else []
-    parts = [
-        n for n, codes in measured_parts.CODES.items() if finding.code.startswith(codes)
-    ]
-    return parts or ["breaks"]
+    parts = rules.parts_of(finding.code)
+    devices = {each.environment.get("device") for each in (before, run)}
+    return [] if "lifetimes" in parts and len(devices) > 1 else list(parts)
 
 
 def _as_written(observation: Observation, target: Target) -> bool:
@@ -284,7 +276,7 @@ def _breaks(
         return Part("failed", observation.error or f"ended by {observation.ending}")
     every = [f for f in joined if f.origin != "static"]
     count, total = (
-        sum(f.status == "open" and not f.code.startswith(OF_OTHERS) for f in each)
+        sum(f.status == "open" and "breaks" in rules.parts_of(f.code) for f in each)
         for each in (selected, every)
     )
     hidden = f"{total - count} left out by --select or --ignore"

@@ -13,21 +13,12 @@ from typing import Any
 
 from torchproof import measure
 from torchproof.measure import MeasureResult, Plan, StrategySpec
-from torchproof.records import Event, Finding, Frame, Measurement, Part, UserError
+from torchproof.records import Event, Frame, Measurement, Part, UserError
 from torchproof.targets import Options, Target, keywords
 
 MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 # Two different sizes, one between them, and 1, which torch compiles separately.
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
-OF_MEASURED = ("NM", "SP")  # codes of the rules for measured values
-# The codes of the rules that each part can trigger.
-CODES = {
-    "baseline": ("NM", "SP501", "SP502", "SP511", "SP513", "SP521"),
-    "batch": ("SP531",),
-    "sequence": ("SP531",),
-    "latency": ("SP512",),
-    "guards": ("SP541",),
-}
 _SECONDS = 1.0  # of sampling per strategy
 _SWEEP_SECONDS = 0.2
 
@@ -41,18 +32,7 @@ class MeasuredParts:
     gaps: Sequence[Mapping[str, Any]] = ()
     parts: dict[str, Part] = field(default_factory=dict)
     interrupted: bool = False
-
     environment: Mapping[str, Any] = field(default_factory=dict)
-
-    def part(self, name: str, findings: Iterable[Finding]) -> Part | None:
-        """The status of a part: `found` if one of its own findings is open."""
-        part = self.parts.get(name)
-        if part is None or part.status != "passed":
-            return part
-        codes = CODES[name]
-        if any(f.status == "open" and f.code.startswith(codes) for f in findings):
-            return Part("found")
-        return part
 
     @property
     def compiled(self) -> Measurement | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from torchproof.checking import measured_parts
+from torchproof.checking import rules
 from torchproof.checking.measured_parts import MEASURED, MeasuredParts, PartsMeasurer
+from torchproof.checking.rules import RULES
 from torchproof.observe import AuditResult, audit, observe
-from torchproof.records import Observation, Part
+from torchproof.records import Finding, Observation, Part
 from torchproof.targets import Options, Target
 
 Progress = Callable[[str], None]
@@ -25,17 +26,26 @@ class ObservedParts:
     measured: MeasuredParts
     audited: AuditResult
 
+    @property
+    def statuses(self) -> dict[str, Part]:
+        return {**self.measured.parts, "lifetimes": self.audited.status}
+
+    def part(self, name: str, findings: Iterable[Finding]) -> Part | None:
+        """The status of a part: `found` if one of its own findings is open."""
+        part = self.statuses.get(name)
+        # An audit may fail because of what it found: reused memory was read.
+        ended = {"passed", "failed"} if name == "lifetimes" else {"passed"}
+        if part is not None and part.status in ended:
+            open_codes = {f.code for f in findings if f.status == "open"}
+            if any(name in rules.parts_of(code) for code in open_codes):
+                return Part("found", part.why)
+        return part
+
     def unseen_codes(self) -> dict[str, str]:
         """Codes that no part of this check could show, and the part that can."""
-        statuses = self.measured.parts.items()
-        passed = {name for name, part in statuses if part.status == "passed"}
-        if self.audited.status.status == "passed":
-            passed.add("lifetimes")
-        codes_of = {**measured_parts.CODES, "lifetimes": audit.CODES}
-        covered = {code for name in passed for code in codes_of[name]}
-        return {
-            c: n for n, codes in codes_of.items() for c in codes if c not in covered
-        }
+        passed = {n for n, part in self.statuses.items() if part.status == "passed"}
+        passed |= {"static", "breaks"}
+        return {r.code: r.parts[0] for r in RULES if passed.isdisjoint(r.parts)}
 
 
 def observe_parts(

@@ -9,6 +9,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from torchproof.checking import parts_of
 from torchproof.records import Finding, Run
 
 # Flags of `check` that set how the target runs, with and without a value.
@@ -20,19 +21,7 @@ SHOWN = ("--format", "-o")
 
 _MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 PARTS = ("static", "breaks", *_MEASURED, "lifetimes")
-# The parts that a rule needs instead of `breaks`, by the prefix of its code.
-NEEDS = {
-    "NM": ("baseline",),
-    "SP50": ("baseline",),
-    "SP511": ("baseline",),
-    "SP512": ("baseline", "latency"),
-    "SP513": ("baseline",),
-    "SP521": ("baseline",),
-    "SP531": ("batch", "sequence"),
-    "SP541": ("baseline", "guards"),
-    "CG": ("lifetimes",),
-    "HS": ("lifetimes",),
-}
+_AFTER_BASELINE = {"latency", "guards"}  # parts that use what part baseline measures
 ABLATED = "max_autotune;coordinate_descent_tuning;epilogue_fusion"
 
 
@@ -113,8 +102,9 @@ def verification(finding: Finding, run: Run) -> str:
     alone = ("--select", finding.code, "--fail-on", "low")
     if finding.origin == "static":
         return static(run, *alone)
-    needed = next((NEEDS[s] for s in NEEDS if finding.code.startswith(s)), None)
-    if needed is None or kind(run.target) == "trace":
+    needed = set(parts_of(finding.code))
+    needed |= {"baseline"} if needed & _AFTER_BASELINE else set()
+    if needed <= {"static", "breaks"} or kind(run.target) == "trace":
         return of(run, "check", "--effort", "quick", *alone)
     left_out = ",".join(name for name in PARTS if name not in needed)
     return of(run, "check", "--effort", "full", "--skip", left_out, *alone)

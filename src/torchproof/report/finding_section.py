@@ -206,7 +206,7 @@ def reference(finding: Finding) -> str | None:
         if match and match[1].startswith(torch_pages.BREAK_SITES):
             return match[1]
     rule = _rule(finding.code)
-    return rule.page() if rule else None
+    return rule.reference if rule else None
 
 
 def _references(finding: Finding, rule: Rule | None) -> Iterator[str]:
@@ -214,8 +214,8 @@ def _references(finding: Finding, rule: Rule | None) -> Iterator[str]:
     if page:
         yield page
     if rule:
-        if rule.page() != page:
-            yield rule.page()
+        if rule.reference != page:
+            yield rule.reference
         yield markup.code(f"torchproof rule {finding.code}")
     else:
         yield f"this version of torchproof has no rule {markup.code(finding.code)}"

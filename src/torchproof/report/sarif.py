@@ -88,7 +88,7 @@ def _rule(code: str) -> Plain:
         "id": code,
         "name": type(rule).__name__,
         **_described(rule.summary(), rule.section("Why"), text),
-        "helpUri": rule.page(),
+        "helpUri": rule.reference,
         **_settings(["torch.compile", rule.kind]),
     }
 

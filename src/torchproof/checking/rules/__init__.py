@@ -1,148 +1,174 @@
 """Takes the events of a run, returns its findings.
 
-A rule is listed once, in the tuple of its family (`BREAKS`, `ERRORS` and so on; some
-families keep theirs in their own module). `RULES` joins the tuples, sorted by code.
+A rule is one class, listed once in `_LISTED`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from torchproof.checking.rules import (
     answers,
-    breaks,
     call_breaks,
     compile_cost,
+    configuration,
     cudagraphs,
     errors,
+    host_syncs,
     lifetimes,
     no_ops,
     nothing_compiled,
     python_breaks,
-    recompiles,
+    recompile_inputs,
+    recompile_limit,
+    recompile_state,
+    rerecords,
     shapes,
     speed,
+    stale,
     step_cost,
     tensor_breaks,
+    torchscript,
 )
-from torchproof.checking.rules.answers import WRONG
 from torchproof.checking.rules.breaks import with_costs as with_costs
-from torchproof.checking.rules.configuration import CONFIGURATION
-from torchproof.checking.rules.cudagraphs import SKIPS
-from torchproof.checking.rules.host_syncs import SYNCS
-from torchproof.checking.rules.lifetimes import LIFETIMES
-from torchproof.checking.rules.recompile_limit import RECOMPILES, RecompileLimit
-from torchproof.checking.rules.rerecords import CAPTURES
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.checking.rules.stale import STALE
-from torchproof.checking.rules.torchscript import TORCHSCRIPT
 from torchproof.records import SEVERITIES, Finding, Observation, UserError
 
-# The first rule that matches reports a break, so specific rules come first.
-BREAKS: tuple[breaks.GraphBreak, ...] = (
-    call_breaks.DisabledCall(),
-    call_breaks.ExplicitBreak(),
-    tensor_breaks.RecurrentModule(),
-    call_breaks.DeepCopy(),
-    tensor_breaks.AutogradCall(),
-    tensor_breaks.TensorBranch(),
-    tensor_breaks.TensorToPython(),
-    tensor_breaks.DataDependentShape(),
-    python_breaks.SymbolicArgument(),
-    tensor_breaks.OperatorWithoutFake(),
-    call_breaks.OutputCall(),
-    call_breaks.OutsideWorld(),
-    python_breaks.GeneratorUse(),
-    python_breaks.ContextManager(),
-    python_breaks.ExceptionFlow(),
-    call_breaks.UntraceableCall(),
-    tensor_breaks.TensorInternals(),
-    python_breaks.UnsupportedPython(),
-    python_breaks.OtherBreak(),
+# In a family the first rule that matches makes the finding: specific rules come first.
+_LISTED: tuple[type[Rule], ...] = (
+    call_breaks.DisabledCall,
+    call_breaks.ExplicitBreak,
+    tensor_breaks.RecurrentModule,
+    call_breaks.DeepCopy,
+    tensor_breaks.AutogradCall,
+    tensor_breaks.TensorBranch,
+    tensor_breaks.TensorToPython,
+    tensor_breaks.DataDependentShape,
+    python_breaks.SymbolicArgument,
+    tensor_breaks.OperatorWithoutFake,
+    call_breaks.OutputCall,
+    call_breaks.OutsideWorld,
+    python_breaks.GeneratorUse,
+    python_breaks.ContextManager,
+    python_breaks.ExceptionFlow,
+    call_breaks.UntraceableCall,
+    tensor_breaks.TensorInternals,
+    python_breaks.UnsupportedPython,
+    python_breaks.OtherBreak,
+    recompile_limit.RecompileLimit,
+    recompile_inputs.SizeChange,
+    recompile_inputs.SizeOne,
+    recompile_inputs.EqualSizes,
+    recompile_inputs.LayoutChange,
+    recompile_inputs.DtypeChange,
+    recompile_inputs.DeviceChange,
+    recompile_inputs.RankChange,
+    recompile_inputs.RequiresGradChange,
+    recompile_inputs.Aliasing,
+    recompile_state.ScalarArgument,
+    recompile_state.TypeChange,
+    recompile_state.ContainerShape,
+    recompile_state.AttributeChange,
+    recompile_state.GlobalValue,
+    recompile_state.NewObject,
+    recompile_state.GlobalState,
+    recompile_state.TrainingFlag,
+    recompile_state.LearningRate,
+    recompile_limit.BackendChange,
+    recompile_inputs.ShapeCondition,
+    recompile_limit.OtherGuard,
+    shapes.MarkedDimension,
+    shapes.UnbackedBranch,
+    errors.MissingFakeKernel,
+    errors.FailsOnFakeTensors,
+    errors.BackendError,
+    errors.BreakUnderFullgraph,
+    errors.OtherError,
+    shapes.QuietSpecialisation,
+    answers.UndeclaredMutation,
+    answers.CompilingBranch,
+    answers.OtherRandomNumbers,
+    answers.GeneratedCode,
+    answers.EarlierLayer,
+    answers.WrongOnce,
+    stale.FrozenEnvironment,
+    stale.LateHook,
+    stale.NumpySeed,
+    stale.ConstantResult,
+    stale.LeftOutGuards,
+    stale.OtherStaleState,
+    lifetimes.BackwardTooLate,
+    lifetimes.OutputRead,
+    lifetimes.GradientKept,
+    lifetimes.OutputHeld,
+    no_ops.NeverCalled,
+    no_ops.OtherMethod,
+    no_ops.OriginalCalled,
+    no_ops.SwitchedOff,
+    nothing_compiled.NothingCompiled,
+    nothing_compiled.NoCompileCall,
+    speed.SlowerThanEager,
+    speed.NoGain,
+    compile_cost.UnrolledLoop,
+    compile_cost.LateStart,
+    compile_cost.RepeatedBlocks,
+    step_cost.MoreMemory,
+    step_cost.ShapeSweep,
+    step_cost.GuardCost,
+    cudagraphs.MutatedInput,
+    cudagraphs.CpuTensor,
+    cudagraphs.SeveralDevices,
+    cudagraphs.UncapturableOperator,
+    cudagraphs.DynamicGraphSkipped,
+    cudagraphs.PendingBackward,
+    cudagraphs.RerecordLimit,
+    cudagraphs.OtherSkip,
+    rerecords.PartlyCaptured,
+    rerecords.NeverReplayed,
+    rerecords.ManySizes,
+    rerecords.MovedInput,
+    rerecords.OtherRecording,
+    host_syncs.ValueRead,
+    host_syncs.ExplicitWait,
+    host_syncs.WaitBetweenCalls,
+    configuration.LazyTry,
+    configuration.AfterParallel,
+    configuration.CaptureInCapture,
+    configuration.UnmarkedSteps,
+    configuration.CompiledAnew,
+    configuration.LateEnvironment,
+    configuration.UnknownSetting,
+    configuration.GoneApi,
+    configuration.ScaledBfloat16,
+    configuration.TimedNothing,
+    configuration.PrefixedCheckpoint,
+    configuration.SilentErrors,
+    torchscript.TracedBranch,
+    torchscript.DeprecatedScript,
+    torchscript.Unscriptable,
+    torchscript.TracedTraining,
+    torchscript.MixedWithCompile,
 )
-errors.BreakUnderFullgraph.breaks = BREAKS
-ERRORS: tuple[errors.CompileError, ...] = (
-    shapes.MarkedDimension(),
-    shapes.UnbackedBranch(),
-    errors.MissingFakeKernel(),
-    errors.FailsOnFakeTensors(),
-    errors.BackendError(),
-    errors.BreakUnderFullgraph(),
-    errors.OtherError(),
-)
-NO_OPS: tuple[no_ops.NoOp, ...] = (
-    no_ops.NeverCalled(),
-    no_ops.OtherMethod(),
-    no_ops.OriginalCalled(),
-    no_ops.SwitchedOff(),
-    nothing_compiled.NothingCompiled(),
-    nothing_compiled.NoCompileCall(),
-)
-SPEED: tuple[speed.Speed, ...] = (
-    speed.SlowerThanEager(),
-    speed.NoGain(),
-    compile_cost.UnrolledLoop(),
-    compile_cost.LateStart(),
-    compile_cost.RepeatedBlocks(),
-    step_cost.MoreMemory(),
-    step_cost.ShapeSweep(),
-    step_cost.GuardCost(),
-)
-ANSWERS: tuple[Rule, ...] = (*WRONG, *STALE)
-MEASURED: tuple[Rule, ...] = (*SPEED, *ANSWERS)
-AUDITED: tuple[Rule, ...] = (*LIFETIMES, *SKIPS, *CAPTURES, *SYNCS)
-LIMIT = RecompileLimit()
-SPECIALISATION = shapes.QuietSpecialisation()
-SEEN: tuple[Rule, ...] = (*BREAKS, *RECOMPILES, LIMIT, *ERRORS, SPECIALISATION, *NO_OPS)
-# Only source analysis reports these: no event of a run matches them.
-READ: tuple[Rule, ...] = (*CONFIGURATION, *TORCHSCRIPT)
-RULES: tuple[Rule, ...] = tuple(
-    sorted((*SEEN, *MEASURED, *AUDITED, *READ), key=lambda rule: rule.code)
-)
+_IN_ORDER = tuple(rule() for rule in _LISTED)
+RULES = tuple(sorted(_IN_ORDER, key=lambda rule: rule.code))
 
 
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
-    facts = Facts(observation)
+    facts = Facts(observation, _IN_ORDER)
     findings = [rule.finding(group) for rule, group in _matches(facts)]
     return sorted(findings, key=_rank)
 
 
 def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:
-    for group in breaks.event_groups(facts):
-        yield _first(BREAKS, group), group
-    for group in recompiles.limit_groups(facts):
-        yield LIMIT, group
-    for group in recompiles.event_groups(facts):
-        yield _first(RECOMPILES, group), group
-    for group in errors.event_groups(facts):
-        yield _first(ERRORS, group), group
-    for group in shapes.specialisations(facts):
-        yield SPECIALISATION, group
-    for group in answers.event_groups(facts, "wrong_answer"):
-        yield _first(WRONG, group), group
-    for group in answers.event_groups(facts, "stale_answer"):
-        yield _first(STALE, group), group
-    for group in lifetimes.event_groups(facts):
-        yield _first(LIFETIMES, group), group
-    for rule in NO_OPS:
-        for group in rule.event_groups(facts):
-            yield rule, group
-    for measured in SPEED:
-        for group in measured.event_groups(facts):
-            yield measured, group
-    for group in cudagraphs.event_groups(facts):
-        yield _first(SKIPS, group), group
-    for captured in CAPTURES:
-        for group in captured.event_groups(facts):
-            yield captured, group
-    for waits in SYNCS:
-        for group in waits.event_groups(facts):
-            yield waits, group
-
-
-def _first(rules: tuple[Rule, ...], group: EventGroup) -> Rule:
-    return next(rule for rule in rules if rule.matches(group))
+    families: dict[object, list[Rule]] = {}
+    for rule in facts.rules:
+        families.setdefault(type(rule).groups.__func__, []).append(rule)  # type: ignore[attr-defined]
+    for family in families.values():
+        for group in family[0].groups(facts):
+            matching = (rule for rule in family if rule.matches(group))
+            yield from ((rule, group) for rule in itertools.islice(matching, 1))
 
 
 def _rank(finding: Finding) -> tuple[object, ...]:
@@ -161,6 +187,12 @@ def by_code(code: str) -> Rule:
         if rule.code == code.upper():
             return rule
     raise UserError(f"no rule {code!r}: `torchproof rule` lists all rules")
+
+
+def parts_of(code: str) -> tuple[str, ...]:
+    """The parts of a check that show a rule; a saved run may name an unknown one."""
+    known = (rule.parts for rule in RULES if rule.code == code)
+    return next(known, ("breaks",))
 
 
 def select(

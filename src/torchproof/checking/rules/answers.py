@@ -31,7 +31,7 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
     return Frame(**{**plain, "columns": tuple(columns) if columns else None})
 
 
-def event_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
+def answer_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
     """One group per place and cause."""
     groups: dict[tuple[Any, ...], list[Event]] = {}
     for event in facts.events(kind):
@@ -55,6 +55,12 @@ class WrongAnswer(Rule):
     """Base class of the rules for wrong outputs; each rule knows one cause."""
 
     kind = "numerics"
+    parts = ("baseline",)
+    reference = torch_pages.NUMERICS
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        return answer_groups(facts, "wrong_answer")
 
     def at(self, group: EventGroup) -> str:
         """The expression that causes the difference, or else the function."""
@@ -345,13 +351,3 @@ class WrongOnce(WrongAnswer):
             "run the check again; if the finding returns, compile with the default mode"
             " and report it to PyTorch"
         )
-
-
-WRONG: tuple[WrongAnswer, ...] = (
-    UndeclaredMutation(),
-    CompilingBranch(),
-    OtherRandomNumbers(),
-    GeneratedCode(),
-    EarlierLayer(),
-    WrongOnce(),
-)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -44,26 +45,6 @@ _BOILERPLATE = re.compile(
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
-
-
-def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per place and cause, in the order of their first event."""
-    groups: dict[tuple[object, ...], list[Event]] = {}
-    for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
-        groups.setdefault((*_where(event), event.data["type"]), []).append(event)
-    for group in groups.values():
-        skipping = [event for event in group if event.data.get("skips")]
-        count, steps = _runs(group, facts)
-        # Dynamo reports a break in an inlined function twice: inlined, then alone.
-        leader = _own(skipping)[0] if skipping else group[0]
-        events = (leader, *(event for event in group if event is not leader))
-        kind = "skipped_frame" if skipping else "graph_break"
-        place = place_of(leader.frames)
-        if place.frame is None and leader.function is not None:
-            place = place_of((definition(leader.function),))
-        yield EventGroup(
-            events, place, facts, count=count, steps=steps, extra={"kind": kind}
-        )
 
 
 def _own(events: list[Event]) -> list[Event]:
@@ -144,7 +125,29 @@ class GraphBreak(Rule):
     """Base class of the rules for graph breaks; each rule knows one cause."""
 
     kind = "graph_break"
+    reference = torch_pages.BREAKS
+    placed = True
     types: tuple[str, ...] = ()  # patterns of torch's break type
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per place and cause, in the order of their first event."""
+        groups: dict[tuple[object, ...], list[Event]] = {}
+        for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
+            groups.setdefault((*_where(event), event.data["type"]), []).append(event)
+        for group in groups.values():
+            skipping = [event for event in group if event.data.get("skips")]
+            count, steps = _runs(group, facts)
+            # Dynamo reports a break in an inlined function twice: inlined, then alone.
+            leader = _own(skipping)[0] if skipping else group[0]
+            events = (leader, *(event for event in group if event is not leader))
+            kind = "skipped_frame" if skipping else "graph_break"
+            place = place_of(leader.frames)
+            if place.frame is None and leader.function is not None:
+                place = place_of((definition(leader.function),))
+            yield EventGroup(
+                events, place, facts, count=count, steps=steps, extra={"kind": kind}
+            )
 
     def matches(self, group: EventGroup) -> bool:
         return self.of_type(group)

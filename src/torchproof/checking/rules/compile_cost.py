@@ -119,9 +119,11 @@ class UnrolledLoop(Speed):
     """
 
     code = "SP511"
+    reference = torch_pages.COMPILE_TIME
     kind = "compile_time"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         unrolled: dict[Frame, list[tuple[Event, Loop]]] = defaultdict(list)
         for event in facts.events("graph_lines"):
             data = event.data
@@ -205,7 +207,8 @@ class RepeatedBlocks(Speed):
     reference = torch_pages.REGIONS
     kind = "compile_time"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         if facts.events("latency"):  # SP512 reports the measured times instead
             return
         for event in facts.events("graph_lines"):
@@ -268,10 +271,12 @@ class LateStart(Speed):
     """
 
     code = "SP512"
+    parts = ("latency",)
     reference = torch_pages.REGIONS
     kind = "compile_time"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("latency"):
             full, regional = event.data["full_s"], event.data["regional_s"]
             if full is None or regional is None or not event.data["shared"]:

@@ -6,16 +6,15 @@ Only source analysis reports these rules: see `static/patterns`.
 from __future__ import annotations
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Rule
+from torchproof.checking.rules.rule import Rule
 
 
 class SourceRule(Rule):
     """Base class of the rules that only source analysis reports; no event matches."""
 
     kind = "config"
-
-    def matches(self, group: EventGroup) -> bool:
-        return False
+    parts = ("static",)
+    reference = torch_pages.USE
 
 
 class LazyTry(SourceRule):
@@ -122,6 +121,7 @@ class UnmarkedSteps(SourceRule):
 
     code = "CF104"
     kind = "cudagraph_lifetime"
+    reference = torch_pages.CUDAGRAPHS
 
 
 class CompiledAnew(SourceRule):
@@ -312,19 +312,3 @@ class SilentErrors(SourceRule):
     """
 
     code = "CF113"
-
-
-CONFIGURATION: tuple[SourceRule, ...] = (
-    LazyTry(),
-    AfterParallel(),
-    CaptureInCapture(),
-    UnmarkedSteps(),
-    CompiledAnew(),
-    LateEnvironment(),
-    UnknownSetting(),
-    GoneApi(),
-    ScaledBfloat16(),
-    TimedNothing(),
-    PrefixedCheckpoint(),
-    SilentErrors(),
-)

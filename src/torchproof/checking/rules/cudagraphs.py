@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import Event, Place, Severity, Status, definition, place_of
 
@@ -21,7 +22,23 @@ class Skip(Rule):
     """Base class of the rules for graphs that run without CUDA graphs."""
 
     kind = "cudagraph_skip"
+    parts = ("lifetimes",)
+    reference = torch_pages.CUDAGRAPHS
+    placed = True
     words: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per reason and place."""
+        groups: dict[tuple[object, ...], list[Event]] = {}
+        for event in facts.events("cudagraph_skip"):
+            frame = place(event).frame
+            where = (frame.file, frame.line) if frame else event.compile_id
+            reason = _UNNAMED.sub("", event.data["reason"])
+            groups.setdefault((where, reason), []).append(event)
+        for events in groups.values():
+            runs = sum(event.data["ungraphed"] or 1 for event in events)
+            yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
 
     def matches(self, group: EventGroup) -> bool:
         return any(word in group.data["reason"] for word in self.words)
@@ -29,19 +46,6 @@ class Skip(Rule):
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield f"torch says: skipping cudagraphs due to {group.data['reason']}"
         yield from dict.fromkeys(_often(group.events))
-
-
-def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per reason and place."""
-    groups: dict[tuple[object, ...], list[Event]] = {}
-    for event in facts.events("cudagraph_skip"):
-        frame = place(event).frame
-        where = (frame.file, frame.line) if frame else event.compile_id
-        reason = _UNNAMED.sub("", event.data["reason"])
-        groups.setdefault((where, reason), []).append(event)
-    for events in groups.values():
-        runs = sum(event.data["ungraphed"] or 1 for event in events)
-        yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
 
 
 def place(event: Event) -> Place:
@@ -385,16 +389,3 @@ class OtherSkip(Skip):
         if "cpp" in reason and "wrapper" in reason:
             return "to use CUDA graphs, switch off torch._inductor.config.cpp_wrapper"
         return "remove the reason that torch names, or do not use CUDA graphs here"
-
-
-# The first rule that matches reports a skip.
-SKIPS: tuple[Skip, ...] = (
-    MutatedInput(),
-    CpuTensor(),
-    SeveralDevices(),
-    UncapturableOperator(),
-    DynamicGraphSkipped(),
-    PendingBackward(),
-    RerecordLimit(),
-    OtherSkip(),
-)

@@ -7,25 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, is_error
-from torchproof.checking.rules.python_breaks import OtherBreak
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
 from torchproof.records import Event, Place, definition, place_of, whose
-
-
-def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per place and error."""
-    groups: dict[tuple[Place, str], list[Event]] = {}
-    failures = [e for e in facts.events("compile_failure") if is_error(e)]
-    for event in [*failures, *facts.events("call_error")]:
-        groups.setdefault((_place(event), event.data["error"]), []).append(event)
-    placed = {error for place, error in groups if place.frame is not None}
-    for (place, error), group in groups.items():
-        if place.frame is None and error in placed:
-            continue  # the same failure, reported again by an inner frame of torch
-        runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
-        count = sum(r[0] for r in runs) if runs else len(group)
-        steps = sum(r[1] for r in runs) if runs else None
-        yield EventGroup(tuple(group), place, facts, count=count, steps=steps)
 
 
 def _place(event: Event) -> Place:
@@ -40,8 +23,26 @@ class CompileError(Rule):
     """Base class of the rules for compile errors; each rule knows one failure."""
 
     kind = "compile_error"
+    reference = torch_pages.REPORTING
+    placed = True
     errors: tuple[str, ...] = ()
     pattern: str | None = None  # searched in the message of the error
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per place and error."""
+        groups: dict[tuple[Place, str], list[Event]] = {}
+        failures = [e for e in facts.events("compile_failure") if is_error(e)]
+        for event in [*failures, *facts.events("call_error")]:
+            groups.setdefault((_place(event), event.data["error"]), []).append(event)
+        placed = {error for place, error in groups if place.frame is not None}
+        for (place, error), group in groups.items():
+            if place.frame is None and error in placed:
+                continue  # the same failure, reported again by an inner frame of torch
+            runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
+            count = sum(r[0] for r in runs) if runs else len(group)
+            steps = sum(r[1] for r in runs) if runs else None
+            yield EventGroup(tuple(group), place, facts, count=count, steps=steps)
 
     def matches(self, group: EventGroup) -> bool:
         if group.data["error"] not in self.errors:
@@ -231,7 +232,6 @@ class BreakUnderFullgraph(CompileError):
     code = "CE704"
     reference = torch_pages.FULLGRAPH
     errors = ("Unsupported", "UserError", "UncapturedHigherOrderOpError")
-    breaks: tuple[GraphBreak, ...] = (OtherBreak(),)
 
     def cause(self, group: EventGroup) -> str:
         return (
@@ -243,7 +243,9 @@ class BreakUnderFullgraph(CompileError):
         return f"{self._behind(group).remedy(group)}; or drop fullgraph=True"
 
     def _behind(self, group: EventGroup) -> GraphBreak:
-        return next(rule for rule in self.breaks if rule.matches(group))
+        rule = group.facts.first(GraphBreak, group)
+        assert rule is not None  # the last one matches every break
+        return rule
 
 
 class OtherError(CompileError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
 from torchproof.records import Severity, place_of
 
@@ -15,20 +15,17 @@ class HostSync(Rule):
     """Base class of the rules for host syncs of a program that asks for CUDA graphs."""
 
     kind = "host_sync"
+    parts = ("lifetimes",)
+    reference = torch_pages.TUNING
+    placed = True
 
-    def covers(self, wait: Mapping[str, Any]) -> bool:
-        raise AssertionError(f"{type(self).__name__} does not define what it covers")
-
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         if not facts.events("cudagraph", "cudagraph_skip"):
             return
         for event in facts.events("host_sync"):
             where = place_of(event.frames)
-            if (
-                where.frame
-                and event.data["calls"] >= _OFTEN
-                and self.covers(event.data)
-            ):
+            if where.frame and event.data["calls"] >= _OFTEN:
                 yield EventGroup((event,), where, facts, count=event.data["count"])
 
     def severity(self, group: EventGroup) -> Severity:
@@ -77,8 +74,8 @@ class ValueRead(HostSync):
 
     code = "HS901"
 
-    def covers(self, wait: Mapping[str, Any]) -> bool:
-        return bool(wait["inside"] and not wait["explicit"])
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data["inside"] and not group.data["explicit"])
 
     def cause(self, group: EventGroup) -> str:
         return "the host needs a value, or memory, that the device is still working on"
@@ -112,8 +109,8 @@ class ExplicitWait(HostSync):
 
     code = "HS902"
 
-    def covers(self, wait: Mapping[str, Any]) -> bool:
-        return bool(wait["inside"] and wait["explicit"])
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data["inside"] and group.data["explicit"])
 
     def cause(self, group: EventGroup) -> str:
         return "torch.cuda.synchronize() waits until all work of the device is done"
@@ -146,8 +143,8 @@ class WaitBetweenCalls(HostSync):
 
     code = "HS903"
 
-    def covers(self, wait: Mapping[str, Any]) -> bool:
-        return not wait["inside"]
+    def matches(self, group: EventGroup) -> bool:
+        return not group.data["inside"]
 
     def message(self, group: EventGroup) -> str:
         return f"`{group.expression}` waits for the device after each compiled call"
@@ -164,6 +161,3 @@ class WaitBetweenCalls(HostSync):
 
     def severity(self, group: EventGroup) -> Severity:
         return "low"
-
-
-SYNCS: tuple[HostSync, ...] = (ValueRead(), ExplicitWait(), WaitBetweenCalls())

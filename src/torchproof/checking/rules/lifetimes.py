@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import (
     Event,
@@ -24,22 +25,6 @@ _SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
-
-
-def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per producing line and kind of use, in the order of first use."""
-    groups: dict[tuple[object, ...], list[Event]] = {}
-    for event in facts.events("dead_read", "dead_held"):
-        line = event.frames[-1:] or (event.function,)
-        groups.setdefault((line, event.data["role"], _saved(event)), []).append(event)
-    for events in groups.values():
-        reads = [event for event in events if event.kind == "dead_read"]
-        reported = tuple(reads or events)
-        calls = {event.call for event in reported if event.call is not None}
-        times = sum(event.data["times"] for event in reported)
-        yield EventGroup(
-            reported, _place(reported[0]), facts, count=times, steps=len(calls) or None
-        )
 
 
 def _saved(event: Event) -> bool:
@@ -65,6 +50,31 @@ class LifetimeRule(Rule):
     """Base class of the rules for tensors that outlive their memory."""
 
     kind = "cudagraph_lifetime"
+    parts = ("lifetimes",)
+    reference = torch_pages.CUDAGRAPHS
+    placed = True
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per producing line and kind of use, in the order of first use."""
+        groups: dict[tuple[object, ...], list[Event]] = {}
+        for event in facts.events("dead_read", "dead_held"):
+            line = event.frames[-1:] or (event.function,)
+            groups.setdefault((line, event.data["role"], _saved(event)), []).append(
+                event
+            )
+        for events in groups.values():
+            reads = [event for event in events if event.kind == "dead_read"]
+            reported = tuple(reads or events)
+            calls = {event.call for event in reported if event.call is not None}
+            times = sum(event.data["times"] for event in reported)
+            yield EventGroup(
+                reported,
+                _place(reported[0]),
+                facts,
+                count=times,
+                steps=len(calls) or None,
+            )
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for event in group.events[:_SHOWN]:
@@ -286,14 +296,6 @@ class OutputHeld(LifetimeRule):
                 " optimizer.zero_grad(set_to_none=True)"
             )
         return "clone it if it will be read, or do not keep it"
-
-
-LIFETIMES: tuple[LifetimeRule, ...] = (
-    BackwardTooLate(),
-    OutputRead(),
-    GradientKept(),
-    OutputHeld(),
-)
 
 
 def _keeper(group: EventGroup) -> str:

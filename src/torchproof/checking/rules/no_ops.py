@@ -13,9 +13,7 @@ class NoOp(Rule):
     """Base class of the rules for calls that bypass the compiled code."""
 
     kind = "no_op"
-
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError
+    reference = torch_pages.WHERE
 
 
 def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
@@ -57,7 +55,8 @@ class NeverCalled(NoOp):
 
     code = "NC801"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         if not facts.complete:
             return
         called = {e.data["model"] for e in facts.events("original_call", "method_call")}
@@ -119,7 +118,8 @@ class OtherMethod(NoOp):
 
     code = "NC802"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         groups: dict[tuple[object, ...], list[Event]] = {}
         for event in facts.events("method_call"):
             place = place_of(event.frames)
@@ -172,7 +172,8 @@ class OriginalCalled(NoOp):
 
     code = "NC803"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for group in by_site(facts.events("original_call"), facts):
             yield EventGroup(
                 group.events,
@@ -239,7 +240,8 @@ class SwitchedOff(NoOp):
     code = "NC804"
     reference = torch_pages.STANCES
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         yield from by_site(
             (
                 e

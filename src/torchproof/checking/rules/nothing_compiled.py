@@ -31,7 +31,8 @@ class NothingCompiled(NoOp):
     code = "NC805"
     reference = torch_pages.SKIPPED
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         failed = {e.function for e in facts.events("compile_failure") if is_error(e)}
         errors = facts.events("call_error")
         yield from by_site(
@@ -135,7 +136,8 @@ class NoCompileCall(NoOp):
 
     code = "NC806"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         live = facts.calls is not None
         if live and facts.complete and not facts.events("wrapper"):
             yield EventGroup((Event("nothing"),), Place(None, None, None), facts)

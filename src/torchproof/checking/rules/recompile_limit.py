@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from torchproof.checking.rules import recompile_inputs as inputs
-from torchproof.checking.rules import recompile_state as state
-from torchproof.checking.rules.recompiles import Recompile
-from torchproof.checking.rules.rule import EventGroup, Rule, shorten
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.recompiles import (
+    Recompile,
+    in_callers_words,
+    recompile_place,
+)
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
 from torchproof.observe import Guard
+from torchproof.records import Event
 
 
 class BackendChange(Recompile):
@@ -75,31 +79,6 @@ class OtherGuard(Recompile):
         )
 
 
-RECOMPILES: tuple[Recompile, ...] = (
-    inputs.SizeChange(),
-    inputs.SizeOne(),
-    inputs.EqualSizes(),
-    inputs.LayoutChange(),
-    inputs.DtypeChange(),
-    inputs.DeviceChange(),
-    inputs.RankChange(),
-    inputs.RequiresGradChange(),
-    inputs.Aliasing(),
-    state.ScalarArgument(),
-    state.TypeChange(),
-    state.ContainerShape(),
-    state.AttributeChange(),
-    state.GlobalValue(),
-    state.NewObject(),
-    state.GlobalState(),
-    state.TrainingFlag(),
-    state.LearningRate(),
-    BackendChange(),
-    inputs.ShapeCondition(),
-    OtherGuard(),
-)
-
-
 class RecompileLimit(Rule):
     """A function hits the recompile limit and runs eagerly from then on.
 
@@ -119,9 +98,19 @@ class RecompileLimit(Rule):
 
     code = "RC290"
     kind = "recompile_limit"
+    reference = torch_pages.RECOMPILES
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.first.kind == "recompile_limit"
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per function that hit the limit."""
+        groups: dict[object, list[Event]] = {}
+        for event in facts.events("recompile_limit"):
+            groups.setdefault(event.function, []).append(event)
+        for events in groups.values():
+            group = [in_callers_words(event, facts) for event in events]
+            yield EventGroup(
+                tuple(group), recompile_place(group[0]), facts, count=len(group)
+            )
 
     def message(self, group: EventGroup) -> str:
         limit = group.data["limit"]
@@ -142,7 +131,7 @@ class RecompileLimit(Rule):
         )
 
     def cause(self, group: EventGroup) -> str:
-        rule = self._behind(group)
+        rule = group.facts.first(Recompile, group)
         if rule is None:
             return "too many recompilations"
         return (
@@ -150,7 +139,7 @@ class RecompileLimit(Rule):
         )
 
     def fix(self, group: EventGroup) -> str:
-        rule = self._behind(group)
+        rule = group.facts.first(Recompile, group)
         advice = (
             rule.fix(group) if rule else "find what changes with TORCH_LOGS=recompiles"
         )
@@ -166,6 +155,3 @@ class RecompileLimit(Rule):
             "GB0039"
             " https://meta-pytorch.github.io/compile-graph-break-site/gb/gb0039.html"
         )
-
-    def _behind(self, group: EventGroup) -> Recompile | None:
-        return next((rule for rule in RECOMPILES if rule.matches(group)), None)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.observe import (
@@ -40,23 +41,8 @@ _FOLLOWS = frozenset({"size", "equal_sizes", "shape_condition"})
 _STATE = frozenset({"global_state", "backend", "global", "training", "learning_rate"})
 
 
-def event_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per cause and function, for all of its recompiled frames.
-
-    Sizes that differ between two calls at one line are one cause, whichever argument
-    the guard names: the fix marks all of them at that line. A break in a library is
-    also one cause, for every function that Dynamo compiles separately because of it.
-    """
-    groups: dict[tuple[object, ...], list[Event]] = {}
-    for event in facts.events("recompile"):
-        event = _in_callers_words(event, facts)
-        groups.setdefault(_key(event), []).append(event)
-    for group in groups.values():
-        yield _event_group(tuple(group), facts)
-
-
 def _key(event: Event) -> tuple[object, ...]:
-    guard, place, cut = event.data["guard"], _place(event), event.data["cut"]
+    guard, place, cut = event.data["guard"], recompile_place(event), event.data["cut"]
     where = (place.frame.file, qualified_name(place.frame)) if place.frame else None
     if cut is not None and place.owner == "library":
         return (cut.file, cut.line, guard.cause)
@@ -65,23 +51,15 @@ def _key(event: Event) -> tuple[object, ...]:
     return (where, guard.cause, guard.source, guard.dim)
 
 
-def limit_groups(facts: Facts) -> Iterator[EventGroup]:
-    """One group per function that hit the limit."""
-    groups: dict[object, list[Event]] = {}
-    for event in facts.events("recompile_limit"):
-        groups.setdefault(event.function, []).append(event)
-    for events in groups.values():
-        group = [_in_callers_words(event, facts) for event in events]
-        yield EventGroup(tuple(group), _place(group[0]), facts, count=len(group))
-
-
 def _event_group(group: tuple[Event, ...], facts: Facts) -> EventGroup:
     calls = {event.call for event in group if event.call is not None}
     steps = len(calls) if calls else None
-    return EventGroup(group, _place(group[0]), facts, count=len(group), steps=steps)
+    return EventGroup(
+        group, recompile_place(group[0]), facts, count=len(group), steps=steps
+    )
 
 
-def _in_callers_words(event: Event, facts: Facts) -> Event:
+def in_callers_words(event: Event, facts: Facts) -> Event:
     """The event with its guard in the caller's words, and the break behind it.
 
     `path` is the argument that the guard checks. `cut` is the graph break without which
@@ -198,7 +176,7 @@ def _argument(call: Call, path: Path) -> Argument:
     return written or Argument(call.name(path, next(sources, "it")), fixed=True)
 
 
-def _place(event: Event) -> Place:
+def recompile_place(event: Event) -> Place:
     """The user's line that the guard came from, else the function that recompiled.
 
     If that function is in a library and an argument is the cause, the user's call.
@@ -249,7 +227,24 @@ class Recompile(Rule):
     """Base class of the rules for recompiles; each rule knows one cause."""
 
     kind = "recompile"
+    reference = torch_pages.RECOMPILES
     causes: tuple[str, ...] = ()
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per cause and function, for all of its recompiled frames.
+
+        Sizes that differ between two calls at one line are one cause, whichever
+        argument the guard names: the fix marks all of them at that line. A break in a
+        library is also one cause, for every function that Dynamo compiles separately
+        because of it.
+        """
+        groups: dict[tuple[object, ...], list[Event]] = {}
+        for event in facts.events("recompile"):
+            event = in_callers_words(event, facts)
+            groups.setdefault(_key(event), []).append(event)
+        for group in groups.values():
+            yield _event_group(tuple(group), facts)
 
     def matches(self, group: EventGroup) -> bool:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.cudagraphs import place
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import Event, Severity
@@ -23,9 +24,8 @@ class Capture(Rule):
     """Base class of the rules for what was captured, and how often."""
 
     kind = "cudagraph_rerecord"
-
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError(f"{type(self).__name__} does not define what it covers")
+    parts = ("lifetimes",)
+    reference = torch_pages.CUDAGRAPHS
 
 
 def _about(event: Event, facts: Facts, count: int) -> EventGroup:
@@ -78,7 +78,8 @@ class ManySizes(Capture):
 
     code = "CG321"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             if event.data["distinct"] > _SOME_SIZES:
                 yield _about(event, facts, event.data["distinct"])
@@ -139,7 +140,8 @@ class MovedInput(Capture):
 
     code = "CG322"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             if count := event.data["again"].get("moved", 0):
                 yield _about(event, facts, count)
@@ -192,7 +194,8 @@ class OtherRecording(Capture):
 
     code = "CG323"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in _recorded(facts):
             again = event.data["again"]
             count = sum(number for cause, number in again.items() if cause != "moved")
@@ -261,8 +264,10 @@ class PartlyCaptured(Capture):
 
     code = "CG318"
     kind = "cudagraph_skip"
+    placed = True
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         whole = {event.compile_id for event in facts.events("cudagraph_skip")}
         groups: dict[object, list[Event]] = {}
         for event in facts.events("cudagraph_split"):
@@ -322,8 +327,10 @@ class NeverReplayed(Capture):
 
     code = "CG324"
     kind = "cudagraph_skip"
+    placed = True
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         skipped = {event.compile_id for event in facts.events("cudagraph_skip")}
         for event in _recorded(facts):
             runs = max(sum(each.values()) for _, each in event.data["sizes"])
@@ -348,12 +355,3 @@ class NeverReplayed(Capture):
 
     def severity(self, group: EventGroup) -> Severity:
         return "high"
-
-
-CAPTURES: tuple[Capture, ...] = (
-    PartlyCaptured(),
-    NeverReplayed(),
-    ManySizes(),
-    MovedInput(),
-    OtherRecording(),
-)

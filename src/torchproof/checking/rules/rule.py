@@ -11,9 +11,8 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from torchproof.checking.rules import torch_pages
 from torchproof.records import (
     Event,
     Finding,
@@ -30,6 +29,7 @@ from torchproof.records import (
     whose,
 )
 
+R = TypeVar("R", bound="Rule")
 SECTIONS = ("Why", "Bad", "Good", "Fix safety")
 
 
@@ -38,6 +38,7 @@ class Facts:
     """What rules may use of the whole run."""
 
     observation: Observation
+    rules: tuple[Rule, ...] = ()  # all rules, specific ones before general ones
 
     @property
     def calls(self) -> int | None:
@@ -50,6 +51,11 @@ class Facts:
 
     def events(self, *kinds: str) -> list[Event]:
         return [event for event in self.observation.events if event.kind in kinds]
+
+    def first(self, family: type[R], group: EventGroup) -> R | None:
+        """The first rule of a family that matches a group."""
+        members = (rule for rule in self.rules if isinstance(rule, family))
+        return next((rule for rule in members if rule.matches(group)), None)
 
     @functools.cached_property
     def compiled_callables(self) -> dict[tuple[str, int, str], Frame]:
@@ -163,14 +169,25 @@ class EventGroup:
 
 
 class Rule:
-    """Recognises one bad pattern; a subclass defines the match and the texts."""
+    """Recognises one bad pattern; a subclass defines the match and the texts.
+
+    Rules that inherit one `groups` method are a family: a group goes to the first of
+    them that matches, in the order of the list of rules.
+    """
 
     code: ClassVar[str]
     kind: ClassVar[str]
-    reference: ClassVar[str] = ""  # PyTorch's page; empty: the page of its kind
+    parts: ClassVar[tuple[str, ...]] = ("breaks",)  # the parts of a check that show it
+    reference: ClassVar[str]  # PyTorch's page about it
+    placed: ClassVar[bool] = False  # a run reports it on a line, not in a function
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """The events of a run that the family explains, one group per finding."""
+        return iter(())
 
     def matches(self, group: EventGroup) -> bool:
-        raise AssertionError(f"{type(self).__name__} does not say when it matches")
+        return True
 
     def message(self, group: EventGroup) -> str:
         raise AssertionError(f"{type(self).__name__} has no message")
@@ -220,11 +237,6 @@ class Rule:
         return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
 
     @classmethod
-    def page(cls) -> str:
-        """The page of the PyTorch documentation about it."""
-        return cls.reference or torch_pages.OF_KIND[cls.kind]
-
-    @classmethod
     def section(cls, name: str) -> str:
         """A section of the documentation, without its heading and indentation."""
         text = inspect.cleandoc(cls.__doc__ or "")
@@ -236,7 +248,7 @@ class Rule:
         return (
             f"# {cls.code}: {cls.summary()}\n"
             + inspect.cleandoc(cls.__doc__ or "").partition("\n")[2]
-            + f"\n\n## Reference\n{cls.page()}"
+            + f"\n\n## Reference\n{cls.reference}"
         )
 
 

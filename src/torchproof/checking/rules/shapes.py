@@ -33,6 +33,8 @@ class MarkedDimension(CompileError):
 
     code = "DS601"
     kind = "specialization"
+    reference = torch_pages.DYNAMIC_SHAPES
+    placed = False
     errors = ("ConstraintViolationError",)
 
     def matches(self, group: EventGroup) -> bool:
@@ -135,9 +137,31 @@ class QuietSpecialisation(Rule):
 
     code = "DS603"
     kind = "specialization"
+    reference = torch_pages.DYNAMIC_SHAPES
 
-    def matches(self, group: EventGroup) -> bool:
-        return group.first.kind == "specialization"
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """Sizes that became constants although the user marked or compares them.
+
+        If an operator fixes a size that nobody marked, that is normal, as in a linear
+        layer.
+        """
+        failed = {e.compile_id for e in facts.events("compile_failure")}
+        keys: set[tuple[object, ...]] = set()
+        for event in facts.events("specialization"):
+            place = place_of(event.frames)
+            if place.frame is None or event.compile_id in failed:
+                continue
+            is_own_line = event.frames[-1].line == place.frame.line
+            decides = re.search(
+                r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%", place.frame.code
+            )
+            if not (_is_marked(event) or (is_own_line and decides)):
+                continue
+            key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
+            if key not in keys:
+                keys.add(key)
+                yield EventGroup((event,), place, facts, count=1)
 
     def message(self, group: EventGroup) -> str:
         return (
@@ -201,30 +225,6 @@ def _named(text: str) -> list[tuple[str, str]]:
 def _sizes(group: EventGroup) -> str:
     sizes = _sources(group, " ".join(group.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"
-
-
-def specialisations(facts: Facts) -> Iterator[EventGroup]:
-    """Sizes that became constants although the user marked or compares them.
-
-    If an operator fixes a size that nobody marked, that is normal, as in a linear
-    layer.
-    """
-    failed = {e.compile_id for e in facts.events("compile_failure")}
-    keys: set[tuple[object, ...]] = set()
-    for event in facts.events("specialization"):
-        place = place_of(event.frames)
-        if place.frame is None or event.compile_id in failed:
-            continue
-        is_own_line = event.frames[-1].line == place.frame.line
-        decides = re.search(
-            r"[=!<>]=|[<>]|\b(if|assert|for|while|range)\b|%", place.frame.code
-        )
-        if not (_is_marked(event) or (is_own_line and decides)):
-            continue
-        key = (place.frame.file, place.frame.line, tuple(event.data["sources"]))
-        if key not in keys:
-            keys.add(key)
-            yield EventGroup((event,), place, facts, count=1)
 
 
 def _is_marked(event: Event) -> bool:

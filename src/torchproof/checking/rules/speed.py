@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
 from torchproof.records import (
     Event,
@@ -32,9 +33,8 @@ class Speed(Rule):
     """Base class of the rules for measured times and memory."""
 
     kind = "slowdown"
-
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
-        raise AssertionError(f"{type(self).__name__} does not define what it covers")
+    parts: ClassVar[tuple[str, ...]] = ("baseline",)
+    reference = torch_pages.PROFILING
 
     def cost_us(self, group: EventGroup) -> float | None:
         """The cost per call, if it was measured."""
@@ -181,7 +181,8 @@ class SlowerThanEager(Speed):
 
     code = "SP501"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("timing"):
             if is_slower(event.data):
                 yield group_of(event, facts)
@@ -245,7 +246,8 @@ class NoGain(Speed):
 
     code = "SP502"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("timing"):
             data = event.data
             if (

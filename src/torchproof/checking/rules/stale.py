@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Rule
+from torchproof.checking.rules.answers import answer_groups
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.records import Severity
 
 _RESET = "call torch.compiler.reset() after each change"
@@ -15,7 +17,13 @@ class StaleAnswer(Rule):
     """Base class of the rules for state that is read while tracing and not guarded."""
 
     kind = "stale_state"
-    what: str
+    parts = ("baseline",)
+    reference = torch_pages.CONCEPTS
+    what: ClassVar[str]
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        return answer_groups(facts, "stale_answer")
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data["what"] == self.what)
@@ -289,13 +297,3 @@ class OtherStaleState(StaleAnswer):
             "pass the value that changes between calls as an argument, or keep it in a"
             f" tensor or a module attribute; or {_RESET}"
         )
-
-
-STALE: tuple[StaleAnswer, ...] = (
-    FrozenEnvironment(),
-    LateHook(),
-    NumpySeed(),
-    ConstantResult(),
-    LeftOutGuards(),
-    OtherStaleState(),
-)

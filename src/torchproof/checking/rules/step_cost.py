@@ -47,9 +47,11 @@ class GuardCost(Speed):
     """
 
     code = "SP541"
+    parts = ("guards",)
     reference = torch_pages.GUARDS
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         measured = facts.events("guard_cost")
         for event in measured:
             share, cost = event.data["share"], event.data["lookup_us"]
@@ -117,8 +119,10 @@ class MoreMemory(Speed):
 
     code = "SP521"
     kind = "memory"
+    reference = torch_pages.MEMORY
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("memory"):
             eager, compiled = event.data["eager_bytes"], event.data["compiled_bytes"]
             if eager is None or compiled is None:
@@ -172,10 +176,12 @@ class ShapeSweep(Speed):
     """
 
     code = "SP531"
+    parts = ("batch", "sequence")
     reference = torch_pages.DYNAMIC_SHAPES
     kind = "recompile"
 
-    def event_groups(self, facts: Facts) -> Iterator[EventGroup]:
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for event in facts.events("shape_sweep"):
             again = [row for row in event.data["rows"][1:] if row["recompiles"]]
             if again:

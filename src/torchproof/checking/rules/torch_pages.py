@@ -42,24 +42,3 @@ BREAK_SITES = (
     "https://meta-pytorch.github.io/compile-graph-break-site/",
     "https://meta-pytorch.org/compile-graph-break-site/",
 )
-
-OF_KIND = {
-    "graph_break": BREAKS,
-    "skipped_frame": SKIPPED,
-    "no_op": WHERE,
-    "compile_error": REPORTING,
-    "host_sync": TUNING,
-    "recompile": RECOMPILES,
-    "recompile_limit": RECOMPILES,
-    "specialization": DYNAMIC_SHAPES,
-    "cudagraph_skip": CUDAGRAPHS,
-    "cudagraph_lifetime": CUDAGRAPHS,
-    "cudagraph_rerecord": CUDAGRAPHS,
-    "numerics": NUMERICS,
-    "stale_state": CONCEPTS,
-    "slowdown": PROFILING,
-    "compile_time": COMPILE_TIME,
-    "memory": MEMORY,
-    "config": USE,
-    "hazard": BREAKS,
-}

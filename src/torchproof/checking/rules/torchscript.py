@@ -127,12 +127,3 @@ class MixedWithCompile(TorchScript):
     """
 
     code = "TS105"
-
-
-TORCHSCRIPT: tuple[TorchScript, ...] = (
-    TracedBranch(),
-    DeprecatedScript(),
-    Unscriptable(),
-    TracedTraining(),
-    MixedWithCompile(),
-)

@@ -132,10 +132,9 @@ def _missing_part(shown_by: tuple[str, ...], unseen: Mapping[str, str]) -> str |
     """The part that was not run, if every code that would confirm it needs one."""
     parts = []
     for shown in shown_by:
-        named = [p for code, p in unseen.items() if shown.startswith(code)]
-        if not named:
+        if shown not in unseen:
             return None
-        parts += named
+        parts.append(unseen[shown])
     return parts[0] if parts else None
 
 

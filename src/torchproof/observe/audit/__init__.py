@@ -7,17 +7,16 @@ status of the part. This file runs in the parent, without torch. The child proce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torchproof.observe import capture
 from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
-from torchproof.records import Event, Finding, Part
+from torchproof.records import Event, Part
 from torchproof.targets import Options, Target
 
-CODES = ("CG", "HS")  # prefixes of the rules that read the watchers' events
 _NO_GRAPHS = "nothing compiles with CUDA graphs"
 _SIMULATED = "simulated on the CPU, with the tensor lifetimes of CUDA graphs"
 
@@ -31,14 +30,6 @@ class AuditResult:
     counts: dict[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     interrupted: bool = False
-
-    def part(self, findings: Iterable[Finding]) -> Part:
-        """The part's status: `found` if one of its own findings is open."""
-        if self.status.status in {"passed", "failed"} and any(
-            f.status == "open" and f.code.startswith(CODES) for f in findings
-        ):
-            return Part("found", self.status.why)
-        return self.status
 
 
 def audit(
