@@ -34,9 +34,7 @@ def drafts(
         sys.modules[name] = module
         exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
         fn, calls = module.make()
-        for index, call in enumerate(calls):
-            if hasattr(module, "before_call"):
-                module.before_call(fn, index)
+        for call in calls:
             fn(*call)
 
     try:
@@ -46,16 +44,11 @@ def drafts(
 
 
 def ran(draft: Candidate) -> list[Any]:
-    """What its calls give, each after its before_call."""
+    """What its calls give."""
     names: dict[str, Any] = {"__name__": "draft"}
     exec(compile(draft.source, "draft", "exec"), names)
     fn, calls = names["make"]()
-    given = []
-    for index, call in enumerate(calls):
-        if "before_call" in names:
-            names["before_call"](fn, index)
-        given.append(fn(**call) if isinstance(call, dict) else fn(*call))
-    return given
+    return [fn(**each) if isinstance(each, dict) else fn(*each) for each in calls]
 
 
 NESTED = """
@@ -108,37 +101,6 @@ def test_then_with_its_modules_then_who_calls_it(tmp_path: Path) -> None:
     assert [tuple(y.shape) for y in ran(whole)] == [(2, 6), (3, 6)]
     assert any("def call" in draft.source for draft in outwards)
     assert all(draft.form == "frame" for draft in outwards)
-
-
-CHANGING = """
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.own, self.rate, self.past = 0, 1.0, []
-        self.drop = torch.nn.Dropout(0.0)
-    def forward(self, x):
-        self.own += 1
-        self.past.append(x)
-        return (self.own, self.rate, len(self.past), self.drop(x), self.training)
-
-def make():
-    return Net(), [(torch.zeros(1),) for _ in range(3)]
-
-def before_call(net, index):
-    net.rate = 1.0 / (index + 1)
-    net.train(index != 1)
-"""
-
-
-def test_changes_between_calls_are_replayed(tmp_path: Path) -> None:
-    found = drafts(tmp_path, CHANGING, "self.own += 1", name="changing")[0]
-    given = [(own, rate, length, mode) for own, rate, length, _, mode in ran(found)]
-    assert given == [(1, 1.0, 1, True), (2, 0.5, 2, False), (3, 1 / 3, 3, True)]
-    changes = found.source.partition("def before_call")[2]
-    assert ".rate = 0.5" in changes and ".training = False" in changes
-    assert ".own" not in changes  # that one changes itself
 
 
 CALLED = """

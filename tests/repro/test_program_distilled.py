@@ -9,7 +9,7 @@ from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.programs.anonymise import anonymise
 from torchproof.packs.repro.programs.program_reducer import reduce_program
-from torchproof.packs.repro.programs.whole_program import program_candidate
+from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.repro_runner import ReproRunner
 from torchproof.targets.target import parse
 
@@ -85,7 +85,7 @@ SYMPTOM = FailureSignature(
 def test_a_break_is_left_alone_with_what_causes_it(tmp_path: Path) -> None:
     path = tmp_path / "acme.py"
     path.write_text(PROGRAM, encoding="utf-8")
-    whole = program_candidate(parse(f"{path}:make"))
+    whole = next(program_candidates(parse(f"{path}:make")))
     with ReproRunner(SYMPTOM, Settings(compile={"backend": "eager"})) as court:
 
         def fails(draft: Candidate) -> bool:

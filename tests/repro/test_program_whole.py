@@ -1,16 +1,19 @@
 """Programs cut out of their files: what is kept, what is merged, what is refused."""
 
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import (
-    program_candidate,
-    unmodified_program,
-)
+from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.targets.target import parse
+
+
+def extracted(target: str, arguments: Sequence[str] = ()) -> Candidate:
+    return next(program_candidates(parse(target, arguments)))
 
 
 def written(folder: Path, **files: str) -> None:
@@ -52,7 +55,7 @@ def test_what_the_factory_does_not_reach_is_gone(tmp_path: Path) -> None:
             print(make())
         """,
     )
-    source = program_candidate(parse(f"{tmp_path}/model.py:make")).source
+    source = extracted(f"{tmp_path}/model.py:make").source
     for word in ("json", "math", "OTHER", "unused", "Says", "__main__", "int"):
         assert word not in source
     fn, calls = run(source)["make"]()  # type: ignore[operator]
@@ -81,16 +84,16 @@ def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> No
             return Net(), [(batch or 2,)]
         """,
     )
-    draft = program_candidate(parse(f"{tmp_path}/main.py:build"))
+    draft = extracted(f"{tmp_path}/main.py:build")
     fn, calls = run(draft.source)["make"]()  # type: ignore[operator]
     assert fn(*calls[0]) == 61
     assert "parts" not in draft.source.replace("a_Net", "")
 
 
-def test_arguments_of_a_workload_become_defaults() -> None:
+def test_a_workload_is_built_with_its_arguments() -> None:
     arguments = {"size": "tiny", "device": "cpu", "train": False}
-    draft = program_candidate(parse("workload:gpt-original"), arguments)
-    assert "def make(size='tiny'" in draft.source
+    draft = next(program_candidates(parse("workload:gpt-original"), arguments))
+    assert "return build(size='tiny', device='cpu', train=False)" in draft.source
     assert "torchproof" not in draft.source
 
 
@@ -100,7 +103,7 @@ def test_before_call_is_kept(tmp_path: Path) -> None:
         hooked="STATE = []\ndef make(): return print, [()]\n"
         "def before_call(fn, index): STATE.append(index)\n",
     )
-    names = run(program_candidate(parse(f"{tmp_path}/hooked.py:make")).source)
+    names = run(extracted(f"{tmp_path}/hooked.py:make").source)
     names["before_call"](None, 3)  # type: ignore[operator]
     assert names["STATE"] == [3]
 
@@ -108,7 +111,7 @@ def test_before_call_is_kept(tmp_path: Path) -> None:
 def test_a_package_that_is_needed_is_named(tmp_path: Path) -> None:
     written(tmp_path, needy="import rich\ndef make(): return rich.print, [()]\n")
     with pytest.raises(Unsuitable, match="needs rich"):
-        program_candidate(parse(f"{tmp_path}/needy.py:make"))
+        extracted(f"{tmp_path}/needy.py:make")
 
 
 def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
         frugal="import rich\ndef show(): rich.print()\n"
         "def make(): return len, [([],)]\n",
     )
-    draft = program_candidate(parse(f"{tmp_path}/frugal.py:make"))
+    draft = extracted(f"{tmp_path}/frugal.py:make")
     assert "rich" not in draft.source
 
 
@@ -135,7 +138,7 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
             note(sys.argv[1])
         """,
     )
-    names = run(program_candidate(parse(f"{tmp_path}/script.py", ["--fast"])).source)
+    names = run(extracted(f"{tmp_path}/script.py", ["--fast"]).source)
     fn, calls = names["make"]()  # type: ignore[operator]
     assert calls == [()]
     fn()
@@ -145,6 +148,7 @@ def test_a_script_becomes_a_function_that_runs_it(tmp_path: Path) -> None:
 def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None:
     text = "def build():  # why\n    return len, [([],)]\n"
     (tmp_path / "whole.py").write_text(text, encoding="utf-8")
-    source = unmodified_program(parse(f"{tmp_path}/whole.py:build")).source
+    target = parse(f"{tmp_path}/whole.py:build")
+    source = next(program_candidates(target, as_written=True)).source
     assert source.startswith(text)
     assert run(source)["make"]() == (len, [([],)])  # type: ignore[operator]

@@ -9,10 +9,7 @@ from torchproof.packs.repro.candidate import Candidate, Form
 from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.graphs.variants import variants
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.whole_program import (
-    program_candidate,
-    unmodified_program,
-)
+from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.target_recording import TargetRecording
 from torchproof.targets import Target
 
@@ -82,8 +79,9 @@ class Candidates:
             yield from (each[depth] for each in variants_of_each if depth < len(each))
 
     def _programs(self) -> Iterator[Candidate]:
-        extract = unmodified_program if self._source else program_candidate
         try:
-            yield extract(self._target, self._arguments)
+            yield from program_candidates(
+                self._target, self._arguments, as_written=self._source
+            )
         except Unsuitable as reason:
             self.refused.append(str(reason))

@@ -8,26 +8,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
-import keyword
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
-from torchproof.packs.repro.programs.program_reducer import Fails, tidy, with_source
-from torchproof.packs.repro.programs.scopes import Names, mentioned_names
+from torchproof.packs.repro.programs.program_reducer import Fails, with_source
+from torchproof.packs.repro.programs.scopes import Names, bound_by, mentioned_names
 
 ANONYMISED = "reduced code of your program; names and strings are replaced"
-_FIXED_NAMES = {
-    "make",
-    "before_call",
-    "run",
-    "self",
-    "cls",
-    "forward",
-    "backward",
-    "index",
-}
 _COMMON_ALIASES = {"nn", "F", "np", "dist", "optim"}  # they reveal nothing
 _POOLS: dict[str, tuple[str, ...]] = {
     "class": ("Model", "Block", "Part", "Data", "Unit"),
@@ -36,8 +24,9 @@ _POOLS: dict[str, tuple[str, ...]] = {
     "variable": ("x", "y", "z", "u", "v", "w"),
 }
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
-# Words of torch and Python, and the neutral names: a program may keep them.
+# Names that a repro needs, words of torch and Python, and the neutral names.
 _WORDS = """
+make before_call run self cls forward backward __init__ _
 Model Block Part Data Unit f g h p q a b c d e x y z u v w
 training weight bias data grad shape dtype device size dim ndim numel stride item
 tolist mean std var sum min max abs sin cos tanh exp log sqrt relu sigmoid softmax
@@ -65,31 +54,16 @@ def anonymise(
     After `deadline` (`time.monotonic`; by default in a minute) it keeps the rest.
     """
     deadline = time.monotonic() + 60.0 if deadline is None else deadline
-    tree = ast.parse(candidate.source)
-    candidate = _first_failing(candidate, [tidy(tree)], fails)
     names = _own_names(ast.parse(candidate.source))
     candidate, kept_names = _replace(candidate, names, fails, deadline)
     strings = _strings(candidate.source)
     words = {text: f"text{n or ''}" for n, text in enumerate(strings)}
     candidate, kept_strings = _replace(candidate, words, fails, deadline)
-    candidate = _replace_floats(candidate, fails, deadline)
     about = ANONYMISED
     if kept_names or kept_strings:
         kept = ", ".join(sorted({*kept_names, *map(repr, kept_strings)}))
         about += f", except those that the failure depends on: {kept}"
     return dataclasses.replace(candidate, about=about)
-
-
-def _first_failing(
-    candidate: Candidate, sources: list[str | None], fails: Fails
-) -> Candidate:
-    """Returns the first rewritten source that fails, or else the candidate."""
-    for source in sources:
-        if source is not None and source != candidate.source:
-            rewritten = with_source(candidate, source)
-            if fails(rewritten):
-                return rewritten
-    return candidate
 
 
 def _replace(
@@ -118,42 +92,37 @@ def _replace(
 
 
 def _rewritten(source: str, words: Mapping[str, str]) -> str:
+    """Replaces all occurrences of the words, except names that torch defines."""
     tree = ast.parse(source)
-    _rename(tree, words)
-    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-
-
-def _rename(tree: ast.Module, words: Mapping[str, str]) -> None:
-    """Renames all occurrences of the words, except names that torch defines."""
-    imports = _imported(tree)
+    imported = _imported(tree)
     names = Names(tree)
     for occurrence in names.occurrences:
         bound = names.binding(occurrence) is not None
-        if bound and occurrence.name in words and occurrence.name not in imports:
+        if bound and occurrence.name in words and occurrence.name not in imported:
             occurrence.write(words[occurrence.name])
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            _rename_keywords(node, words, imports)
-        elif isinstance(node, ast.Attribute) and node.attr in words:
-            if _root(node) not in imports:
-                node.attr = words[node.attr]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node.value = words.get(node.value, node.value)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, bytes):
-            text = node.value.decode("latin-1")
-            node.value = words.get(text, text).encode("latin-1")
+        match node:
+            case ast.Call() if _is_own(node.func, words, imported):
+                for keyword in node.keywords:
+                    if keyword.arg:
+                        keyword.arg = words.get(keyword.arg, keyword.arg)
+            case ast.Attribute() if _root(node) not in imported:
+                node.attr = words.get(node.attr, node.attr)
+            case ast.Constant(value=str(text)):
+                node.value = words.get(text, text)
+            case ast.Constant(value=bytes(data)):
+                text = data.decode("latin-1")
+                node.value = words.get(text, text).encode("latin-1")
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 
-def _rename_keywords(
-    node: ast.Call, words: Mapping[str, str], imports: Collection[str]
-) -> None:
-    """Renames keywords in calls of the program's own functions, renamed or not."""
-    called = ast.unparse(node.func).rpartition(".")[2]
-    is_own = called in {*words, *words.values(), "forward", "__init__", "fn"}
-    is_own = is_own or called in _POOLS["class"]
-    if is_own and _root(node.func) not in imports:
-        for each in node.keywords:
-            each.arg = words.get(each.arg, each.arg) if each.arg else None
+def _is_own(
+    node: ast.expr, words: Mapping[str, str], imported: Collection[str]
+) -> bool:
+    """Whether a call is one of the program's own functions, renamed or not."""
+    called = ast.unparse(node).rpartition(".")[2]
+    own = {*words, *words.values(), *_POOLS["class"], "forward", "__init__", "fn"}
+    return called in own and _root(node) not in imported
 
 
 def _root(node: ast.AST) -> str:
@@ -165,7 +134,7 @@ def _root(node: ast.AST) -> str:
 def _imported(tree: ast.AST) -> set[str]:
     """Returns imported names, without aliases that the program chose itself."""
     return {
-        alias.asname or alias.name.partition(".")[0]
+        bound_by(alias)
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
@@ -178,44 +147,32 @@ def _imported(tree: ast.AST) -> set[str]:
 
 def _own_names(tree: ast.Module) -> dict[str, str]:
     """Maps the names that the program defines to their replacements."""
+    fixed = _RESERVED | _imported(tree)
     roles: dict[str, str] = {}
-    for role in _POOLS:
-        for name in _of_role(tree, role):
-            fixed = name in _FIXED_NAMES | _imported(tree) or name in _RESERVED
-            special = name.startswith("__") and name.endswith("__")
-            if not fixed and not special:
-                roles.setdefault(name, role)
-    taken = set(mentioned_names(tree)) | set(roles) | _imported(tree) | _FIXED_NAMES
+    for name, role in _defined(tree):
+        special = name.startswith("__") and name.endswith("__")
+        if name not in fixed and not special:
+            roles.setdefault(name, role)
+    taken = {*mentioned_names(tree), *roles, *_imported(tree), "make", "run"}
     pools = {role: _fresh(names, taken) for role, names in _POOLS.items()}
     return {name: next(pools[role]) for name, role in roles.items()}
 
 
-def _of_role(tree: ast.Module, role: str) -> Iterator[str]:
-    names = Names(tree)
-    definitions: dict[str, Any] = {"class": ast.ClassDef, "function": _Definition}
-    for node in ast.walk(tree):
-        if role in definitions and isinstance(node, definitions[role]):
-            yield node.name
-        elif role == "attribute":
-            yield from _stored(node)
-    if role == "variable":
-        for occurrence in names.occurrences:
-            if names.binding(occurrence) is not None:
-                yield occurrence.name
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """Yields attributes that an assignment, a class body or a keyword sets."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        yield node.attr
-    elif isinstance(node, ast.ClassDef):
-        for member in node.body:
-            targets = getattr(member, "targets", None) or [
-                getattr(member, "target", None)
-            ]
-            yield from (t.id for t in targets if isinstance(t, ast.Name))
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        yield from (each.arg for each in node.keywords if each.arg)
+def _defined(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields the names that a program defines, each with its role."""
+    nodes = list(ast.walk(tree))
+    yield from ((n.name, "class") for n in nodes if isinstance(n, ast.ClassDef))
+    yield from ((n.name, "function") for n in nodes if isinstance(n, _Definition))
+    for node in nodes:
+        match node:
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name, "attribute"
+            case ast.Call(func=ast.Name(), keywords=keywords):
+                yield from ((k.arg, "attribute") for k in keywords if k.arg)
+    for occurrence in Names(tree).occurrences:
+        if occurrence.binds:
+            in_class = occurrence.scope.kind == "class"
+            yield occurrence.name, "attribute" if in_class else "variable"
 
 
 def _fresh(names: tuple[str, ...], taken: Collection[str]) -> Iterator[str]:
@@ -223,7 +180,7 @@ def _fresh(names: tuple[str, ...], taken: Collection[str]) -> Iterator[str]:
     for number in itertools.count(1):
         for name in names:
             numbered = name if number == 1 else f"{name}{number}"
-            if numbered not in taken and not keyword.iskeyword(numbered):
+            if numbered not in taken:
                 yield numbered
 
 
@@ -246,18 +203,3 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _replace_floats(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
-    """Replaces all unusual floats by 2.0, if the candidate still fails."""
-    tree = ast.parse(candidate.source)
-    plain = {0.0, 1.0, 2.0, 0.5, -1.0}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, float):
-            node.value = node.value if node.value in plain else 2.0
-    late = time.monotonic() >= deadline
-    return (
-        candidate
-        if late
-        else _first_failing(candidate, [ast.unparse(tree) + "\n"], fails)
-    )

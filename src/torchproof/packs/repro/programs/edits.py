@@ -1,263 +1,213 @@
 """Edits that make a program smaller, one small step each.
 
-Each pass takes a parsed module and returns edits, those that remove most first. An edit
-takes the nodes of a copy in the order of `ast.walk` and changes them in place.
-`program_reducer` decides whether the edited program still fails.
+Each pass takes one node of a program and yields changes of that node. A change is a
+function that edits the node in place. `program_reducer` applies each change to a fresh
+copy, and decides whether the program still fails.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 from torchproof.packs.repro.programs.scopes import parameters
 
-Nodes = list[ast.AST]
-Edit = Callable[[Nodes], None]
-Pass = Callable[[ast.Module], list[Edit]]
+Change = Callable[[], object]
+Pass = Callable[[ast.AST], Iterator[Change]]
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers")
 _ENTRIES = {"make", "before_call", "run"}
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _weight(node: ast.AST) -> int:
-    return sum(1 for _ in ast.walk(node))
+def shorter_lists(node: ast.AST) -> Iterator[Change]:
+    """Keeps one, two or half of the elements of a list: fewer calls, fewer layers."""
+    if isinstance(node, ast.List) and len(node.elts) > 1:
+        for count in dict.fromkeys((1, 2, len(node.elts) // 2)):
+            yield partial(_delete, node.elts, count, len(node.elts))
+    for set_value, inner in _expressions(node):
+        if isinstance(inner, ast.ListComp | ast.GeneratorExp):
+            yield partial(set_value, ast.List([inner.elt], ast.Load()))
 
 
-def _largest_first(weighted: list[tuple[int, Edit]]) -> list[Edit]:
-    return [edit for _, edit in sorted(weighted, key=lambda pair: -pair[0])]
+def _delete(items: list[Any], start: int, end: int) -> None:
+    del items[start:end]
 
 
-# -- calls -----------------------------------------------------------------------------
-
-
-def fewer_calls(tree: ast.Module) -> list[Edit]:
-    """Keeps one, two or half of the elements of a list in `make`."""
-    edits: list[Edit] = []
-    for number, node in enumerate(ast.walk(tree)):
-        if isinstance(node, ast.FunctionDef) and node.name == "make":
-            for place, inner in enumerate(ast.walk(node)):
-                if isinstance(inner, ast.List) and len(inner.elts) > 1:
-                    counts = dict.fromkeys((1, 2, len(inner.elts) // 2))
-                    edits += [_keep_first(number, place, n) for n in counts]
-                elif isinstance(inner, ast.ListComp):
-                    edits.append(_keep_first(number, place, 1))
-    return edits
-
-
-def _keep_first(number: int, place: int, count: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        node = list(ast.walk(nodes[number]))[place]
-        if isinstance(node, ast.List):
-            del node.elts[count:]
-        elif isinstance(node, ast.ListComp):
-            elements, context = [node.elt], ast.Load()
-            node.__class__ = ast.List  # type: ignore[assignment]
-            node.__dict__.clear()
-            node.__dict__.update(elts=elements, ctx=context)
-
-    return edit
-
-
-def stand_in_attributes(tree: ast.Module) -> list[Edit]:
-    """Removes the attributes of stand-in objects: all, halves, single ones."""
-    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
-    edits: list[tuple[int, Edit]] = []
-    for number, node in enumerate(ast.walk(tree)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in classes:
-            edits += [
-                (end - start, _remove_items(number, "keywords", start, end))
-                for start, end in _spans(len(node.keywords))
-            ]
-    return _largest_first(edits)
-
-
-# -- bodies ----------------------------------------------------------------------------
-
-
-def trivial_bodies(tree: ast.Module) -> list[Edit]:
-    """Replaces the body of a function by returning its first argument."""
-    edits = []
-    for number, node in enumerate(ast.walk(tree)):
-        if isinstance(node, _Function) and node.name not in _ENTRIES:
-            body = _trivial(node)
-            if ast.unparse(ast.Module(node.body, [])) != body:
-                edits.append((_weight(node), _set_body(number, body)))
-    return _largest_first(edits)
-
-
-def _trivial(node: _Function) -> str:
-    if node.name == "__init__":
-        return "super().__init__()"
+def trivial_functions(node: ast.AST) -> Iterator[Change]:
+    """Replaces a body by returning the first argument, and removes annotations."""
+    if not isinstance(node, _Function):
+        return
     names = [a.arg for a in parameters(node) if a.arg not in {"self", "cls"}]
-    return f"return {names[0]}" if names else "pass"
+    body = f"return {names[0]}" if names else "pass"
+    if node.name == "__init__":
+        body = "super().__init__()"
+    if node.name not in _ENTRIES and ast.unparse(ast.Module(node.body, [])) != body:
+        yield partial(setattr, node, "body", ast.parse(body).body)
+    annotated = [a for a in parameters(node) if a.annotation]
+    if annotated or node.returns:
+        yield partial(_remove_annotations, node)
 
 
-def _set_body(number: int, body: str) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        nodes[number].body = ast.parse(body).body  # type: ignore[attr-defined]
-
-    return edit
-
-
-def statement_runs(tree: ast.Module) -> list[Edit]:
-    """Removes runs of statements: halves of a block first, then shorter ones."""
-    edits = []
-    for number, field, block in _blocks(tree):
-        size = len(block)
-        while size > 1:
-            for start in range(0, len(block), size):
-                weight = sum(map(_weight, block[start : start + size]))
-                edits.append(
-                    (weight, _remove_statements(number, field, start, start + size))
-                )
-            size //= 2
-    return _largest_first(edits)
+def _remove_annotations(node: _Function) -> None:
+    node.returns = None
+    for argument in parameters(node):
+        argument.annotation = None
 
 
-def single_statements(tree: ast.Module) -> list[Edit]:
-    """Removes one statement, last ones first: fewer others depend on them."""
-    edits: list[Edit] = []
-    for number, field, block in _blocks(tree):
-        edits += [
-            _remove_statements(number, field, start, start + 1)
-            for start, node in enumerate(block)
-            if not isinstance(node, ast.Pass)
-        ]
-    return edits[::-1]
+def fewer_statements(node: ast.AST) -> Iterator[Change]:
+    """Removes runs of statements: all, halves, shorter ones, the last ones first."""
+    for block in _blocks(node):
+        for start, end in _spans(len(block)):
+            if not all(isinstance(each, ast.Pass) for each in block[start:end]):
+                yield partial(_remove_statements, node, block, start, end)
 
 
-def _blocks(tree: ast.Module) -> Iterator[tuple[int, str, list[ast.stmt]]]:
-    for number, node in enumerate(ast.walk(tree)):
-        for field in _BLOCKS:
-            block = getattr(node, field, None)
-            if isinstance(block, list) and block:
-                yield number, field, block
+def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    for field in _BLOCKS:
+        block = getattr(node, field, None)
+        if isinstance(block, list) and block:
+            yield block
 
 
-def _remove_statements(number: int, field: str, start: int, end: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        node = nodes[number]
-        block = getattr(node, field)
-        del block[start:end]
-        if not block and field == "body" and not isinstance(node, ast.Module):
-            block.append(ast.Pass())
-        if isinstance(node, ast.Try) and not node.handlers and not node.finalbody:
-            node.finalbody = [ast.Pass()]
-
-    return edit
+def _spans(length: int) -> Iterator[tuple[int, int]]:
+    """Yields the whole range, then halves, then shorter runs, the last one first."""
+    size = length
+    while size:
+        for start in reversed(range(0, length, size)):
+            yield start, min(start + size, length)
+        size //= 2
 
 
-def bypassed_assignments(tree: ast.Module) -> list[Edit]:
-    """Removes `y = f(x)` and reads `x` instead of `y`."""
-    edits = []
-    for number, field, block in _blocks(tree):
-        for place, node in enumerate(block):
-            if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-                continue
-            target = node.targets[0]
-            names = [n for n in ast.walk(node.value) if isinstance(n, ast.Name)]
-            sources = dict.fromkeys(
-                n.id for n in names if n.id not in {"self", "torch"}
-            )
-            if isinstance(target, ast.Name) and field == "body":
-                for source in list(sources)[:2]:
-                    if source != target.id:
-                        edit = _bypass(number, place, target.id, source)
-                        edits.append((_weight(node), edit))
-    return _largest_first(edits)
+def _remove_statements(
+    node: ast.AST, block: list[ast.stmt], start: int, end: int
+) -> None:
+    del block[start:end]
+    if not block and block is getattr(node, "body", None):
+        block.append(ast.Pass())
+    if isinstance(node, ast.Try) and not node.handlers and not node.finalbody:
+        node.finalbody = [ast.Pass()]
 
 
-def _bypass(number: int, place: int, name: str, source: str) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        owner = nodes[number]
-        del owner.body[place]  # type: ignore[attr-defined]
-        for node in ast.walk(owner):
-            if isinstance(node, ast.Name) and node.id == name:
-                node.id = source
-        if not owner.body:  # type: ignore[attr-defined]
-            owner.body = [ast.Pass()]  # type: ignore[attr-defined]
-
-    return edit
-
-
-def unwrapped_blocks(tree: ast.Module) -> list[Edit]:
+def unwrapped_blocks(node: ast.AST) -> Iterator[Change]:
     """Replaces an if, for, while, with or try by its body."""
-    edits = []
-    for number, field, block in _blocks(tree):
-        for place, node in enumerate(block):
-            if isinstance(node, ast.If | ast.For | ast.While | ast.With | ast.Try):
-                for inner in ("body", "orelse", "finalbody"):
-                    if getattr(node, inner, None):
-                        edit = _unwrap(number, field, place, inner)
-                        edits.append((_weight(node), edit))
-    return _largest_first(edits)
+    for block in _blocks(node):
+        for place, inner in enumerate(block):
+            if isinstance(inner, ast.If | ast.For | ast.While | ast.With | ast.Try):
+                for statements in _blocks(inner):
+                    if not isinstance(statements[0], ast.ExceptHandler):
+                        yield partial(_unwrap, block, place, statements)
 
 
-def _unwrap(number: int, field: str, place: int, inner: str) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        block = getattr(nodes[number], field)
-        node = block[place]
-        block[place : place + 1] = getattr(node, inner)
-        if isinstance(node, ast.For):  # its body now runs once
-            for inner_node in ast.walk(nodes[number]):
-                if isinstance(inner_node, ast.Break | ast.Continue):
-                    inner_node.__class__ = ast.Pass  # type: ignore[assignment]
-
-    return edit
+def _unwrap(block: list[ast.stmt], place: int, statements: list[ast.stmt]) -> None:
+    for node in ast.walk(block[place]):
+        if isinstance(node, ast.Break | ast.Continue):  # the body now runs once
+            node.__class__ = ast.Pass  # type: ignore[assignment]
+    block[place : place + 1] = statements
 
 
-# -- expressions -----------------------------------------------------------------------
+def promoted_parts(node: ast.AST) -> Iterator[Change]:
+    """Returns an object that the program builds inside as the result of `make`."""
+    if not isinstance(node, ast.Module):
+        return
+    classes = {each.name for each in node.body if isinstance(each, ast.ClassDef)}
+    instances = {
+        ast.unparse(each): each
+        for each in ast.walk(node)
+        if isinstance(each, ast.Call) and ast.unparse(each.func) in classes
+    }
+    for function in node.body:
+        if isinstance(function, ast.FunctionDef) and function.name == "make":
+            for each in ast.walk(function):
+                if isinstance(each, ast.Return) and isinstance(each.value, ast.Tuple):
+                    for part in instances.values():
+                        yield partial(each.value.elts.__setitem__, 0, part)
 
 
-def simpler_expressions(tree: ast.Module) -> list[Edit]:
+def inlined_names(node: ast.AST) -> Iterator[Change]:
+    """Replaces a name that is assigned once by its value, if it is short or read once.
+
+    It removes one more name of the author's, and often makes a statement superfluous.
+    """
+    if not isinstance(node, ast.Module):
+        return
+    uses: dict[str, list[ast.Name]] = {}
+    fixed = {each.arg for each in ast.walk(node) if isinstance(each, ast.arg)}
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            uses.setdefault(each.id, []).append(each)
+        elif isinstance(each, ast.Global | ast.Nonlocal):
+            fixed |= set(each.names)
+    for owner in ast.walk(node):
+        for block in _blocks(owner):
+            for statement in block:
+                match statement:
+                    case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                        loads = [n for n in uses[name] if isinstance(n.ctx, ast.Load)]
+                        is_short = isinstance(value, ast.Name | ast.Constant)
+                        is_once = len(uses[name]) == len(loads) + 1
+                        is_once &= is_short or len(loads) == 1
+                        if is_once and name not in fixed:
+                            yield partial(_inline, block, statement, loads)
+
+
+def _inline(
+    block: list[ast.stmt], statement: ast.Assign, loads: list[ast.Name]
+) -> None:
+    block.remove(statement)
+    if not block:
+        block.append(ast.Pass())
+    for node in loads:
+        value = copy.deepcopy(statement.value)
+        node.__class__ = value.__class__  # type: ignore[assignment]
+        node.__dict__ = value.__dict__
+
+
+def simpler_expressions(node: ast.AST) -> Iterator[Change]:
     """Replaces an expression by one of its operands."""
-    edits = []
-    order = {id(node): number for number, node in enumerate(ast.walk(tree))}
-    for parent in ast.walk(tree):
-        for field, place, node in _expressions(parent):
-            for other in _simpler(node):
-                saved = _weight(node) - _weight(other)
-                if saved > 0 or isinstance(other, ast.Call | ast.Constant):
-                    edit = _replace_expression(order[id(parent)], field, place, other)
-                    edits.append((saved, edit))
-    return _largest_first(edits)
+    for set_value, inner in _expressions(node):
+        for other in _simpler(inner):
+            yield partial(set_value, other)
 
 
-def _expressions(parent: ast.AST) -> Iterator[tuple[str, int | None, ast.expr]]:
+def _expressions(
+    parent: ast.AST,
+) -> Iterator[tuple[Callable[[ast.expr], object], ast.expr]]:
+    """Yields the expressions of a node, each with a function that replaces it."""
     for field, value in ast.iter_fields(parent):
         if field in {"func", "decorator_list", "targets", "target", "format_spec"}:
             continue
         if isinstance(value, ast.expr):
-            yield field, None, value
+            yield partial(setattr, parent, field), value
         elif isinstance(value, list):
             for place, item in enumerate(value):
                 if isinstance(item, ast.expr):
-                    yield field, place, item
+                    yield partial(value.__setitem__, place), item
 
 
 def _simpler(node: ast.expr) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Call):
-        yield from _simpler_call(node)
-    elif isinstance(node, ast.BinOp):
-        yield from (node.left, node.right)
-    elif isinstance(node, ast.UnaryOp):
-        yield node.operand
-    elif isinstance(node, ast.BoolOp):
-        yield from node.values
-    elif isinstance(node, ast.IfExp):
-        yield from (node.body, node.orelse)
-    elif isinstance(node, ast.Compare):
-        yield node.left
-    elif isinstance(node, ast.Subscript | ast.Starred):
-        yield node.value
-    elif isinstance(node, ast.JoinedStr):
-        yield ast.Constant("")
-    elif isinstance(node, ast.ListComp | ast.GeneratorExp):
-        yield ast.List([node.elt], ast.Load())
-    elif isinstance(node, ast.Tuple | ast.List) and len(node.elts) == 1:
-        yield node.elts[0]
+    match node:
+        case ast.Call():
+            yield from _simpler_call(node)
+        case ast.BinOp(left=left, right=right):
+            yield from (left, right)
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.BoolOp(values=values):
+            yield from values
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (body, orelse)
+        case ast.Compare(left=left):
+            yield left
+        case ast.Subscript(value=value) | ast.Starred(value=value):
+            yield value
+        case ast.JoinedStr():
+            yield ast.Constant("")
+        case ast.Tuple(elts=[element]) | ast.List(elts=[element]):
+            yield element
 
 
 def _simpler_call(node: ast.Call) -> Iterator[ast.expr]:
@@ -272,63 +222,51 @@ def _simpler_call(node: ast.Call) -> Iterator[ast.expr]:
             yield base
 
 
-def _replace_expression(
-    number: int, field: str, place: int | None, other: ast.expr
-) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        if place is None:
-            setattr(nodes[number], field, other)
-        else:
-            getattr(nodes[number], field)[place] = other
-
-    return edit
-
-
-def fewer_items(tree: ast.Module) -> list[Edit]:
-    """Removes arguments, keywords, elements and decorators."""
-    edits: list[tuple[int, Edit]] = []
-    for number, node in enumerate(ast.walk(tree)):
-        for field in ("args", "keywords", "elts", "decorator_list", "items", "targets"):
-            listed = getattr(node, field, None)
-            if not isinstance(listed, list):
-                continue
-            if field in {"items", "targets"} and len(listed) < 2:
-                continue
-            edits += [
-                (
-                    sum(map(_weight, listed[start:end])),
-                    _remove_items(number, field, start, end),
-                )
-                for start, end in _spans(len(listed))
-            ]
-        if isinstance(node, ast.Dict):
-            edits += [
-                (_weight(node) * (end - start), _remove_keys(number, start, end))
-                for start, end in _spans(len(node.keys))
-            ]
-    return _largest_first(edits)
+def fewer_items(node: ast.AST) -> Iterator[Change]:
+    """Removes arguments, keywords, elements, bases and decorators."""
+    for field in ("keywords", "args", "elts", "decorator_list", "bases"):
+        items = getattr(node, field, None)
+        if isinstance(items, list):
+            for start, end in _spans(len(items)):
+                yield partial(_delete, items, start, end)
+    if isinstance(node, ast.Dict):
+        for start, end in _spans(len(node.keys)):
+            yield partial(_remove_keys, node, start, end)
 
 
-def _spans(length: int) -> Iterator[tuple[int, int]]:
-    """Yields the whole range, then halves, then shorter runs, the last one first."""
-    size = length
-    while size:
-        for start in reversed(range(0, length, size)):
-            yield start, min(start + size, length)
-        size //= 2
+def _remove_keys(node: ast.Dict, start: int, end: int) -> None:
+    del node.keys[start:end], node.values[start:end]
 
 
-def _remove_items(number: int, field: str, start: int, end: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        del getattr(nodes[number], field)[start:end]
+def smaller_integers(node: ast.AST) -> Iterator[Change]:
+    """Replaces an integer by smaller ones, together with all that are equal to it."""
+    if not isinstance(node, ast.Module):
+        return
+    places: dict[int, list[ast.Constant]] = {}
+    for each in ast.walk(node):
+        match each:
+            case ast.Constant(value=int(value)) if value > 2:
+                places.setdefault(value, []).append(each)
+    for value in sorted(places, reverse=True):
+        for smaller in dict.fromkeys((2, 3, value // 4, value // 2)):
+            if 1 < smaller < value:
+                yield partial(_set_values, places[value], smaller)
 
-    return edit
+
+def _set_values(constants: list[ast.Constant], value: int) -> None:
+    for constant in constants:
+        constant.value = value
 
 
-def _remove_keys(number: int, start: int, end: int) -> Edit:
-    def edit(nodes: Nodes) -> None:
-        node = nodes[number]
-        assert isinstance(node, ast.Dict)
-        del node.keys[start:end], node.values[start:end]
-
-    return edit
+# Shorter lists come first because fewer calls make all later attempts faster.
+PASSES: tuple[Pass, ...] = (
+    shorter_lists,
+    trivial_functions,
+    fewer_statements,
+    unwrapped_blocks,
+    promoted_parts,
+    simpler_expressions,
+    inlined_names,
+    fewer_items,
+    smaller_integers,
+)

@@ -7,11 +7,14 @@ another name; the file at the root keeps its names.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.packs.repro.programs.scopes import MODULE, Binding, Names
+from torchproof.packs.repro.programs.scopes import Names, Scope, bound_by
 from torchproof.records import located, whose
+
+_Import = ast.Import | ast.ImportFrom
 
 
 class Unsuitable(Exception):
@@ -19,44 +22,12 @@ class Unsuitable(Exception):
 
 
 @dataclass(frozen=True)
-class Imported:
-    """The target of an import: a local file, or a name that it defines."""
-
-    file: Path
-    attribute: str | None = None
-
-
-@dataclass
-class File:
-    path: Path
-    tree: ast.Module
-    names: Names
-    imported: dict[Binding, Imported] = field(default_factory=dict)
-
-    @property
-    def globals(self) -> set[str]:
-        return self.names.scopes[MODULE].bound
-
-
-@dataclass
 class Merged:
-    """One module, and the new names of what its root file defines."""
+    """One module, and the names that the globals of its root file have in it."""
 
     tree: ast.Module
-    _program: _Program
-    _root: Path
-
-    @property
-    def files(self) -> list[Path]:
-        return list(self._program.files)
-
-    def defines(self, name: str) -> bool:
-        return name in self._program.files[self._root].globals
-
-    def name(self, name: str) -> str:
-        if not self.defines(name):
-            raise Unsuitable(f"{self._root.name} does not define {name}")
-        return self._program.merged_name(self._root, name)
+    names: Mapping[str, str]
+    file_count: int
 
 
 def merge_files(path: Path) -> Merged:
@@ -64,92 +35,108 @@ def merge_files(path: Path) -> Merged:
     root = path.resolve()
     program = _Program(root.parent)
     program.read(root)
-    program.name_all(root)
-    return Merged(program.written(), program, root)
+    program.choose_names(root)
+    names = {
+        name: program.merged_name(root, name)
+        for name in program.files[root].names.module.bound
+        if not program.is_module(root, name)
+    }
+    return Merged(program.written(), names, len(program.files))
+
+
+@dataclass(frozen=True)
+class _Imported:
+    """The target of an import: a local file, or a name that it defines."""
+
+    file: Path
+    attribute: str | None = None
+
+
+@dataclass
+class _File:
+    path: Path
+    tree: ast.Module
+    names: Names
+    # What a name stands for in the scope that imports it.
+    imported: dict[tuple[Scope, str], _Imported] = field(default_factory=dict)
+
+    def of_global(self, name: str) -> _Imported | None:
+        return self.imported.get((self.names.module, name))
 
 
 class _Program:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files: dict[
-            Path, File
-        ] = {}  # a file comes after the files that it imports
-        self._reading: set[Path] = set()
-        self._taken: dict[str, object] = {}
-        self._names: dict[object, str] = {}
+        self.files: dict[Path, _File] = {}  # a file comes after those it imports
+        self._begun: set[Path] = set()
+        self._names: dict[tuple[Path, str], str] = {}
 
     # -- reading -----------------------------------------------------------------------
 
     def read(self, path: Path) -> None:
-        if path in self._reading:
+        if path in self._begun or not path.is_file():
             return
-        self._reading.add(path)
+        self._begun.add(path)
         try:
             tree = ast.parse(path.read_text(encoding="utf-8"))
         except (OSError, SyntaxError, ValueError) as error:
             raise Unsuitable(f"cannot read {path.name}: {error}") from None
-        imports = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
-        for node in imports:
-            self._expand_star(node, path)
-        file = File(path, tree, Names(tree))
+        imported: dict[int, _Imported] = {}  # by the id of an alias
+        for node in ast.walk(tree):
+            if isinstance(node, _Import):
+                imported |= self._read_import(node, path)
+        file = _File(path, tree, Names(tree))
         for occurrence in file.names.occurrences:
-            if isinstance(occurrence.node, ast.alias):
-                binding = file.names.binding(occurrence)
-                imported = self._local(occurrence.node, tree, path)
-                if binding is not None and imported is not None:
-                    file.imported[binding] = imported
-                    self.read_all(imported)
+            scope = file.names.binding(occurrence)
+            if id(occurrence.node) in imported and scope is not None:
+                target = imported[id(occurrence.node)]
+                file.imported[scope, occurrence.name] = target
         self.files[path] = file
 
-    def read_all(self, imported: Imported) -> None:
-        if imported.file.is_file():
-            self.read(imported.file)
-
-    def _expand_star(self, node: ast.ImportFrom, path: Path) -> None:
+    def _read_import(self, node: _Import, path: Path) -> dict[int, _Imported]:
+        """Reads the local files that a statement imports; returns them by alias."""
+        found: dict[int, _Imported] = {}
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                whole = self._file(alias.name)
+                home = whole if alias.asname else self._file(bound_by(alias))
+                if home is not None:
+                    self._read_all(home, whole)
+                    found[id(alias)] = _Imported(home)
+            return found
         home = self._home(node, path)
-        if home is None or [alias.name for alias in node.names] != ["*"]:
-            return
-        self.read(home)
-        public = [n for n in sorted(self.files[home].globals) if n[0] != "_"]
-        node.names = [ast.alias(name) for name in public]
-
-    def _local(self, alias: ast.alias, tree: ast.Module, path: Path) -> Imported | None:
-        """Resolves an import of a local file; None for an installed package."""
-        statement = next(
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import | ast.ImportFrom) and alias in node.names
-        )
-        if isinstance(statement, ast.Import):
-            whole = alias.name if alias.asname else alias.name.partition(".")[0]
-            home = self._file(whole)
-            if home and not alias.asname and "." in alias.name:
-                self.read_dotted(alias.name)
-            return Imported(home) if home else None
-        home = self._home(statement, path)
         if home is None:
-            return None
-        inner = _submodule(home, alias.name)
-        return Imported(inner) if inner else Imported(home, alias.name)
+            return found
+        self.read(home)
+        if [alias.name for alias in node.names] == ["*"] and home in self.files:
+            public = sorted(self.files[home].names.module.bound)
+            node.names = [ast.alias(name) for name in public if name[0] != "_"]
+        for alias in node.names:
+            inner = _submodule(home, alias.name)
+            self._read_all(inner)
+            found[id(alias)] = (
+                _Imported(inner) if inner else _Imported(home, alias.name)
+            )
+        return found
 
-    def read_dotted(self, name: str) -> None:
-        file = self._file(name)
-        if file and file.is_file():
-            self.read(file)
+    def _read_all(self, *paths: Path | None) -> None:
+        for path in paths:
+            if path is not None:
+                self.read(path)
 
     def _home(self, node: ast.ImportFrom, path: Path) -> Path | None:
         """Returns the local file or directory of a `from ... import`."""
         if not node.level:
             return self._file(node.module or "")
-        folder = path.parent
-        for _ in range(node.level - 1):
-            folder = folder.parent
-        for part in (node.module or "").split("."):
-            inner = _submodule(folder, part) if part else folder
+        home = path.parents[node.level - 1]
+        for part in filter(None, (node.module or "").split(".")):
+            inner = _submodule(home, part)
             if inner is None:
                 return None
-            folder = inner
-        return _package(folder)
+            home = inner
+        if (home / "__init__.py").is_file():
+            return home / "__init__.py"
+        return home if whose(str(home)) == "user" else None
 
     def _file(self, name: str) -> Path | None:
         path = located(name, [str(self.folder)])
@@ -161,56 +148,43 @@ class _Program:
 
     # -- naming ------------------------------------------------------------------------
 
-    def name_all(self, root: Path) -> None:
+    def choose_names(self, root: Path) -> None:
         """Chooses names for all globals; no local variable may hide one."""
         hidden = {
-            name
+            occurrence.name
             for file in self.files.values()
-            for scope in file.names.scopes[1:]
-            for name in scope.bound
+            for occurrence in file.names.occurrences
+            if occurrence.binds and occurrence.scope is not file.names.module
         }
-        order = [self.files[root], *self.files.values()]
-        for file in order:
-            for name in sorted(file.globals):
-                if Binding(MODULE, name) in file.imported:
+        owners: dict[str, object] = {}
+        for file in (self.files[root], *self.files.values()):
+            packages = dict(_package_imports(file.tree))
+            for name in sorted(file.names.module.bound):
+                place = (file.path, name)
+                if place in self._names or file.of_global(name):
                     continue
-                identity = self._identity(file, name)
-                if identity not in self._names:
-                    free = name not in self._taken
-                    free &= file.path == root or name not in hidden
-                    new = name if free else self._free(f"{file.path.stem}_{name}")
-                    self._names[identity] = new
-                    self._taken[new] = identity
+                # Files that make the same import share its name.
+                owner: object = packages.get(name, place)
+                new, number = name, 1
+                if file.path != root and name in hidden:
+                    new = f"{file.path.stem}_{name}"
+                while owners.setdefault(new, owner) != owner:
+                    number += 1
+                    new = f"{file.path.stem}_{name}" + f"_{number}" * (number > 2)
+                self._names[place] = new
 
-    def _free(self, stem: str) -> str:
-        name, number = stem, 2
-        while name in self._taken:
-            name, number = f"{stem}_{number}", number + 1
-        return name
-
-    def _identity(self, file: File, name: str) -> object:
-        """Returns a key that two files share if both make the same import."""
-        for node in file.tree.body:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    if alias.asname == name:
-                        return ("import", alias.name)
-                    if not alias.asname and alias.name.partition(".")[0] == name:
-                        return ("import", name)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    if (alias.asname or alias.name) == name:
-                        return ("import", node.module, alias.name)
-        return (file.path, name)
+    def is_module(self, path: Path, name: str) -> bool:
+        imported = self.files[path].of_global(name)
+        return imported is not None and imported.attribute is None
 
     def merged_name(self, path: Path, name: str, *, depth: int = 0) -> str:
         """Returns the name of a file's global in the merged module."""
-        file = self.files[path]
-        imported = file.imported.get(Binding(MODULE, name))
+        if path not in self.files or depth > 20:
+            raise Unsuitable(f"cannot read {path.name}")
+        imported = self.files[path].of_global(name)
         if imported is None:
-            return self._names.get(self._identity(file, name), name)
-        nested = depth > 20 or imported.file not in self.files
-        if imported.attribute is None or nested:
+            return self._names.get((path, name), name)
+        if imported.attribute is None:
             raise Unsuitable(f"{path.name} uses the module {name} as a value")
         return self.merged_name(imported.file, imported.attribute, depth=depth + 1)
 
@@ -222,82 +196,74 @@ class _Program:
         for file in self.files.values():
             _Rewriter(self, file).visit(file.tree)
             for statement in file.tree.body:
-                if not isinstance(statement, ast.Import | ast.ImportFrom):
-                    body.append(statement)
-                elif getattr(statement, "module", "") != "__future__":
+                if isinstance(statement, _Import):
                     imports.setdefault(ast.unparse(statement), statement)
-        tree = ast.Module([*imports.values(), *body], [])
+                else:
+                    body.append(statement)
+        # `from __future__` has to come first; one file's holds for all.
+        first = sorted(imports, key=lambda text: "__future__" not in text)
+        tree = ast.Module([*(imports[text] for text in first), *body], [])
         return ast.fix_missing_locations(tree)
+
+
+def _package_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yields the names that a file imports, each with an identity of its import."""
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield bound_by(alias), alias.name if alias.asname else bound_by(alias)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield bound_by(alias), f"{node.module}:{alias.name}"
 
 
 class _Rewriter(ast.NodeTransformer):
     """Renames the globals of one file and removes its local imports."""
 
-    def __init__(self, program: _Program, file: File) -> None:
+    def __init__(self, program: _Program, file: _File) -> None:
         self._program = program
         self._file = file
         names = file.names
-        self._bindings = {id(s.node): names.binding(s) for s in names.occurrences}
-        names.rename(self._name)
+        self._imported: dict[int, _Imported] = {}  # by the id of a node
+        for occurrence in names.occurrences:
+            scope = names.binding(occurrence)
+            if scope is not None and (scope, occurrence.name) in file.imported:
+                target = file.imported[scope, occurrence.name]
+                self._imported[id(occurrence.node)] = target
+            elif scope is names.module:
+                occurrence.write(program.merged_name(file.path, occurrence.name))
 
-    def _name(self, binding: Binding) -> str | None:
-        if binding in self._file.imported or binding.scope != MODULE:
-            return None
-        return self._program.merged_name(self._file.path, binding.name)
-
-    def visit_Import(self, node: ast.Import) -> ast.AST | None:
-        return self._without_local(node)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        return self._without_local(node)
-
-    def _without_local(self, node: ast.Import | ast.ImportFrom) -> ast.AST | None:
-        node.names = [a for a in node.names if self._import_of(a) is None]
+    def visit_Import(self, node: _Import) -> ast.AST | None:
+        node.names = [a for a in node.names if id(a) not in self._imported]
         return node if node.names else None
 
-    def _import_of(self, node: ast.AST) -> Imported | None:
-        binding = self._bindings.get(id(node))
-        return self._file.imported.get(binding) if binding else None
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return self.visit_Import(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        imported = self._import_of(node)
+        imported = self._imported.get(id(node))
         if imported is None:
             return node
         if imported.attribute is None:
             raise Unsuitable(
                 f"{self._file.path.name} uses the module {node.id} as a value"
             )
-        return self._global(imported.file, imported.attribute, node)
+        name = self._program.merged_name(imported.file, imported.attribute)
+        return ast.Name(name, node.ctx)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        chain: list[ast.Attribute] = []
-        base: ast.expr = node
-        while isinstance(base, ast.Attribute):
-            chain.append(base)
-            base = base.value
-        imported = self._import_of(base)
-        if imported is None or imported.attribute is not None:
+        module = self._module(node.value)
+        if module is None or _submodule(module, node.attr):
             return self.generic_visit(node)
-        file = imported.file
-        while chain:
-            step = chain.pop()
-            inner = _submodule(file, step.attr)
-            if inner is None:
-                merged: ast.expr = self._global(file, step.attr, step)
-                for outer in reversed(chain):
-                    outer.value = merged
-                    merged = outer
-                return merged
-            file = inner
-        raise Unsuitable(
-            f"{self._file.path.name} uses the module {file.stem} as a value"
-        )
+        return ast.Name(self._program.merged_name(module, node.attr), node.ctx)
 
-    def _global(self, file: Path, name: str, node: ast.expr) -> ast.Name:
-        context = getattr(node, "ctx", ast.Load())
-        if file not in self._program.files:
-            raise Unsuitable(f"cannot read {file.name}")
-        return ast.Name(self._program.merged_name(file, name), context)
+    def _module(self, node: ast.expr) -> Path | None:
+        """Returns the local file that an expression such as `parts.b` stands for."""
+        if isinstance(node, ast.Attribute):
+            package = self._module(node.value)
+            return _submodule(package, node.attr) if package else None
+        imported = self._imported.get(id(node))
+        return imported.file if imported and imported.attribute is None else None
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         super().generic_visit(node)
@@ -316,9 +282,3 @@ def _submodule(home: Path, name: str) -> Path | None:
         if inner.exists():
             return inner
     return None
-
-
-def _package(path: Path) -> Path | None:
-    if path.is_dir() and (path / "__init__.py").is_file():
-        return path / "__init__.py"
-    return path if whose(str(path)) == "user" else None

@@ -14,14 +14,14 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.objects import is_extracted
-from torchproof.packs.repro.programs.stand_ins import SourceWriter
+from torchproof.packs.repro.programs.stand_ins import SourceWriter, is_extracted
 from torchproof.packs.repro.programs.whole_program import size_of
 from torchproof.records import whose
 
@@ -170,17 +170,23 @@ def _traced(trace: _Tracer) -> Iterator[None]:
         sys.settrace(before)
 
 
+@dataclass(frozen=True)
+class _Call:
+    """The arguments of a call as source; `owner` is the object of a method."""
+
+    owner: Any
+    positional: list[str]
+    keywords: dict[str, str]
+
+
 class _CallRecorder:
     """Writes the arguments of one function's calls as they happen."""
 
     def __init__(self, code: types.CodeType, writer: SourceWriter) -> None:
         self._code = code
         self._writer = writer
-        self._calls: list[str] = []
-        self._owners: list[Any] = []
-        self._names: Any = None
-        self._before: dict[int, list[str]] = {}
-        self._last_state: dict[tuple[str, str], Any] = {}
+        self._calls: list[_Call] = []
+        self._names: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
         self._failure: Unsuitable | None = None
         self._depth = 0
         self._returned: set[str] = set()
@@ -194,9 +200,7 @@ class _CallRecorder:
         if self._depth > 1:  # a recursive call
             return
         try:
-            self._write_changes()
             self._calls.append(self._call(frame))
-            self._last_state = self._state()
         except Unsuitable as failure:
             self._failure = failure
         except Exception as error:  # reading an object of the user's may raise
@@ -207,7 +211,6 @@ class _CallRecorder:
         self._depth -= 1
         if self._depth or self._failure is not None:
             return
-        self._last_state = self._state()
         try:
             for name, module in self._writer.returning.items():
                 if id(module) in outputs and name not in self._returned:
@@ -217,123 +220,62 @@ class _CallRecorder:
         except Unsuitable as failure:
             self._failure = failure
 
-    def _call(self, frame: types.FrameType) -> str:
+    def _call(self, frame: types.FrameType) -> _Call:
         code, values = self._code, frame.f_locals
-        count = code.co_argcount
-        names = list(code.co_varnames[: count + code.co_kwonlyargcount])
-        owned = bool(names) and names[0] == "self"
-        self._owners.append(values["self"] if owned else None)
-        self._writer.whole = self._owners[-1]
-        if self._names is None:
+        value = self._writer.value
+        owner = values["self"] if code.co_varnames[:1] == ("self",) else None
+        self._writer.whole = owner
+        if not self._calls:
             closed = {n: values[n] for n in code.co_freevars if n in values}
             self._names = frame.f_globals, closed
-        arguments = [self._writer.value(values[name]) for name in names]
-        starred = list(code.co_varnames[len(names) :])
-        more: list[str] = []
+        names = list(code.co_varnames)
+        positional = [value(values[name]) for name in names[: code.co_argcount]]
+        count = code.co_argcount + code.co_kwonlyargcount
+        only = names[code.co_argcount : count]
+        keywords = {name: value(values[name]) for name in only}
+        starred = names[count:]
         if code.co_flags & inspect.CO_VARARGS:
-            more = [self._writer.value(item) for item in values[starred.pop(0)]]
-        extra: dict[str, str] = {}
+            positional += [value(item) for item in values[starred.pop(0)]]
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            extra = {k: self._writer.value(v) for k, v in values[starred[0]].items()}
-        if code.co_kwonlyargcount or extra:
-            if more:
-                raise Unsuitable("a call has both *args and keywords")
-            pairs = dict(zip(names, arguments, strict=True)) | extra
-            return "{" + ", ".join(f"{k!r}: {v}" for k, v in pairs.items()) + "}"
-        arguments += more
-        return "(" + ", ".join(arguments) + ("," if len(arguments) == 1 else "") + ")"
-
-    # -- what changes between calls ----------------------------------------------------
-
-    def _state(self) -> dict[tuple[str, str], Any]:
-        state: dict[tuple[str, str], Any] = {}
-        for name, obj in self._writer.objects.items():
-            if isinstance(obj, torch.Tensor):
-                continue
-            attributes = set(self._writer.attributes(obj))
-            attributes |= {"training"} if isinstance(obj, torch.nn.Module) else set()
-            for attribute in attributes:
-                value = getattr(obj, attribute, None)
-                state[name, attribute] = _fingerprint(value)
-        return state
-
-    def _write_changes(self) -> None:
-        """Writes changes since the last call, which `before_call` repeats."""
-        index = len(self._calls)
-        for (name, attribute), new in self._state().items():
-            if self._last_state.get((name, attribute), new) != new:
-                value = getattr(self._writer.objects[name], attribute)
-                line = f"{name}.{attribute} = {self._writer.value(value)}"
-                self._before.setdefault(index, []).append(line)
-
-    # -- the candidate -----------------------------------------------------------------
+            keywords |= {k: value(v) for k, v in values[starred[0]].items()}
+        if keywords and len(positional) > code.co_argcount:
+            raise Unsuitable("a call has both *args and keywords")
+        return _Call(owner, positional, keywords)
 
     def candidate(self) -> Candidate:
         if self._failure is not None:
             raise self._failure
         if not self._calls:
             raise Unsuitable(f"{self._code.co_name} was not called")
-        fn, calls = self._function()
+        fn, skipped = self._function()
+        calls = ", ".join(self._written(call, skipped) for call in self._calls)
         writer = self._writer
-        changed = sorted(
-            {
-                line.partition(".")[0]
-                for lines in self._before.values()
-                for line in lines
-            }
-        )
-        shared = list(dict.fromkeys([*writer.shared, *changed]))
-        make = [f"global {', '.join(shared)}"] if shared else []
-        make += [*writer.lines, f"return {fn}, [{', '.join(calls)}]"]
+        shared = ", ".join(dict.fromkeys(writer.shared))
+        make = [f"global {shared}"] if shared else []
+        make += [*writer.lines, f"return {fn}, [{calls}]"]
         parts = ["\n".join(writer.imports), *filter(None, writer.definitions.values())]
         parts.append("def make():\n" + "\n".join(f"    {line}" for line in make))
-        if self._before:
-            parts.append(_before_call(self._before))
         source = "\n\n\n".join(parts) + "\n"
         size = size_of(ast.parse(source))
         place = f"{self._code.co_filename}:{self._code.co_firstlineno}"
         return Candidate("frame", source, ABOUT, size, origin=place)
 
-    def _function(self) -> tuple[str, list[str]]:
-        """Returns the function to compile, or the module itself, and its calls."""
-        owners = {id(owner) for owner in self._owners}
-        owner = self._owners[0]
-        module = isinstance(owner, torch.nn.Module) and self._code.co_name == "forward"
-        if module and len(owners) == 1:
-            name = self._writer.value(owner)
-            return name, [_without_first(call, name) for call in self._calls]
+    def _function(self) -> tuple[str, int]:
+        """Returns what to compile, and how many first arguments its calls omit."""
+        owner = self._calls[0].owner
+        is_forward = self._code.co_name == "forward"
+        is_same = all(call.owner is owner for call in self._calls)
+        if isinstance(owner, torch.nn.Module) and is_forward and is_same:
+            return self._writer.value(owner), 1
         if owner is not None:
-            return (
-                f"{self._writer.class_(type(owner))}.{self._code.co_name}",
-                self._calls,
-            )
-        names, closed = self._names
-        return self._writer.code(self._code, names, closed), self._calls
+            kind = self._writer.class_(type(owner))
+            return f"{kind}.{self._code.co_name}", 0
+        return self._writer.code(self._code, *self._names), 0
 
-
-def _without_first(call: str, name: str) -> str:
-    if call.startswith("{"):
-        return "{" + call.removeprefix("{'self': " + name).removeprefix(", ")
-    inner = call.removeprefix(f"({name}").removeprefix(",").strip()
-    if inner == ")":
-        return "()"
-    return "(" + inner if "," in inner else "(" + inner[:-1] + ",)"
-
-
-def _before_call(changes: dict[int, list[str]]) -> str:
-    lines = ["def before_call(fn, index):"]
-    for index, assignments in changes.items():
-        lines.append(f"    if index == {index}:")
-        lines += [f"        {line}" for line in assignments]
-    return "\n".join(lines)
-
-
-def _fingerprint(value: Any) -> Any:
-    """Returns a value to compare later, even if the object changes in place."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor):
-        return tuple(value.shape), value.dtype, value.stride(), value.requires_grad
-    if isinstance(value, list | tuple | dict | set):
-        return type(value).__name__, len(value)
-    return id(value)
+    def _written(self, call: _Call, skipped: int) -> str:
+        positional = call.positional[skipped:]
+        if not call.keywords:
+            return "(" + "".join(f"{each}, " for each in positional).rstrip() + ")"
+        names = self._code.co_varnames[skipped:]
+        pairs = dict(zip(names, positional, strict=False)) | call.keywords
+        return "{" + ", ".join(f"{k!r}: {v}" for k, v in pairs.items()) + "}"

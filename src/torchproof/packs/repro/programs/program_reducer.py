@@ -3,69 +3,22 @@
 from __future__ import annotations
 
 import ast
-import copy
 import dataclasses
 import os
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import islice
 
 from torchproof.packs.repro.candidate import Candidate
-from torchproof.packs.repro.programs.edits import (
-    Edit,
-    Pass,
-    bypassed_assignments,
-    fewer_calls,
-    fewer_items,
-    simpler_expressions,
-    single_statements,
-    stand_in_attributes,
-    statement_runs,
-    trivial_bodies,
-    unwrapped_blocks,
-)
-from torchproof.packs.repro.programs.inlining import (
-    default_parameters,
-    evaluated_lookups,
-    flattened_bases,
-    inlined_names,
-)
-from torchproof.packs.repro.programs.scopes import MODULE, Names
-from torchproof.packs.repro.programs.signature_edits import (
-    promoted_parts,
-    smaller_integers,
-    unread_parameters,
-)
-from torchproof.packs.repro.programs.tree_shaking import (
-    foreign_packages,
-    shake,
-    without_dead_stores,
-)
-from torchproof.packs.repro.programs.whole_program import size_of
+from torchproof.packs.repro.programs.edits import PASSES, Pass
+from torchproof.packs.repro.programs.scopes import Names
+from torchproof.packs.repro.programs.tree_shaking import foreign_packages, shake
+from torchproof.packs.repro.programs.whole_program import ROOTS, size_of
 
 Fails = Callable[[Candidate], bool]
-# Removing calls comes first because it makes all later attempts faster.
-PASSES: tuple[Pass, ...] = (
-    fewer_calls,
-    trivial_bodies,
-    statement_runs,
-    stand_in_attributes,
-    unwrapped_blocks,
-    single_statements,
-    promoted_parts,
-    bypassed_assignments,
-    default_parameters,
-    inlined_names,
-    evaluated_lookups,
-    flattened_bases,
-    simpler_expressions,
-    fewer_items,
-    unread_parameters,
-    smaller_integers,
-)
 _AT_ONCE = min(os.cpu_count() or 1, 4)
-_ROOTS = ("make", "before_call")
 
 
 def reduce_program(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
@@ -95,36 +48,69 @@ class _Search:
         self._deadline = deadline
         self._pool = pool
         self._tried: set[str] = {candidate.source}
-        self._tree = ast.parse(candidate.source)
+        tree = ast.parse(candidate.source)
+        self._undefined = Names(tree).undefined()
+        # Removing what seems unreachable may remove the failure.
+        shaken = self._source(tree, shaken=True)
+        self._shakes = shaken == candidate.source
+        if shaken is not None and not self._shakes and not self.is_late:
+            self._shakes = fails(with_source(candidate, shaken))
+            self.best = with_source(candidate, shaken) if self._shakes else candidate
 
     @property
     def is_late(self) -> bool:
         return time.monotonic() >= self._deadline
 
     def run_pass(self, each: Pass) -> None:
-        """Tries all edits of a pass; after a success it goes on at the same index."""
-        edits = each(self._tree)
+        """Tries all changes of a pass; after a success it goes on at the same one."""
         place = 0
-        while place < len(edits) and not self.is_late:
+        while not self.is_late:
+            changes = self._changes(each)
             candidates: list[tuple[int, Candidate]] = []
-            while place < len(edits) and len(candidates) < _AT_ONCE:
-                candidate = self._edited(edits[place])
+            while place < len(changes) and len(candidates) < _AT_ONCE:
+                candidate = self._changed(each, *changes[place])
                 if candidate is not None:
                     candidates.append((place, candidate))
                 place += 1
+            if not candidates:
+                return
             success = self._first_failing(candidates)
             if success is not None:
                 place, self.best = success
-                self._tree = ast.parse(self.best.source)
-                edits = each(self._tree)
 
-    def _edited(self, edit: Edit) -> Candidate | None:
-        tree = copy.deepcopy(self._tree)
-        edit(list(ast.walk(tree)))
-        source = tidy(tree)
+    def _changes(self, each: Pass) -> list[tuple[int, int]]:
+        """Returns the changes of a pass: the number of a node, and of its change."""
+        return [
+            (number, index)
+            for number, node in enumerate(ast.walk(ast.parse(self.best.source)))
+            for index, _ in enumerate(each(node))
+        ]
+
+    def _changed(self, each: Pass, number: int, index: int) -> Candidate | None:
+        tree = ast.parse(self.best.source)
+        node = next(islice(ast.walk(tree), number, None))
+        change = next(islice(each(node), index, None))
+        change()
+        source = self._source(tree, shaken=self._shakes)
         if source is None or source in self._tried:
             return None
         return with_source(self.best, source)
+
+    def _source(self, tree: ast.Module, *, shaken: bool) -> str | None:
+        """Returns the source of a module; None if it cannot run."""
+        try:
+            tree = ast.parse(ast.unparse(ast.fix_missing_locations(tree)))
+            source = ast.unparse(shake(tree, ROOTS) if shaken else tree) + "\n"
+            again = ast.parse(source)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                compile(again, "candidate", "exec")
+        except (SyntaxError, SyntaxWarning, ValueError, TypeError, AttributeError):
+            return None
+        names = Names(again)
+        is_whole = "make" in names.module.bound
+        is_whole &= names.undefined() <= self._undefined
+        return source if is_whole and not foreign_packages(again) else None
 
     def _first_failing(
         self, candidates: list[tuple[int, Candidate]]
@@ -136,23 +122,6 @@ class _Search:
             if failed:
                 return place, candidate
         return None
-
-
-def tidy(tree: ast.Module) -> str | None:
-    """Returns the source of a module without dead code; None if it cannot run."""
-    try:
-        tree = without_dead_stores(ast.fix_missing_locations(tree))
-        tree = shake(tree, _ROOTS)
-        source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-        again = ast.parse(source)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            compile(again, "candidate", "exec")
-    except (SyntaxError, SyntaxWarning, ValueError, TypeError, AttributeError):
-        return None
-    names = Names(again)
-    whole = "make" in names.scopes[MODULE].bound and not names.undefined()
-    return source if whole and not foreign_packages(again) else None
 
 
 def with_source(candidate: Candidate, source: str) -> Candidate:

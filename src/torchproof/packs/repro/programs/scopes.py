@@ -1,39 +1,31 @@
 """Resolves the names of a module to their scopes, so that they can be renamed.
 
 Takes a parsed module, returns each occurrence of a name with the scope that binds it.
-Attributes, keyword arguments and strings are not names in this sense.
+Attributes, keyword arguments and strings are not names in this sense. Python's
+`symtable` does not do: it has no link to the nodes, and since 3.12 it merges
+comprehensions into the function around them.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-Kind = Literal["module", "function", "class", "comprehension"]
-MODULE = 0
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_Function = _Definition | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
-@dataclass(frozen=True)
-class Binding:
-    """A name and the number of the scope that binds it; MODULE is the module scope."""
-
-    scope: int
-    name: str
-
-
-@dataclass
+@dataclass(eq=False)
 class Scope:
-    number: int
-    kind: Kind
-    parent: Scope | None
+    parent: Scope | None = None
+    kind: str = "function"  # or "module", "class", "comprehension"
     bound: set[str] = field(default_factory=set)
-    outer: dict[str, Literal["global", "nonlocal"]] = field(default_factory=dict)
+    globals: set[str] = field(default_factory=set)  # declared by `global`
+    nonlocals: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -43,6 +35,7 @@ class Occurrence:
     node: ast.AST
     name: str
     scope: Scope
+    binds: bool = False
     index: int = 0
 
     def write(self, name: str) -> None:
@@ -53,150 +46,151 @@ class Occurrence:
             node.arg = name
         elif isinstance(node, ast.Global | ast.Nonlocal):
             node.names[self.index] = name
-        elif isinstance(node, ast.alias):
-            if "." not in node.name or node.asname:
-                node.asname = name if name != node.name else None
         elif isinstance(node, ast.MatchMapping):
             node.rest = name
-        else:
+        elif not isinstance(node, ast.alias):
             node.name = name  # type: ignore[attr-defined]
+        elif "." not in node.name or node.asname:
+            node.asname = name if name != node.name else None
 
 
-class Names:
+class Names(ast.NodeVisitor):
     """All occurrences of names in a module, resolved."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.scopes: list[Scope] = []
+        self.module = self._scope = Scope(kind="module")
         self.occurrences: list[Occurrence] = []
-        module = self._scope("module", None)
-        for statement in tree.body:
-            self._visit(statement, module)
+        self.visit(tree)
 
-    def binding(self, occurrence: Occurrence) -> Binding | None:
-        """Returns the binding of a name; None if it is a builtin or undefined."""
+    def binding(self, occurrence: Occurrence) -> Scope | None:
+        """Returns the scope that binds a name; None for a builtin or undefined one."""
         scope: Scope | None = occurrence.scope
         name = occurrence.name
         while scope is not None:
-            if scope.outer.get(name) == "global":
-                scope = self.scopes[MODULE]
-                break
-            is_bound = name in scope.bound and name not in scope.outer
+            if name in scope.globals:
+                scope = self.module
             # Only the statements of a class body see its names.
-            if is_bound and (scope.kind != "class" or scope is occurrence.scope):
-                break
+            is_visible = scope.kind != "class" or scope is occurrence.scope
+            if name in scope.bound and is_visible:
+                return scope
             scope = scope.parent
-        if scope is None or name not in scope.bound | set(scope.outer):
-            return None
-        return Binding(scope.number, name)
+        return None
+
+    def globals(self) -> list[Occurrence]:
+        """Returns the occurrences of names that the module binds."""
+        return [o for o in self.occurrences if self.binding(o) is self.module]
 
     def undefined(self) -> set[str]:
         """Returns names that neither the module nor Python defines."""
-        return {
-            occurrence.name
-            for occurrence in self.occurrences
-            if self.binding(occurrence) is None
-            and not hasattr(builtins, occurrence.name)
-        } - {"__file__", "__class__"}
+        unbound = {o.name for o in self.occurrences if self.binding(o) is None}
+        return {n for n in unbound if not hasattr(builtins, n)} - {
+            "__file__",
+            "__class__",
+        }
 
-    def rename(self, name_for: Callable[[Binding], str | None]) -> None:
-        bindings = [
-            (occurrence, self.binding(occurrence)) for occurrence in self.occurrences
-        ]
-        for occurrence, binding in bindings:
-            if binding is not None and (name := name_for(binding)) is not None:
-                occurrence.write(name)
+    def rename_globals(self, names: Mapping[str, str]) -> None:
+        for occurrence in self.globals():
+            if occurrence.name in names:
+                occurrence.write(names[occurrence.name])
 
-    def _scope(self, kind: Kind, parent: Scope | None) -> Scope:
-        scope = Scope(len(self.scopes), kind, parent)
-        self.scopes.append(scope)
-        return scope
+    # -- visiting ----------------------------------------------------------------------
 
-    def _add(self, node: ast.AST, name: str, scope: Scope, *, binds: bool) -> None:
-        self.occurrences.append(Occurrence(node, name, scope))
-        if binds:
+    def _add(self, node: ast.AST, name: str, *, binds: bool = True) -> None:
+        scope = self._scope
+        self.occurrences.append(Occurrence(node, name, scope, binds))
+        if binds and name not in scope.globals | scope.nonlocals:
             scope.bound.add(name)
-            if scope.outer.get(name) == "global":
-                self.scopes[MODULE].bound.add(name)
 
-    def _visit(self, node: ast.AST, scope: Scope) -> None:
+    @contextlib.contextmanager
+    def _inside(self, kind: str) -> Iterator[None]:
+        self._scope = Scope(self._scope, kind)
+        yield
+        assert self._scope.parent is not None
+        self._scope = self._scope.parent
+
+    def _visit_all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.visit(node)
+
+    def visit(self, node: ast.AST) -> None:
         if isinstance(node, _Function):
-            self._visit_function(node, scope)
-        elif isinstance(node, ast.ClassDef):
-            self._visit_class(node, scope)
+            self._visit_function(node)
         elif isinstance(node, _Comprehension):
-            self._visit_comprehension(node, scope)
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            self._declare(node, scope)
-        elif isinstance(node, ast.NamedExpr):
-            self._visit(node.value, scope)
-            target = scope
-            while target.kind == "comprehension" and target.parent:
-                target = target.parent
-            self._add(node.target, node.target.id, target, binds=True)
-        else:
-            self._visit_plain(node, scope)
-            for child in ast.iter_child_nodes(node):
-                self._visit(child, scope)
-
-    def _visit_plain(self, node: ast.AST, scope: Scope) -> None:
-        if isinstance(node, ast.Name):
-            binds = not isinstance(node.ctx, ast.Load)
-            self._add(node, node.id, scope, binds=binds)
-        elif isinstance(node, ast.alias):
-            name = node.asname or node.name.partition(".")[0]
-            self._add(node, name, scope, binds=True)
+            self._visit_comprehension(node)
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
             if node.name:
-                self._add(node, node.name, scope, binds=True)
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            self._add(node, node.rest, scope, binds=True)
-
-    def _declare(self, node: ast.Global | ast.Nonlocal, scope: Scope) -> None:
-        kind: Literal["global", "nonlocal"]
-        kind = "global" if isinstance(node, ast.Global) else "nonlocal"
-        for index, name in enumerate(node.names):
-            scope.outer[name] = kind
-            self.occurrences.append(Occurrence(node, name, scope, index))
-            if kind == "global":
-                self.scopes[MODULE].bound.add(name)
-
-    def _visit_function(self, node: _Function, scope: Scope) -> None:
-        if not isinstance(node, ast.Lambda):
-            self._add(node, node.name, scope, binds=True)
-            for outer in (*node.decorator_list, *filter(None, [node.returns])):
-                self._visit(outer, scope)
-        arguments = node.args
-        for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
-            self._visit(default, scope)
-        inner = self._scope("function", scope)
-        for argument in parameters(node):
-            if argument.annotation:
-                self._visit(argument.annotation, scope)
-            self._add(argument, argument.arg, inner, binds=True)
-        body = node.body if isinstance(node.body, list) else [node.body]
-        for child in body:
-            self._visit(child, inner)
-
-    def _visit_class(self, node: ast.ClassDef, scope: Scope) -> None:
-        self._add(node, node.name, scope, binds=True)
-        for outer in (*node.decorator_list, *node.bases, *node.keywords):
-            self._visit(outer, scope)
-        inner = self._scope("class", scope)
-        for child in node.body:
-            self._visit(child, inner)
-
-    def _visit_comprehension(self, node: _Comprehension, scope: Scope) -> None:
-        inner = self._scope("comprehension", scope)
-        for number, generator in enumerate(node.generators):
-            self._visit(generator.iter, inner if number else scope)
-            self._visit(generator.target, inner)
-            for condition in generator.ifs:
-                self._visit(condition, inner)
-        if isinstance(node, ast.DictComp):
-            self._visit(node.key, inner)
-            self._visit(node.value, inner)
+                self._add(node, node.name)
+            self.generic_visit(node)
         else:
-            self._visit(node.elt, inner)
+            super().visit(node)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        self._add(node, node.id, binds=not isinstance(node.ctx, ast.Load))
+
+    def visit_alias(self, node: ast.alias) -> None:
+        self._add(node, bound_by(node))
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        if node.rest:
+            self._add(node, node.rest)
+        self.generic_visit(node)
+
+    def visit_Global(self, node: ast.Global) -> None:
+        self._scope.globals |= set(node.names)
+        self.module.bound |= set(node.names)
+        self._declare(node)
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
+        self._scope.nonlocals |= set(node.names)
+        self._declare(node)
+
+    def _declare(self, node: ast.Global | ast.Nonlocal) -> None:
+        self.occurrences += [
+            Occurrence(node, name, self._scope, index=index)
+            for index, name in enumerate(node.names)
+        ]
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        inner = self._scope
+        while self._scope.kind == "comprehension" and self._scope.parent:
+            self._scope = self._scope.parent
+        self.visit(node.target)
+        self._scope = inner
+        self.visit(node.value)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._add(node, node.name)
+        self._visit_all((*node.decorator_list, *node.bases, *node.keywords))
+        with self._inside("class"):
+            self._visit_all(node.body)
+
+    def _visit_function(self, node: _Function) -> None:
+        if isinstance(node, _Definition):
+            self._add(node, node.name)
+            self._visit_all((*node.decorator_list, node.returns))
+        arguments = parameters(node)
+        self._visit_all((*node.args.defaults, *node.args.kw_defaults))
+        self._visit_all(argument.annotation for argument in arguments)
+        with self._inside("function"):
+            for argument in arguments:
+                self._add(argument, argument.arg)
+            self._visit_all(node.body if isinstance(node.body, list) else [node.body])
+
+    def _visit_comprehension(self, node: _Comprehension) -> None:
+        self.visit(node.generators[0].iter)
+        with self._inside("comprehension"):
+            for number, generator in enumerate(node.generators):
+                outer = None if number == 0 else generator.iter
+                self._visit_all((outer, generator.target, *generator.ifs))
+            if isinstance(node, ast.DictComp):
+                self._visit_all((node.key, node.value))
+            else:
+                self.visit(node.elt)
+
+
+def bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def parameters(node: _Function) -> list[ast.arg]:

@@ -14,6 +14,7 @@ import enum
 import functools
 import inspect
 import logging
+import math
 import sys
 import textwrap
 import types
@@ -23,20 +24,17 @@ from typing import Any
 import torch
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
-from torchproof.packs.repro.programs.objects import (
-    definition_of,
-    file_of,
-    is_extracted,
-    literal,
-    words_in,
-)
 from torchproof.packs.repro.programs.scopes import Names
 from torchproof.packs.repro.programs.tensor_expressions import (
     is_torch_module,
     module_like,
     tensor_like,
 )
-from torchproof.packs.repro.programs.tree_shaking import AVAILABLE
+from torchproof.packs.repro.programs.tree_shaking import (
+    AVAILABLE,
+    without_annotations,
+)
+from torchproof.records import whose
 
 _INIT = """\
 def __init__(self, **attributes):
@@ -55,6 +53,7 @@ class Returning(torch.nn.Module):
         return self.output
 """
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_DECORATORS = ("torch", "staticmethod", "classmethod", "property", "contextlib")
 _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch", torch),
     ("torch.nn", torch.nn),
@@ -77,7 +76,7 @@ class SourceWriter:
         self._shallow = shallow
         self.whole: Any = None  # with `shallow`, the one module that is written in full
         self.returning: dict[str, Any] = {}
-        self._used = {n for code in executed for n in words_in(code)} | {"training"}
+        self._used = {n for code in executed for n in _words_in(code)} | {"training"}
         self.imports: dict[str, None] = {"import torch": None}
         self.definitions: dict[str, str] = {}
         self.lines: list[str] = []  # the body of make()
@@ -101,7 +100,7 @@ class SourceWriter:
             self._depth -= 1
 
     def _value(self, obj: Any) -> str:
-        if (source := literal(obj)) is not None:
+        if (source := _literal(obj)) is not None:
             return source
         if id(obj) in self._memo:
             return self._memo[id(obj)]
@@ -139,7 +138,7 @@ class SourceWriter:
             arguments = [self.value(v) for v in (obj.func, *obj.args)]
             arguments += [f"{k}={self.value(v)}" for k, v in obj.keywords.items()]
             return f"functools.partial({', '.join(arguments)})"
-        if not is_extracted(file_of(type(obj))):
+        if not is_extracted(_file_of(type(obj))):
             raise Unsuitable(f"cannot rebuild an object of type {type(obj).__name__}")
         module = isinstance(obj, torch.nn.Module)
         if self._shallow and module and obj is not self.whole:
@@ -236,7 +235,7 @@ class SourceWriter:
         """Writes a function by its code object, at module level."""
         if id(code) in self._memo:
             return self._memo[id(code)]
-        tree = definition_of(code)
+        tree = _definition_of(code)
         name = self._name(code, code.co_name)
         self.definitions[name] = ""  # ends the recursion of a recursive function
         tree.name = name
@@ -299,7 +298,7 @@ class SourceWriter:
     # -- classes -----------------------------------------------------------------------
 
     def class_(self, kind: type, *, stand_in: bool = False) -> str:
-        if not is_extracted(file_of(kind)):
+        if not is_extracted(_file_of(kind)):
             return self._callable(kind)
         if id(kind) in self._memo:
             return self._memo[id(kind)]
@@ -327,7 +326,7 @@ class SourceWriter:
         """Returns the nearest bases with methods that ran, or bases of torch."""
         if base is object:
             return []
-        if not is_extracted(file_of(base)):
+        if not is_extracted(_file_of(base)):
             abstract = type(base) is not type or base.__module__ == "typing"
             return [] if abstract else [self._callable(base)]
         if self._functions(base):
@@ -350,10 +349,10 @@ class SourceWriter:
         for name, member in vars(kind).items():
             special = name.startswith("__")
             used = name in self._used and not special
-            if used and (source := literal(member)) is not None:
+            if used and (source := _literal(member)) is not None:
                 members.append(f"{name} = {source}")
         for name, function in self._functions(kind).items():
-            tree = definition_of(function.__code__)
+            tree = _definition_of(function.__code__)
             tree.name = name
             closed = {
                 k: v
@@ -369,3 +368,71 @@ class SourceWriter:
         members = "\n".join(f"    {m.name} = {m.value!r}" for m in kind)
         self.definitions[name] = f"class {name}(enum.Enum):\n{members}"
         return name
+
+
+# -- reading live objects --------------------------------------------------------------
+
+
+def is_extracted(file: str) -> bool:
+    """Whether code belongs to the user or a library, and so has to be extracted."""
+    return whose(file) in {"user", "library"}
+
+
+def _words_in(code: types.CodeType) -> set[str]:
+    """Returns names and strings of a code object and of nested ones."""
+    words = set(code.co_names) | {c for c in code.co_consts if isinstance(c, str)}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            words |= _words_in(inner)
+    return words
+
+
+def _literal(value: Any) -> str | None:
+    """Returns the source of a plain value of Python or torch; None for others."""
+    if value is None or type(value) in (
+        bool,
+        int,
+        str,
+        bytes,
+        complex,
+        types.EllipsisType,
+    ):
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return repr(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({value.type!r})"
+    if isinstance(value, torch.Size):
+        return f"torch.Size({list(value)})"
+    if isinstance(value, enum.Enum) and whose(_file_of(type(value))) == "user":
+        return None
+    if type(value) is slice:
+        return f"slice({value.start}, {value.stop}, {value.step})"
+    return None
+
+
+def _definition_of(code: types.CodeType) -> _Definition:
+    """Parses the definition of a code object; drops annotations and most decorators."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, SyntaxError, TypeError) as error:
+        raise Unsuitable(f"no source for {code.co_name}: {error}") from None
+    node = tree.body[0] if tree.body else None
+    if not isinstance(node, _Definition):
+        raise Unsuitable(f"{code.co_name} is not a named function")
+    decorators = node.decorator_list
+    node.decorator_list = []
+    without_annotations(tree)
+    node.decorator_list = [
+        d
+        for d in decorators
+        if ast.unparse(d).partition(".")[0].partition("(")[0] in _DECORATORS
+    ]
+    return node
+
+
+def _file_of(kind: type) -> str:
+    module = sys.modules.get(kind.__module__)
+    return getattr(module, "__file__", None) or "/lib/python3.11/builtins"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from torchproof.packs.repro.programs.scopes import (
-    MODULE,
     Names,
+    bound_by,
     mentioned_names,
     parameters,
 )
@@ -21,16 +22,22 @@ _LOGGING_SETUP = (
     "warnings.filterwarnings",
     "warnings.simplefilter",
 )
+# Bases that read neither the annotations nor the docstring of a subclass.
+_PLAIN_BASES = {"object", "Module", "ABC", "Function"}
+_CALLED_BY_TORCH = {"forward", "backward", "setup_context", "vmap", "jvp"}
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_Import = ast.Import | ast.ImportFrom
 
 
 def shake(tree: ast.Module, roots: Iterable[str]) -> ast.Module:
-    """Keeps the statements and methods that the roots need; drops annotations."""
+    """Keeps the statements and methods that the roots need.
+
+    Annotations and docstrings go too, where no decorator or base class can read them.
+    """
     tree = without_annotations(tree)
     tree.body = [node for node in tree.body if not _is_irrelevant(node)]
-    needed = set(roots)
     while True:
-        _keep_reachable(tree, needed)
+        _keep_reachable(tree, set(roots))
         if not _drop_unused_methods(tree):
             return tree
 
@@ -55,93 +62,77 @@ def foreign_packages(tree: ast.Module) -> list[str]:
     return sorted(packages - AVAILABLE)
 
 
-def _keep_reachable(tree: ast.Module, roots: set[str]) -> None:
-    """Keeps what the roots reach, and statements with effects on that alone."""
-    uses = _uses(tree)
-    names = set(roots)
-    body = list(tree.body)
-    reachable: set[int] = set()
+# -- statements ------------------------------------------------------------------------
+
+
+@dataclass
+class _Globals:
+    """The globals that a statement binds and those that it uses."""
+
+    bound: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+
+
+def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
+    """Keeps what binds a needed name, and statements with effects on that alone.
+
+    `needed` grows with the names that kept statements use.
+    """
+    statements = list(zip(tree.body, _globals_of(tree), strict=True))
+    imported = {
+        name
+        for node, names in statements
+        if isinstance(node, _Import)
+        for name in names.bound
+    }
+    kept: set[int] = set()
     while True:
-        reached = [
-            node
-            for node in body
-            if id(node) not in reachable and uses[id(node)][0] & names
+        more = [
+            (place, names)
+            for place, (node, names) in enumerate(statements)
+            if place not in kept
+            and (names.bound & needed or _has_effect(node, names, needed | imported))
         ]
-        if not reached:
+        if not more:
             break
-        for node in reached:
-            reachable.add(id(node))
-            names |= uses[id(node)][1]
-    defined = set().union(*(uses[i][0] for i in reachable)) if reachable else set()
-    for node in body:
-        bound, used = uses[id(node)]
-        if not bound and used <= defined | names:
-            reachable.add(id(node))
-    for node in body:  # the imports that those statements need
-        if id(node) in reachable:
-            names |= uses[id(node)][1]
-    tree.body = [
-        node
-        for node in body
-        if id(node) in reachable or (_is_import(node) and uses[id(node)][0] & names)
-    ]
+        for place, names in more:
+            kept.add(place)
+            needed |= names.used
+    tree.body = [tree.body[place] for place in sorted(kept)]
     for node in tree.body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            node.names = [a for a in node.names if _bound_by(a) in names]
+        if isinstance(node, _Import):
+            node.names = [a for a in node.names if bound_by(a) in needed]
 
 
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
-
-
-def _bound_by(alias: ast.alias) -> str:
-    return alias.asname or alias.name.partition(".")[0]
-
-
-def _uses(tree: ast.Module) -> dict[int, tuple[set[str], set[str]]]:
-    """Returns for each statement the globals that it binds and those that it uses."""
+def _globals_of(tree: ast.Module) -> list[_Globals]:
     names = Names(tree)
-    owner: dict[int, int] = {
-        id(inner): id(node) for node in tree.body for inner in ast.walk(node)
+    found = [_Globals() for _ in tree.body]
+    owner = {
+        id(inner): one
+        for node, one in zip(tree.body, found, strict=True)
+        for inner in ast.walk(node)
     }
-    uses: dict[int, tuple[set[str], set[str]]] = {
-        id(node): (set(), set()) for node in tree.body
-    }
-    for occurrence in names.occurrences:
-        binding = names.binding(occurrence)
-        if binding is None or binding.scope != MODULE:
-            continue
-        bound, used = uses[owner[id(occurrence.node)]]
-        used.add(binding.name)
-        if occurrence.scope.number == MODULE and not _is_read(occurrence.node):
-            bound.add(binding.name)
-    return uses
+    for occurrence in names.globals():
+        one = owner[id(occurrence.node)]
+        one.used.add(occurrence.name)
+        if occurrence.binds and occurrence.scope is names.module:
+            one.bound.add(occurrence.name)
+    return found
 
 
-def _is_read(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-
-
-def _drop_unused_methods(tree: ast.Module) -> bool:
-    """Removes methods that nothing names; returns whether there were any."""
-    dropped = False
-    mentioned = {name for node in tree.body for name in mentioned_names(node)}
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ClassDef):
-            continue
-        kept = [m for m in node.body if not _is_unused(m, mentioned)]
-        if len(kept) < len(node.body):
-            node.body = kept or [ast.Pass()]
-            dropped = True
-    return dropped
-
-
-def _is_unused(member: ast.stmt, mentioned: set[str]) -> bool:
-    """Whether no code names a method; `forward` and `__call__` need no name."""
-    if not isinstance(member, _Definition) or member.name in {"forward", "backward"}:
-        return False
-    special = member.name.startswith("__") and member.name.endswith("__")
-    return not special and member.name not in mentioned and not member.decorator_list
+def _has_effect(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
+    """Whether a statement changes something that is kept, or registers something."""
+    if isinstance(node, _Import):
+        return "__future__" in ast.unparse(node)
+    if not names.bound:
+        return names.used <= available
+    if isinstance(node, _Definition | ast.ClassDef):
+        read = {n for each in node.decorator_list for n in mentioned_names(each)}
+        roots = read & names.used
+        registers = any("register" in name or "impl" in name for name in read)
+        return bool(roots) and roots <= available and (registers or "library" in read)
+    # An object such as `torch.library.Library("name", "DEF")`.
+    return "torch.library" in ast.unparse(node) and isinstance(node, ast.Assign)
 
 
 def _is_irrelevant(node: ast.stmt) -> bool:
@@ -159,104 +150,90 @@ def _is_irrelevant(node: ast.stmt) -> bool:
     return isinstance(node, ast.Pass)
 
 
+# -- methods and annotations -----------------------------------------------------------
+
+
+def _plain_classes(tree: ast.Module) -> list[ast.ClassDef]:
+    """Returns the classes of which neither decorator nor base reads the members."""
+    names: set[str] = set(_PLAIN_BASES)
+    plain = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+            if bases <= names and not node.decorator_list and not node.keywords:
+                names.add(node.name)
+                plain.append(node)
+    return plain
+
+
+def _drop_unused_methods(tree: ast.Module) -> bool:
+    """Removes methods that nothing names; returns whether there were any."""
+    dropped = False
+    mentioned = set(mentioned_names(tree)) | _CALLED_BY_TORCH
+    for node in _plain_classes(tree):
+        kept = [m for m in node.body if not _is_unused(m, mentioned)]
+        dropped |= len(kept) < len(node.body)
+        node.body = kept or [ast.Pass()]
+    return dropped
+
+
+def _is_unused(member: ast.stmt, mentioned: set[str]) -> bool:
+    if not isinstance(member, _Definition) or member.decorator_list:
+        return False
+    special = member.name.startswith("__") and member.name.endswith("__")
+    return not special and member.name not in mentioned
+
+
 def without_annotations(tree: ast.Module) -> ast.Module:
-    """Removes annotations and docstrings; dataclass fields get the type object."""
-    _AnnotationRemover().visit(tree)
+    """Removes annotations and docstrings that no decorator, base or call reads."""
+    passed = {
+        name
+        for node in tree.body
+        if not isinstance(node, _Definition | ast.ClassDef)
+        for name in mentioned_names(node)
+    }
+    _AnnotationRemover(_plain_classes(tree), passed).visit(tree)
     return ast.fix_missing_locations(tree)
 
 
 class _AnnotationRemover(ast.NodeTransformer):
-    def __init__(self) -> None:
-        self._in_dataclass = False  # where annotations define the fields
+    def __init__(self, plain: list[ast.ClassDef], passed: set[str]) -> None:
+        self._plain = plain
+        self._passed = passed  # to calls at module level, which may read them
+        self._is_read = False  # inside a class whose members something reads
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        before = self._in_dataclass
-        marks = " ".join(map(ast.unparse, (*node.decorator_list, *node.bases)))
-        self._in_dataclass = any(
-            word in marks for word in ("dataclass", "NamedTuple", "TypedDict", "Output")
-        )
-        node.bases = [b for b in node.bases if not _is_generic(b)]
-        self.generic_visit(node)
-        self._in_dataclass = before
-        return _without_docstring(node)
+        is_read = node not in self._plain
+        return self._visit_members(node, is_read=is_read, documented=is_read)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        before = self._in_dataclass
-        self._in_dataclass = False
-        node.returns = None
-        for argument in parameters(node):
-            argument.annotation = None
-        self.generic_visit(node)
-        self._in_dataclass = before
-        return _without_docstring(node)
+        is_read = self._is_read or node.decorator_list or node.name in self._passed
+        if not is_read:
+            node.returns = None
+            for argument in parameters(node):
+                argument.annotation = None
+        # Python does not evaluate the annotations of local variables.
+        return self._visit_members(node, is_read=False, documented=bool(is_read))
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        self.generic_visit(node)
-        if self._in_dataclass:
-            if "ClassVar" not in ast.unparse(node.annotation):
-                node.annotation = ast.Name("object", ast.Load())
+        if self._is_read:
             return node
         if node.value is None:
             return None
         return ast.Assign([node.target], node.value, lineno=0)
 
-
-def _is_generic(base: ast.expr) -> bool:
-    return ast.unparse(base).partition("[")[0] in {"Generic", "Protocol"}
-
-
-def _without_docstring(node: ast.ClassDef | ast.FunctionDef) -> ast.AST:
-    """Removes the docstring; an empty body becomes `pass`."""
-    first = node.body[0] if node.body else None
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-        node.body = node.body[1:]
-    node.body = node.body or [ast.Pass()]
-    return node
-
-
-def without_dead_stores(tree: ast.Module) -> ast.Module:
-    """Removes assignments in functions to names and attributes that nothing reads."""
-    while True:
-        read = set(_read(tree))
-        dropped = False
-        for node in ast.walk(tree):
-            if isinstance(node, _Definition):
-                kept = [each for each in node.body if not _is_dead(each, read)]
-                dropped |= len(kept) < len(node.body)
-                node.body = kept or [ast.Pass()]
-        if not dropped:
-            return tree
-
-
-def _read(tree: ast.AST) -> Iterator[str]:
-    """Yields names and attributes that are read, or that other functions may read."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-            yield f".{node.attr}"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield f".{node.value}"
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            yield from node.names
-
-
-def _is_dead(node: ast.stmt, read: set[str]) -> bool:
-    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-        return False
-    target = node.targets[0]
-    if isinstance(target, ast.Attribute):  # setting one of torch's may configure it
-        return f".{target.attr}" not in read and _root(target) not in {"torch", "self"}
-    return isinstance(target, ast.Name) and target.id not in read
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return ast.unparse(node)
-
-
-def statements(tree: ast.AST) -> Iterator[ast.stmt]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.stmt):
-            yield node
+    def _visit_members(
+        self,
+        node: ast.ClassDef | ast.FunctionDef,
+        *,
+        is_read: bool,
+        documented: bool,
+    ) -> ast.AST:
+        before = self._is_read
+        self._is_read = is_read
+        self.generic_visit(node)
+        self._is_read = before
+        if not documented and ast.get_docstring(node) is not None:
+            del node.body[0]
+        node.body = node.body or [ast.Pass()]
+        return node

@@ -1,129 +1,104 @@
-"""Extracts a target's program as a candidate without importing or running it."""
+"""Extracts a target's program as candidates without importing or running it."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
-from typing import Any
+import copy
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.file_merger import Merged, Unsuitable, merge_files
-from torchproof.packs.repro.programs.scopes import MODULE, Binding, Names
+from torchproof.packs.repro.programs.scopes import Names
 from torchproof.packs.repro.programs.tree_shaking import (
     foreign_packages,
     shake,
-    statements,
+    without_annotations,
 )
 from torchproof.targets import Target, own_file
 
-ABOUT = "source of your program, cut to the code that the target reaches"
+ROOTS = ("make", "before_call")
+_EXTRACT = "source of your program, cut to the code that the target reaches"
+_WHOLE = "all of your program"
 
 
-def program_candidate(
-    target: Target, arguments: Mapping[str, Any] | None = None
-) -> Candidate:
-    """Extracts the program of a factory or a script, or raises `Unsuitable`.
+def program_candidates(
+    target: Target,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    as_written: bool = False,
+) -> Iterator[Candidate]:
+    """Yields the program of a factory or a script, or raises `Unsuitable`.
 
-    `arguments` are the keyword arguments of the factory.
+    First what the target reaches, then everything, in case the failure depends on code
+    that seems unreachable. `arguments` are the keyword arguments of the factory. With
+    `as_written`, a program of one file comes first, as it is.
     """
     path = own_file(target)
     if path is None or target.kind not in {"factory", "workload", "script"}:
         raise Unsuitable(f"{target.text} has no source file to extract a program from")
-    whole = merge_files(path)
+    merged = merge_files(path)
     if target.kind == "script":
-        tree = _script(whole.tree, target)
+        tree = _script(merged.tree, target)
     else:
-        tree = _factory(whole, target, arguments or {})
-    needed = foreign_packages(tree)
+        tree = _factory(merged, target, arguments or {})
+    if as_written and target.kind == "factory" and merged.file_count == 1:
+        yield from _file_as_written(path, target, tree)
+    extract = shake(copy.deepcopy(tree), ROOTS)
+    needed = foreign_packages(extract)
     if needed:
         raise Unsuitable(f"the program needs {', '.join(needed)} in addition to torch")
-    return program_from_tree(tree, origin=str(path))
-
-
-def unmodified_program(
-    target: Target, arguments: Mapping[str, Any] | None = None
-) -> Candidate:
-    """Returns the unmodified file if it is the whole program, else the extract."""
-    path = own_file(target)
-    candidate = program_candidate(target, arguments)
-    if path is None or target.kind == "script" or arguments:
-        return candidate
-    text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    local = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    is_whole = len(merge_files(path).files) == 1 and target.factory in local
-    if not is_whole or foreign_packages(tree):
-        return candidate
-    if target.factory != "make":
-        text += f"\n\nmake = {target.factory}\n"
-    return Candidate(
-        "program", text, "all of your program", candidate.size, origin=str(path)
-    )
-
-
-def program_from_tree(
-    tree: ast.Module, origin: str = "", about: str = ABOUT
-) -> Candidate:
-    """Returns a candidate of form "program" for a module."""
-    source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-    return Candidate("program", source, about, size_of(tree), origin=origin)
+    yield _candidate(extract, _EXTRACT, path)
+    if not foreign_packages(tree):
+        yield _candidate(tree, _WHOLE, path)
 
 
 def size_of(tree: ast.AST) -> int:
-    return sum(1 for _ in statements(tree))
+    """Returns the number of statements."""
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
 
 
-def _factory(whole: Merged, target: Target, arguments: Mapping[str, Any]) -> ast.Module:
-    factory = whole.name(target.factory)
-    hook = whole.name("before_call") if whole.defines("before_call") else None
-    tree = shake(whole.tree, {factory, *filter(None, [hook])})
-    lines = f"before_call = {hook}\n" if hook not in {None, "before_call"} else ""
-    if not _set_defaults(tree, factory, arguments):
+def _candidate(tree: ast.Module, about: str, path: Path) -> Candidate:
+    source = ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+    return Candidate("program", source, about, size_of(tree), origin=str(path))
+
+
+def _file_as_written(
+    path: Path, target: Target, tree: ast.Module
+) -> Iterator[Candidate]:
+    text = path.read_text(encoding="utf-8")
+    if not foreign_packages(ast.parse(text)):
+        if target.factory != "make":
+            text += f"\n\nmake = {target.factory}\n"
+        yield Candidate("program", text, _WHOLE, size_of(tree), origin=str(path))
+
+
+def _factory(
+    merged: Merged, target: Target, arguments: Mapping[str, object]
+) -> ast.Module:
+    """Names the factory `make`, or calls it with its arguments in a new `make`."""
+    if target.factory not in merged.names:
+        raise Unsuitable(f"{Path(target.where).name} does not define {target.factory}")
+    factory = merged.names[target.factory]
+    hook = merged.names.get("before_call", "before_call")
+    tree = ast.Module([n for n in merged.tree.body if not _is_main_block(n)], [])
+    names = Names(tree)
+    renamed = {hook: "before_call"}
+    build = _free("build", names.module.bound)
+    if arguments or factory != "make":
+        renamed |= {"make": build, factory: build if arguments else "make"}
+    names.rename_globals(renamed)
+    if arguments:
         keywords = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        factory = _rename_global(tree, factory, "build")
-        lines += f"def make():\n    return {factory}({keywords})\n"
-    elif factory != "make":
-        _rename_global(tree, "make", "build")
-        _rename_global(tree, factory, "make")
-    tree.body += ast.parse(lines).body
+        text = f"def make():\n    return {build}({keywords})\n"
+        tree.body += ast.parse(text).body
     return tree
 
 
-def _set_defaults(tree: ast.Module, factory: str, arguments: Mapping[str, Any]) -> bool:
-    """Makes the arguments the factory's defaults; returns whether that worked."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == factory:
-            break
-    else:
-        return not arguments and factory == "make"
-    parameters = node.args
-    values = dict(arguments)
-    required = len(parameters.args) - len(parameters.defaults)
-    old_defaults = [None] * required + [*parameters.defaults]
-    defaults: list[ast.expr | None] = []
-    for parameter, default in zip(parameters.args, old_defaults, strict=True):
-        has_value = parameter.arg in values
-        defaults.append(_literal(values.pop(parameter.arg)) if has_value else default)
-    for place, parameter in enumerate(parameters.kwonlyargs):
-        if parameter.arg in values:
-            parameters.kw_defaults[place] = _literal(values.pop(parameter.arg))
-    if values or None in defaults:
-        return False
-    parameters.defaults = [default for default in defaults if default is not None]
-    return True
-
-
-def _literal(value: Any) -> ast.expr:
-    return ast.parse(repr(value), mode="eval").body
-
-
-def _rename_global(tree: ast.Module, name: str, new: str) -> str:
-    """Renames a global, and returns the free name that it got."""
-    names = Names(tree)
-    while new in names.scopes[MODULE].bound:
-        new += "_"
-    names.rename(lambda b: new if b == Binding(MODULE, name) else None)
-    return new
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _script(tree: ast.Module, target: Target) -> ast.Module:
@@ -133,43 +108,34 @@ def _script(tree: ast.Module, target: Target) -> ast.Module:
     """
     body: list[ast.stmt] = []
     outside: list[ast.stmt] = []
-    tree = shake(_with_main_block(tree), Names(tree).scopes[MODULE].bound)
     definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-    for node in tree.body:
+    # A global that a function declares must not have an annotation.
+    for node in _with_main_block(without_annotations(tree)):
         # A decorator may be `torch.compile`, or use a variable of the script.
-        early = isinstance(node, definitions) and not getattr(
-            node, "decorator_list", ()
-        )
-        (outside if early else body).append(node)
-    names = sorted(
-        {
-            occurrence.name
-            for node in body
-            for occurrence in Names(ast.Module([node], [])).occurrences
-            if occurrence.scope.number == MODULE and not _is_load(occurrence.node)
-        }
-    )
+        decorators = getattr(node, "decorator_list", ())
+        is_early = isinstance(node, definitions) and not decorators
+        (outside if is_early else body).append(node)
+    names = sorted(Names(ast.Module(body, [])).module.bound)
     if target.arguments or "sys.argv" in ast.unparse(tree):
-        outside.insert(0, ast.Import([ast.alias("sys")]))
+        outside.append(ast.Import([ast.alias("sys")]))
         argv = ["script.py", *target.arguments]
         body[:0] = ast.parse(f"sys.argv = {argv!r}").body
     if names:
         body.insert(0, ast.Global(names))
-    run = ast.parse("def run():\n    pass").body[0]
+    run, make = ast.parse("def run(): pass\ndef make():\n    return run, [()]").body
     assert isinstance(run, ast.FunctionDef)
     run.body = body or [ast.Pass()]
-    make = ast.parse("def make():\n    return run, [()]").body
-    return ast.Module([*outside, run, *make], [])
+    return ast.fix_missing_locations(ast.Module([*outside, run, make], []))
 
 
-def _with_main_block(tree: ast.Module) -> ast.Module:
-    """Replaces `if __name__ == "__main__":` by its body."""
-    body: list[ast.stmt] = []
+def _with_main_block(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yields the statements of a script with those of its main block."""
     for node in tree.body:
-        main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-        body += node.body if main and isinstance(node, ast.If) else [node]
-    return ast.Module(body, [])
+        if isinstance(node, ast.If) and _is_main_block(node):
+            yield from node.body
+        else:
+            yield node
 
 
-def _is_load(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+def _is_main_block(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
