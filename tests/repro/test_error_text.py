@@ -64,6 +64,8 @@ SAME_MESSAGES = [
         "cannot add Set TORCHDYNAMO_VERBOSE",
     ),
     ("expected L['x'] to be 3", "expected L['y'] to be 4"),
+    ("no rule for shop::sell. Use `sell.rule` now", "no rule for a::b. Use `sel..."),
+    ("no gradient of shop.sell.default", "no gradient of NAME"),
 ]
 
 
@@ -81,6 +83,7 @@ def test_messages_differ_in_values_only(one: str, other: str) -> None:
         ),
         ("no kernel for aten.sin", "no kernel for aten.cos"),
         ("missing 'torch.sin'", "missing 'torch.cos'"),
+        ("no gradient of aten.sin.default", "no gradient of aten.cos.default"),
         ("", "anything"),
     ],
 )

@@ -154,10 +154,14 @@ class _PackBuilder:
                 self._signature, settings, header=header, folder=folder
             ) as runner:
                 first = self._first_failing(candidates, runner)
-                candidate = self._shrink(first, runner)
-                text = self._redactor.source(runner.text(candidate))
-                outcome = runner.run_isolated_source(text, candidate.files)
-                if not outcome.is_same:
+                # Alone, a reduced program may fail otherwise; then the whole is packed.
+                for budget_s in dict.fromkeys((self._options.budget_s, 0.0)):
+                    candidate = self._shrink(first, runner, budget_s)
+                    text = self._redactor.source(runner.text(candidate))
+                    outcome = runner.run_isolated_source(text, candidate.files)
+                    if outcome.is_same:
+                        break
+                else:
                     failed = [(candidate, outcome)]
                     raise Unverified(_difference(self._signature, failed))
                 log = self._torch_log(runner, text, candidate)
@@ -229,7 +233,9 @@ class _PackBuilder:
             attempts.append((candidate, outcome))
         raise Unverified(_difference(self._signature, attempts, candidates.refused))
 
-    def _shrink(self, candidate: Candidate, runner: ReproRunner) -> Candidate:
+    def _shrink(
+        self, candidate: Candidate, runner: ReproRunner, budget_s: float
+    ) -> Candidate:
         """Reduces and anonymises a candidate that contains the user's source.
 
         `--include source` turns this off; `--minify` reduces every candidate.
@@ -237,7 +243,7 @@ class _PackBuilder:
         private = candidate.form != "graph" and "source" not in self._options.include
         if not (private or self._options.minify):
             return candidate
-        deadline = time.monotonic() + self._options.budget_s
+        deadline = time.monotonic() + budget_s
         return shrink(
             candidate, runner, deadline, anonymous=private, progress=self._progress
         )

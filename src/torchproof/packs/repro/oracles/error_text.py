@@ -66,7 +66,12 @@ def without_values(text: str) -> str:
     text = re.sub(r"(maximum recursion depth exceeded) .*", r"\1", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.-]+", "PATH", text)
     text = re.sub(r"[LG]\['\w+'\]", "NAME", text)
+    # Operators that the program defines: `shop::sell` and `shop.sell.default`.
+    text = re.sub(r"\b(?!(?:aten|prims?|torch)::)\w+::\w+(?:\.\w+)?", "NAME", text)
+    text = re.sub(r"\b(?!(?:aten|prims?)\.)\w+\.\w+\.default\b", "NAME", text)
     text = re.sub(r"(['\"`])(?:(?!\1).)*\1", _quoted, text)
+    # A message that was cut off may end inside of a quoted name.
+    text = re.sub(r"['\"`][\w.:]*$", "", text)
     text = re.sub(r"\b[su]\d+\b", "N", text)
     text = re.sub(r"-?\b\d[\d_.]*(?:e[-+]?\d+)?\b", "N", text)
     text = re.sub(r"N(?:\s*[,x*]\s*N)+", "N", text)
