@@ -213,7 +213,7 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
         while not over.wait(chance.uniform(3, 15)):
             for child in psutil.Process().children():
                 with contextlib.suppress(psutil.Error):
-                    if "torchproof.runtime.codegen_child" in child.cmdline():
+                    if "torchproof.runtime.child" in child.cmdline():
                         child.kill()
                         faults["child killed"] += 1
 

@@ -44,7 +44,7 @@ def children_of(pid: int) -> list[psutil.Process]:
         process
         for process in psutil.Process(pid).children()
         if process.status() != psutil.STATUS_ZOMBIE
-        and "torchproof.runtime.codegen_child" in process.cmdline()
+        and "torchproof.runtime.child" in process.cmdline()
     ]
 
 

@@ -119,6 +119,6 @@ def strangers(mark: str | None = None) -> list[str]:
         except psutil.Error:
             continue
         # The one child of a living process waits for further work.
-        if mark is not None or "torchproof.runtime.codegen_child" not in line:
+        if mark is not None or "torchproof.runtime.child" not in line:
             found.append(f"process {line[:120]}")
     return found

@@ -29,7 +29,7 @@ from shipped import (
     wait_for,
 )
 
-from torchproof.runtime import child_processes
+from torchproof.runtime import child_process
 from torchproof.runtime.codegen_worker import (
     ChildDied,
     ChildError,
@@ -264,7 +264,7 @@ def test_memory_is_that_of_all_descendants() -> None:
     with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"full\n"
         for limit in (1, 1 << 40):
-            held = child_processes.memory_bytes(process.pid, limit=limit)
+            held = child_process.memory_bytes(process.pid, limit=limit)
             assert 200 << 20 < held < 400 << 20
         process.stdin.close()
 
@@ -362,6 +362,6 @@ def test_a_dump_of_stacks_is_read_thread_by_thread() -> None:
         '  File "/b/c.py", line 1 in inner\n'
         '  File "/b/d e.py", line 2 in <module>\n'
     )
-    first, second = child_processes.parse_stacks(dump)
+    first, second = child_process.parse_stacks(dump)
     assert first == [("/a/subprocess.py", "wait")]
     assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]

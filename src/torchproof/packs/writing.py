@@ -16,8 +16,6 @@ import hashlib
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import tarfile
 import tempfile
 import time
@@ -25,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torchproof.packs import atomic_rename, cleanup_process
+from torchproof.process import DEVNULL, spawn
 from torchproof.records import UserError, files
 from torchproof.runtime import File, Manifest, Refused, keys, open_pack
 from torchproof.runtime import manifest as papers
@@ -178,22 +177,9 @@ def _assert_still(dest: Path, overwrite: bool) -> None:
 @contextlib.contextmanager
 def _watched(work: Path) -> Iterator[None]:
     """Run a cleanup process for as long as the block lasts."""
-    command = [sys.executable, "-I", "-S", cleanup_process.__file__, str(work)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        cwd="/",
-    ) as process:
-        assert process.stdin
-        try:
-            yield
-        finally:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(b"done\n")
-                process.stdin.flush()
+    program = ("-I", "-S", cleanup_process.__file__, str(work))
+    with spawn(*program, cwd=Path("/"), output=DEVNULL):
+        yield
 
 
 def _sweep(parent: Path) -> None:

@@ -11,25 +11,20 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import pickle
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 
-from torchproof.runtime import channel, child_processes
-from torchproof.runtime.channel import IDLE_EXIT, SLICE_S, Answer, Request
+from torchproof.process import Ended, Garbled, Message, Tick, packed, unpacked
+from torchproof.runtime.child import IDLE_EXIT
+from torchproof.runtime.child_process import ChildProcess
 from torchproof.runtime.tensors.free_memory import available_bytes
 
+_SLICE_S = 0.1
 _MEMORY_CHECK_S = 0.5
 _END_PATIENCE_S = 3.0
-_TAIL_BYTES = 4096
 _KEEPER = "torchproof-child"
 
 
@@ -76,87 +71,52 @@ class _Child:
     """One child process, from its start until all its descendants have ended."""
 
     def __init__(self, memory_limit_bytes: int | None) -> None:
-        self.mark = uuid.uuid4().hex
         self.gone = threading.Event()  # with all its descendants
-        self.is_ready = False
         self.is_busy = False
         self.fate: ChildError | None = None  # set before `gone`
+        self._is_ready = False
         self._doomed = threading.Event()
         self._limit_bytes = memory_limit_bytes
-        self._process: subprocess.Popen[bytes] | None = None
-        self.socket, self._far_end = socket.socketpair()
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
+        self._process: ChildProcess | None = None
         keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
         keeper.start()
 
-    def __del__(self) -> None:
-        self.close_files()
-
-    def close_files(self) -> None:
-        for file in (self.socket, self._far_end, self._output, self._stacks):
-            file.close()
-
     def _keep(self) -> None:
         try:
-            self._process = process = self._start()
-            self.fate = self._watch(process)
-            child_processes.kill_tree(process.pid, self.mark)
-            code = process.wait()
-            child_processes.kill_tree(None, self.mark)
-            self.fate = self.fate or self._read_fate(code)
+            self._process = process = ChildProcess("generate")
+            with process.child:
+                self.fate = self._watch(process)
+            code = process.child.wait()
+            self.fate = self.fate or _fate(code, process.last_line())
         except OSError as error:
             self.fate = ChildDied(f"the compile process cannot be started: {error}")
         finally:
             self.gone.set()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        far, stacks = self._far_end.fileno(), self._stacks.fileno()
-        module = "torchproof.runtime.codegen_child"
-        # -P: use the parent's sys.path alone, without the current folder first.
-        command = [sys.executable, "-P", "-m", module, str(far), str(stacks)]
-        process = subprocess.Popen(
-            [*command, str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=self._output,
-            pass_fds=(far, stacks),
-            start_new_session=True,
-            env=_environment(self.mark),
-        )
-        self._far_end.close()
-        return process
-
-    def _watch(self, process: subprocess.Popen[bytes]) -> ChildError | None:
+    def _watch(self, process: ChildProcess) -> ChildError | None:
         """Waits until the child has ended or must end; the reason if we decide it."""
         checked = time.monotonic()
         limit = self._limit_bytes
         if limit is None:
             limit = available_bytes() // 2
-        while process.poll() is None and not self._doomed.wait(SLICE_S):
+        while process.child.poll() is None and not self._doomed.wait(_SLICE_S):
             # A check takes milliseconds on a machine with many processes.
             if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:
                 continue
-            used = child_processes.memory_bytes(process.pid, limit=limit)
+            used = process.memory_bytes(limit=limit)
             if used > limit:
                 return ChildTooBig(used, limit)
             checked = time.monotonic()
         return None
 
-    def _read_fate(self, code: int) -> ChildError:
-        if code == IDLE_EXIT:
-            return _EndedIdle()
-        if code < 0:
-            return ChildDied(f"killed by {signal.Signals(-code).name}")
-        size = os.fstat(self._output.fileno()).st_size
-        tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
-        lines = tail.decode(errors="replace").strip().splitlines()
-        last = f": {lines[-1].strip()}" if lines else ""
-        return ChildDied(f"exit code {code}{last}")
-
     def kill(self) -> None:
         """Returns at once; `gone` is set when all processes have ended."""
         self._doomed.set()
+
+    def forget(self) -> None:
+        """In a fork, where the process belongs to the parent."""
+        if self._process is not None:
+            self._process.close()
 
     @property
     def is_usable(self) -> bool:
@@ -164,22 +124,27 @@ class _Child:
         return not (self.is_busy or self._doomed.is_set() or self.gone.is_set())
 
     def phase(self) -> str:
-        if not self.is_ready or self._process is None:
+        if not self._is_ready or self._process is None:
             return "start of the child"
-        return child_processes.phase_of(self._process.pid, self._stacks.fileno())
+        return self._process.phase()
 
-    def ask(self, request: Request, tick: channel.Tick) -> Answer:
-        if not self.is_ready:
-            channel.read(self.socket, tick)
-            self.is_ready = True
-        channel.write(self.socket, pickle.dumps(request), tick)
-        answer: Answer = pickle.loads(channel.read(self.socket, tick))
-        return answer
+    def ask(self, request: Message, tick: Tick) -> Message:
+        while self._process is None:
+            tick()
+            if self.gone.wait(_SLICE_S / 10):
+                raise Ended
+        if not self._is_ready:
+            self._process.child.receive(tick=tick)
+            self._is_ready = True
+        return self._process.child.ask(request, tick=tick)
 
 
-def _environment(mark: str) -> dict[str, str]:
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    return {**os.environ, child_processes.MARK_VARIABLE: mark, "PYTHONPATH": path}
+def _fate(code: int, last_line: str) -> ChildError:
+    if code == IDLE_EXIT:
+        return _EndedIdle()
+    if code < 0:
+        return ChildDied(f"killed by {signal.Signals(-code).name}")
+    return ChildDied(f"exit code {code}{last_line and ': '}{last_line}")
 
 
 class Worker:
@@ -196,7 +161,7 @@ class Worker:
     def forget(self) -> None:
         """In a fork: drops the child, lock and turn, which belong to the parent."""
         if self._child is not None:
-            self._child.close_files()
+            self._child.forget()
         self._lock = threading.Lock()
         self._turn = None
         self._child = None
@@ -236,13 +201,17 @@ class Worker:
         with self._own_turn(until, stop):
             while True:
                 child = self._usable_child()
-                request = Request(payload, variables, until - time.monotonic())
+                request = {
+                    "payload": packed(payload),
+                    "environment": variables,
+                    "seconds_left": until - time.monotonic(),
+                }
                 with contextlib.suppress(_EndedIdle):
                     answer = _exchange(child, request, until=until, stop=stop)
                     break
-        if answer.output is None:
-            raise ChildFailed(answer.error)
-        return answer.output
+        if "error" in answer:
+            raise ChildFailed(answer["error"])
+        return unpacked(answer["output"])
 
     @contextlib.contextmanager
     def _own_turn(self, until: float, stop: threading.Event | None) -> Iterator[None]:
@@ -250,7 +219,7 @@ class Worker:
         try:
             while not self._take_turn(me):
                 _check(until, stop, lambda: "wait for another graph")
-                time.sleep(SLICE_S / 2)
+                time.sleep(_SLICE_S / 2)
             yield
         finally:
             with self._lock:
@@ -275,12 +244,12 @@ class Worker:
 
 
 def _exchange(
-    child: _Child, request: Request, *, until: float, stop: threading.Event | None
-) -> Answer:
+    child: _Child, request: Message, *, until: float, stop: threading.Event | None
+) -> Message:
     child.is_busy = True
     try:
         answer = child.ask(request, lambda: _check(until, stop, child.phase))
-    except (EOFError, OSError):
+    except (Ended, Garbled):
         child.kill()
         child.gone.wait(_END_PATIENCE_S)
         raise child.fate or ChildDied("the compile process closed its socket") from None

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof.process import kill_tree
 from torchproof.records import UserError
 from torchproof.runtime import codegen_worker, compile_phases, interruptible_thread
 from torchproof.runtime.status_report import Compilation, Fallback
@@ -176,9 +177,7 @@ def _kill_compilers(since: float, thread_id: int) -> bool:
                 continue
             if child.pid in started_there or _works_in(child, cache):
                 killed = True
-                for process in [child, *child.children(recursive=True)]:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.kill()
+                kill_tree(child.pid)
     return killed
 
 

@@ -1,0 +1,118 @@
+"""The child process of production: generates code, or tries a compiled call.
+
+`child_process` starts it as `python -m torchproof.runtime.child TASK STACKS`; it writes
+its stacks into the file descriptor STACKS when it crashes, or on SIGUSR1. When its
+parent ends, it ends with all its descendants.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchproof.process import Channel, Ended, hold, leave, packed, unpacked
+
+IDLE_EXIT = 83  # the exit code of a child that got no request for a while
+_IDLE_S = 60.0
+# A child whose GIL is held cannot watch its parent: a timer ends it.
+_GRACE_S = 60.0
+_LONGEST_S = 1e9  # the longest time that the timer takes
+
+
+class Call(NamedTuple):
+    """A call to try; the parent pickles it."""
+
+    model: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    compile_arguments: dict[str, Any] | None  # None: the model compiles itself
+    grad: bool
+    default_dtype: Any
+
+
+def main(task: str, stacks: int) -> None:
+    hold(descendants=True)
+    os.set_inheritable(stacks, False)
+    faulthandler.enable(stacks, all_threads=False)
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with contextlib.suppress(Ended):
+        serve = {"generate": _generate, "probe": _probe}[task]
+        serve(Channel.to_parent())
+    leave(0)
+
+
+def _end_after(seconds: float) -> None:
+    seconds = min(seconds + _GRACE_S, _LONGEST_S)
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+# -- code generation -------------------------------------------------------------------
+
+
+def _generate(channel: Channel) -> None:
+    from torchproof.torch_private import remote_codegen
+
+    remote_codegen.prepare()
+    channel.send({"ready": True})
+    while True:
+        try:
+            request = channel.receive(_IDLE_S)
+        except TimeoutError:
+            leave(IDLE_EXIT)
+        _end_after(request["seconds_left"])
+        try:
+            payload = unpacked(request["payload"])
+            output = remote_codegen.generate(payload, request["environment"])
+            answer = {"output": packed(output)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        faulthandler.cancel_dump_traceback_later()
+        channel.send(answer)
+
+
+# -- one compiled call -----------------------------------------------------------------
+
+
+def _probe(channel: Channel) -> None:
+    import torch
+
+    request = channel.receive()
+    _end_after(request["seconds"])
+    try:
+        # The parent wrote it a moment ago, into a folder that only this user can enter.
+        call: Call = torch.load(request["call"], weights_only=False)
+        channel.send({"stage": "running"})
+        _run(call)
+        channel.send({"stage": "done"})
+    except Exception as error:
+        channel.send({"error": f"{type(error).__name__}: {error}"})
+
+
+def _run(call: Call) -> None:
+    import torch
+
+    from torchproof.runtime.tensors.tree import walk
+
+    torch.set_default_dtype(call.default_dtype)
+    with torch.set_grad_enabled(call.grad):
+        compiled = call.model
+        if call.compile_arguments is not None:
+            compiled = torch.compile(call.model, **call.compile_arguments)
+        output = compiled(*call.args, **call.kwargs)
+        parts = [part for _, part in walk(output, "") if isinstance(part, torch.Tensor)]
+        ends = [part.mean() for part in parts if part.requires_grad]
+        if ends:
+            torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
