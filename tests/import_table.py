@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "targets",
         "torch_private",
     },
-    "checking": {"measure", "observe", "process", "records", "targets"},
+    "checking": {"measure", "observe", "records", "targets"},
     "tuning": {"measure", "process", "records", "strategies", "targets"},
     "packs": {
         "measure",

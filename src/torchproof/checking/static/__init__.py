@@ -22,7 +22,6 @@ from torchproof.checking.static.program import Program
 from torchproof.checking.static.regions import Regions
 from torchproof.checking.static.source import Function, Source, Unreadable, text_of
 from torchproof.checking.static.suspicion import Reading, Suspicion
-from torchproof.process import kill_tree
 from torchproof.records import CompileSite, one_line
 
 __all__ = ["Reading", "Suspicion", "read"]
@@ -75,8 +74,7 @@ def _each(parts: list[list[Path]], files: int) -> Iterator[Reading]:
             yield from pool.map(_apart, parts)
         except KeyboardInterrupt:
             for child in set(multiprocessing.active_children()) - others:
-                if child.pid is not None:
-                    kill_tree(child.pid)  # otherwise it continues to read for seconds
+                child.kill()  # otherwise it continues to read for seconds
             pool.shutdown(cancel_futures=True)
             raise
 
