@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch
 from torchproof.measure.numerics.judgement import judge
 from torchproof.records.run import Frame
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.target import Loaded, parse
 
 
 class Cache:
@@ -64,3 +66,72 @@ def test_an_input_that_is_converted_has_a_gradient_of_its_own() -> None:
     assert moved.is_leaf and moved.requires_grad
     [(same,)] = calls._converted(loaded, dtype=torch.float64).calls
     assert same is given
+
+
+class Batch(NamedTuple):
+    values: torch.Tensor
+    length: int
+
+
+@dataclass(frozen=True)
+class Request:
+    batch: Batch
+    masks: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass
+class Scores:
+    request: Request
+    bias: torch.Tensor
+
+
+FACTORY = """
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+import torch
+
+class Batch(NamedTuple):
+    values: torch.Tensor
+    length: int
+
+@dataclass(frozen=True)
+class Request:
+    batch: Batch
+    bias: torch.Tensor
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, batch, request):
+        return self.inner(batch.values) + request.batch.values + request.bias
+
+def make():
+    x = torch.ones(2, 4)
+    return Net(), [(Batch(x, 2), Request(Batch(x, 2), x))]
+"""
+
+
+def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
+    x = torch.ones(3)
+    given = Scores(Request(Batch(x, 3), (x, torch.ones(3).bool())), x)
+    loaded = Loaded(torch.sin, [(given,)], None, Frame("file.py", 1, "make"))
+    [(moved,)] = calls._converted(loaded, dtype=torch.bfloat16).calls
+    assert type(moved) is Scores and type(moved.request.batch) is Batch
+    assert moved.request.batch.values.dtype is moved.bias.dtype is torch.bfloat16
+    assert moved.request.masks[0] is moved.bias  # shared, as before
+    assert (
+        moved.request.masks[1].dtype is torch.bool and moved.request.batch.length == 3
+    )
+    assert given.bias is x
+    [(moved,)] = calls._converted(loaded, device="meta").calls
+    assert moved.bias.is_meta and moved.request.batch.values.is_meta
+
+
+def test_a_target_with_such_inputs_runs_in_another_dtype(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(FACTORY)
+    job = {"device": None, "dtype": "bfloat16", "train": False, "size": None}
+    loaded = calls.fresh(parse(f"{tmp_path}/net.py:make"), job)
+    output = calls.invoke(loaded.fn, loaded.calls[0], train=False)
+    assert output.dtype is torch.bfloat16

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,11 +17,9 @@ from torchproof.runtime import vector_jacobian
 from torchproof.runtime.cudagraph import call_inputs, output_copies
 from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import pytree_json
-from torchproof.runtime.steps import output_tensors
-from torchproof.runtime.tensors.tree import walk
-from torchproof.strategies import call_recorder
+from torchproof.torch_private.trees import mapped, tensor_paths, tensors, walk
 
-DEEP = 5000
+DEEP = 2000
 
 
 def looped_dict(x: Tensor) -> Any:
@@ -79,7 +79,7 @@ class Net(nn.Module):
 @every_value
 def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -> None:
     x = torch.ones(2)
-    parts = list(walk(make(x), "input"))
+    parts = list(walk(make(x), "input", objects=True))
     labels = [label for label, _ in parts]
     assert len(set(labels)) == len(labels) and max(map(len, labels)) < 600
     assert any(part is x for _, part in parts)
@@ -90,9 +90,8 @@ def test_every_part_of_a_value_is_walked_once_by_a_name_of_its_own(make: Make) -
 def test_tensors_are_found_in_any_value(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
-    for found in (output_tensors.tensors(value), call_recorder.every_tensor(value)):
-        assert all(each is x for each in found)
-    assert all(each is x for _, each in call_recorder.tensors_in(value))
+    assert all(each is x for each in tensors(value))
+    assert all(each is x for _, each in tensor_paths(value))
     save_state(None, (value,), {}).restore()
 
 
@@ -170,9 +169,9 @@ def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
     copied = output_copies.map_tensors(value, Tensor.clone)
-    found = [part for _, part in walk(copied, "") if isinstance(part, Tensor)]
+    found = [part for _, part in walk(copied, objects=True) if isinstance(part, Tensor)]
     assert found and all(part is x_of(copied) is not x for part in found)
-    assert len(list(walk(copied, ""))) == len(list(walk(value, "")))
+    assert len(list(walk(copied, objects=True))) == len(list(walk(value, objects=True)))
 
 
 @every_value
@@ -184,3 +183,78 @@ def test_a_form_of_a_pack_refuses_what_has_no_end(make: Make) -> None:
 @pytest.fixture
 def fresh_dynamo() -> None:
     torch._dynamo.reset()
+
+
+# -- kinds of containers ---------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass(frozen=True)
+class Frozen:
+    inner: Any
+    size: int = 3
+
+
+@dataclass(slots=True)
+class Slotted:
+    inner: Any
+
+
+class Output(OrderedDict[str, Any]):
+    """As transformers' outputs: a dict whose keys are attributes as well."""
+
+
+class Registered:
+    def __init__(self, inner: Any) -> None:
+        self._inner = (inner,)
+
+
+torch.utils._pytree.register_pytree_node(
+    Registered,
+    lambda value: ([value._inner[0]], None),
+    lambda parts, _: Registered(*parts),
+    serialized_type_name="tests.Registered",
+)
+CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "output.left": lambda x: Pair(x, 1),
+    "output.inner": Frozen,
+    "output.inner ": Slotted,
+    "output.x": lambda x: Output(x=x),
+    "output.0": lambda x: deque([x]),
+    "output.0 ": Registered,
+    "output.inner.0.left.inner": lambda x: Frozen([Pair(Slotted(x), ())]),
+    "output.a.1": lambda x: defaultdict(list, a=[0, x]),
+    "output.values": lambda x: torch.return_types.max((x, x)),
+}
+
+
+@pytest.mark.parametrize(("label", "make"), CONTAINERS.items())
+def test_every_kind_of_container_is_entered_and_made_again(
+    label: str, make: Make
+) -> None:
+    x = torch.ones(2)
+    value = make(x)
+    names = [name for name, part in walk(value, "output") if part is x]
+    assert label.strip() in (*names, "output.values") and list(tensors(value))
+    fresh = mapped(value, lambda leaf: leaf * 2 if leaf is x else leaf)
+    assert type(fresh) is type(value)
+    (old, *_), (new, *_) = tensors(value), tensors(fresh)
+    assert old is x and torch.equal(new, x * 2)
+
+
+def test_sets_are_made_again_but_have_no_labels() -> None:
+    x = torch.ones(2)
+    (fresh,) = mapped({x}, lambda leaf: leaf * 2)
+    assert torch.equal(fresh, x * 2) and not list(tensors({x}))
+
+
+def test_objects_are_entered_on_request() -> None:
+    x = torch.ones(2)
+    value = SimpleNamespace(x=x, inner=SimpleNamespace(n=1))
+    assert not list(tensors(value)) and list(tensors(value, objects=True)) == [x]
+    fresh = mapped(value, lambda leaf: leaf * 2 if leaf is x else leaf, objects=True)
+    assert torch.equal(fresh.x, x * 2) and value.x is x and fresh.inner is value.inner

@@ -11,10 +11,10 @@ import itertools
 import sys
 import types
 import weakref
-from collections import UserDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from torchproof import torch_private
 from torchproof.records import whose
 
 # ("args", 0) or ("kwargs", "input_ids"), then the keys into nested containers.
@@ -106,12 +106,11 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, (dict, UserDict)):
-        items = [(k, v) for k, v in value.items() if isinstance(k, (str, int))]
-    elif isinstance(value, (list, tuple)):
-        items = list(enumerate(value))
-    else:
-        return []
+    items = [
+        (part.key, part.value)
+        for part in torch_private.trees.parts(value)
+        if part.is_item and isinstance(part.key, (str, int))
+    ]
     return items if len(items) <= _MOST_ITEMS else []
 
 

@@ -25,7 +25,6 @@ from torchproof.targets import (
     compiler_stack,
     forwards,
     frame_of,
-    has_tensor,
     name_of,
     plain,
     stack,
@@ -250,12 +249,14 @@ class Observer:
 
     def _note_marks(self, variables: dict[str, Any]) -> None:
         """Notes the dimensions that are marked dynamic, also in packed arguments."""
+        import torch
+
         for name, value in variables.items():
             items = value.items() if isinstance(value, dict) else ()
             for source, item in [(name, value)] + [
                 (f"{name}[{key!r}]", item) for key, item in items
             ]:
-                if has_tensor(item, depth=0):
+                if isinstance(item, torch.Tensor):
                     dims = self.private.marked_dimensions(item)
                     self.marks.update((source, dim) for dim in dims)
 
@@ -295,7 +296,9 @@ class Observer:
             if (
                 not depth
                 and self.graph_runs == before
-                and has_tensor((args, kwargs, result))
+                and any(
+                    True for _ in self.private.trees.tensors((args, kwargs, result))
+                )
             ):
                 self._note_bypass("method_call", module._orig_mod, name)
             return result

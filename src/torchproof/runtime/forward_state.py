@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Key, copy_all, key_of, regions_of
-from torchproof.runtime.tensors.tree import attributes, plain_tensors, walk
+from torchproof.torch_private import trees
 
 # Types of module attributes that are restored.
 _DATA = (bool, int, float, complex, str, bytes, Tensor, list, dict, tuple, set)
@@ -101,7 +101,9 @@ class SavedState:
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether `restore()` may write into this tensor's memory."""
-        return any(key_of(each) in self._regions for each in plain_tensors(tensor))
+        return any(
+            key_of(each) in self._regions for each in trees.plain_tensors(tensor)
+        )
 
     def _changed_without_copy(self) -> tuple[str, ...]:
         return tuple(
@@ -132,7 +134,7 @@ def tensors_of(
     owner: nn.Module | None, args: Any, kwargs: Any
 ) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that a call can reach, with a label as "buffer bn.running_mean"."""
-    for label, value in _inputs(args, kwargs):
+    for label, value in inputs_of(args, kwargs):
         if isinstance(value, Tensor):
             yield label, value
     if owner is None:
@@ -142,7 +144,7 @@ def tensors_of(
     for path, module in owner.named_modules():
         for name, attribute in _attributes(module).items():
             dotted = f"attribute {path}.{name}" if path else f"attribute {name}"
-            for label, value in walk(attribute, dotted, objects=False):
+            for label, value in trees.walk(attribute, dotted):
                 if isinstance(value, Tensor):
                     yield label, value
     for name, parameter in owner.named_parameters(remove_duplicate=False):
@@ -167,7 +169,7 @@ class _SavedTensor:
     @classmethod
     def of(cls, label: str, tensor: Tensor, refused: dict[str, None]) -> _SavedTensor:
         plain = []
-        for each in plain_tensors(tensor):
+        for each in trees.plain_tensors(tensor):
             if nn.parameter.is_lazy(each):
                 refused[f"{label}: a lazy module has not created it yet"] = None
             elif each.layout is not torch.strided:
@@ -211,7 +213,7 @@ class _SavedTensor:
 def _views(tensor: Tensor) -> list[tuple[Any, ...]]:
     return [
         (key_of(each), each.storage_offset(), each.shape, each.stride())
-        for each in plain_tensors(tensor)
+        for each in trees.plain_tensors(tensor)
         if each.layout is torch.strided
     ]
 
@@ -275,16 +277,16 @@ def _same_parts(live: Any, copy: Any) -> bool:
 def _containers(
     owner: nn.Module | None, args: Any, kwargs: Any
 ) -> Iterator[_Container]:
-    values = [value for _, value in _inputs(args, kwargs)]
+    values = [value for _, value in inputs_of(args, kwargs)]
     for module in owner.modules() if owner is not None else ():
         data = _attributes(module)
         yield _Container(module.__dict__, dict(data), of_module=True)
         values += [module._buffers, module._parameters]
         values.append(module._non_persistent_buffers_set)
         for attribute in data.values():
-            values += [part for _, part in walk(attribute, "", objects=False)]
+            values += [part for _, part in trees.walk(attribute, "")]
     for value in values:
-        own = attributes(value)
+        own = trees.attributes(value)
         if own is not None and not isinstance(value, list | dict | set):
             yield _Container(own, dict(own))
         elif isinstance(value, list | dict | set):
@@ -292,11 +294,12 @@ def _containers(
             yield _Container(value, kind(value))
 
 
-def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+def inputs_of(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    """Every part of the arguments of a call, with a label as `input 0.mask`."""
     for i, value in enumerate(args):
-        yield from walk(value, f"input {i}")
+        yield from trees.walk(value, f"input {i}", objects=True)
     for name, value in kwargs.items():
-        yield from walk(value, f"input {name}")
+        yield from trees.walk(value, f"input {name}", objects=True)
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
@@ -315,7 +318,7 @@ def _data(attributes: dict[str, Any]) -> dict[str, Any]:
 def _generators(
     owner: nn.Module | None, args: Any, kwargs: Any
 ) -> list[torch.Generator]:
-    values = [value for _, value in _inputs(args, kwargs)]
+    values = [value for _, value in inputs_of(args, kwargs)]
     for module in owner.modules() if owner is not None else ():
         values += module.__dict__.values()
     by_id = {id(each): each for each in values if isinstance(each, torch.Generator)}

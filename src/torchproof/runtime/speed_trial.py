@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torchproof.records import one_line
 from torchproof.runtime.forward_state import save_state, tensors_of
 from torchproof.runtime.tensors.storages import free_bytes
-from torchproof.runtime.tensors.tree import walk
+from torchproof.torch_private import trees
 
 Call = Callable[..., Any]
 Make = Callable[[nn.Module | None], tuple[Call, Call]]
@@ -198,8 +198,8 @@ class _Timer:
     def _backward(self, output: Any) -> None:
         means = [
             part.mean()
-            for _, part in walk(output, "")
-            if isinstance(part, Tensor) and part.requires_grad
+            for part in trees.tensors(output, objects=True)
+            if part.requires_grad
         ]
         if means and self.differentiable:
             # `grad` returns gradients of inputs and weights and leaves `.grad` alone.

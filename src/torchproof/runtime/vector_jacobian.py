@@ -7,7 +7,7 @@ each output of the same position, shape and type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from torchproof.records import one_line
-from torchproof.runtime.tensors.tree import walk
+from torchproof.runtime.forward_state import inputs_of
+from torchproof.torch_private import trees
 
 Edges = Mapping[str, GradientEdge]
 
@@ -56,7 +57,7 @@ def edges_of(
         f"gradient of {name}": parameter
         for name, parameter in (owner.named_parameters() if owner is not None else ())
     }
-    for label, value in _inputs(args, kwargs):
+    for label, value in inputs_of(args, kwargs):
         if isinstance(value, Tensor):
             tensors[f"gradient of {label}"] = value
     edges = {
@@ -72,9 +73,7 @@ def pull_back(
 ) -> Differentiated | None:
     """The gradients, or None if no output requires any."""
     outputs = [
-        part
-        for _, part in walk(output, "")
-        if isinstance(part, Tensor) and part.requires_grad
+        part for part in trees.tensors(output, objects=True) if part.requires_grad
     ]
     if not outputs or not edges:
         return None
@@ -100,49 +99,18 @@ def _vector(output: Tensor, number: int) -> Tensor:
     )
 
 
-def _inputs(args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
-    for i, value in enumerate(args):
-        yield from walk(value, f"input {i}")
-    for name, value in kwargs.items():
-        yield from walk(value, f"input {name}")
-
-
 def apart_from_history(value: Any) -> Any:
     """The same structure, with tensors that have an autograd history replaced."""
-    parts = [part for _, part in walk(value, "", objects=False)]
-    replaced: dict[int, Any] = {
-        id(part): _replaced(part) for part in parts if _has_history(part)
-    }
-    if not replaced:
+    if not any(map(_has_history, trees.tensors(value))):
         return value
-    # `walk` yields containers before their parts. Containers that contain themselves
-    # need a second round.
-    parts.reverse()
-    holders: dict[int, Any] = {}
-    before = -1
-    while before < len(holders):
-        before = len(holders)
-        for part in parts:
-            if any(id(v) in replaced or id(v) in holders for v in _items(part)):
-                holders[id(part)] = part
-    for key, part in holders.items():
-        if type(part) is not tuple:
-            replaced[key] = type(part)()  # filled below: it may contain itself
-    for part in parts:
-        if id(part) in holders and type(part) is tuple:
-            replaced[id(part)] = tuple(replaced.get(id(v), v) for v in part)
-    for key, part in holders.items():
-        if type(part) is list:
-            replaced[key] += [replaced.get(id(v), v) for v in part]
-        elif type(part) is dict:
-            replaced[key] |= {k: replaced.get(id(v), v) for k, v in part.items()}
-    return replaced[id(value)]
 
+    def is_leaf(part: Any) -> bool:
+        return not any(map(_has_history, trees.tensors(part)))
 
-def _items(value: Any) -> Iterable[Any]:
-    if type(value) is dict:
-        return value.values()
-    return value if type(value) in (list, tuple) else ()
+    def change(part: Any) -> Any:
+        return _replaced(part) if _has_history(part) else part
+
+    return trees.mapped(value, change, is_leaf=is_leaf)
 
 
 def _has_history(value: Any) -> bool:

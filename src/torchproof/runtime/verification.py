@@ -24,17 +24,22 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import one_line
-from torchproof.runtime.forward_state import SavedState, save_state, tensors_of
+from torchproof.runtime.forward_state import (
+    SavedState,
+    inputs_of,
+    save_state,
+    tensors_of,
+)
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.tensors import compare
 from torchproof.runtime.tensors.compare import ValueComparison, parts_of
-from torchproof.runtime.tensors.tree import walk
 from torchproof.runtime.vector_jacobian import (
     Differentiated,
     are_sharded,
     edges_of,
     pull_back,
 )
+from torchproof.torch_private import trees
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
@@ -237,7 +242,7 @@ class _Run:
             finally:
                 before.restore()
         parts = parts_of(output, "output")
-        ends = [part for _, part in walk(output, "") if isinstance(part, Tensor)]
+        ends = list(trees.tensors(output, objects=True))
         return (
             output,
             _Outcome(
@@ -344,15 +349,12 @@ def _tensors(parts: Mapping[str, Any]) -> list[Tensor]:
 def _differentiable(output: Any) -> frozenset[str]:
     return frozenset(
         label
-        for label, part in walk(output, "output")
+        for label, part in trees.walk(output, "output", objects=True)
         if isinstance(part, Tensor) and part.requires_grad
     )
 
 
 def _repro(args: Any, kwargs: Mapping[str, Any], state: SavedState) -> Repro:
-    parts = [part for i, value in enumerate(args) for part in walk(value, f"input {i}")]
-    for name, value in kwargs.items():
-        parts += walk(value, f"input {name}")
     simple = (bool, int, float, complex, str, type(None))
     modes = {
         "grad": str(torch.is_grad_enabled()),
@@ -362,7 +364,7 @@ def _repro(args: Any, kwargs: Mapping[str, Any], state: SavedState) -> Repro:
     }
     inputs = [
         _repro_input(label, value)
-        for label, value in parts
+        for label, value in inputs_of(args, kwargs)
         if isinstance(value, (Tensor, *simple))
     ]
     return Repro(tuple(inputs), state.rng.summary(), modes)

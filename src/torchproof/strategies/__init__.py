@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchproof.strategies.applied import Compilation as Compilation
     from torchproof.strategies.call_recorder import CallRecorder as CallRecorder
     from torchproof.strategies.call_recorder import Sizes as Sizes
-    from torchproof.strategies.call_recorder import tensors_in as tensors_in
     from torchproof.strategies.compile_arguments import (
         invalid_argument as invalid_argument,
     )
@@ -57,7 +56,7 @@ else:
         __name__,
         {
             ".applied": ["Applied", "Compilation"],
-            ".call_recorder": ["Sizes", "CallRecorder", "tensors_in"],
+            ".call_recorder": ["Sizes", "CallRecorder"],
             ".compile_arguments": ["invalid_argument", "is_keywords"],
             ".plan": ["Plan", "Site", "Varying"],
             ".recipe": ["InvalidRecipe", "FILE", "Recipe", "loads"],

@@ -19,11 +19,10 @@ from torch import nn
 
 from torchproof import torch_private
 from torchproof.records import UserError
-from torchproof.strategies.call_recorder import every_tensor
 from torchproof.strategies.plan import Plan, Site
 from torchproof.strategies.source_lines import EXAMPLE
 from torchproof.strategies.strategy import NotApplicable, Strategy
-from torchproof.torch_private import recompiles, subgraphs
+from torchproof.torch_private import recompiles, subgraphs, trees
 
 NAME = "model"
 # Backends that torch lists even if the package they need is not installed.
@@ -158,7 +157,7 @@ def apply(
 def on_cuda(fn: Callable[..., Any], calls: Sequence[Any]) -> bool:
     """Whether the target computes on a CUDA device."""
     weights = fn.parameters() if isinstance(fn, nn.Module) else ()
-    return any(tensor.is_cuda for tensor in (*weights, *every_tensor(list(calls))))
+    return any(tensor.is_cuda for tensor in (*weights, *trees.tensors(list(calls))))
 
 
 def assert_backend(name: str) -> None:
@@ -189,5 +188,5 @@ def _owner(frame: Any) -> Any:
 
 def _circumstances(block: nn.Module, frame: Any) -> tuple[Any, ...]:
     arguments = [value for value in frame.f_locals.values() if value is not block]
-    shapes = ((tensor.shape, tensor.dtype) for tensor in every_tensor(arguments))
+    shapes = ((tensor.shape, tensor.dtype) for tensor in trees.tensors(arguments))
     return (frame.f_code, *shapes, block.training, torch.is_grad_enabled())

@@ -9,80 +9,31 @@ layer do not have each other's bits.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torchproof.process import forks
 from torchproof.strategies.plan import Varying
-
-Path = tuple[int | str, ...]  # of a tensor in nested containers
-
-
-def tensors_in(value: Any, path: Path = ()) -> Iterator[tuple[Path, Tensor]]:
-    """The tensors in nested tuples, lists and dicts, each with its path."""
-    return _walk(value, path, _items)
-
-
-def every_tensor(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested containers, including fields of dataclasses."""
-    return (tensor for _, tensor in _walk(value, None, _items_and_fields))
-
-
-def _walk(value: Any, path: Any, items: _Items) -> Iterator[tuple[Any, Tensor]]:
-    """Walks without recursion, and enters each container once: it may contain itself.
-
-    The path of each tensor is appended to `path`, unless that is None.
-    """
-    waiting = [(path, value)]
-    entered = set()
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, Tensor):
-            yield path, value
-            continue
-        parts = list(items(value))
-        if parts and id(value) not in entered:
-            entered.add(id(value))
-            waiting += [
-                (None if path is None else (*path, key), item)
-                for key, item in reversed(parts)
-            ]
-
-
-_Items = Callable[[Any], Iterable[tuple[int | str, Any]]]
-
-
-def _items_and_fields(value: Any) -> Iterable[tuple[int | str, Any]]:
-    fields = vars(value).items() if dataclasses.is_dataclass(value) else ()
-    return (*_items(value), *fields)
-
-
-def _items(value: Any) -> Iterable[tuple[int | str, Any]]:
-    if isinstance(value, dict):
-        return value.items()
-    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        return enumerate(value)
-    return ()
+from torchproof.torch_private import trees
 
 
 class Sizes:
     """The shapes of each tensor among a callable's arguments."""
 
     def __init__(self) -> None:
-        self._shapes: defaultdict[Path, set[torch.Size]] = defaultdict(set)
+        self._shapes: defaultdict[trees.Path, set[torch.Size]] = defaultdict(set)
 
     def note(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        for path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}):
+        for path, tensor in trees.tensor_paths({**dict(enumerate(args)), **kwargs}):
             self._shapes[path].add(tensor.shape)
 
     def add(self, other: Sizes) -> None:
@@ -187,12 +138,12 @@ class CallRecorder(TorchFunctionMode):
 
     def _bits_of(self, value: Any) -> int:
         bits = 0
-        for tensor in every_tensor(value):
+        for tensor in trees.tensors(value):
             bits |= self._origins.get(tensor, 0)
         return bits
 
     def _carry(self, value: Any, bits: int) -> None:
-        for tensor in every_tensor(value):
+        for tensor in trees.tensors(value):
             self._origins[tensor] = self._origins.get(tensor, 0) | bits
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from torchproof.targets.introspect import compiler_stack as compiler_stack
     from torchproof.targets.introspect import forwards as forwards
     from torchproof.targets.introspect import frame_of as frame_of
-    from torchproof.targets.introspect import has_tensor as has_tensor
     from torchproof.targets.introspect import name_of as name_of
     from torchproof.targets.introspect import plain as plain
     from torchproof.targets.introspect import stack as stack
@@ -44,7 +43,6 @@ else:
                 "compiler_stack",
                 "forwards",
                 "frame_of",
-                "has_tensor",
                 "name_of",
                 "plain",
                 "stack",

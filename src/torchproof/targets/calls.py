@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from torchproof import torch_private
 from torchproof.records import Frame, UserError, whose
 from torchproof.targets.introspect import code_of, frame_of
 from torchproof.targets.target import Loaded, Target, load
@@ -97,23 +98,21 @@ def _converted(loaded: Loaded, **how: Any) -> Loaded:
     """Moves the target to a device, or converts its floating-point tensors."""
     import torch
 
-    def convert(value: Any) -> Any:
-        if isinstance(value, torch.nn.Module):
-            return value.to(**how)
-        if isinstance(value, torch.Tensor):
-            unchanged = "dtype" in how and not value.is_floating_point()
-            moved = value if unchanged else value.to(**how)
-            # Make it a leaf. Otherwise each backward would copy its gradient back.
-            again = moved is not value and value.requires_grad
-            return moved.detach().requires_grad_() if again else moved
-        if isinstance(value, dict):
-            return {key: convert(item) for key, item in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(convert(item) for item in value)
-        return value
+    def convert(leaf: Any) -> Any:
+        if isinstance(leaf, torch.nn.Module):
+            return leaf.to(**how)
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        unchanged = "dtype" in how and not leaf.is_floating_point()
+        moved = leaf if unchanged else leaf.to(**how)
+        # Make it a leaf. Otherwise each backward would copy its gradient back.
+        again = moved is not leaf and leaf.requires_grad
+        return moved.detach().requires_grad_() if again else moved
 
-    fn = convert(loaded.fn)
-    return dataclasses.replace(loaded, fn=fn, calls=[convert(c) for c in loaded.calls])
+    calls = [
+        torch_private.trees.mapped(call, convert, objects=True) for call in loaded.calls
+    ]
+    return dataclasses.replace(loaded, fn=convert(loaded.fn), calls=calls)
 
 
 def claims(fn: Any, what: str) -> bool:
@@ -143,9 +142,8 @@ def forget_gradients(fn: Any, call: Any) -> None:
 
     if isinstance(fn, torch.nn.Module):
         fn.zero_grad(set_to_none=True)
-    for leaf in _leaves(call):
-        if isinstance(leaf, torch.Tensor):
-            leaf.grad = None
+    for tensor in torch_private.trees.tensors(call):
+        tensor.grad = None
 
 
 def invoke(fn: Callable[..., Any], call: Any, *, train: bool) -> Any:
@@ -163,38 +161,15 @@ def loss(output: Any) -> Any:
     if getattr(output, "loss", None) is not None:
         return output.loss
     leaves = [
-        leaf.float().mean()
-        for leaf in _leaves(output)
-        if isinstance(leaf, torch.Tensor)
-        and leaf.is_floating_point()
-        and leaf.requires_grad
+        tensor.float().mean()
+        for tensor in torch_private.trees.tensors(output)
+        if tensor.is_floating_point() and tensor.requires_grad
     ]
     if not leaves:
         raise UserError(
             "--train: the output has no floating-point tensor with requires_grad"
         )
     return torch.stack(leaves).mean()
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    for _, leaf in labelled("", value):
-        yield leaf
-
-
-def labelled(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The leaves of nested containers, each with its path."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from labelled(f"{label}.{key}", item)
-    elif isinstance(value, (list, tuple)):
-        names = getattr(value, "_fields", range(len(value)))
-        for name, item in zip(names, value, strict=True):
-            yield from labelled(f"{label}.{name}", item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from labelled(f"{label}.{field.name}", getattr(value, field.name))
-    else:
-        yield label, value
 
 
 def function_of(loaded: Loaded) -> Frame:
@@ -252,14 +227,16 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
     import torch
 
     arrays = (numpy.ndarray, numpy.generic)
-    for name, leaf in labelled(label, value):
+    for name, leaf in torch_private.trees.leaves(value, label):
         if isinstance(leaf, arrays) and leaf.dtype.kind in "bif":
             leaf = torch.from_numpy(numpy.array(leaf))
         if leaf is None or isinstance(leaf, (bool, int, float, complex, str)):
             yield name, leaf
         else:
-            for where, tensor in _tensors_in(name, leaf, set()):
-                yield where, _copied(tensor)
+            # Attributes other than tensors, such as a time, may differ between runs.
+            for where, part in torch_private.trees.walk(leaf, name, objects=True):
+                if isinstance(part, torch.Tensor):
+                    yield where, _copied(part)
 
 
 def compare_at_most(elements: int | None) -> None:
@@ -281,34 +258,13 @@ def _copied(tensor: Any) -> Any:
     return flat.to("cpu", copy=True)
 
 
-def _tensors_in(label: str, item: Any, visited: set[int]) -> Iterator[tuple[str, Any]]:
-    """The tensors in the attributes of an object, such as a cache.
-
-    Other attributes, such as a time or a name, may differ between processes.
-    """
-    import torch
-
-    if isinstance(item, torch.Tensor):
-        yield label, item
-    if id(item) in visited or isinstance(item, (torch.Tensor, torch.nn.Module, type)):
-        return
-    visited.add(id(item))
-    items = getattr(item, "__dict__", {}).items()
-    if isinstance(item, dict):
-        items = item.items()
-    elif isinstance(item, (list, tuple)):
-        items = enumerate(item)
-    for name, value in items:
-        yield from _tensors_in(f"{label}.{name}", value, visited)
-
-
 def _gradients(fn: Any, call: Any) -> Iterator[tuple[str, Any]]:
     import torch
 
     if isinstance(fn, torch.nn.Module):
         for name, parameter in fn.named_parameters():
             yield name, parameter.grad
-    for name, leaf in labelled("argument", call):
+    for name, leaf in torch_private.trees.leaves(call, "argument"):
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.is_leaf:
             yield name, leaf.grad
 
@@ -337,7 +293,7 @@ def host_copies(loaded: Loaded) -> str | None:
     homes = {str(p.device.type) for p in loaded.fn.parameters()} - {"cpu"}
     on_cpu = [
         name
-        for name, leaf in labelled("argument", loaded.calls)
+        for name, leaf in torch_private.trees.leaves(loaded.calls, "argument")
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.ndim
     ]
     if not homes or not on_cpu:

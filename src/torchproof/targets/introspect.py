@@ -117,15 +117,3 @@ def what(model: Any) -> str:
         hasattr(model, "parameters") or getattr(model, "__name__", "") == "_call_impl"
     )
     return "module" if is_module else "function"
-
-
-def has_tensor(value: Any, depth: int = 3) -> bool:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return True
-    if depth and isinstance(value, dict):
-        value = list(value.values())
-    if depth and isinstance(value, (list, tuple)):
-        return any(has_tensor(item, depth - 1) for item in value)
-    return False

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private import dispatch_modes as dispatch_modes
     from torchproof.torch_private import environment as environment
     from torchproof.torch_private import scripting as scripting
+    from torchproof.torch_private import trees as trees
     from torchproof.torch_private.cudagraphs import (
         cudagraph_recordings as cudagraph_recordings,
     )
@@ -201,5 +202,6 @@ else:
             ".dynamo.switches",
             ".dynamo.thread_state",
             ".dynamo.traced_lines",
+            ".trees",
         ],
     )

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchproof.torch_private import trees
+
 PROBES: dict[str, tuple[str, ...]] = {
     "every operation of a program": (
         "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
@@ -65,7 +67,7 @@ class Operations(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         if not _reads_no_values(func):
-            tensors = list(_tensors((args, kwargs)))
+            tensors = list(trees.tensors((args, kwargs)))
             if tensors:
                 self._see(_name(func), tensors)
         return func(*args, **kwargs)
@@ -137,16 +139,6 @@ def _reads_no_values(func: Any) -> bool:
 def _name(func: Any) -> str:
     packet = getattr(func, "_overloadpacket", func)
     return str(getattr(packet, "__name__", packet)).rpartition(".")[2]
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def without_modes() -> Any:

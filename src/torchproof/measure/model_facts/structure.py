@@ -19,9 +19,9 @@ from torchproof.strategies import (
     fingerprint,
     parse,
     regions,
-    tensors_in,
 )
 from torchproof.targets import calls
+from torchproof.torch_private import trees
 
 CORE_SHARE = 0.2  # of the parameters; a smaller part is not worth compiling alone
 _CORES = 4
@@ -59,7 +59,9 @@ def shapes(subject: Subject) -> Iterator[dict[str, Any]]:
     for call in subject.loaded.calls:
         sizes.note(*((), call) if isinstance(call, dict) else (call, {}))
         named = call if isinstance(call, dict) else dict(enumerate(call))
-        signatures.add(tuple((path, t.shape, t.dtype) for path, t in tensors_in(named)))
+        signatures.add(
+            tuple((path, t.shape, t.dtype) for path, t in trees.tensor_paths(named))
+        )
     varying = [
         [_argument_name(path), [*which]] for path, which in sizes.varying.items()
     ]

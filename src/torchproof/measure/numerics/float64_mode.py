@@ -16,7 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-from torchproof.torch_private import TorchDispatchMode
+from torchproof.torch_private import TorchDispatchMode, trees
 
 WIDER: dict[torch.dtype, torch.dtype] = {
     torch.float16: torch.float64,
@@ -56,7 +56,7 @@ class DrawRecorder(TorchDispatchMode):
             return parts
         if _draws(func, args, kwargs):
             dtypes: list[torch.dtype] = []
-            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
+            trees.mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
             self.draws.append(Draw(str(func), tuple(dtypes)))
         return func(*args, **kwargs)
 
@@ -113,10 +113,10 @@ class _MixedTypes(TorchFunctionMode):
             return func(*args, **kwargs)
         except RuntimeError:
             dtypes: list[torch.dtype] = []
-            _mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
+            trees.mapped((args, kwargs), lambda leaf: _record_dtype(leaf, dtypes))
             if not WIDER.keys() & set(dtypes):
                 raise
-        args, kwargs = _mapped((args, kwargs), wider)
+        args, kwargs = trees.mapped((args, kwargs), wider)
         return func(*args, **kwargs)
 
 
@@ -140,8 +140,8 @@ def _run(func: Any, args: Any, kwargs: Any, *, convert: Convert) -> Any:
     def argument(declared: Any, value: Any) -> Any:
         alias = declared.alias_info if declared is not None else None
         if alias is None:
-            return _mapped(value, convert)
-        return _mapped(value, write) if alias.is_write else value
+            return trees.mapped(value, convert)
+        return trees.mapped(value, write) if alias.is_write else value
 
     schema = getattr(func, "_schema", None)
     declared = list(schema.arguments) if schema is not None else []
@@ -155,9 +155,9 @@ def _run(func: Any, args: Any, kwargs: Any, *, convert: Convert) -> Any:
         original.copy_(other)
     if stand_ins:
         back = {id(other): original for original, other in stand_ins}
-        return _mapped(result, lambda leaf: back.get(id(leaf), leaf))
+        return trees.mapped(result, lambda leaf: back.get(id(leaf), leaf))
     shares = schema is not None and any(item.alias_info for item in schema.returns)
-    return result if shares else _mapped(result, wider)
+    return result if shares else trees.mapped(result, wider)
 
 
 def _dropout(
@@ -210,11 +210,3 @@ def _record_dtype(leaf: Any, dtypes: list[torch.dtype]) -> Any:
     elif isinstance(leaf, torch.dtype):
         dtypes.append(leaf)
     return leaf
-
-
-def _mapped(value: Any, change: Convert) -> Any:
-    if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_mapped(item, change) for item in value)
-    return change(value)

@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import re
 import types
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -23,8 +23,7 @@ from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS
 from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.runtime.cudagraph.reachable_state import dict_of
-from torchproof.runtime.tensors.tree import walk
-from torchproof.torch_private import dispatch_modes, step_capture
+from torchproof.torch_private import dispatch_modes, step_capture, trees
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 # Types whose values do not change.
@@ -49,16 +48,7 @@ _CONSTANT = (
 _MARKS = re.compile("^_.*dynamo_|^_specialize_on$")
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a call in a fixed order, including duplicates."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors_in(part)
+tensors_in = trees.tensors
 
 
 def key_of(call: Call) -> Hashable:
@@ -211,7 +201,7 @@ class Buffers:
 def _assert_plain(call: Call) -> None:
     """Raises `Stopped` for arguments that may hide tensors, such as modules."""
     visible = {id(tensor) for tensor in tensors_in(call)}
-    for label, part in walk(call, "argument"):
+    for label, part in trees.walk(call, "argument", objects=True):
         if isinstance(part, nn.Module):
             raise Stopped(
                 Stop(

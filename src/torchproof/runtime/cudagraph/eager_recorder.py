@@ -8,7 +8,7 @@ and which Python functions launch its kernels.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -21,7 +21,7 @@ from torchproof.runtime.cudagraph.capture import WAIT
 from torchproof.runtime.cudagraph.graph_status import Stop, StopKind
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import HOST, Key, Region, free_bytes, key_of
-from torchproof.torch_private import TorchDispatchMode, mutated_arguments
+from torchproof.torch_private import TorchDispatchMode, mutated_arguments, trees
 
 _SHARE = 0.25  # of the free device memory that one copy may take
 _PRECAUTION_BYTES = 64 << 20
@@ -76,13 +76,15 @@ class EagerRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         for position, name in mutated_arguments(func):
             value = args[position] if position < len(args) else kwargs.get(name)
-            for tensor in _tensors(value):
+            for tensor in trees.tensors(value):
                 self._save(tensor)
         if (why := self._waits(func, args, kwargs)) is not None:
             self._stop(func, why)
         result = func(*args, **kwargs)
-        inputs = {key_of(each) for each in _tensors((args, kwargs)) if _plain(each)}
-        outputs = [each for each in _tensors(result) if _plain(each)]
+        inputs = {
+            key_of(each) for each in trees.tensors((args, kwargs)) if _plain(each)
+        }
+        outputs = [each for each in trees.tensors(result) if _plain(each)]
         self._created |= {key_of(each) for each in outputs} - inputs
         self._inputs |= inputs
         if self.traces and outputs:
@@ -140,7 +142,7 @@ class EagerRecorder(TorchDispatchMode):
 
     def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
         name = func.overloadpacket.__name__
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(trees.tensors((args, kwargs)))
         from_host = name == "_to_copy" and tensors
         if not from_host and not any(self._on_device(each) for each in tensors):
             return None
@@ -260,14 +262,3 @@ def _can_be_compiled(code: CodeType) -> bool:
 
 def _plain(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and has_plain_memory(tensor)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors(each)

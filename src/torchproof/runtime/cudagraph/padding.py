@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.output_copies import map_tensors
-from torchproof.runtime.tensors.tree import walk
+from torchproof.torch_private import trees
 
 Sizes = dict[str, int]
 Shapes = tuple[tuple[int, ...], ...]
@@ -364,9 +363,9 @@ def _write(tensor: Tensor, buffer: Tensor, value: float | bool) -> None:
 
 def _tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors of an output with labels such as `logits`, `0` or `states.3`."""
-    for label, part in walk(output, ""):
+    for label, part in trees.walk(output, "", objects=True):
         if isinstance(part, Tensor):
-            yield ".".join(re.findall(r"[^\[\]'.]+", label)), part
+            yield label, part
 
 
 def _cut(output: Any, shapes: Mapping[int, tuple[int, ...]]) -> Any:

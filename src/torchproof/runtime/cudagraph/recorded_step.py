@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchproof.records import UserError
+from torchproof.torch_private import trees
 
 Forward = Callable[..., Any]
 
@@ -44,21 +45,13 @@ def loss_of(output: Any) -> Tensor:
     loss = getattr(output, "loss", None)
     if isinstance(loss, Tensor):
         return loss
-    means = [tensor.float().mean() for tensor in _differentiable(output)]
+    means = [
+        tensor.float().mean()
+        for tensor in trees.tensors(output)
+        if tensor.is_floating_point() and tensor.requires_grad
+    ]
     if not means:
         raise UserError(
             "train=True: no floating-point tensor of the output requires a gradient"
         )
     return means[0] if len(means) == 1 else torch.stack(means).mean()
-
-
-def _differentiable(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        if value.is_floating_point() and value.requires_grad:
-            yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _differentiable(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _differentiable(each)

@@ -17,7 +17,7 @@ from torch import nn
 from torchproof.records import one_line
 from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import example_inputs
-from torchproof.runtime.tensors.tree import walk
+from torchproof.torch_private import trees
 
 
 def state_of(model: Any) -> dict[str, Any]:
@@ -91,8 +91,8 @@ def backward(output: Any) -> None:
     if loss is None:
         means = [
             each.float().mean()
-            for _, each in walk(output, "")
-            if isinstance(each, torch.Tensor) and each.requires_grad
+            for each in trees.tensors(output, objects=True)
+            if each.requires_grad
         ]
         loss = torch.stack(means).mean() if means else None
     if loss is not None:

@@ -24,7 +24,7 @@ import torch
 
 from torchproof.process import forks
 from torchproof.records import UserError
-from torchproof.runtime.steps.output_tensors import Copies, mapped, tensors
+from torchproof.runtime.steps.output_tensors import Copies
 from torchproof.runtime.steps.pending_forwards import (
     Forward,
     Place,
@@ -33,7 +33,7 @@ from torchproof.runtime.steps.pending_forwards import (
     text,
 )
 from torchproof.runtime.steps.step_counts import Counts, Stats, Tally, name_of
-from torchproof.torch_private import step_marks as trees
+from torchproof.torch_private import step_marks, trees
 
 __all__ = ["Counts", "Stats", "Step", "StepError", "step"]
 
@@ -120,23 +120,23 @@ class Step:
         place = calling_place()
         self._assert_open("run", place)
         self._look_for_marks(place)
-        self._tally.call(fn, tensors((args, kwargs) if kwargs else args))
+        self._tally.call(fn, trees.tensors((args, kwargs) if kwargs else args))
         pending = self._thread.pending()
         self._tally.reentries += any(forward.fn == fn for forward in pending)
         output = fn(*args, **kwargs)
-        self._training |= any(tensor.requires_grad for tensor in tensors(output))
+        self._training |= any(tensor.requires_grad for tensor in trees.tensors(output))
         if forward := pending_forward(fn, place, output):
             self._thread.forwards.append(forward)
-        self._thread.compiled_calls = trees.compiled_calls()
+        self._thread.compiled_calls = step_marks.compiled_calls()
         return output
 
     def keep(self, value: Any) -> Any:
         """A copy that outlives the step; each tensor is copied only once.
 
-        `value` is a tensor, or tensors in tuples, lists, dicts and dataclasses.
+        `value` is a tensor, or anything that holds tensors.
         """
         self._assert_open("keep", None)
-        return mapped(value, self._copies.of)
+        return self._copies.of(value)
 
     # -- beginning and end -----------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Step:
                 torch.compiler.cudagraph_mark_step_begin()
                 _process.marks += 1
                 self._tally.marks += 1
-            self._marks = trees.marks(), _process.marks
+            self._marks = step_marks.marks(), _process.marks
 
     def _end(self) -> None:
         self._open = False
@@ -181,7 +181,7 @@ class Step:
 
     def _look_for_marks(self, place: Place | None) -> None:
         """Counts marks that other code made since the last look."""
-        now = trees.marks(), _process.marks
+        now = step_marks.marks(), _process.marks
         if now == self._marks:
             return
         others = (now[0] - self._marks[0]) - (now[1] - self._marks[1])
@@ -335,19 +335,19 @@ step = _Steps()
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
     if thread.pending():
-        trees.release_unused_outputs()  # frees what only the CUDA graphs reference
+        step_marks.release_unused_outputs()  # frees what only the CUDA graphs reference
     for forward in thread.pending():
         raise StepError(
             f"a step cannot begin at {text(place)}: {forward}, and a new step reuses"
             " the memory it needs: run backward() first, delete the output, or call it"
             " under torch.no_grad()"
         )
-    if trees.compiled_calls() == thread.compiled_calls:  # all went through `run`
+    if step_marks.compiled_calls() == thread.compiled_calls:  # all went through `run`
         return
-    node = trees.pending_forward()
+    node = step_marks.pending_forward()
     if node is None:
         return
-    where = trees.place_of(node)
+    where = step_marks.place_of(node)
     what = f"the compiled forward at {text(where)}" if where else "a forward"
     raise StepError(
         f"a step cannot begin at {text(place)}: the backward of {what}, called outside"

@@ -10,9 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from torchproof.runtime.steps.output_tensors import tensors
 from torchproof.runtime.steps.step_counts import name_of
-from torchproof.torch_private import step_marks as trees
+from torchproof.torch_private import step_marks, trees
 
 Place = tuple[str, int]
 _MOST_NODES = 32  # autograd nodes that are searched
@@ -52,13 +51,13 @@ def pending_forward(
     fn: Callable[..., Any], place: Place, output: Any
 ) -> Forward | None:
     """The forward that returned this output, if its backward must still run."""
-    nodes = {t.grad_fn for t in tensors(output) if t.grad_fn is not None}
-    saved = saved_tensors(nodes) if nodes and trees.no_saved_tensor_hooks() else []
+    nodes = {t.grad_fn for t in trees.tensors(output) if t.grad_fn is not None}
+    saved = saved_tensors(nodes) if nodes and step_marks.no_saved_tensor_hooks() else []
     if not nodes or saved is None:  # no gradient is required, or the backward has run
         return None
     # A tensor with a history would reference the node that references it.
     saved = [t if t.grad_fn is None else t.detach() for t in saved]
-    backward = Backward(saved if trees.may_overwrite_saved_tensors() else [])
+    backward = Backward(saved if step_marks.may_overwrite_saved_tensors() else [])
     for node in nodes:
         node.register_prehook(backward)
     return Forward(fn, place, weakref.ref(backward))

@@ -30,7 +30,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torchproof.runtime.tensors.tree import plain_tensors, walk
+from torchproof.torch_private import trees
 
 Verdict = Literal["same", "rounding", "wrong"]
 
@@ -146,7 +146,7 @@ def parts_of(value: Any, label: str) -> dict[str, Any]:
     The result keeps alive only what is compared.
     """
     parts: dict[str, Any] = {}
-    for name, part in walk(value, label):
+    for name, part in trees.walk(value, label, objects=True):
         if isinstance(part, Tensor):
             parts[name] = part.detach()
         else:
@@ -186,7 +186,9 @@ def _compare_part(
     elif isinstance(eager, Tensor):
         if allowed is None or eager.device.type == "meta":
             return
-        pairs = zip(plain_tensors(compiled), plain_tensors(eager), strict=True)
+        pairs = zip(
+            trees.plain_tensors(compiled), trees.plain_tensors(eager), strict=True
+        )
         yield from (_compare_tensors(one, other, allowed) for one, other in pairs)
     elif isinstance(eager, float | complex):
         if allowed is not None:
@@ -289,7 +291,7 @@ def _compare_discrete(compiled: Tensor, eager: Tensor) -> ValueComparison:
 def _size(tensor: Tensor) -> tuple[float, float]:
     """The root mean square and the largest of a tensor's finite elements."""
     squares, largest, count = 0.0, 0.0, 0
-    for plain in plain_tensors(tensor):
+    for plain in trees.plain_tensors(tensor):
         for (values,) in _chunks(_flat(plain)):
             finite = torch.where(values.isfinite(), values, 0.0).abs()
             squares += float(finite.square().sum())
