@@ -229,7 +229,7 @@ def test_an_argument_that_may_change_is_not_recorded(options: Any) -> None:
     options.k = 9.0
     expect(graphed, step, X, options)
     why = graphed.falls_back[0]
-    assert "argument[0][1]" in why and type(options).__name__ in why
+    assert "argument.0.1" in why and type(options).__name__ in why
 
 
 def test_arguments_that_cannot_change_count_by_value() -> None:

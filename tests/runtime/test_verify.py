@@ -190,7 +190,7 @@ class Scaled(torch.autograd.Function):
     [
         (lambda m, x: m.last(Scaled.apply(m.norm(m.first(x)), 1.1).relu()), "gradient"),
         (lambda m, x: m.last(m.norm(m.first(x)).detach().relu()), "gradient"),
-        (lambda m, x: m(x)["y"].detach(), "output['y']"),
+        (lambda m, x: m(x)["y"].detach(), "output.y"),
     ],
 )
 def test_wrong_gradients(wrong: Callable[..., torch.Tensor], where: str) -> None:
@@ -204,7 +204,7 @@ def test_wrong_gradients(wrong: Callable[..., torch.Tensor], where: str) -> None
     found = checked(model, compiled, x, owner=model)
     assert found.verdict == "wrong", found
     assert found.where is not None and (
-        found.where.startswith(where) or found.where == "output['loss']"
+        found.where.startswith(where) or found.where == "output.loss"
     )
     with torch.no_grad():
         assert checked(model, compiled, x, owner=model).verdict == "same"
