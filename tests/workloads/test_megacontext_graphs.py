@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.runtime.steps import StepError, step
-from torchproof.runtime.steps.output_tensors import tensors
 from torchproof.targets.workloads import (
     megacontext,
     megacontext_graphs,
     megacontext_session,
     megacontext_step,
 )
+from torchproof.torch_private.trees import tensors
 
 SIZE = megacontext.SIZES["tiny"]
 NETS = ("base", "gist", "lens")

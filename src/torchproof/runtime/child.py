@@ -98,7 +98,7 @@ def _probe(channel: Channel) -> None:
 def _run(call: Call) -> None:
     import torch
 
-    from torchproof.runtime.tensors.tree import walk
+    from torchproof.torch_private import trees
 
     torch.set_default_dtype(call.default_dtype)
     with torch.set_grad_enabled(call.grad):
@@ -106,7 +106,7 @@ def _run(call: Call) -> None:
         if call.compile_arguments is not None:
             compiled = torch.compile(call.model, **call.compile_arguments)
         output = compiled(*call.args, **call.kwargs)
-        parts = [part for _, part in walk(output, "") if isinstance(part, torch.Tensor)]
+        parts = list(trees.tensors(output, objects=True))
         ends = [part.mean() for part in parts if part.requires_grad]
         if ends:
             torch.autograd.backward(ends, [torch.ones_like(end) for end in ends])
