@@ -7,7 +7,7 @@ from typing import Any
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.records import Event, Frame, Place, Severity, definition, place_of
+from torchproof.records import Event, Frame, Place, definition, place_of
 
 _GENERATED = ("Inductor", "the backend")
 
@@ -62,6 +62,9 @@ class WrongAnswer(Rule):
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         return answer_groups(facts, "wrong_answer")
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"where": self.at(group), "difference": self.difference(group)}
+
     def at(self, group: EventGroup) -> str:
         """The expression that causes the difference, or else the function."""
         if group.first.frames and group.expression:
@@ -107,15 +110,12 @@ class GeneratedCode(WrongAnswer):
     """
 
     code = "NM401"
+    message_text = (
+        "{where} computes another value compiled than in eager ({difference})"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return (group.data.get("layer") or "").startswith(_GENERATED)
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{self.at(group)} computes another value compiled than in eager"
-            f" ({self.difference(group)})"
-        )
 
     def cause(self, group: EventGroup) -> str:
         operation = group.data.get("operation")
@@ -165,27 +165,21 @@ class EarlierLayer(WrongAnswer):
 
     code = "NM402"
     reference = torch_pages.REPORTING
+    message_text = (
+        "{where} computes another value compiled than in eager, already in"
+        " {at.data[layer]} ({difference})"
+    )
+    cause_text = (
+        "{at.data[layer]} is the first layer that is wrong; the layers before it give"
+        " eager's answers"
+    )
+    fix_text = (
+        "isolate {where} in a function marked @torch.compiler.disable, and report it to"
+        " PyTorch with a minimal program"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data.get("layer"))
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{self.at(group)} computes another value compiled than in eager, already"
-            f" in {group.data['layer']} ({self.difference(group)})"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['layer']} is the first layer that is wrong; the layers"
-            " before it give eager's answers"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"isolate {self.at(group)} in a function marked @torch.compiler.disable,"
-            " and report it to PyTorch with a minimal program"
-        )
 
 
 class UndeclaredMutation(WrongAnswer):
@@ -207,23 +201,21 @@ class UndeclaredMutation(WrongAnswer):
 
     code = "NM403"
     reference = torch_pages.CUSTOM_OPERATORS
+    message_text = (
+        "{where} calls {at.data[operation]}, which changes {names} without declaring"
+        " it: compiled outputs are wrong ({difference})"
+    )
+    cause_text = (
+        "{at.data[operation]} is declared not to change {names}; from {at.data[layer]}"
+        " on the compiler relies on that"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data.get("undeclared"))
 
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{self.at(group)} calls {group.data['operation']}, which changes"
-            f" {self._names(group)} without declaring it: compiled outputs are wrong"
-            f" ({self.difference(group)})"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['operation']} is declared not to change"
-            f" {self._names(group)}; from {group.data['layer']} on the compiler"
-            " relies on that"
-        )
+    def words(self, group: EventGroup) -> dict[str, object]:
+        names = " and ".join(group.data["undeclared"])
+        return {**super().words(group), "names": names}
 
     def fix(self, group: EventGroup) -> str:
         listed = "".join(f'"{name}", ' for name in group.data["undeclared"])
@@ -231,9 +223,6 @@ class UndeclaredMutation(WrongAnswer):
             f"declare it where {group.data['operation']} is defined:"
             f" mutates_args=({listed.rstrip()}), or make it change and return a clone"
         )
-
-    def _names(self, group: EventGroup) -> str:
-        return " and ".join(group.data["undeclared"])
 
 
 class OtherRandomNumbers(WrongAnswer):
@@ -254,24 +243,16 @@ class OtherRandomNumbers(WrongAnswer):
 
     code = "NM404"
     reference = torch_pages.RANDOMNESS
+    run_severity = "low"
+    message_text = "{at.function} draws other random numbers compiled than in eager"
+    cause_text = "Inductor has its own random stream; with eager's the answers agree"
+    fix_text = (
+        "expected and harmless; to compare number by number, set"
+        " torch._inductor.config.fallback_random = True"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data.get("layer") == "the random stream")
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
-
-    def message(self, group: EventGroup) -> str:
-        return f"{group.function} draws other random numbers compiled than in eager"
-
-    def cause(self, group: EventGroup) -> str:
-        return "Inductor has its own random stream; with eager's the answers agree"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "expected and harmless; to compare number by number, set"
-            " torch._inductor.config.fallback_random = True"
-        )
 
 
 class CompilingBranch(WrongAnswer):
@@ -291,28 +272,21 @@ class CompilingBranch(WrongAnswer):
     """
 
     code = "NM405"
+    message_text = (
+        "{where} takes another branch when compiled, and that branch computes another"
+        " value ({difference})"
+    )
+    cause_text = (
+        "{at.data[asks]}() is True in compiled code; eager told the same gives the"
+        " compiled answer"
+    )
+    fix_text = (
+        "remove the {at.data[asks]}() branch, or make both branches compute the same"
+        " values; use it only for code that does not change values, such as logging"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data.get("asks"))
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{self.at(group)} takes another branch when compiled, and that branch"
-            f" computes another value ({self.difference(group)})"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['asks']}() is True in compiled code; eager told the same"
-            " gives the compiled answer"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"remove the {group.data['asks']}() branch, or make both branches compute"
-            " the same values; use it only for code that does not change values, such"
-            " as logging"
-        )
 
 
 class WrongOnce(WrongAnswer):
@@ -333,21 +307,15 @@ class WrongOnce(WrongAnswer):
     """
 
     code = "NM409"
+    message_text = (
+        "{at.function} computed another value compiled than in eager, and the right one"
+        " when it was compiled again"
+    )
+    cause_text = "not found: no layer of the compiler repeated the wrong answer"
+    fix_text = (
+        "run the check again; if the finding returns, compile with the default mode and"
+        " report it to PyTorch"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return True
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.function} computed another value compiled than in eager, and the"
-            " right one when it was compiled again"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return "not found: no layer of the compiler repeated the wrong answer"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "run the check again; if the finding returns, compile with the default mode"
-            " and report it to PyTorch"
-        )

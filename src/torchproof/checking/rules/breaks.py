@@ -128,6 +128,7 @@ class GraphBreak(Rule):
     reference = torch_pages.BREAKS
     placed = True
     types: tuple[str, ...] = ()  # patterns of torch's break type
+    cause_text = fix_text = ""  # empty: torch's explanation and hints
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -202,6 +203,8 @@ class GraphBreak(Rule):
 
     def why(self, group: EventGroup) -> str:
         """Why Dynamo breaks at this code."""
+        if self.cause_text:
+            return self.say(self.cause_text, group)
         data = group.data
         return (
             f"{sentence(data['type'])}: {sentence(shorten(data['explanation'], 300))}"
@@ -226,6 +229,8 @@ class GraphBreak(Rule):
 
     def remedy(self, group: EventGroup) -> str:
         """The change to make, naming this code."""
+        if self.fix_text:
+            return self.say(self.fix_text, group)
         return own_hints(group) or move_out(group)
 
     def setting(self, group: EventGroup) -> str:

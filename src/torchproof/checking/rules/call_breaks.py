@@ -90,6 +90,7 @@ class OutputCall(GraphBreak):
 
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
+    cause_text = "`{at.expression}` writes output in the middle of the region"
 
     def matches(self, group: EventGroup) -> bool:
         written = re.search(r"(\w+)\(", group.expression)
@@ -104,9 +105,6 @@ class OutputCall(GraphBreak):
             r"\bprint\b|logg(ing|er)|\bwarn|sys\.std(out|err)|TextIO|tqdm", text
         )
         return self.of_type(group) and (calls or named is not None)
-
-    def why(self, group: EventGroup) -> str:
-        return f"`{group.expression}` writes output in the middle of the region"
 
     def remedy(self, group: EventGroup) -> str:
         what = f"`{group.expression}`"
@@ -173,6 +171,10 @@ class OutsideWorld(GraphBreak):
         r"profiler|record_function",
         r"distributed|P2P",
     )
+    fix_text = (
+        "do `{at.expression}` outside the compiled function and pass its result in as"
+        " an argument; or put it in a function marked @torch.compiler.disable"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
@@ -190,13 +192,6 @@ class OutsideWorld(GraphBreak):
         return (
             f"`{group.expression}` reaches outside the tensor program"
             f" ({_callee(group) or group.data['type']})"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            f"do `{group.expression}` outside the compiled function and pass its"
-            " result in as an argument; or put it in a function marked"
-            " @torch.compiler.disable"
         )
 
 
@@ -220,19 +215,15 @@ class DisabledCall(GraphBreak):
     code = "GB106"
     reference = torch_pages.DISABLE
     types = (r"torch\.compiler\.disable",)
-
-    def why(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` calls a function that is excluded from compilation"
-            " with torch.compiler.disable"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            "if you do not want the break, remove @torch.compiler.disable from the"
-            f" function called in `{group.expression}`, move the call outside the"
-            " compiled function, or make it a custom op (torch.library.custom_op)"
-        )
+    cause_text = (
+        "`{at.expression}` calls a function that is excluded from compilation with"
+        " torch.compiler.disable"
+    )
+    fix_text = (
+        "if you do not want the break, remove @torch.compiler.disable from the function"
+        " called in `{at.expression}`, move the call outside the compiled function, or"
+        " make it a custom op (torch.library.custom_op)"
+    )
 
     def status(self, group: EventGroup) -> Status:
         return _break_status(group)
@@ -261,14 +252,12 @@ class ExplicitBreak(GraphBreak):
         r"Forced graph break",
         r"ComptimeContext",
     )
+    fix_text = "remove the graph break at `{at.expression}` if you do not want it"
 
     def why(self, group: EventGroup) -> str:
         inner = group.first.frames[-1] if group.first.frames else None
         by = " by torch itself" if inner is not None and inner != group.frame else ""
         return f"`{group.expression}` reaches an explicit graph_break(){by}"
-
-    def remedy(self, group: EventGroup) -> str:
-        return f"remove the graph break at `{group.expression}` if you do not want it"
 
     def status(self, group: EventGroup) -> Status:
         return _break_status(group)
@@ -376,13 +365,8 @@ class DeepCopy(GraphBreak):
 
     code = "GB109"
     types = (r"deepcopy",)
-
-    def why(self, group: EventGroup) -> str:
-        return f"`{group.expression}` copies an object in a way Dynamo does not trace"
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            "copy tensors with .clone() (or .detach().clone()) instead of"
-            f" `{group.expression}`, and copy other objects once, outside the"
-            " compiled function"
-        )
+    cause_text = "`{at.expression}` copies an object in a way Dynamo does not trace"
+    fix_text = (
+        "copy tensors with .clone() (or .detach().clone()) instead of"
+        " `{at.expression}`, and copy other objects once, outside the compiled function"
+    )

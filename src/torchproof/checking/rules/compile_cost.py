@@ -121,6 +121,16 @@ class UnrolledLoop(Speed):
     code = "SP511"
     reference = torch_pages.COMPILE_TIME
     kind = "compile_time"
+    cause_text = (
+        "Dynamo runs a Python loop while tracing, so each iteration adds its operations"
+        " to the graph, and the backend compiles them all"
+    )
+    fix_text = (
+        "keep the loop outside the compiled function and compile its body only; or"
+        " vectorise it over the dimension it iterates over; or, for a recurrence, write"
+        " it with scan or while_loop (higher-order operators of torch, which put one"
+        " copy of the body into the graph) or use torch.nn.RNN, GRU or LSTM"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -155,20 +165,6 @@ class UnrolledLoop(Speed):
 
     def _graph(self, group: EventGroup) -> Any:
         return max((e.data for e in group.events), key=lambda data: data["nodes"])
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "Dynamo runs a Python loop while tracing, so each iteration adds its"
-            " operations to the graph, and the backend compiles them all"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "keep the loop outside the compiled function and compile its body only; or"
-            " vectorise it over the dimension it iterates over; or, for a recurrence,"
-            " write it with scan or while_loop (higher-order operators of torch, which"
-            " put one copy of the body into the graph) or use torch.nn.RNN, GRU or LSTM"
-        )
 
     def severity(self, group: EventGroup) -> Severity:
         return "medium" if group.extra["seconds"] >= 2 * _LOOP_S else "low"
@@ -206,6 +202,11 @@ class RepeatedBlocks(Speed):
     code = "SP513"
     reference = torch_pages.REGIONS
     kind = "compile_time"
+    cause_text = (
+        "compiling the whole model inlines every block, and the backend compiles each"
+        " as if it were the only one"
+    )
+    run_severity = "low"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -233,12 +234,6 @@ class RepeatedBlocks(Speed):
             f" compiling took {duration(data['backend_s'])}"
         )
 
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "compiling the whole model inlines every block, and the backend compiles"
-            " each as if it were the only one"
-        )
-
     def fix(self, group: EventGroup) -> str:
         return (
             f"compile the {group.extra['line']['block']} modules instead of the whole"
@@ -246,9 +241,6 @@ class RepeatedBlocks(Speed):
             " compiled block serves all; `torchproof bench --latency` measures how much"
             " faster the first call is"
         )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
 
 
 class LateStart(Speed):
@@ -274,6 +266,12 @@ class LateStart(Speed):
     parts = ("latency",)
     reference = torch_pages.REGIONS
     kind = "compile_time"
+    fix_text = (
+        "if start-up time matters, compile each {at.data[block_class]} (regional"
+        " compilation: block.compile()) instead of the whole model, and compare the"
+        " step times with `torchproof bench --latency`"
+    )
+    run_severity = "low"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -299,13 +297,3 @@ class LateStart(Speed):
             f"the {data['blocks']} blocks are alike and shared one compiled graph;"
             " compiled whole, each is compiled anew"
         )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"if start-up time matters, compile each {group.data['block_class']}"
-            " (regional compilation: block.compile()) instead of the whole model, and"
-            " compare the step times with `torchproof bench --latency`"
-        )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
-from torchproof.records import Event, Place, Severity, Status, definition, place_of
+from torchproof.records import Event, Place, Status, definition, place_of
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
 _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
@@ -25,7 +25,7 @@ class Skip(Rule):
     parts = ("lifetimes",)
     reference = torch_pages.CUDAGRAPHS
     placed = True
-    words: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
+    reasons: ClassVar[tuple[str, ...]] = ()  # torch's words for this reason
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -41,7 +41,7 @@ class Skip(Rule):
             yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
 
     def matches(self, group: EventGroup) -> bool:
-        return any(word in group.data["reason"] for word in self.words)
+        return any(word in group.data["reason"] for word in self.reasons)
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield f"torch says: skipping cudagraphs due to {group.data['reason']}"
@@ -99,26 +99,20 @@ class MutatedInput(Skip):
     """
 
     code = "CG311"
-    words = ("mutated inputs", "input storage mutation")
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{_at(group)} changes an input of the graph in place: torch does not"
-            " capture the graph"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "the input is neither a parameter, a buffer nor marked as static, so a"
-            " replay would change a copy of it"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "make the tensor a buffer of the module (register_buffer), or mark it once"
-            " with torch._dynamo.mark_static_address(tensor), or return the new value"
-            " instead of writing to the input"
-        )
+    reasons = ("mutated inputs", "input storage mutation")
+    message_text = (
+        "{at.what} changes an input of the graph in place: torch does not capture the"
+        " graph"
+    )
+    cause_text = (
+        "the input is neither a parameter, a buffer nor marked as static, so a replay"
+        " would change a copy of it"
+    )
+    fix_text = (
+        "make the tensor a buffer of the module (register_buffer), or mark it once with"
+        " torch._dynamo.mark_static_address(tensor), or return the new value instead of"
+        " writing to the input"
+    )
 
 
 class CpuTensor(Skip):
@@ -140,19 +134,13 @@ class CpuTensor(Skip):
     """
 
     code = "CG312"
-    words = ("cpu device",)
-
-    def message(self, group: EventGroup) -> str:
-        return f"{_at(group)} needs the CPU: torch does not capture its graph"
-
-    def cause(self, group: EventGroup) -> str:
-        return "a CUDA graph holds work of one GPU only"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "create the tensor on the GPU (device=x.device), or move it there once"
-            " before the first call; a plain Python number needs no device"
-        )
+    reasons = ("cpu device",)
+    message_text = "{at.what} needs the CPU: torch does not capture its graph"
+    cause_text = "a CUDA graph holds work of one GPU only"
+    fix_text = (
+        "create the tensor on the GPU (device=x.device), or move it there once before"
+        " the first call; a plain Python number needs no device"
+    )
 
 
 class SeveralDevices(Skip):
@@ -173,7 +161,9 @@ class SeveralDevices(Skip):
     """
 
     code = "CG313"
-    words = ("multiple devices",)
+    reasons = ("multiple devices",)
+    cause_text = "a CUDA graph is recorded on one device"
+    fix_text = "compile the part on each device separately, or use only one device"
 
     def message(self, group: EventGroup) -> str:
         devices = group.data["reason"].partition("multiple devices: ")[2]
@@ -181,12 +171,6 @@ class SeveralDevices(Skip):
         return (
             f"{group.function} uses several devices{which}: torch does not capture it"
         )
-
-    def cause(self, group: EventGroup) -> str:
-        return "a CUDA graph is recorded on one device"
-
-    def fix(self, group: EventGroup) -> str:
-        return "compile the part on each device separately, or use only one device"
 
 
 class UncapturableOperator(Skip):
@@ -208,11 +192,15 @@ class UncapturableOperator(Skip):
     """
 
     code = "CG314"
-    words = (
+    reasons = (
         "incompatible op",
         "control flow operator",
         "boolean indexing",
         "sparsity not handled",
+    )
+    fix_text = (
+        "compute with tensors of fixed shape (torch.where, masks instead of boolean"
+        " indexing), or move the operation out of the compiled function"
     )
 
     def message(self, group: EventGroup) -> str:
@@ -223,12 +211,6 @@ class UncapturableOperator(Skip):
 
     def cause(self, group: EventGroup) -> str:
         return f"torch says: {shorten(group.data['reason'], 120)}"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "compute with tensors of fixed shape (torch.where, masks instead of boolean"
-            " indexing), or move the operation out of the compiled function"
-        )
 
     def _named(self, group: EventGroup) -> str:
         match = _OPERATION.search(group.data["reason"])
@@ -253,22 +235,16 @@ class DynamicGraphSkipped(Skip):
     """
 
     code = "CG315"
-    words = ("graph with symbolic shapes", "override_cudagraphs annotation")
-
-    def message(self, group: EventGroup) -> str:
-        return f"torch does not capture {group.function}: the configuration excludes it"
+    reasons = ("graph with symbolic shapes", "override_cudagraphs annotation")
+    message_text = "torch does not capture {at.function}: the configuration excludes it"
+    fix_text = (
+        "keep it if the sizes vary widely; otherwise capture the sizes that matter with"
+        " torch._inductor.config.triton.cudagraph_capture_sizes, or pad inputs"
+    )
+    run_severity = "low"
 
     def cause(self, group: EventGroup) -> str:
         return shorten(group.data["reason"], 120)
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "keep it if the sizes vary widely; otherwise capture the sizes that matter"
-            " with torch._inductor.config.triton.cudagraph_capture_sizes, or pad inputs"
-        )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
 
     def status(self, group: EventGroup) -> Status:
         return "intentional"
@@ -296,26 +272,19 @@ class PendingBackward(Skip):
     """
 
     code = "CG316"
-    words = ("still wait for their backward",)
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.function} is never replayed: outputs of earlier steps still need"
-            " their backward"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "each call begins while an output of the call before may need its backward,"
-            " so none of their memory can be used again"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "call it under torch.no_grad() if no backward follows, detach the outputs"
-            " that you keep, or call torch.compiler.cudagraph_mark_step_begin() before"
-            " each step"
-        )
+    reasons = ("still wait for their backward",)
+    message_text = (
+        "{at.function} is never replayed: outputs of earlier steps still need their"
+        " backward"
+    )
+    cause_text = (
+        "each call begins while an output of the call before may need its backward, so"
+        " none of their memory can be used again"
+    )
+    fix_text = (
+        "call it under torch.no_grad() if no backward follows, detach the outputs that"
+        " you keep, or call torch.compiler.cudagraph_mark_step_begin() before each step"
+    )
 
 
 class RerecordLimit(Skip):
@@ -337,19 +306,15 @@ class RerecordLimit(Skip):
     """
 
     code = "CG317"
-    words = ("re-recording limit", "re-recording threshold")
-
-    def message(self, group: EventGroup) -> str:
-        return f"{group.function} was recorded too often: torch no longer captures it"
+    reasons = ("re-recording limit", "re-recording threshold")
+    message_text = "{at.function} was recorded too often: torch no longer captures it"
+    fix_text = (
+        "keep the inputs of the graph at the same addresses: write new values into the"
+        " same tensors with copy_ instead of replacing the tensors"
+    )
 
     def cause(self, group: EventGroup) -> str:
         return shorten(group.data["reason"].partition("due to ")[2], 160)
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "keep the inputs of the graph at the same addresses: write new values into"
-            " the same tensors with copy_ instead of replacing the tensors"
-        )
 
 
 class OtherSkip(Skip):

@@ -27,6 +27,11 @@ class CompileError(Rule):
     placed = True
     errors: tuple[str, ...] = ()
     pattern: str | None = None  # searched in the message of the error
+    fix_text = (
+        "rewrite {at.what}, or move it into a function marked @torch.compiler.disable,"
+        " which runs eagerly"
+    )
+    cause_text = "{at.data[error]}: {short}"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -52,27 +57,19 @@ class CompileError(Rule):
             or re.search(self.pattern, group.data["message"]) is not None
         )
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"short": self.short(group)}
+
     def message(self, group: EventGroup) -> str:
-        what = f"`{group.expression}`" if group.expression else group.function
         often = f" ({group.often})" if group.often else ""
         return (
-            f"compilation fails at {what} in {group.function}{often}, although eager"
+            f"compilation fails at {group.what} in {group.function}{often}, although eager"
             f" runs it: {self.short(group)}"
         )
 
     def short(self, group: EventGroup) -> str:
         """The error in one short sentence."""
         return shorten(_innermost_error(group.data["message"]), 160)
-
-    def cause(self, group: EventGroup) -> str:
-        return f"{group.data['error']}: {self.short(group)}"
-
-    def fix(self, group: EventGroup) -> str:
-        what = f"`{group.expression}`" if group.expression else group.function
-        return (
-            f"rewrite {what}, or move it into a function marked"
-            " @torch.compiler.disable, which runs eagerly"
-        )
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
@@ -124,13 +121,11 @@ class FailsOnFakeTensors(CompileError):
     code = "CE701"
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "check the shape first, e.g. `if x.numel() == n:` before"
-            f" `{group.expression}`, instead of catching the error; or move the"
-            " try/except into a function marked @torch.compiler.disable"
-        )
+    fix_text = (
+        "check the shape first, e.g. `if x.numel() == n:` before `{at.expression}`,"
+        " instead of catching the error; or move the try/except into a function marked"
+        " @torch.compiler.disable"
+    )
 
 
 class MissingFakeKernel(CompileError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural
@@ -18,6 +19,8 @@ class HostSync(Rule):
     parts = ("lifetimes",)
     reference = torch_pages.TUNING
     placed = True
+    run_severity: ClassVar[Severity] = "medium"
+    message_text = "`{at.expression}` waits for the device inside a compiled call"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -36,10 +39,9 @@ class HostSync(Rule):
             for frame in event.frames
         }
         frame = group.frame
-        return "low" if frame and (frame.file, frame.line) in broken else "medium"
-
-    def message(self, group: EventGroup) -> str:
-        return f"`{group.expression}` waits for the device inside a compiled call"
+        return (
+            "low" if frame and (frame.file, frame.line) in broken else self.run_severity
+        )
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         data = group.data
@@ -73,19 +75,16 @@ class ValueRead(HostSync):
     """
 
     code = "HS901"
+    cause_text = (
+        "the host needs a value, or memory, that the device is still working on"
+    )
+    fix_text = (
+        "read the value after the call, and not at every step; keep decisions on the"
+        " device (torch.where); copy inputs from pinned memory with non_blocking=True"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data["inside"] and not group.data["explicit"])
-
-    def cause(self, group: EventGroup) -> str:
-        return "the host needs a value, or memory, that the device is still working on"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "read the value after the call, and not at every step; keep decisions on"
-            " the device (torch.where); copy inputs from pinned memory with"
-            " non_blocking=True"
-        )
 
 
 class ExplicitWait(HostSync):
@@ -108,15 +107,11 @@ class ExplicitWait(HostSync):
     """
 
     code = "HS902"
+    cause_text = "torch.cuda.synchronize() waits until all work of the device is done"
+    fix_text = "remove it; to time the device, record events around the call"
 
     def matches(self, group: EventGroup) -> bool:
         return bool(group.data["inside"] and group.data["explicit"])
-
-    def cause(self, group: EventGroup) -> str:
-        return "torch.cuda.synchronize() waits until all work of the device is done"
-
-    def fix(self, group: EventGroup) -> str:
-        return "remove it; to time the device, record events around the call"
 
 
 class WaitBetweenCalls(HostSync):
@@ -142,22 +137,13 @@ class WaitBetweenCalls(HostSync):
     """
 
     code = "HS903"
+    message_text = "`{at.expression}` waits for the device after each compiled call"
+    cause_text = "the host launches nothing until the device has done what there is"
+    fix_text = (
+        "read values only every hundred steps or so, or sum them on the device and read"
+        " the sum at the end; copy inputs from pinned memory with non_blocking=True"
+    )
+    run_severity = "low"
 
     def matches(self, group: EventGroup) -> bool:
         return not group.data["inside"]
-
-    def message(self, group: EventGroup) -> str:
-        return f"`{group.expression}` waits for the device after each compiled call"
-
-    def cause(self, group: EventGroup) -> str:
-        return "the host launches nothing until the device has done what there is"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "read values only every hundred steps or so, or sum them on the device and"
-            " read the sum at the end; copy inputs from pinned memory with"
-            " non_blocking=True"
-        )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"

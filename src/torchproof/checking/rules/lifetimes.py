@@ -15,7 +15,6 @@ from torchproof.records import (
     Event,
     Frame,
     Place,
-    Severity,
     definition,
     place_of,
     source_line,
@@ -75,6 +74,14 @@ class LifetimeRule(Rule):
                 count=times,
                 steps=len(calls) or None,
             )
+
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {
+            "holders": _holders(group),
+            "verb": "is" if group.count == 1 else "are",
+            "overwritten": _overwritten_by(group),
+            "produced": _produced(group),
+        }
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for event in group.events[:_SHOWN]:
@@ -178,29 +185,20 @@ class GradientKept(LifetimeRule):
     """
 
     code = "CG302"
+    message_text = "{holders} {verb} used after the memory was reused: {overwritten}"
+    cause_text = (
+        "autograd took the compiled backward's own buffer as .grad, which was None; the"
+        " next step writes there again while .grad still holds it"
+    )
+    fix_text = (
+        "use gradients within their step: call optimizer.step(), then"
+        " optimizer.zero_grad(set_to_none=True) before the next forward. To accumulate"
+        " over several steps, first give each .grad its own memory: p.grad ="
+        " torch.zeros_like(p), or clone it after the first backward"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return group.first.kind == "dead_read" and group.data["role"] == "gradient"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{_holders(group)} {_is(group)} used after the memory was reused:"
-            f" {_overwritten_by(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "autograd took the compiled backward's own buffer as .grad, which was None;"
-            " the next step writes there again while .grad still holds it"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "use gradients within their step: call optimizer.step(), then"
-            " optimizer.zero_grad(set_to_none=True) before the next forward. To"
-            " accumulate over several steps, first give each .grad its own memory:"
-            " p.grad = torch.zeros_like(p), or clone it after the first backward"
-        )
 
 
 class BackwardTooLate(LifetimeRule):
@@ -226,6 +224,16 @@ class BackwardTooLate(LifetimeRule):
     """
 
     code = "CG303"
+    cause_text = (
+        "what the forward saved for its backward lives in the memory of a CUDA graph; a"
+        " step that begins between the two gives it away"
+    )
+    fix_text = (
+        "run backward() before the next step begins: move cudagraph_mark_step_begin()"
+        " and other compiled calls after it. If that is not possible, run the forward"
+        " again right before its backward; a clone of the loss does not help, because"
+        " the saved tensors are overwritten"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return _saved(group.first)
@@ -238,20 +246,6 @@ class BackwardTooLate(LifetimeRule):
             f"the backward{where} reads {what} that the forward"
             f" {_produced(group)} saved, after their memory was reused:"
             f" {_overwritten_by(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "what the forward saved for its backward lives in the memory of a CUDA"
-            " graph; a step that begins between the two gives it away"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "run backward() before the next step begins: move"
-            " cudagraph_mark_step_begin() and other compiled calls after it. If that is"
-            " not possible, run the forward again right before its backward; a clone of"
-            " the loss does not help, because the saved tensors are overwritten"
         )
 
 
@@ -273,21 +267,17 @@ class OutputHeld(LifetimeRule):
     """
 
     code = "CG304"
+    run_severity = "low"
+    message_text = (
+        "{holders} {verb} kept after the memory was reused, and not read in this run:"
+        " {overwritten}"
+    )
+    cause_text = (
+        "the memory belongs to a CUDA graph, and a later step writes to it again"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return group.first.kind == "dead_held"
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{_holders(group)} {_is(group)} kept after the memory was reused, and"
-            f" not read in this run: {_overwritten_by(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return "the memory belongs to a CUDA graph, and a later step writes to it again"
 
     def fix(self, group: EventGroup) -> str:
         if group.data["role"] == "gradient":

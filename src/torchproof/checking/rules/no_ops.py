@@ -54,6 +54,10 @@ class NeverCalled(NoOp):
     """
 
     code = "NC801"
+    cause_text = (
+        "torch.compile leaves {at.data[name]} as it is and returns a compiled"
+        " {at.data[what]}, which nothing calls"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -77,12 +81,6 @@ class NeverCalled(NoOp):
         return (
             f"{group.data['name']} is compiled here{times}, but the compiled"
             f" {group.data['what']} is never called"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"torch.compile leaves {group.data['name']} as it is and returns a"
-            f" compiled {group.data['what']}, which nothing calls"
         )
 
     def fix(self, group: EventGroup) -> str:
@@ -117,6 +115,10 @@ class OtherMethod(NoOp):
     """
 
     code = "NC802"
+    cause_text = (
+        "torch.compile(module) compiles forward only; {at.data[method]} is the"
+        " original's own method"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -136,12 +138,6 @@ class OtherMethod(NoOp):
         return (
             f"{model}.{method}() is called on the compiled module and runs uncompiled,"
             f" {plural(group.count or 1, 'time')}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"torch.compile(module) compiles forward only; {group.data['method']} is"
-            " the original's own method"
         )
 
     def fix(self, group: EventGroup) -> str:
@@ -171,6 +167,14 @@ class OriginalCalled(NoOp):
     """
 
     code = "NC803"
+    cause_text = (
+        "`{at.expression}` calls the module that was given to torch.compile, not what"
+        " it returned"
+    )
+    fix_text = (
+        "call the compiled module at `{at.expression}`: model = torch.compile(model),"
+        " or compile in place with model.compile()"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -187,18 +191,6 @@ class OriginalCalled(NoOp):
         return (
             f"the uncompiled {group.data['model']} is called {times}, although a"
             " compiled one exists"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` calls the module that was given to torch.compile,"
-            " not what it returned"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"call the compiled module at `{group.expression}`: model ="
-            " torch.compile(model), or compile in place with model.compile()"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -239,6 +231,8 @@ class SwitchedOff(NoOp):
 
     code = "NC804"
     reference = torch_pages.STANCES
+    message_text = "{at.data[name]} is not compiled: {switch} switches compilation off"
+    cause_text = "{switch} makes torch.compile do nothing"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -251,14 +245,8 @@ class SwitchedOff(NoOp):
             facts,
         )
 
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']} is not compiled: {self._switch(group)} switches"
-            " compilation off"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return f"{self._switch(group)} makes torch.compile do nothing"
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"switch": self._switch(group)}
 
     def fix(self, group: EventGroup) -> str:
         if group.data["off"]:

@@ -135,21 +135,15 @@ class NoCompileCall(NoOp):
     """
 
     code = "NC806"
+    message_text = "the program never calls torch.compile: everything runs eagerly"
+    cause_text = "no call of torch.compile was made, by the program or what it imports"
+    fix_text = (
+        "compile the model (model.compile(), or model = torch.compile(model)); for a"
+        " factory, leave out --as-written"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         live = facts.calls is not None
         if live and facts.complete and not facts.events("wrapper"):
             yield EventGroup((Event("nothing"),), Place(None, None, None), facts)
-
-    def message(self, group: EventGroup) -> str:
-        return "the program never calls torch.compile: everything runs eagerly"
-
-    def cause(self, group: EventGroup) -> str:
-        return "no call of torch.compile was made, by the program or what it imports"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "compile the model (model.compile(), or model = torch.compile(model)); for"
-            " a factory, leave out --as-written"
-        )

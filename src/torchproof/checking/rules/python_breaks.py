@@ -33,6 +33,10 @@ class ContextManager(GraphBreak):
     types = (
         r"[Cc]ontext manager|ContextWrapping|contextlib|contextmanager|WITH_EXCEPT",
     )
+    fix_text = (
+        "put the `with` outside the compiled function, or move the code that breaks out"
+        " of the block; here it is `{at.expression}`"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")
@@ -42,12 +46,6 @@ class ContextManager(GraphBreak):
         return (
             f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
             f" handle: {shorten(group.data['explanation'], 160)}"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            "put the `with` outside the compiled function, or move the code that breaks"
-            f" out of the block; here it is `{group.expression}`"
         )
 
 
@@ -127,6 +125,11 @@ class ExceptionFlow(GraphBreak):
             r" code|EXCEPT_HANDLER|traceback"
         ),
     )
+    fix_text = (
+        "test the condition with an `if` on shapes or Python values instead of relying"
+        " on an exception at `{at.expression}`, or move the try/except outside the"
+        " compiled function"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         # The exception may be raised by the line itself or by a nearby frame.
@@ -139,13 +142,6 @@ class ExceptionFlow(GraphBreak):
         return (
             f"`{group.expression}` raises or handles an exception while it is traced:"
             f" {shorten(group.data['explanation'], 200)}"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            "test the condition with an `if` on shapes or Python values instead of"
-            f" relying on an exception at `{group.expression}`, or move the"
-            " try/except outside the compiled function"
         )
 
 
@@ -170,6 +166,10 @@ class GeneratorUse(GraphBreak):
 
     code = "GB113"
     types = (r"[Gg]enerator|async|BUILD_CLASS|build_class|YIELD|SEND|\byield\b",)
+    fix_text = (
+        "build a list instead of a generator at `{at.expression}`, and define classes"
+        " outside the compiled function"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         iterates = re.search(r"tp_iter(next)?\b", group.data["type"])
@@ -180,12 +180,6 @@ class GeneratorUse(GraphBreak):
         return (
             f"`{group.expression}` uses a generator, a coroutine or a class body:"
             f" {shorten(group.data['explanation'], 160)}"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            f"build a list instead of a generator at `{group.expression}`, and define"
-            " classes outside the compiled function"
         )
 
 

@@ -15,7 +15,6 @@ from torchproof.checking.rules.recompiles import (
     is_marked_at_call,
     marks,
     sources_passed_by_library,
-    values_seen,
 )
 from torchproof.checking.rules.rule import EventGroup, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
@@ -44,9 +43,7 @@ class SizeChange(Recompile):
     code = "RC201"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"size {guard.dim} of `{guard.source}` changed ({values_seen(group)})"
+    changed_text = "size {guard.dim} of `{guard.source}` changed ({seen})"
 
     def why(self, guard: Guard, group: EventGroup) -> str:
         static = " and stays static" if _stays_static(guard, group) else ""
@@ -199,18 +196,14 @@ class SizeOne(Recompile):
     code = "RC202"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size_one",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
-            " specialisation)"
-        )
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"torch compiles sizes 0 and 1 of `{guard.source}` apart from all others,"
-            f" even when dimension {guard.dim} is dynamic"
-        )
+    changed_text = (
+        "size {guard.dim} of `{guard.source}` is 0 or 1 on some calls (0/1"
+        " specialisation)"
+    )
+    cause_text = (
+        "torch compiles sizes 0 and 1 of `{guard.source}` apart from all others, even"
+        " when dimension {guard.dim} is dynamic"
+    )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if is_marked_at_call(group.first):
@@ -243,26 +236,20 @@ class EqualSizes(Recompile):
     code = "RC203"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("equal_sizes",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"size {guard.dim} of `{guard.source}` and {guard.other} were equal at"
-            " first, and are not any more (duck sizing)"
-        )
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
-            f" symbol because both were {guard.expected}"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            "warm up with different sizes in the first call, or switch off duck sizing:"
-            " torch.fx.experimental._config.use_duck_shape = False; or mark the"
-            " dimension as varying independently:"
-            f" torch._dynamo.mark_dynamic({guard.source}, {guard.dim})"
-        )
+    changed_text = (
+        "size {guard.dim} of `{guard.source}` and {guard.other} were equal at first,"
+        " and are not any more (duck sizing)"
+    )
+    cause_text = (
+        "duck sizing gave `{guard.source}`.size({guard.dim}) and {guard.other} one"
+        " symbol because both were {guard.expected}"
+    )
+    fix_text = (
+        "warm up with different sizes in the first call, or switch off duck sizing:"
+        " torch.fx.experimental._config.use_duck_shape = False; or mark the dimension"
+        " as varying independently: torch._dynamo.mark_dynamic({guard.source},"
+        " {guard.dim})"
+    )
 
 
 class ShapeCondition(Recompile):
@@ -285,9 +272,7 @@ class ShapeCondition(Recompile):
     code = "RC220"
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("shape_condition",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the condition `{guard.other}` on a size changed"
+    changed_text = "the condition `{guard.other}` on a size changed"
 
     def why(self, guard: Guard, group: EventGroup) -> str:
         by = f" at `{guard.code}`" if guard.code else ""
@@ -332,12 +317,9 @@ class LayoutChange(Recompile):
 
     code = "RC204"
     causes = ("stride",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"the memory layout of `{guard.source}` changed (stride {guard.dim}:"
-            f" {values_seen(group)})"
-        )
+    changed_text = (
+        "the memory layout of `{guard.source}` changed (stride {guard.dim}: {seen})"
+    )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
@@ -365,9 +347,7 @@ class DtypeChange(Recompile):
 
     code = "RC205"
     causes = ("dtype",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the dtype of `{guard.source}` changed ({values_seen(group)})"
+    changed_text = "the dtype of `{guard.source}` changed ({seen})"
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         dtype = {
@@ -400,9 +380,7 @@ class DeviceChange(Recompile):
 
     code = "RC206"
     causes = ("device", "dispatch_key")
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the device of `{guard.source}` changed ({values_seen(group)})"
+    changed_text = "the device of `{guard.source}` changed ({seen})"
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         return (
@@ -429,18 +407,12 @@ class RankChange(Recompile):
 
     code = "RC207"
     causes = ("rank",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"`{guard.source}` has another number of dimensions ({values_seen(group)})"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"always pass `{guard.source}` with the same rank, e.g."
-            f" {guard.source}.unsqueeze(0) for the smaller one, or compile one function"
-            " per rank"
-        )
+    changed_text = "`{guard.source}` has another number of dimensions ({seen})"
+    fix_text = (
+        "always pass `{guard.source}` with the same rank, e.g."
+        " {guard.source}.unsqueeze(0) for the smaller one, or compile one function per"
+        " rank"
+    )
 
 
 class RequiresGradChange(Recompile):
@@ -462,16 +434,12 @@ class RequiresGradChange(Recompile):
 
     code = "RC208"
     causes = ("requires_grad",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"requires_grad of `{guard.source}` changed ({values_seen(group)})"
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"keep requires_grad of `{guard.source}` the same: {guard.source}.detach()"
-            " where no gradient is needed, or run those calls under torch.no_grad();"
-            " warm up both if both are needed"
-        )
+    changed_text = "requires_grad of `{guard.source}` changed ({seen})"
+    fix_text = (
+        "keep requires_grad of `{guard.source}` the same: {guard.source}.detach() where"
+        " no gradient is needed, or run those calls under torch.no_grad(); warm up both"
+        " if both are needed"
+    )
 
 
 class Aliasing(Recompile):
@@ -493,21 +461,14 @@ class Aliasing(Recompile):
 
     code = "RC209"
     causes = ("alias",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"`{guard.source}` and `{guard.other}` are the same tensor on some calls"
-            " only"
-        )
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"whether `{guard.source}` and `{guard.other}` alias is part of what was"
-            " compiled"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"pass different tensors: {guard.other}.clone() where `{guard.other}` is"
-            f" the same tensor as `{guard.source}`; or always pass the same one"
-        )
+    changed_text = (
+        "`{guard.source}` and `{guard.other}` are the same tensor on some calls only"
+    )
+    cause_text = (
+        "whether `{guard.source}` and `{guard.other}` alias is part of what was"
+        " compiled"
+    )
+    fix_text = (
+        "pass different tensors: {guard.other}.clone() where `{guard.other}` is the"
+        " same tensor as `{guard.source}`; or always pass the same one"
+    )

@@ -34,21 +34,14 @@ class BackendChange(Recompile):
 
     code = "RC219"
     causes = ("backend",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return "torch.compile was called again with another backend object"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            "each torch.compile call with a new backend object starts a cache of"
-            " its own"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"call torch.compile({group.compiled}, ...) once, outside the loop, and"
-            " reuse the compiled function; use one backend object"
-        )
+    changed_text = "torch.compile was called again with another backend object"
+    cause_text = (
+        "each torch.compile call with a new backend object starts a cache of its own"
+    )
+    fix_text = (
+        "call torch.compile({at.compiled}, ...) once, outside the loop, and reuse the"
+        " compiled function; use one backend object"
+    )
 
 
 class OtherGuard(Recompile):

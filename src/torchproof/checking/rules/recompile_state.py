@@ -28,12 +28,8 @@ class ScalarArgument(Recompile):
 
     code = "RC210"
     causes = ("value",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the Python value `{guard.source}` changed ({values_seen(group)})"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return f"`{guard.source}` was compiled in as the constant {guard.expected}"
+    changed_text = "the Python value `{guard.source}` changed ({seen})"
+    cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if guard.other == "closure":
@@ -75,14 +71,8 @@ class TypeChange(Recompile):
 
     code = "RC211"
     causes = ("type",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"`{guard.source}` is of another type on some calls ({values_seen(group)})"
-        )
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return f"the type of `{guard.source}` is part of what was compiled"
+    changed_text = "`{guard.source}` is of another type on some calls ({seen})"
+    cause_text = "the type of `{guard.source}` is part of what was compiled"
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if "path" not in group.data and "." in guard.source:  # state, not an argument
@@ -117,16 +107,14 @@ class ContainerShape(Recompile):
 
     code = "RC212"
     causes = ("length", "keys")
+    cause_text = (
+        "the contents of `{guard.source}` are unrolled while tracing, so its"
+        " {guard.cause} is compiled in"
+    )
 
     def changed(self, guard: Guard, group: EventGroup) -> str:
         what = "length" if guard.cause == "length" else "keys"
         return f"the {what} of `{guard.source}` changed ({values_seen(group)})"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"the contents of `{guard.source}` are unrolled while tracing, so its"
-            f" {guard.cause} is compiled in"
-        )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         if len(group.data.get("path", (0, 0))) == 1:
@@ -166,15 +154,10 @@ class AttributeChange(Recompile):
 
     code = "RC213"
     causes = ("attribute",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the attribute `{guard.source}` changed ({values_seen(group)})"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"`{guard.source}` is a Python value that was compiled in as"
-            f" {guard.expected}"
-        )
+    changed_text = "the attribute `{guard.source}` changed ({seen})"
+    cause_text = (
+        "`{guard.source}` is a Python value that was compiled in as {guard.expected}"
+    )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
@@ -219,16 +202,12 @@ class GlobalValue(Recompile):
 
     code = "RC214"
     causes = ("global",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the global `{guard.source}` changed ({values_seen(group)})"
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"pass `{guard.source}` as an argument, as a tensor if it changes often"
-            f" (torch.tensor({guard.expected})), instead of reading the global in the"
-            " compiled function"
-        )
+    changed_text = "the global `{guard.source}` changed ({seen})"
+    fix_text = (
+        "pass `{guard.source}` as an argument, as a tensor if it changes often"
+        " (torch.tensor({guard.expected})), instead of reading the global in the"
+        " compiled function"
+    )
 
 
 class NewObject(Recompile):
@@ -298,19 +277,13 @@ class GlobalState(Recompile):
 
     code = "RC216"
     causes = ("global_state",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"the global state `{guard.source}` differs between calls"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return f"torch's `{guard.source}` is part of what was compiled"
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"set `{guard.source}` to the same value around every call; if you need"
-            " both (training and evaluation), warm up with one call in each, or compile"
-            " a separate function for each"
-        )
+    changed_text = "the global state `{guard.source}` differs between calls"
+    cause_text = "torch's `{guard.source}` is part of what was compiled"
+    fix_text = (
+        "set `{guard.source}` to the same value around every call; if you need both"
+        " (training and evaluation), warm up with one call in each, or compile a"
+        " separate function for each"
+    )
 
 
 class TrainingFlag(Recompile):
@@ -333,22 +306,15 @@ class TrainingFlag(Recompile):
     code = "RC217"
     reference = torch_pages.MODULES
     causes = ("training",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return f"`{guard.source}` flips between train() and eval()"
-
-    def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"`{guard.source}` decides what dropout and batch norm do, so each mode is"
-            " compiled apart"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            "expected once per mode: warm up with one call in train() and one in"
-            " eval(), or use two separate compiled modules, one for training and one"
-            " for evaluation"
-        )
+    changed_text = "`{guard.source}` flips between train() and eval()"
+    cause_text = (
+        "`{guard.source}` decides what dropout and batch norm do, so each mode is"
+        " compiled apart"
+    )
+    fix_text = (
+        "expected once per mode: warm up with one call in train() and one in eval(), or"
+        " use two separate compiled modules, one for training and one for evaluation"
+    )
 
 
 class LearningRate(Recompile):
@@ -371,16 +337,10 @@ class LearningRate(Recompile):
     code = "RC218"
     reference = torch_pages.RATES
     causes = ("learning_rate",)
-
-    def changed(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"the learning rate `{guard.source}` is a Python float that changes"
-            f" ({values_seen(group)})"
-        )
-
-    def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
-            " capturable=True if the optimizer has that option; a float costs one"
-            " recompile"
-        )
+    changed_text = (
+        "the learning rate `{guard.source}` is a Python float that changes ({seen})"
+    )
+    fix_text = (
+        "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
+        " capturable=True if the optimizer has that option; a float costs one recompile"
+    )

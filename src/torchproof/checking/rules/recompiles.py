@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text
@@ -229,6 +229,11 @@ class Recompile(Rule):
     kind = "recompile"
     reference = torch_pages.RECOMPILES
     causes: tuple[str, ...] = ()
+    changed_text: ClassVar[str] = ""  # what changed between calls, with its values
+    cause_text = (
+        "the compiled code is only valid for the `{guard.source}` it was compiled with"
+    )
+    fix_text = "keep `{guard.source}` the same between calls, or pass it as a tensor"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -251,6 +256,9 @@ class Recompile(Rule):
             group.data["guard"] is not None and group.data["guard"].cause in self.causes
         )
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"guard": group.data["guard"], "seen": values_seen(group)}
+
     def message(self, group: EventGroup) -> str:
         where = group.often
         times = plural(group.count or 1, "time")
@@ -265,6 +273,8 @@ class Recompile(Rule):
 
     def changed(self, guard: Guard, group: EventGroup) -> str:
         """What changed between calls, with its values."""
+        if self.changed_text:
+            return self.say(self.changed_text, group)
         return f"`{guard.source}` changed ({values_seen(group) or guard.text[:60]})"
 
     def cause(self, group: EventGroup) -> str:
@@ -275,10 +285,7 @@ class Recompile(Rule):
         )
 
     def why(self, guard: Guard, group: EventGroup) -> str:
-        return (
-            f"the compiled code is only valid for the `{guard.source}` it was compiled"
-            " with"
-        )
+        return self.say(self.cause_text, group)
 
     def fix(self, group: EventGroup) -> str:
         guard: Guard = group.data["guard"]
@@ -294,7 +301,7 @@ class Recompile(Rule):
         )
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
-        return f"keep `{guard.source}` the same between calls, or pass it as a tensor"
+        return self.say(self.fix_text, group)
 
     def severity(self, group: EventGroup) -> Severity:
         guard: Guard = group.data["guard"]

@@ -77,6 +77,14 @@ class ManySizes(Capture):
     """
 
     code = "CG321"
+    cause_text = "one CUDA graph is recorded per distinct input size, and kept"
+    fix_text = (
+        "pad inputs to a few bucket sizes (torchproof.graph plans and pads them),"
+        " capture the sizes that matter with"
+        " torch._inductor.config.triton.cudagraph_capture_sizes, or exclude graphs with"
+        " dynamic sizes with"
+        " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -89,17 +97,6 @@ class ManySizes(Capture):
         return (
             f"{group.function} is recorded again for each of {graph['distinct']} input"
             f" sizes; {_replays(graph)} of {plural(_runs(graph), 'run')} were replays"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return "one CUDA graph is recorded per distinct input size, and kept"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "pad inputs to a few bucket sizes (torchproof.graph plans and pads them),"
-            " capture the sizes that matter with torch._inductor.config.triton"
-            ".cudagraph_capture_sizes, or exclude graphs with dynamic sizes with"
-            " torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
         )
 
     def severity(self, group: EventGroup) -> Severity:
@@ -139,6 +136,13 @@ class MovedInput(Capture):
     """
 
     code = "CG322"
+    cause_text = (
+        "a recording holds the addresses of parameters, and there is another one"
+    )
+    fix_text = (
+        "write new values into the same tensor (copy_ under torch.no_grad()) instead of"
+        " replacing it; load_state_dict without assign=True does this"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -152,15 +156,6 @@ class MovedInput(Capture):
         what = f"{names[0]}{more}" if names else "a static input"
         again = plural(group.count or 0, "time")
         return f"{group.function} was recorded again {again}: {what} moved"
-
-    def cause(self, group: EventGroup) -> str:
-        return "a recording holds the addresses of parameters, and there is another one"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "write new values into the same tensor (copy_ under torch.no_grad())"
-            " instead of replacing it; load_state_dict without assign=True does this"
-        )
 
     def severity(self, group: EventGroup) -> Severity:
         return _rerecord_severity(group)
@@ -193,6 +188,11 @@ class OtherRecording(Capture):
     """
 
     code = "CG323"
+    fix_text = (
+        "call compiled functions in the same order at each step, delete or clone their"
+        " outputs at the same point, and mark where steps begin with"
+        " torch.compiler.cudagraph_mark_step_begin()"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -218,13 +218,6 @@ class OtherRecording(Capture):
         again = group.data["again"]
         causes = [cause for cause in again if cause != "moved"]
         return "; ".join(causes_in_words.get(cause, cause) for cause in causes)
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "call compiled functions in the same order at each step, delete or clone"
-            " their outputs at the same point, and mark where steps begin with"
-            " torch.compiler.cudagraph_mark_step_begin()"
-        )
 
     def severity(self, group: EventGroup) -> Severity:
         return _rerecord_severity(group)
@@ -265,6 +258,7 @@ class PartlyCaptured(Capture):
     code = "CG318"
     kind = "cudagraph_skip"
     placed = True
+    run_severity = "low"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -300,9 +294,6 @@ class PartlyCaptured(Capture):
             " indexing), or move the operation out of the compiled function"
         )
 
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
-
 
 class NeverReplayed(Capture):
     """A graph is warmed up again and again, and never recorded.
@@ -328,6 +319,12 @@ class NeverReplayed(Capture):
     code = "CG324"
     kind = "cudagraph_skip"
     placed = True
+    cause_text = "outputs of one run were alive when the next began, in the same step"
+    fix_text = (
+        "call torch.compiler.cudagraph_mark_step_begin() where a step begins, use"
+        " torch.no_grad() if no backward follows, and clone the outputs you keep"
+    )
+    run_severity = "high"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -343,15 +340,3 @@ class NeverReplayed(Capture):
             f"{group.function} was warmed up in each of"
             f" {plural(_runs(group.data), 'run')} and never recorded"
         )
-
-    def cause(self, group: EventGroup) -> str:
-        return "outputs of one run were alive when the next began, in the same step"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "call torch.compiler.cudagraph_mark_step_begin() where a step begins, use"
-            " torch.no_grad() if no backward follows, and clone the outputs you keep"
-        )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "high"

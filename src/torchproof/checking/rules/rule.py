@@ -121,6 +121,15 @@ class EventGroup:
         return "" if frame is None else expression_of(frame)
 
     @property
+    def what(self) -> str:
+        """The expression at the place, else the function."""
+        return f"`{self.expression}`" if self.expression else self.function
+
+    @property
+    def times(self) -> str:
+        return plural(self.count or 1, "time")
+
+    @property
     def function(self) -> str:
         """The qualified name of the user's function at the place."""
         if self.frame is not None:
@@ -180,6 +189,10 @@ class Rule:
     parts: ClassVar[tuple[str, ...]] = ("breaks",)  # the parts of a check that show it
     reference: ClassVar[str]  # PyTorch's page about it
     placed: ClassVar[bool] = False  # a run reports it on a line, not in a function
+    run_severity: ClassVar[Severity] = "high"
+    message_text: ClassVar[str]
+    cause_text: ClassVar[str]
+    fix_text: ClassVar[str]
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -189,17 +202,24 @@ class Rule:
     def matches(self, group: EventGroup) -> bool:
         return True
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        """What the texts name in braces, besides `at`: the group."""
+        return {}
+
+    def say(self, text: str, group: EventGroup) -> str:
+        return text.format(at=group, **self.words(group))
+
     def message(self, group: EventGroup) -> str:
-        raise AssertionError(f"{type(self).__name__} has no message")
+        return self.say(self.message_text, group)
 
     def cause(self, group: EventGroup) -> str:
-        raise AssertionError(f"{type(self).__name__} has no cause")
+        return self.say(self.cause_text, group)
 
     def fix(self, group: EventGroup) -> str:
-        raise AssertionError(f"{type(self).__name__} has no fix")
+        return self.say(self.fix_text, group)
 
     def severity(self, group: EventGroup) -> Severity:
-        return "high"
+        return self.run_severity
 
     def status(self, group: EventGroup) -> Status:
         return "open"

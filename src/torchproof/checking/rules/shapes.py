@@ -102,6 +102,11 @@ class UnbackedBranch(CompileError):
         "Unsupported",
     )
     pattern = r"guard on data-dependent expression|GuardOnDataDependent"
+    fix_text = (
+        "assert the condition at `{at.expression}` with torch._check(...), or make the"
+        " branch part of the graph with torch.cond or torch.where; inside operators use"
+        " guard_or_false"
+    )
 
     def short(self, group: EventGroup) -> str:
         guard = re.search(
@@ -109,13 +114,6 @@ class UnbackedBranch(CompileError):
         )
         return (
             f"the condition {guard[1] if guard else 'here'} has no value while tracing"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"assert the condition at `{group.expression}` with torch._check(...),"
-            " or make the branch part of the graph with torch.cond or torch.where;"
-            " inside operators use guard_or_false"
         )
 
 
@@ -138,6 +136,17 @@ class QuietSpecialisation(Rule):
     code = "DS603"
     kind = "specialization"
     reference = torch_pages.DYNAMIC_SHAPES
+    message_text = (
+        "`{at.expression}` makes {sizes} the constant {at.data[value]}: {at.compiled}"
+        " recompiles for every other size"
+    )
+    cause_text = (
+        "the code decides by {sizes}, so the dynamic size became the constant"
+        " {at.data[value]}"
+    )
+
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"sizes": _sizes(group)}
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -162,18 +171,6 @@ class QuietSpecialisation(Rule):
             if key not in keys:
                 keys.add(key)
                 yield EventGroup((event,), place, facts, count=1)
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` makes {_sizes(group)} the constant"
-            f" {group.data['value']}: {group.compiled} recompiles for every other size"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"the code decides by {_sizes(group)}, so the dynamic size became the"
-            f" constant {group.data['value']}"
-        )
 
     def fix(self, group: EventGroup) -> str:
         what = group.expression

@@ -36,6 +36,9 @@ class Speed(Rule):
     parts: ClassVar[tuple[str, ...]] = ("baseline",)
     reference = torch_pages.PROFILING
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"named": named(group)}
+
     def cost_us(self, group: EventGroup) -> float | None:
         """The cost per call, if it was measured."""
         return None
@@ -245,6 +248,7 @@ class NoGain(Speed):
     """
 
     code = "SP502"
+    run_severity = "low"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -286,9 +290,6 @@ class NoGain(Speed):
             "do not compile this, or compile a larger region; `torchproof bench"
             " --modes` shows whether another mode is faster"
         )
-
-    def severity(self, group: EventGroup) -> Severity:
-        return "low"
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         return _timings(group.data)

@@ -32,6 +32,9 @@ class StaleAnswer(Rule):
         """Medium if only torchproof made the change: the program itself never does."""
         return "medium" if group.data["replayed"] else "high"
 
+    def words(self, group: EventGroup) -> dict[str, object]:
+        return {"since": self.since(group)}
+
     def since(self, group: EventGroup) -> str:
         call = group.first.call
         return f"from call {call} on" if call else "in every call"
@@ -67,6 +70,10 @@ class FrozenEnvironment(StaleAnswer):
 
     code = "NM411"
     what = "environment"
+    cause_text = (
+        "{at.data[name]} is read while tracing and not guarded: its value is a constant"
+        " of the compiled code"
+    )
 
     def message(self, group: EventGroup) -> str:
         data = group.data
@@ -74,12 +81,6 @@ class FrozenEnvironment(StaleAnswer):
         return (
             f"{group.function} reads the environment variable {data['name']}, and"
             f" compiled code ignores that it changes from {old} to {new}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']} is read while tracing and not guarded: its value"
-            " is a constant of the compiled code"
         )
 
     def fix(self, group: EventGroup) -> str:
@@ -118,25 +119,19 @@ class LateHook(StaleAnswer):
     code = "NM412"
     reference = torch_pages.MODULES
     what = "hook"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']}() is called after the module was compiled:"
-            f" compiled code ignores it, {self.since(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            "Dynamo traces the hooks that a module has at its first call and does not"
-            " guard on them (skip_nnmodule_hook_guards is True)"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "register hooks before the first call, or call torch._dynamo.reset() after"
-            " registering or removing one; or set"
-            " torch._dynamo.config.skip_nnmodule_hook_guards = False before compiling"
-        )
+    message_text = (
+        "{at.data[name]}() is called after the module was compiled: compiled code"
+        " ignores it, {since}"
+    )
+    cause_text = (
+        "Dynamo traces the hooks that a module has at its first call and does not guard"
+        " on them (skip_nnmodule_hook_guards is True)"
+    )
+    fix_text = (
+        "register hooks before the first call, or call torch._dynamo.reset() after"
+        " registering or removing one; or set"
+        " torch._dynamo.config.skip_nnmodule_hook_guards = False before compiling"
+    )
 
 
 class NumpySeed(StaleAnswer):
@@ -158,25 +153,19 @@ class NumpySeed(StaleAnswer):
     code = "NM413"
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.function} draws from {group.data['name']}, and compiled code"
-            " ignores np.random.seed: it draws other numbers than eager"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']} is traced as torch's: it draws from torch's"
-            " generator and changes with torch.manual_seed instead"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or"
-            " pass a generator), or draw with numpy outside the compiled code and"
-            " pass the numbers as an argument"
-        )
+    message_text = (
+        "{at.function} draws from {at.data[name]}, and compiled code ignores"
+        " np.random.seed: it draws other numbers than eager"
+    )
+    cause_text = (
+        "{at.data[name]} is traced as torch's: it draws from torch's generator and"
+        " changes with torch.manual_seed instead"
+    )
+    fix_text = (
+        "draw with torch (torch.rand, torch.randn; seed with torch.manual_seed or pass"
+        " a generator), or draw with numpy outside the compiled code and pass the"
+        " numbers as an argument"
+    )
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield "with another torch.manual_seed the compiled outputs change"
@@ -201,24 +190,18 @@ class ConstantResult(StaleAnswer):
 
     code = "NM414"
     what = "constant_result"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']}() is assumed to be constant, but its result"
-            f" changes in eager, {self.since(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"assume_constant_result keeps what {group.data['name']} returned while"
-            " tracing; without it compiled code gives eager's answers"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"remove assume_constant_result from {group.data['name']}, or pass its"
-            f" result as an argument; or {_RESET}"
-        )
+    message_text = (
+        "{at.data[name]}() is assumed to be constant, but its result changes in eager,"
+        " {since}"
+    )
+    cause_text = (
+        "assume_constant_result keeps what {at.data[name]} returned while tracing;"
+        " without it compiled code gives eager's answers"
+    )
+    fix_text = (
+        "remove assume_constant_result from {at.data[name]}, or pass its result as an"
+        " argument; or call torch.compiler.reset() after each change"
+    )
 
 
 class LeftOutGuards(StaleAnswer):
@@ -241,24 +224,18 @@ class LeftOutGuards(StaleAnswer):
     code = "NM415"
     reference = torch_pages.GUARDS
     what = "guards"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"with {group.data['name']}, set here, torch runs compiled code that is no"
-            f" longer valid, {self.since(group)}"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        return (
-            f"{group.data['name']} leaves out the guard on what has changed; with all"
-            " guards compiled code gives eager's answers"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            f"drop {group.data['name']}, or keep the guards on what changes between"
-            f" calls; or {_RESET}"
-        )
+    message_text = (
+        "with {at.data[name]}, set here, torch runs compiled code that is no longer"
+        " valid, {since}"
+    )
+    cause_text = (
+        "{at.data[name]} leaves out the guard on what has changed; with all guards"
+        " compiled code gives eager's answers"
+    )
+    fix_text = (
+        "drop {at.data[name]}, or keep the guards on what changes between calls; or"
+        " call torch.compiler.reset() after each change"
+    )
 
 
 class OtherStaleState(StaleAnswer):
@@ -279,21 +256,18 @@ class OtherStaleState(StaleAnswer):
 
     code = "NM419"
     what = "other"
-
-    def message(self, group: EventGroup) -> str:
-        return (
-            f"{group.function} computes the value of an earlier call when compiled,"
-            f" {self.since(group)}: only eager sees a change"
-        )
+    message_text = (
+        "{at.function} computes the value of an earlier call when compiled, {since}:"
+        " only eager sees a change"
+    )
+    fix_text = (
+        "pass the value that changes between calls as an argument, or keep it in a"
+        " tensor or a module attribute; or call torch.compiler.reset() after each"
+        " change"
+    )
 
     def cause(self, group: EventGroup) -> str:
         return (
             f"what changed before call {group.first.call} is read while tracing and"
             " not guarded: compiled anew, the answers are eager's"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "pass the value that changes between calls as an argument, or keep it in a"
-            f" tensor or a module attribute; or {_RESET}"
         )

@@ -49,6 +49,14 @@ class GuardCost(Speed):
     code = "SP541"
     parts = ("guards",)
     reference = torch_pages.GUARDS
+    fix_text = (
+        "do more work in one call: compile a larger region or batch calls. If modules"
+        " and globals never change after the first call, skip their guards:"
+        " torch.compile(..., options={{'guard_filter_fn':"
+        " torch.compiler.skip_guard_on_all_nn_modules_unsafe}}); `torchproof bench"
+        " --guards` measures what this saves and lists the conditions that are no"
+        " longer checked"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -82,16 +90,6 @@ class GuardCost(Speed):
             " runs, and the work behind them is short"
         )
 
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "do more work in one call: compile a larger region or batch calls. If"
-            " modules and globals never change after the first call, skip their guards:"
-            " torch.compile(..., options={'guard_filter_fn':"
-            " torch.compiler.skip_guard_on_all_nn_modules_unsafe}); `torchproof bench"
-            " --guards` measures what this saves and lists the conditions that are no"
-            " longer checked"
-        )
-
     def severity(self, group: EventGroup) -> Severity:
         measured = group.first.kind == "guard_cost"
         return "medium" if measured and group.extra["share"] >= 0.3 else "low"
@@ -120,6 +118,11 @@ class MoreMemory(Speed):
     code = "SP521"
     kind = "memory"
     reference = torch_pages.MEMORY
+    fix_text = (
+        "if memory is short, compile without CUDA graphs (mode='default'), pad inputs"
+        " to a few sizes, or compile only the repeated blocks; measure each option with"
+        " `torchproof bench`"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -143,13 +146,6 @@ class MoreMemory(Speed):
         if "reduce-overhead" in str(group.data.get("strategy")):
             return "CUDA graphs keep their own pool of memory for each recorded size"
         return "compiled code keeps memory at its peak that eager has freed by then"
-
-    def fix(self, group: EventGroup) -> str:
-        return (
-            "if memory is short, compile without CUDA graphs (mode='default'), pad"
-            " inputs to a few sizes, or compile only the repeated blocks; measure each"
-            " option with `torchproof bench`"
-        )
 
     def severity(self, group: EventGroup) -> Severity:
         twice = group.data["compiled_bytes"] >= 2 * group.data["eager_bytes"]

@@ -37,12 +37,9 @@ class TensorToPython(GraphBreak):
         r"unsupported index\(Tensor\)",
         r"with non-scalar tensor",
     )
-
-    def why(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` needs the tensor's value in Python while the graph"
-            " is traced"
-        )
+    cause_text = (
+        "`{at.expression}` needs the tensor's value in Python while the graph is traced"
+    )
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
@@ -192,9 +189,7 @@ class DataDependentShape(GraphBreak):
         r"one_hot.*data-dependent",
         r"GuardOnDataDependent",
     )
-
-    def why(self, group: EventGroup) -> str:
-        return f"the size of `{group.expression}` depends on the data"
+    cause_text = "the size of `{at.expression}` depends on the data"
 
     def remedy(self, group: EventGroup) -> str:
         if "one_hot" in group.expression:
@@ -290,19 +285,15 @@ class AutogradCall(GraphBreak):
         r"_ImperativeEngine",
         r"compiled autograd",
     )
-
-    def why(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` runs autograd inside the region that is being traced"
-        )
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            f"move `{group.expression}` outside the compiled function and compile the"
-            " forward only (its backward is compiled with it); for gradients as values"
-            " use torch.func.grad, or set torch._dynamo.config.trace_autograd_ops ="
-            " True for autograd.grad"
-        )
+    cause_text = (
+        "`{at.expression}` runs autograd inside the region that is being traced"
+    )
+    fix_text = (
+        "move `{at.expression}` outside the compiled function and compile the forward"
+        " only (its backward is compiled with it); for gradients as values use"
+        " torch.func.grad, or set torch._dynamo.config.trace_autograd_ops = True for"
+        " autograd.grad"
+    )
 
 
 class OperatorWithoutFake(GraphBreak):
@@ -335,16 +326,12 @@ class OperatorWithoutFake(GraphBreak):
         r"Fake tensor propagation",
         r"fake tensor call",
     )
-
-    def why(self, group: EventGroup) -> str:
-        return f"`{group.expression}` has no implementation for tensors without data"
-
-    def remedy(self, group: EventGroup) -> str:
-        return (
-            f"give the operator behind `{group.expression}` a fake implementation"
-            " with register_fake (torch.library), and test it with"
-            " torch.library.opcheck; or call it outside the compiled function"
-        )
+    cause_text = "`{at.expression}` has no implementation for tensors without data"
+    fix_text = (
+        "give the operator behind `{at.expression}` a fake implementation with"
+        " register_fake (torch.library), and test it with torch.library.opcheck; or"
+        " call it outside the compiled function"
+    )
 
 
 class TensorInternals(GraphBreak):
@@ -377,12 +364,10 @@ class TensorInternals(GraphBreak):
         r"nn\.Parameter",
         r"Unhandled tensor method|tensor method call|torch\.\* op returned non-Tensor",
     )
-
-    def why(self, group: EventGroup) -> str:
-        return (
-            f"`{group.expression}` works on the tensor itself rather than its values:"
-            f" {group.data['type']}"
-        )
+    cause_text = (
+        "`{at.expression}` works on the tensor itself rather than its values:"
+        " {at.data[type]}"
+    )
 
     def remedy(self, group: EventGroup) -> str:
         hints = own_hints(group)
