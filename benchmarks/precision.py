@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchproof.checking import static
+from torchproof.checking import suspicions
 
 RESULTS = Path(__file__).resolve().parent / "results" / "precision.json"
 SEED, SIZE = 2026, 50
@@ -39,7 +39,7 @@ def read() -> dict[str, Any]:
     """Every finding as a row, and what the reading took."""
     folder = package()
     begin = time.perf_counter()
-    found = static.read([folder])
+    found = suspicions.read([folder])
     seconds = time.perf_counter() - begin
     rows = []
     for suspicion in found.suspicions:

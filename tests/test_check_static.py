@@ -12,7 +12,7 @@ from typing import Any
 import commands
 import pytest
 
-from torchproof.checking import checker, observed_parts, source_reading, static
+from torchproof.checking import checker, observed_parts, source_reading, suspicions
 from torchproof.records import store
 from torchproof.records.run import Finding, Part, Run
 from torchproof.targets.options import Options
@@ -250,5 +250,5 @@ def test_torch_itself_is_not_read_where_it_lies_beside_the_target(
         )
         (tmp_path / "m.py").write_text(text)
         roots = {str(tmp_path / "m.py"): ["M.forward"]}
-        found = static.read([tmp_path / "m.py"], roots=roots).suspicions
+        found = suspicions.read([tmp_path / "m.py"], roots=roots).suspicions
         assert [s.finding.code for s in found] == ["GB101"] * (module == "own")

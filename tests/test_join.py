@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking.static.join import RunEvidence, absolute, join, without_run
-from torchproof.checking.static.suspicion import Suspicion
+from torchproof.checking.join import RunEvidence, absolute, join, without_run
+from torchproof.checking.suspicions import Suspicion
 from torchproof.records.run import Finding
 
 FILE = absolute("model.py")

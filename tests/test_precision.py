@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from torchproof.checking import static
+from torchproof.checking import suspicions
 
 ROOT = Path(__file__).resolve().parent.parent
 JUDGED = json.loads((ROOT / "benchmarks/results/precision.json").read_text())
@@ -37,7 +37,7 @@ def test_what_was_judged_right_is_still_found() -> None:
 
     packages = Path(transformers.__file__).parent.parent
     right = [row for row in JUDGED["sample"] if row["verdict"] == "right"][::4]
-    found = static.read([packages / row["file"] for row in right])
+    found = suspicions.read([packages / row["file"] for row in right])
     places = {(s.finding.code, s.finding.line) for s in found.suspicions}
     missing = [row for row in right if key(row) not in places]
     assert not missing

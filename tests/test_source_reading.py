@@ -13,7 +13,7 @@ import pytest
 
 from torchproof.checking import source_reading
 from torchproof.checking.static.imports import with_imports
-from torchproof.checking.static.suspicion import Reading
+from torchproof.checking.suspicions import Reading
 from torchproof.records import blame
 from torchproof.records.modules import located
 from torchproof.records.run import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_odd_files import READ
 
-from torchproof.checking import static
+from torchproof.checking import suspicions
 from torchproof.cli import main
 from torchproof.records import blame
 
@@ -61,7 +61,7 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "loop.py").symlink_to("loop.py")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "up").symlink_to("..")
-    read = static.read([tmp_path])
+    read = suspicions.read([tmp_path])
     assert [s.finding.code for s in read.suspicions] == ["GB101"]
     for name in ("pipe.py", "gone.py", "loop.py"):
         assert sum(name in problem for problem in read.problems) == 1
@@ -73,15 +73,15 @@ def test_a_defect_of_reading_ends_no_folder(
 ) -> None:
     (tmp_path / "a.py").write_text(READ)
     (tmp_path / "b.py").write_text(READ)
-    plain = static.Program.roots
+    plain = suspicions.Program.roots
 
-    def broken(self: static.Program, source: static.Source) -> object:
+    def broken(self: suspicions.Program, source: suspicions.Source) -> object:
         if source.path.name == "a.py":
             raise TypeError("a defect")
         return plain(self, source)
 
-    monkeypatch.setattr(static.Program, "roots", broken)
-    read = static.read([tmp_path])
+    monkeypatch.setattr(suspicions.Program, "roots", broken)
+    read = suspicions.read([tmp_path])
     (problem,) = read.problems
     assert len(read.suspicions) == 1 and str(tmp_path / "a.py") in problem
 

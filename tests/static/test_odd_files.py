@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.checking import source_reading, static
+from torchproof.checking import source_reading, suspicions
 from torchproof.records import blame
 from torchproof.targets.target import parse
 
@@ -26,7 +26,9 @@ READ = MODULE.format("y = x.item()")
 
 
 def found(path: Path) -> list[tuple[str, int | None]]:
-    return [(s.finding.code, s.finding.line) for s in static.read([path]).suspicions]
+    return [
+        (s.finding.code, s.finding.line) for s in suspicions.read([path]).suspicions
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +69,8 @@ def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
     other = READ.replace("class M", "class Other").replace("import torch\n", "")
     (tmp_path / "deep.py").write_text(MODULE.format(deep) + other)
     for read in (
-        static.read([tmp_path]),
-        static.read(
+        suspicions.read([tmp_path]),
+        suspicions.read(
             [],
             roots={str(tmp_path / "deep.py"): ["M.forward", "Other.forward"]},
         ),
@@ -82,7 +84,7 @@ def test_what_is_nested_too_deeply_is_named_and_the_rest_is_read(
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "m.py").write_text(READ)
-    read = static.read([tmp_path])
+    read = suspicions.read([tmp_path])
     assert len(read.suspicions) == 1
     (problem,) = read.problems
     assert str(tmp_path / "pipe.py") in problem and "regular file" in problem

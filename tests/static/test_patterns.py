@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from torchproof.checking import rules, static
-from torchproof.checking.static.suspicion import Suspicion
+from torchproof.checking import rules
+from torchproof.checking.suspicions import Suspicion, read
 from torchproof.records.run import Finding
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
@@ -34,7 +34,7 @@ def marked(program: Path) -> set[tuple[str, int]]:
 
 
 def suspicions(program: Path) -> list[Suspicion]:
-    return list(static.read([program]).suspicions)
+    return list(read([program]).suspicions)
 
 
 def shows(finding: Finding, suspicion: Suspicion) -> bool:

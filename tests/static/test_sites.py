@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from torchproof.checking import static
+from torchproof.checking import suspicions
 from torchproof.records.run import CompileSite
 
 
 def sites(tmp_path: Path, text: str) -> list[CompileSite]:
     file = tmp_path / "program.py"
     file.write_text("import torch\n" + textwrap.dedent(text))
-    return list(static.read([file]).sites)
+    return list(suspicions.read([file]).sites)
 
 
 def test_arguments_are_in_the_words_of_the_source(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.checking import counts, history, rules, source_reading
+from torchproof.checking.join import Joined
 from torchproof.checking.observed_parts import ObservedParts, observe_parts
 from torchproof.checking.source_reading import JoinedSource
-from torchproof.checking.static.join import Joined
 from torchproof.records import (
     SEVERITIES,
     Finding,

@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torchproof.checking import static
-from torchproof.checking.static.imports import assumed_roots, with_imports
-from torchproof.checking.static.join import (
+from torchproof.checking import suspicions
+from torchproof.checking.join import (
     Joined,
     RunEvidence,
     absolute,
     join,
     without_run,
 )
+from torchproof.checking.static.imports import assumed_roots, with_imports
 from torchproof.checking.static.source import Source, Unreadable
-from torchproof.checking.static.suspicion import Reading, Suspicion
+from torchproof.checking.suspicions import Reading, Suspicion
 from torchproof.records import (
     CompileSite,
     Event,
@@ -103,12 +103,12 @@ def read_target(target: Target, progress: Progress) -> Reading:
     if file is None:
         raise UserError(f"{target.where} has no Python file to read")
     if target.kind == "source":
-        reading = static.read([file], progress=_after_a_second(progress))
+        reading = suspicions.read([file], progress=_after_a_second(progress))
         for problem in reading.problems[3:]:  # the part's status names the first three
             progress(f"not understood: {problem}")
     else:
         files = with_imports([file])
-        reading = static.read(files, roots=assumed_roots(files))
+        reading = suspicions.read(files, roots=assumed_roots(files))
         reading = replace(reading, files=len(files))
     if reading.files <= len(reading.problems):
         why = reading.problems[0] if reading.problems else "it has no Python file"
@@ -131,7 +131,7 @@ def read_beside_run(target: Target, observation: Observation) -> Reading:
     files |= {absolute(f): None for f in called if blame.whose(f) == "user"}
     files |= dict.fromkeys(roots)
     paths = [path for path in map(Path, files) if path.is_file()]
-    return _shown(static.read(paths, roots=roots))
+    return _shown(suspicions.read(paths, roots=roots))
 
 
 def _roots(observation: Observation) -> dict[str, list[str]]:

@@ -129,6 +129,7 @@ class GraphBreak(Rule):
     placed = True
     types: tuple[str, ...] = ()  # patterns of torch's break type
     cause_text = fix_text = ""  # empty: torch's explanation and hints
+    source_text = "`{at.expression}` would cause a graph break in {at.function}"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:

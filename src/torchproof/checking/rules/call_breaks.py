@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import EventGroup, sentence
+from torchproof.checking.rules.rule import EventGroup, Match, sentence
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.source import walk
 from torchproof.records import Severity, Status, module_of
 
 _CALLS = (
@@ -60,6 +65,64 @@ _OUTSIDE = frozenset(
 )
 
 
+_WRITES = {
+    "print",
+    "pprint.pprint",
+    "pprint.pp",
+    "warnings.warn",
+    "sys.stdout.write",
+    "sys.stderr.write",
+    "tqdm.write",
+}
+_LEVELS = {
+    "debug",
+    "info",
+    "warning",
+    "warn",
+    "error",
+    "critical",
+    "exception",
+    "log",
+    "warning_once",
+    "info_once",
+    "fatal",
+}
+_LOGGER = re.compile(r"(?:self\.|cls\.|\w+\.)*_?log(?:ger|ging)?", re.IGNORECASE)
+_BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
+_SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)
+
+
+_PASS = "do it outside the compiled function and pass the result in as an argument"
+_CLOCK = re.compile(
+    r"time\.(?:time|perf_counter|monotonic|process_time|sleep|strftime)(?:_ns)?"
+    r"|datetime\.(?:datetime\.(?:now|utcnow|today)|date\.today)"
+)
+_FILES = re.compile(
+    r"open|os\.(?:path\.(?:exists|isfile|isdir)|makedirs|mkdir|listdir|remove|getpid)"
+    r"|glob\.glob|shutil\.\w+|tempfile\.\w+|torch\.(?:save|load)|gc\.collect"
+    r"|socket\.\w+|subprocess\.\w+|importlib\.import_module|uuid\.uuid[14]"
+    r"|threading\.(?:Thread|current_thread)|os\.environ\.(?:update|setdefault|pop)"
+)
+_RANDOM = re.compile(
+    r"random\.(?:choice|choices|gauss|normalvariate)|secrets\.\w+"
+    r"|torch\.(?:manual_seed|get_rng_state|set_rng_state|Generator|random\.fork_rng)"
+)
+# Traced from torch 2.14 on.
+_RANDOM_ONCE = re.compile(r"random\.(?:random|shuffle|sample|seed)")
+
+
+_UNTRACED = re.compile(
+    r"json\.(?:dumps?|loads?)|hashlib\.\w+|zlib\.\w+|bisect\.\w+|pickle\.\w+"
+    r"|base64\.\w+|unicodedata\.\w+|inspect\.stack|(?:np|numpy)\.interp"
+    r"|torch\.nn\.utils\.rnn\.(?:pack_padded_sequence|pad_packed_sequence)"
+)
+_TOKENIZER = re.compile(r"(?:self\.|\w+\.)?_?(?:\w+_)?tokenizer(?:\.(\w+))?")
+_LOOKUPS = re.compile(
+    r"encode\w*|decode|batch_\w+|tokenize|convert_\w+|get_vocab|apply_chat_template"
+    r"|id_of|token_to_id|id_to_token|pad|__call__"
+)
+
+
 def _callee(group: EventGroup) -> str:
     """The function that Dynamo does not call, by torch's name for it."""
     text = f"{group.data['explanation']} {group.data['context']}"
@@ -91,6 +154,8 @@ class OutputCall(GraphBreak):
     code = "GB104"
     types = (*_CALLS, r"builtin operator")
     cause_text = "`{at.expression}` writes output in the middle of the region"
+    nodes = (ast.Call,)
+    shown_by = ("GB104", "GB105", "GB117")
 
     def matches(self, group: EventGroup) -> bool:
         written = re.search(r"(\w+)\(", group.expression)
@@ -140,6 +205,39 @@ class OutputCall(GraphBreak):
             " or avoid the situation that it reports"
         )
 
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        if not _is_output(node, at) or _is_switched(at):
+            return
+        yield Match(
+            node,
+            fix="remove it, move it after the compiled call, or guard it with `if not"
+            " torch.compiler.is_compiling():`",
+            # Under a condition, the program may never reach it.
+            severity="low" if at.conditions else None,
+        )
+
+
+def _is_output(node: ast.Call, at: Flow) -> bool:
+    dotted = at.dotted(node.func) or ""
+    if dotted in _WRITES:
+        return not any(k.arg == "file" for k in node.keywords)
+    if dotted in _BARS:
+        return True
+    if not isinstance(node.func, ast.Attribute) or node.func.attr not in _LEVELS:
+        return False
+    return _LOGGER.fullmatch(dotted.rpartition(".")[0]) is not None
+
+
+def _is_switched(at: Flow) -> bool:
+    """Whether a debug or verbose switch guards this code."""
+    for condition in at.conditions:
+        for node in walk(condition):
+            name = getattr(node, "attr", getattr(node, "id", ""))
+            if isinstance(name, str) and _SWITCH.search(name):
+                return True
+    return False
+
 
 def _functions(group: EventGroup) -> str:
     return " ".join(f.function for f in group.first.frames) + group.function
@@ -175,6 +273,8 @@ class OutsideWorld(GraphBreak):
         "do `{at.expression}` outside the compiled function and pass its result in as"
         " an argument; or put it in a function marked @torch.compiler.disable"
     )
+    nodes = (ast.Call, ast.Subscript)
+    shown_by = ("GB105", "GB111", "GB115", "GB117")
 
     def matches(self, group: EventGroup) -> bool:
         if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
@@ -193,6 +293,28 @@ class OutsideWorld(GraphBreak):
             f"`{group.expression}` reaches outside the tensor program"
             f" ({_callee(group) or group.data['type']})"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call | ast.Subscript)
+        if isinstance(node, ast.Subscript):
+            written = not isinstance(node.ctx, ast.Load)
+            if written and at.dotted(node.value) == "os.environ":
+                yield self._match(node, at, "writes to the environment", _PASS)
+            return
+        dotted = at.dotted(node.func) or ""
+        if _CLOCK.fullmatch(dotted):
+            fix = "time the compiled call from outside; torch.profiler shows the inside"
+            yield self._match(node, at, "reads the clock", fix)
+        elif _FILES.fullmatch(dotted):
+            yield self._match(node, at, "reaches outside the tensor program", _PASS)
+        elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
+            since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
+            what = f"uses a random generator that tracing does not follow{since}"
+            fix = f"draw with torch.rand or random.uniform, or {_PASS}"
+            yield self._match(node, at, what, fix)
+
+    def _match(self, node: ast.expr, at: Flow, what: str, fix: str) -> Match:
+        return Match(node, cause=f"{at.quote(node)} {what}", fix=fix)
 
 
 class DisabledCall(GraphBreak):
@@ -288,6 +410,8 @@ class UntraceableCall(GraphBreak):
     code = "GB105"
     reference = torch_pages.CUSTOM_OPERATORS
     types = (*_CALLS, r"numpy function|numpy\.\*")
+    nodes = (ast.Call,)
+    shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
 
     def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"
@@ -345,6 +469,28 @@ class UntraceableCall(GraphBreak):
             return "low"
         return super().severity(group)
 
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        dotted = at.dotted(node.func) or ""
+        if _UNTRACED.fullmatch(dotted):
+            what = "calls into code that is not Python, which tracing cannot follow"
+            yield Match(node, cause=f"{at.quote(node)} {what}", fix=_PASS)
+        elif _asks_tokenizer(dotted) and at.program.callee(node, at.function) is None:
+            yield Match(
+                node,
+                cause=f"{at.quote(node)} does the tokenizer's work in each call, in"
+                " code that tracing cannot follow",
+                fix="look the id up once, in __init__ or before the compiled call, and"
+                " store it as a Python int",
+            )
+
+
+def _asks_tokenizer(dotted: str) -> bool:
+    match = _TOKENIZER.fullmatch(dotted)
+    return match is not None and (
+        match[1] is None or bool(_LOOKUPS.fullmatch(match[1]))
+    )
+
 
 class DeepCopy(GraphBreak):
     """copy.deepcopy is called in a compiled region.
@@ -370,3 +516,13 @@ class DeepCopy(GraphBreak):
         "copy tensors with .clone() (or .detach().clone()) instead of"
         " `{at.expression}`, and copy other objects once, outside the compiled function"
     )
+    nodes = (ast.Call,)
+    shown_by = ("GB105", "GB109")
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        if at.dotted(node.func) != "copy.deepcopy" or not node.args:
+            return
+        kind = at.kind(node.args[0])
+        if kind.is_tensor or kind is Kind.TENSORS:
+            yield Match(node)

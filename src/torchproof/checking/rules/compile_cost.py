@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Match, shorten
 from torchproof.checking.rules.speed import Speed, duration, group_of, named
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.source import walk
 from torchproof.records import Event, Frame, Severity, blame, place_of
 
 _REPEATS = 16  # fewer iterations are usually layers or heads
@@ -131,6 +134,10 @@ class UnrolledLoop(Speed):
         " it with scan or while_loop (higher-order operators of torch, which put one"
         " copy of the body into the graph) or use torch.nn.RNN, GRU or LSTM"
     )
+    source_severity = "low"
+    nodes = (ast.For,)
+    shown_by = ("SP511", "RC201", "RC220", "RC290", "DS60", "SP531")
+    calls = 2
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -178,6 +185,42 @@ class UnrolledLoop(Speed):
         if (eager_ms := group.data.get("eager_ms")) is not None:
             steps = group.extra["seconds"] / (eager_ms * 1e-3)
             yield f"this equals the time of {steps:.0f} eager calls"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.For)
+        loop = node.iter
+        if not isinstance(loop, ast.Call) or at.dotted(loop.func) != "range":
+            return
+        lengths = any(at.kind(each) is Kind.LENGTH for each in loop.args)
+        if not lengths or not _carries(node, at):
+            return
+        text = at.source.brief(loop)
+        yield Match(
+            loop,
+            f"the loop over `{text}` would be unrolled into the graph of"
+            f" {at.function.name}",
+            "each step is a copy of the loop's body, and each other length is compiled"
+            " again",
+            "compute all steps at once with operations over the whole dimension; or"
+            " compile only the body of the loop and loop outside",
+        )
+
+
+def _carries(loop: ast.For, at: Flow) -> bool:
+    """Whether an iteration uses the result of the one before: `h = f(h, x[:, t])`."""
+    stored: dict[str, int] = {}
+    for statement in loop.body:
+        for node in walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stored.setdefault(node.id, node.lineno)
+    return any(
+        isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Load)
+        and node.lineno <= stored.get(node.id, 0)
+        and at.kind(node).is_tensor
+        for statement in loop.body
+        for node in walk(statement)
+    )
 
 
 class RepeatedBlocks(Speed):

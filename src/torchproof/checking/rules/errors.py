@@ -63,8 +63,8 @@ class CompileError(Rule):
     def message(self, group: EventGroup) -> str:
         often = f" ({group.often})" if group.often else ""
         return (
-            f"compilation fails at {group.what} in {group.function}{often}, although eager"
-            f" runs it: {self.short(group)}"
+            f"compilation fails at {group.what} in {group.function}{often}, although"
+            f" eager runs it: {self.short(group)}"
         )
 
     def short(self, group: EventGroup) -> str:

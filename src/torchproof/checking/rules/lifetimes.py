@@ -6,11 +6,23 @@ produced make one finding.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
+from torchproof.checking.rules.captures import MARK, under_no_grad, with_graphs
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Match,
+    Rule,
+    plural,
+    shorten,
+)
+from torchproof.checking.static.compiled import Compilation
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import (
     Event,
     Frame,
@@ -24,6 +36,27 @@ _SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
 _INDEX = re.compile(r"(\[[^]]*\])+$")
 _GRAPH, _BACKWARD = "a compiled graph", "the backward"
+
+
+_STEPS = ("backward", MARK)
+# Methods that return a view of the same memory.
+_VIEWS = {
+    "detach",
+    "view",
+    "view_as",
+    "squeeze",
+    "unsqueeze",
+    "transpose",
+    "permute",
+    "reshape",
+    "flatten",
+    "expand",
+    "contiguous",
+    "t",
+    "unbind",
+    "chunk",
+}
+_FRESH = {"shape", "dtype", "device", "ndim"}
 
 
 def _saved(event: Event) -> bool:
@@ -121,6 +154,9 @@ class OutputRead(LifetimeRule):
     """
 
     code = "CG301"
+    certain = False
+    shown_by = ("CG301", "CG304")
+    calls = 1
 
     def matches(self, group: EventGroup) -> bool:
         return group.first.kind == "dead_read" and group.data["role"] == "output"
@@ -160,6 +196,133 @@ class OutputRead(LifetimeRule):
             f"clone at the boundary: keep `.clone()` of the output{holder}, not the"
             " output itself. Or consume it before the next compiled call"
         )
+
+    def read(self, source: Source) -> Iterator[Match]:
+        file = with_graphs(source)
+        if file is None:
+            return
+        reported: set[ast.AST] = set()
+        for node in source.nodes:
+            repeats = isinstance(node, ast.For | ast.While) or _is_method(node, file)
+            if repeats and _begins_steps(node, file):
+                for statement in node.body:  # type: ignore[attr-defined]
+                    yield from self._kept(statement, node, file, reported)
+            elif (
+                isinstance(node, ast.ListComp)
+                and _is_output(node.elt, file)
+                and under_no_grad(node, file)
+            ):
+                yield self._match(node, node.elt, source)
+
+    def _kept(
+        self,
+        statement: ast.stmt,
+        loop: ast.AST,
+        file: Compilation,
+        reported: set[ast.AST],
+    ) -> Iterator[Match]:
+        for node in walk(statement):
+            value = _stored(node, loop, file)
+            if value is None or node in reported or not _is_output(value, file):
+                continue
+            reported.add(node)
+            assert isinstance(node, ast.expr | ast.stmt)
+            yield self._match(node, value, file.source)
+
+    def _match(
+        self, node: ast.expr | ast.stmt, value: ast.expr, source: Source
+    ) -> Match:
+        whole = source.text_of(value)
+        text = shorten(whole, 40)
+        copy = f"{text}.clone()" if text == whole else ".clone()"
+        return Match(
+            node,
+            f"`{text}` is kept, and later calls would overwrite it",
+            "with CUDA graphs every call writes its outputs to the same memory, so an"
+            " output is good until the next call",
+            f"keep a copy, made outside the compiled function: {copy}; or keep the"
+            " result of .item() or .cpu()",
+        )
+
+
+def _is_method(node: ast.AST, file: Compilation) -> bool:
+    """Whether a node is a method, which repeated calls may use to keep outputs."""
+    if not isinstance(node, Definition) or node.name == "__init__":
+        return False
+    return isinstance(file.source.parents.get(node), ast.ClassDef)
+
+
+def _begins_steps(loop: ast.AST, file: Compilation) -> bool:
+    """Whether each iteration starts a new step: no backward is pending."""
+    inside = loop.body[0] if isinstance(loop, Definition) else loop
+    if under_no_grad(inside, file):
+        return True
+    for node in walk(loop):
+        attribute = node.func if isinstance(node, ast.Call) else None
+        if isinstance(attribute, ast.Attribute) and attribute.attr in _STEPS:
+            return True
+        if isinstance(node, ast.With) and under_no_grad(node.body[0], file):
+            return True
+    return False
+
+
+def _stored(node: ast.AST, loop: ast.AST, file: Compilation) -> ast.expr | None:
+    """The value that a node stores beyond one iteration of the loop."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        stores = node.func.attr in ("append", "appendleft", "add", "put") and node.args
+        return node.args[0] if stores and _outlives(node.func.value, loop) else None
+    if not isinstance(node, ast.Assign):
+        return None
+    for target in node.targets:
+        if isinstance(target, ast.Attribute):
+            return node.value
+        if isinstance(target, ast.Subscript) and _outlives(target.value, loop):
+            # out[i] = y copies into a tensor; a dict or a list keeps y itself.
+            container = file.bindings.meaning(target.value)
+            plain = isinstance(container, ast.Dict | ast.List | ast.ListComp)
+            return node.value if plain else None
+        turns = isinstance(loop, ast.For | ast.While)
+        if turns and isinstance(target, ast.Name) and _feeds_back(node, target):
+            return node.value
+    return None
+
+
+def _feeds_back(node: ast.Assign, target: ast.Name) -> bool:
+    """Whether an assignment is `state = step(state)`."""
+    if not isinstance(node.value, ast.Call):
+        return False
+    return any(isinstance(a, ast.Name) and a.id == target.id for a in node.value.args)
+
+
+def _outlives(node: ast.expr, loop: ast.AST) -> bool:
+    """Whether a container is created outside the loop."""
+    if not isinstance(node, ast.Name):
+        return True
+    return not any(
+        isinstance(each, ast.Name)
+        and each.id == node.id
+        and isinstance(each.ctx, ast.Store)
+        for each in walk(loop)
+    )
+
+
+def _is_output(value: ast.expr, file: Compilation) -> bool:
+    """Whether a value is an output of a CUDA graph, or a view of one."""
+    at: ast.AST | None = value
+    for _ in range(6):
+        if isinstance(at, ast.Call):
+            site = file.of(at.func)
+            if site is not None:
+                return site.has_graphs
+            view = isinstance(at.func, ast.Attribute) and at.func.attr in _VIEWS
+            at = at.func.value if view else None  # type: ignore[attr-defined]
+        elif isinstance(at, ast.Name):
+            at = file.bindings.meaning(at)
+        elif isinstance(at, ast.Subscript | ast.Attribute):
+            at = None if getattr(at, "attr", "") in _FRESH else at.value
+        else:
+            return False
+    return False
 
 
 class GradientKept(LifetimeRule):
@@ -275,6 +438,10 @@ class OutputHeld(LifetimeRule):
     cause_text = (
         "the memory belongs to a CUDA graph, and a later step writes to it again"
     )
+    source_severity = "low"
+    nodes = (ast.Assign,)
+    shown_by = ("CG301", "CG302", "CG303", "CG304")
+    calls = 2
 
     def matches(self, group: EventGroup) -> bool:
         return group.first.kind == "dead_held"
@@ -286,6 +453,36 @@ class OutputHeld(LifetimeRule):
                 " optimizer.zero_grad(set_to_none=True)"
             )
         return "clone it if it will be read, or do not keep it"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Assign)
+        if at.function.node.name != "forward" or not at.kind(node.value).is_tensor:
+            return
+        if _is_copied(node.value):
+            return
+        for target in node.targets:
+            name = at.dotted(target) or ""
+            if not (name.startswith("self.") and name.count(".") == 1):
+                continue
+            yield Match(
+                node,
+                f"`{at.source.brief(node)}` would keep an output of"
+                f" {at.function.name} after the call",
+                "with CUDA graphs (mode='reduce-overhead') the next call overwrites the"
+                " memory of what the last one gave",
+                f"keep a copy, made outside the compiled function: {name}.clone(); or"
+                " return it",
+            )
+
+
+def _is_copied(value: ast.expr) -> bool:
+    """Whether a value is copied out of the graph's memory; clone() inside is not."""
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in (
+        "cpu",
+        "item",
+        "tolist",
+    )
 
 
 def _keeper(group: EventGroup) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import EventGroup, shorten
+from torchproof.checking.rules.rule import EventGroup, Match, shorten
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind
 
 
 class ContextManager(GraphBreak):
@@ -37,6 +41,8 @@ class ContextManager(GraphBreak):
         "put the `with` outside the compiled function, or move the code that breaks out"
         " of the block; here it is `{at.expression}`"
     )
+    nodes = (ast.With,)
+    shown_by = ("GB111", "GB115", "GB199")
 
     def matches(self, group: EventGroup) -> bool:
         entered = group.frame is not None and group.frame.code.startswith("with ")
@@ -47,6 +53,21 @@ class ContextManager(GraphBreak):
             f"`{group.expression}` is inside, or is, a context manager Dynamo cannot"
             f" handle: {shorten(group.data['explanation'], 160)}"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.With)
+        for item in node.items:
+            context = item.context_expr
+            if (
+                isinstance(context, ast.Call)
+                and at.dotted(context.func) == "torch.device"
+            ):
+                yield Match(
+                    context,
+                    cause=f"{at.quote(context)} as a context manager cannot be entered"
+                    " while tracing, and the whole function is left out",
+                    fix="pass device= to each call that creates a tensor",
+                )
 
 
 class SymbolicArgument(GraphBreak):
@@ -72,6 +93,8 @@ class SymbolicArgument(GraphBreak):
     symbol = re.compile(
         r"argument '(\w+)'.* must be (\w+), not Sym\w+|(\w+)=Sym(?:Bool|Int|Float)\b"
     )
+    nodes = (ast.Call,)
+    calls = 2  # a size becomes dynamic after it has changed
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data
@@ -96,6 +119,30 @@ class SymbolicArgument(GraphBreak):
             " once); or choose it with a condition, which becomes a guard: `True if"
             " length > 1 else False` (bool(...) stays a symbol)"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        for keyword in node.keywords:
+            name = keyword.arg
+            symbol = name and at.kind(keyword.value) is Kind.CONDITION
+            if not symbol or not _of_torch(node, at):
+                continue
+            yield Match(
+                node,
+                cause=f"`{name}` comes from a size: a dynamic one is a symbol while"
+                " tracing, and the operator takes a plain bool",
+                fix=f"pass `{name}` as a plain value (`{name}=True`, or an attribute"
+                " set once); or use a condition, which becomes a guard: `True if length"
+                " > 1 else False` (bool(...) stays a symbol)",
+            )
+
+
+def _of_torch(node: ast.Call, at: Flow) -> bool:
+    if isinstance(node.func, ast.Attribute) and at.kind(node.func.value).is_tensor:
+        return True
+    dotted = at.dotted(node.func) or ""
+    direct = dotted.startswith("torch.") and dotted.count(".") == 1
+    return direct or dotted.startswith("torch.nn.functional.")
 
 
 class ExceptionFlow(GraphBreak):
@@ -211,6 +258,8 @@ class UnsupportedPython(GraphBreak):
         r"numpy|ndarray|method call",
         r"comparison|slot|constant",
     )
+    nodes = (ast.Call,)
+    shown_by = ("GB101", "GB117")
 
     def remedy(self, group: EventGroup) -> str:
         if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
@@ -221,6 +270,21 @@ class UnsupportedPython(GraphBreak):
         hints = own_hints(group)
         advice = move_out(group)
         return f"{hints}; or {advice}" if hints else advice
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        dotted = at.dotted(node.func)
+        if dotted not in ("str", "repr", "sorted") or not node.args:
+            return
+        kind = at.kind(node.args[0])
+        if dotted == "sorted" and (kind.is_tensor or kind is Kind.TENSORS):
+            fix = "stack them into one tensor and use torch.sort or torch.argsort"
+        elif dotted != "sorted" and kind.is_tensor:
+            fix = "use its shape or dtype, or build the text after the compiled call"
+        else:
+            return
+        cause = f"{at.quote(node)} needs the values, which tracing does not have"
+        yield Match(node, cause=cause, fix=fix)
 
 
 class OtherBreak(GraphBreak):

@@ -16,8 +16,9 @@ from torchproof.checking.rules.recompiles import (
     marks,
     sources_passed_by_library,
 )
-from torchproof.checking.rules.rule import EventGroup, expression_of, shorten
+from torchproof.checking.rules.rule import EventGroup, Match, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
+from torchproof.checking.static.expansions import Expansion
 from torchproof.observe import Argument, Guard
 from torchproof.records import Frame, shown_briefly
 
@@ -317,6 +318,8 @@ class LayoutChange(Recompile):
 
     code = "RC204"
     causes = ("stride",)
+    source_severity = "low"
+    calls = 3
     changed_text = (
         "the memory layout of `{guard.source}` changed (stride {guard.dim}: {seen})"
     )
@@ -326,6 +329,20 @@ class LayoutChange(Recompile):
             f"convert `{guard.source}` to one layout before the call:"
             f" {converted(guard, group, '.contiguous()')} (or a fixed memory_format),"
             " so that its strides are always the same"
+        )
+
+    def expanded(self, expansion: Expansion) -> Match:
+        """A tensor that is expanded over the batch and crosses a graph break."""
+        return Match(
+            expansion.node,
+            f"`{expansion.text}` has different strides for a batch of 1, and part of"
+            f" {expansion.function.name} would recompile for them",
+            "the expanded dimension has stride 0 over several rows and another over"
+            " one; the tensor crosses a graph break, and what is compiled behind it"
+            " guards its strides",
+            "fix the graph break; or copy the rows with .expand(...).contiguous() or"
+            f" repeat; or keep `{expansion.name}` without a batch dimension and let it"
+            " broadcast",
         )
 
 

@@ -1,4 +1,4 @@
-"""RC219, RC29x: a new backend object, guards without a rule, the recompile limit."""
+"""RC29x: guards without a rule of their own, and the recompile limit."""
 
 from __future__ import annotations
 
@@ -13,35 +13,6 @@ from torchproof.checking.rules.recompiles import (
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
 from torchproof.observe import Guard
 from torchproof.records import Event
-
-
-class BackendChange(Recompile):
-    """torch.compile is called again for a function, with another backend object.
-
-    ## Why
-    Compiled code belongs to the backend object that compiled it.
-
-    ## Bad
-        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
-
-    ## Good
-        compiled = torch.compile(f)
-        for x in data: compiled(x)
-
-    ## Fix safety
-    The values are the same.
-    """
-
-    code = "RC219"
-    causes = ("backend",)
-    changed_text = "torch.compile was called again with another backend object"
-    cause_text = (
-        "each torch.compile call with a new backend object starts a cache of its own"
-    )
-    fix_text = (
-        "call torch.compile({at.compiled}, ...) once, outside the loop, and reuse the"
-        " compiled function; use one backend object"
-    )
 
 
 class OtherGuard(Recompile):

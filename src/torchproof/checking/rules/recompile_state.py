@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.recompiles import Recompile, values_seen
-from torchproof.checking.rules.rule import EventGroup
+from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.static import compiled
+from torchproof.checking.static.compiled import Compilation
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.observe import Guard
 from torchproof.records import Severity
+
+_COUNTERS = ast.Add | ast.Sub | ast.Mult
 
 
 class ScalarArgument(Recompile):
@@ -111,6 +120,10 @@ class ContainerShape(Recompile):
         "the contents of `{guard.source}` are unrolled while tracing, so its"
         " {guard.cause} is compiled in"
     )
+    nodes = (ast.For, ast.ListComp, ast.GeneratorExp, ast.Call)
+    shown_by = ("RC212", "RC213", "RC214", "RC290", "RC215", "RC299")
+    calls = 3
+    joins = ("torch.stack", "torch.cat", "torch.concat", "torch.vstack", "torch.hstack")
 
     def changed(self, guard: Guard, group: EventGroup) -> str:
         what = "length" if guard.cause == "length" else "keys"
@@ -133,6 +146,97 @@ class ContainerShape(Recompile):
             " stack the items into one tensor, or keep the list outside the compiled"
             " function"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        yield from self._growing(node, at)
+        yield from self._arguments(node, at)
+
+    def _growing(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        called = node.func if isinstance(node, ast.Call) else None
+        if not isinstance(called, ast.Attribute) or called.attr != "append":
+            return
+        name = at.dotted(called.value) or ""
+        if not _is_kept_list(name, at) or _is_emptied(name, at):
+            return
+        yield Match(
+            node,
+            f"`{at.source.brief(node)}` would compile {at.function.name} again in each"
+            " call",
+            f"compiled code holds for one length of `{name}`, and each call makes it"
+            " longer",
+            "return the value and append it outside the compiled function",
+        )
+
+    def _arguments(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if at.function.node.name != "forward":
+            return
+        for each in self._used(node, at):
+            is_list = isinstance(each, ast.Name) and each.id in _list_parameters(at)
+            if is_list and at.text(each) not in at.reported:
+                at.reported.add(at.text(each))
+                yield Match(
+                    each,
+                    f"{at.function.name} would recompile for each length of the list"
+                    f" `{at.text(each)}`",
+                    "compiled code holds for one length of a Python list: a guard"
+                    " counts its items",
+                    "build one tensor (torch.stack or a padded batch) before the"
+                    " compiled call and pass it",
+                    severity="low",
+                )
+
+    def _used(self, node: ast.AST, at: Flow) -> list[ast.expr]:
+        if isinstance(node, ast.For):
+            return [node.iter]
+        if isinstance(node, ast.Call):
+            joined = at.dotted(node.func) in self.joins and bool(node.args)
+            return [node.args[0]] if joined else []
+        assert isinstance(node, ast.ListComp | ast.GeneratorExp)
+        return [each.iter for each in node.generators]
+
+
+def _list_parameters(at: Flow) -> set[str]:
+    """The parameters that are annotated as lists of tensors."""
+    parameters = set()
+    for parameter in at.function.parameters:
+        if parameter.annotation is None:
+            continue
+        text = ast.unparse(parameter.annotation).replace(" ", "")
+        text = text.removesuffix("|None").removeprefix("Optional[").lower()
+        if text.startswith(("list[", "sequence[", "typing.list[")) and "tensor" in text:
+            parameters.add(parameter.arg)
+    return parameters
+
+
+def _is_kept_list(name: str, at: Flow) -> bool:
+    if name.startswith("self.") and name.count(".") == 1:
+        owner = at.function.owner
+        values = at.program.assigned(owner, name[5:]) if owner else []
+        return bool(values) and all(
+            isinstance(v, ast.List) and not v.elts for v in values
+        )
+    if not isinstance(at.source.globals.get(name), ast.List):
+        return False
+    local = {n.id for n in walk(at.function.node) if _is_store(n)}  # type: ignore[attr-defined]
+    return name not in local
+
+
+def _is_store(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+
+
+def _is_emptied(name: str, at: Flow) -> bool:
+    """Whether the same function also resets or shortens the list."""
+    for node in walk(at.function.node):
+        if isinstance(node, ast.Assign) and any(
+            at.dotted(target) == name for target in node.targets
+        ):
+            return True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            emptied = node.func.attr in ("clear", "pop", "remove")
+            if emptied and at.dotted(node.func.value) == name:
+                return True
+    return False
 
 
 class AttributeChange(Recompile):
@@ -158,6 +262,9 @@ class AttributeChange(Recompile):
     cause_text = (
         "`{guard.source}` is a Python value that was compiled in as {guard.expected}"
     )
+    nodes = (ast.AugAssign, ast.Assign)
+    shown_by = ("RC213", "RC290", "RC215", "RC299")
+    calls = 3
 
     def remedy(self, guard: Guard, group: EventGroup) -> str:
         name = guard.source.rsplit(".", 1)[-1]
@@ -182,6 +289,50 @@ class AttributeChange(Recompile):
         )
         usual = super().severity(group)
         return "medium" if static and usual == "low" else usual
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.AugAssign | ast.Assign)
+        name = _counted(node, at)
+        if name is None or not _is_integer(name, at):
+            return
+        text = at.source.brief(node)
+        yield Match(
+            node,
+            f"`{text}` would recompile {at.function.name} in each call",
+            f"compiled code holds for one value of `self.{name}`, and each call changes"
+            " it",
+            f"count in a tensor (self.register_buffer({name!r},"
+            " torch.zeros((), dtype=torch.long)) and add_(1)), or count outside the"
+            " compiled function",
+        )
+
+
+def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
+    """The attribute of `self` that a statement changes by an integer."""
+    if isinstance(node, ast.AugAssign):
+        target, step, operation = node.target, node.value, node.op
+    elif len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+        target, step, operation = node.targets[0], node.value.right, node.value.op  # type: ignore[assignment]
+        if at.dotted(node.value.left) != at.dotted(target):
+            return None
+    else:
+        return None
+    dotted = at.dotted(target) or ""
+    whole = isinstance(step, ast.Constant) and type(step.value) is int
+    on_self = dotted.startswith("self.") and dotted.count(".") == 1
+    return (
+        dotted[5:] if on_self and whole and isinstance(operation, _COUNTERS) else None
+    )
+
+
+def _is_integer(name: str, at: Flow) -> bool:
+    """Whether the class assigns only integers to the attribute."""
+    owner = at.function.owner
+    values = at.program.assigned(owner, name) if owner else []
+    first = [v for v in values if not isinstance(v, ast.BinOp)]
+    return bool(first) and all(
+        isinstance(v, ast.Constant) and type(v.value) is int for v in first
+    )
 
 
 class GlobalValue(Recompile):
@@ -208,6 +359,30 @@ class GlobalValue(Recompile):
         " (torch.tensor({guard.expected})), instead of reading the global in the"
         " compiled function"
     )
+    nodes = (ast.AugAssign,)
+    shown_by = ("RC214", "RC290", "RC215", "RC299")
+    calls = 3
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.AugAssign)
+        target, step = node.target, node.value
+        if not isinstance(target, ast.Name) or not isinstance(step, ast.Constant):
+            return
+        if type(step.value) is not int or target.id not in at.source.globals:
+            return
+        if not any(
+            isinstance(n, ast.Global) and target.id in n.names
+            for n in walk(at.function.node)
+        ):
+            return
+        yield Match(
+            node,
+            f"`{at.source.brief(node)}` would compile {at.function.name} again in each"
+            " call",
+            f"before torch 2.14 compiled code holds for one value of `{target.id}`, and"
+            " each call changes it",
+            "count outside the compiled function, or in a tensor",
+        )
 
 
 class NewObject(Recompile):
@@ -344,3 +519,69 @@ class LearningRate(Recompile):
         "create the optimizer with a tensor: lr=torch.tensor(rate), on a GPU with"
         " capturable=True if the optimizer has that option; a float costs one recompile"
     )
+    certain = False
+    source_severity = "low"
+    calls = 3
+
+    def read(self, source: Source) -> Iterator[Match]:
+        if "optim" not in source.text or "lr" not in source.text:
+            return
+        file = compiled.of(source)
+        if file is None:
+            return
+        for site in file.sites:
+            for node, optimizer in _steps(site.subject or site.node, file):
+                if _has_float_rate(optimizer, file) and _is_scheduled(optimizer, file):
+                    yield self._match(node)
+
+    def _match(self, node: ast.expr) -> Match:
+        return Match(
+            node,
+            "the optimizer step would compile twice: its learning rate is a Python"
+            " float that changes",
+            "a float is compiled in as a constant; when the scheduler changes it, the"
+            " step is compiled again, with the rate as an input",
+            "use a tensor: lr=torch.tensor(0.1), which schedulers update in place;"
+            " or accept one recompile",
+        )
+
+
+def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The calls of `optimizer.step` in the compiled code, with the optimizer."""
+    if isinstance(subject, ast.Attribute) and subject.attr == "step":
+        yield subject, subject.value
+        return
+    function = file.bindings.meaning(subject)
+    if not isinstance(function, Definition):
+        function = next((s.function for s in file.sites if s.node is subject), None)
+    for node in walk(function) if function is not None else ():
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and called.attr == "step":
+            assert isinstance(node, ast.Call)
+            yield node, called.value
+
+
+def _has_float_rate(optimizer: ast.expr, file: Compilation) -> bool:
+    constructor = file.bindings.meaning(optimizer)
+    if not isinstance(constructor, ast.Call):
+        return False
+    if not (file.source.dotted(constructor.func) or "").startswith("torch.optim."):
+        return False
+    for keyword in constructor.keywords:
+        if keyword.arg == "lr":
+            return isinstance(keyword.value, ast.Constant)
+    return False
+
+
+def _is_scheduled(optimizer: ast.expr, file: Compilation) -> bool:
+    """Whether a scheduler or an assignment changes the learning rate."""
+    constructor = file.bindings.meaning(optimizer)
+    for node in file.source.nodes:
+        if isinstance(node, ast.Call) and node.args:
+            scheduler = ".lr_scheduler." in (file.source.dotted(node.func) or "")
+            if scheduler and file.bindings.meaning(node.args[0]) is constructor:
+                return True
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Subscript) and compiled.literal(target.slice) == "lr":
+            return True
+    return False

@@ -229,6 +229,7 @@ class Recompile(Rule):
     kind = "recompile"
     reference = torch_pages.RECOMPILES
     causes: tuple[str, ...] = ()
+    source_text = "`{at.expression}` would recompile {at.function} in each call"
     changed_text: ClassVar[str] = ""  # what changed between calls, with its values
     cause_text = (
         "the compiled code is only valid for the `{guard.source}` it was compiled with"

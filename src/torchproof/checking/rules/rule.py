@@ -5,6 +5,7 @@ A rule is a class. Its docstring is the documentation that `torchproof rule` pri
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import re
@@ -13,6 +14,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeVar
 
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.source import Source
 from torchproof.records import (
     Event,
     Finding,
@@ -177,11 +181,27 @@ class EventGroup:
         return f"in {self.steps} of {calls} calls"
 
 
-class Rule:
-    """Recognises one bad pattern; a subclass defines the match and the texts.
+@dataclass(frozen=True)
+class Match:
+    """A place in the source where a rule suspects its pattern.
 
-    Rules that inherit one `groups` method are a family: a group goes to the first of
-    them that matches, in the order of the list of rules.
+    Where a text is empty, the rule's own text applies.
+    """
+
+    node: ast.AST
+    message: str = ""
+    cause: str = ""
+    fix: str = ""
+    severity: Severity | None = None  # None: `source_severity` of the rule
+
+
+class Rule:
+    """Recognises one bad pattern, in the events of a run and in source code.
+
+    In a run: rules that inherit one `groups` method are a family. A group goes to the
+    first of them that matches, in the order of the list of rules. In the source: `look`
+    gets the nodes of compiled code, `read` whole files. In the texts, `{at.expression}`
+    is the code and `{at.function}` the function at the place.
     """
 
     code: ClassVar[str]
@@ -193,6 +213,21 @@ class Rule:
     message_text: ClassVar[str]
     cause_text: ClassVar[str]
     fix_text: ClassVar[str]
+
+    nodes: ClassVar[tuple[type[ast.AST], ...]] = ()  # the nodes that `look` gets
+    source_text: ClassVar[str] = ""  # the message about source that has not run
+    source_severity: ClassVar[Severity] = "medium"
+    certain: ClassVar[bool] = False  # the source alone shows it; else a run decides
+    shown_by: ClassVar[tuple[str, ...]] = ()  # codes that confirm it; empty: `code`
+    calls: ClassVar[int] = 1  # the calls that a run needs to confirm it
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        """What is suspicious about a node of a function that is compiled."""
+        return iter(())
+
+    def read(self, source: Source) -> Iterator[Match]:
+        """What is suspicious in a file, compiled or not."""
+        return iter(())
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -307,6 +342,15 @@ def sentence(text: str) -> str:
     """The text without its capital and full stop, for use inside another sentence."""
     text = re.sub(r"\.$", "", text.strip())
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+class SourceRule(Rule):
+    """Base class of the rules that only the source shows; no event matches."""
+
+    kind: ClassVar[str] = "config"
+    parts = ("static",)
+    reference = torch_pages.USE
+    certain = True
 
 
 def plural(number: int, noun: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.answers import answer_groups
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule
+from torchproof.checking.rules.rule import EventGroup, Facts, Match, Rule
+from torchproof.checking.static.flow import Flow
 from torchproof.records import Severity
 
 _RESET = "call torch.compiler.reset() after each change"
@@ -74,6 +76,9 @@ class FrozenEnvironment(StaleAnswer):
         "{at.data[name]} is read while tracing and not guarded: its value is a constant"
         " of the compiled code"
     )
+    source_severity = "low"
+    nodes = (ast.Call, ast.Subscript, ast.Compare)
+    calls = 2
 
     def message(self, group: EventGroup) -> str:
         data = group.data
@@ -89,6 +94,29 @@ class FrozenEnvironment(StaleAnswer):
             f"read {name} from os.environ outside the compiled code and pass the"
             f" value as an argument; or {_RESET} of {name}"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if not _reads_environment(node, at):
+            return
+        assert isinstance(node, ast.expr)
+        text = at.source.brief(node)
+        yield Match(
+            node,
+            f"{at.function.name} would keep the value that `{text}` had at trace time",
+            "nothing checks an environment variable when compiled code runs: a later"
+            " change has no effect",
+            "read it before the compiled call and pass the value as an argument",
+        )
+
+
+def _reads_environment(node: ast.AST, at: Flow) -> bool:
+    if isinstance(node, ast.Call):
+        return at.dotted(node.func) in ("os.environ.get", "os.getenv")
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and at.dotted(node.value) == "os.environ"
+    assert isinstance(node, ast.Compare)
+    inside = isinstance(node.ops[0], ast.In | ast.NotIn)
+    return inside and at.dotted(node.comparators[0]) == "os.environ"
 
 
 def _quoted(value: str | None) -> str:
@@ -166,9 +194,27 @@ class NumpySeed(StaleAnswer):
         " a generator), or draw with numpy outside the compiled code and pass the"
         " numbers as an argument"
     )
+    nodes = (ast.Call,)
+    shown_by = ("NM413", "NM419", "NM404", "GB101", "GB105", "GB115")
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield "with another torch.manual_seed the compiled outputs change"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        dotted = at.dotted(node.func) or ""
+        if not dotted.startswith(("np.random.", "numpy.random.")):
+            return
+        text = at.source.brief(node)
+        yield Match(
+            node,
+            f"`{text}` would draw from torch instead of numpy, or cause a graph break"
+            f" in {at.function.name}",
+            "tracing replaces numpy by torch, so numpy's seed has no effect; what it"
+            " cannot replace splits the graph",
+            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers"
+            " as an argument",
+        )
 
 
 class ConstantResult(StaleAnswer):

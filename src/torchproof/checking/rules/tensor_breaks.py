@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import EventGroup
+from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind
+
+_CASTS = {"int", "float", "bool", "complex", "range"}
+# Functions of math that take a sequence instead of a number.
+_SEQUENCES = {"math.prod", "math.fsum", "math.dist", "math.sumprod"}
+# Functions of torch and methods of a tensor whose arguments are sizes.
+_SIZED = {"arange", "zeros", "ones", "empty", "rand", "randn", "randperm", "eye"}
+_SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"}
+
+
+_ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
+
+
+_INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
+_PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
 
 class TensorToPython(GraphBreak):
@@ -40,6 +58,8 @@ class TensorToPython(GraphBreak):
     cause_text = (
         "`{at.expression}` needs the tensor's value in Python while the graph is traced"
     )
+    nodes = (ast.Call, ast.Subscript)
+    shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
@@ -69,6 +89,50 @@ class TensorToPython(GraphBreak):
             return ""
         return "torch._dynamo.config.capture_scalar_outputs = True"
 
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if isinstance(node, ast.Call):
+            reads = _reads_by_call(node, at)
+        else:
+            assert isinstance(node, ast.Subscript)
+            reads = _reads_by_index(node, at)
+        if reads:
+            yield Match(
+                node,
+                fix="keep the value as a tensor and read it after the compiled call, or"
+                " set torch._dynamo.config.capture_scalar_outputs = True",
+            )
+
+
+def _reads_by_call(node: ast.Call, at: Flow) -> bool:
+    called = node.func
+    if isinstance(called, ast.Attribute) and at.kind(called.value).is_tensor:
+        if called.attr in _SIZED_METHODS:
+            return _holds_tensor(node.args, at)
+        return called.attr in ("item", "tolist", "__bool__")
+    dotted = at.dotted(called) or ""
+    if dotted in _CASTS or (dotted.startswith("math.") and dotted not in _SEQUENCES):
+        return any(at.kind(each).is_tensor for each in node.args)
+    sized = dotted.startswith("torch.") and dotted[6:] in _SIZED
+    return sized and _holds_tensor(node.args, at)
+
+
+def _holds_tensor(arguments: list[ast.expr], at: Flow) -> bool:
+    every = [
+        e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])
+    ]
+    return any(at.kind(each).is_tensor for each in every)
+
+
+def _reads_by_index(node: ast.Subscript, at: Flow) -> bool:
+    container = at.kind(node.value)
+    if container in (Kind.PYTHON, Kind.SIZES, Kind.TENSORS):
+        return at.kind(node.slice).is_tensor
+    if not container.is_tensor:
+        return False
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    bounds = [b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper)]
+    return any(b and at.kind(b).is_tensor for b in bounds)
+
 
 class TensorBranch(GraphBreak):
     """Python control flow depends on the value of a tensor.
@@ -96,6 +160,22 @@ class TensorBranch(GraphBreak):
         r"guard_scalar branch",
         r"assert with non-string",
     )
+    nodes = (
+        ast.If,
+        ast.While,
+        ast.IfExp,
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Assert,
+        ast.Compare,
+        ast.ListComp,
+        ast.SetComp,
+        ast.GeneratorExp,
+        ast.DictComp,
+        ast.Call,
+    )
+    shown_by = ("GB101", "GB102", "GB117")
+    functions = ("equal", "allclose", "is_nonzero")
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data
@@ -142,6 +222,116 @@ class TensorBranch(GraphBreak):
             " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
             " test is only a check, move it outside the compiled function"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if isinstance(node, ast.Call):
+            yield from self._comparisons(node, at)
+        else:
+            yield from self._branches(node, at)
+
+    def _branches(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        for test in _tests(node, at):
+            message = (
+                f"`{_word(node)}{at.source.brief(test)}` would cause a graph break"
+            )
+            yield Match(
+                test,
+                f"{message} in {at.function.name}",
+                f"{at.quote(test)} depends on the value of a tensor, which tracing does"
+                " not have",
+                _fix(node),
+            )
+
+    def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
+        dotted = at.dotted(node.func) or ""
+        if dotted in ("any", "all"):
+            arguments = [at.kind(each) for each in node.args]
+            gives_bool = any(
+                kind.is_tensor or kind is Kind.TENSORS for kind in arguments
+            )
+        elif dotted.startswith("torch."):
+            gives_bool = dotted[6:] in self.functions
+        else:
+            called = node.func
+            gives_bool = (
+                isinstance(called, ast.Attribute)
+                and called.attr in self.functions
+                and at.kind(called.value).is_tensor
+            )
+        if gives_bool:
+            yield Match(
+                node,
+                cause=f"{at.quote(node)} gives a Python bool, for which tracing has no"
+                " value",
+                fix="keep the comparison a tensor, torch.isclose(a, b).all() or (a =="
+                " b).all(), and choose with torch.where; or decide outside the compiled"
+                " function",
+            )
+
+
+def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
+    """The tensors that a node converts to a bool."""
+    if isinstance(node, ast.Compare):
+        return [node] if _is_asked(node, at) else []
+    if isinstance(node, ast.Assert):
+        # Dynamo captures `assert tensor, "text"`, but not with an f-string.
+        built = node.msg is not None and not isinstance(node.msg, ast.Constant)
+        tests = [node.test] if built else []
+    elif isinstance(node, ast.If | ast.While | ast.IfExp):
+        tests = [node.test]
+    elif isinstance(node, ast.BoolOp):
+        tests = node.values[:-1]  # the last operand is returned without a test
+    elif isinstance(node, ast.UnaryOp):
+        tests = [node.operand] if isinstance(node.op, ast.Not) else []
+    else:
+        tests = [test for each in node.generators for test in each.ifs]  # type: ignore[attr-defined]
+    return [test for test in tests if at.kind(test).is_tensor]
+
+
+def _is_asked(node: ast.Compare, at: Flow) -> bool:
+    """Whether a comparison converts to bool, as `a < x < b` and `x in (1, 2)` do."""
+    if len(node.ops) > 1:
+        return at.kind(node).is_tensor
+    if not isinstance(node.ops[0], ast.In | ast.NotIn):
+        return False
+    [right] = node.comparators
+    if at.kind(right).is_tensor:
+        return True
+    numbers = isinstance(right, ast.Tuple | ast.List | ast.Set) and all(
+        isinstance(each, ast.Constant) for each in right.elts
+    )
+    return numbers and at.kind(node.left).is_tensor
+
+
+def _word(node: ast.AST) -> str:
+    if isinstance(node, ast.BoolOp):
+        return "and " if isinstance(node.op, ast.And) else "or "
+    words = {ast.While: "while ", ast.UnaryOp: "not ", ast.Assert: "assert "}
+    return "" if isinstance(node, ast.Compare) else words.get(type(node), "if ")
+
+
+def _fix(node: ast.AST) -> str:
+    if isinstance(node, ast.While):
+        return (
+            "bound the loop by a Python number, or use torch.while_loop; or loop"
+            " outside the compiled function"
+        )
+    if isinstance(node, ast.Assert):
+        return (
+            "use a plain string: Dynamo captures `assert condition, 'text'`, but not an"
+            " f-string; or check outside the compiled function"
+        )
+    if isinstance(node, ast.BoolOp | ast.UnaryOp):
+        return (
+            "use torch.logical_and, logical_or or logical_not, or `&`, `|` and `~`; in"
+            " an assert, test the tensor itself: `assert (x > 0).all(), 'text'`"
+        )
+    if isinstance(node, ast.Compare):
+        return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
+    return (
+        "compute both branches and select with torch.where, or use torch.cond; if the"
+        " condition is known before the call, pass it as a Python bool"
+    )
 
 
 def _about_sizes(group: EventGroup) -> bool:
@@ -190,6 +380,16 @@ class DataDependentShape(GraphBreak):
         r"GuardOnDataDependent",
     )
     cause_text = "the size of `{at.expression}` depends on the data"
+    nodes = (ast.Call, ast.Subscript, ast.AugAssign)
+    shown_by = ("GB101", "GB103", "GB105")
+    functions = (
+        "nonzero",
+        "argwhere",
+        "unique",
+        "unique_consecutive",
+        "masked_select",
+        "bincount",
+    )
 
     def remedy(self, group: EventGroup) -> str:
         if "one_hot" in group.expression:
@@ -208,6 +408,70 @@ class DataDependentShape(GraphBreak):
         if "one_hot" in group.expression:
             return ""
         return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)
+        if isinstance(node, ast.AugAssign):  # `x[mask] += y` reads first
+            if isinstance(node.target, ast.Subscript) and _by_mask(node.target, at):
+                yield self._masked(node.target)
+        elif isinstance(node, ast.Subscript):
+            if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
+                yield self._masked(node)
+        elif self._is_call(node, at):
+            yield self._masked(node)
+        elif (fix := _unsized(node, at)) is not None:
+            yield Match(node, fix=fix)
+
+    def _masked(self, node: ast.expr) -> Match:
+        return Match(
+            node,
+            fix="keep the size fixed: torch.where(mask, a, b), x.masked_fill(mask, v),"
+            " or multiply by the mask; or set"
+            " torch._dynamo.config.capture_dynamic_output_shape_ops = True",
+        )
+
+    def _is_call(self, node: ast.Call, at: Flow) -> bool:
+        dotted = at.dotted(node.func) or ""
+        if dotted == "torch.where":
+            return len(node.args) == 1 and not node.keywords
+        if dotted.startswith("torch.") and dotted.count(".") == 1:
+            return dotted[6:] in self.functions
+        called = node.func
+        return (
+            isinstance(called, ast.Attribute)
+            and called.attr in self.functions
+            and at.kind(called.value).is_tensor
+        )
+
+
+def _by_mask(node: ast.Subscript, at: Flow) -> bool:
+    """Whether a subscript is `x[mask]`."""
+    base = at.kind(node.value)
+    if not base.is_tensor and base is not Kind.UNKNOWN:
+        return False  # a value of unknown kind that a mask indexes is a tensor
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(at.kind(part) is Kind.MASK for part in parts)
+
+
+def _unsized(node: ast.Call, at: Flow) -> str | None:
+    """The fix, if a call could pass the output size but leaves it to the values."""
+    dotted = at.dotted(node.func) or ""
+    keywords = {k.arg: k.value for k in node.keywords}
+    if dotted in _ONE_HOT and None not in keywords:
+        classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
+        if classes is not None and at.text(classes) != "-1":
+            return None
+        return "pass the number of classes: one_hot(x, num_classes=n)"
+    if dotted == "torch.repeat_interleave":
+        repeats = node.args[1] if len(node.args) > 1 else keywords.get("repeats")
+        repeats = repeats or (node.args[0] if node.args else None)
+    elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
+        repeats = node.args[0] if node.args else keywords.get("repeats")
+    else:
+        return None
+    if repeats is None or "output_size" in keywords or not at.kind(repeats).is_tensor:
+        return None
+    return "pass the size of the result: repeat_interleave(..., output_size=n)"
 
 
 class RecurrentModule(GraphBreak):
@@ -233,6 +497,7 @@ class RecurrentModule(GraphBreak):
 
     code = "GB108"
     types = (r"RNN, GRU, or LSTM",)
+    nodes = (ast.Call,)
 
     def matches(self, group: EventGroup) -> bool:
         called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.data["context"])
@@ -250,6 +515,18 @@ class RecurrentModule(GraphBreak):
             " torch._dynamo.config.allow_rnn = True (experimental; it unrolls the"
             " sequence)"
         )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        if at.kind(node.func) is Kind.RECURRENT:
+            yield Match(
+                node,
+                cause=f"{at.quote(node)} calls a recurrent module, which tracing leaves"
+                " out, with the whole function around it",
+                fix="compile the layers before and after it, and call it uncompiled"
+                " between them; or set torch._dynamo.config.allow_rnn = True"
+                " (experimental, unrolls the sequence)",
+            )
 
 
 def _recurrent(group: EventGroup) -> str:
@@ -294,6 +571,17 @@ class AutogradCall(GraphBreak):
         " torch.func.grad, or set torch._dynamo.config.trace_autograd_ops = True for"
         " autograd.grad"
     )
+    nodes = (ast.Call,)
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call)
+        dotted = at.dotted(node.func) or ""
+        runs_autograd = dotted in ("torch.autograd.grad", "torch.autograd.backward")
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+            on_tensor = at.kind(node.func.value).is_tensor
+            runs_autograd |= on_tensor or dotted.rpartition(".")[0].endswith("loss")
+        if runs_autograd:
+            yield Match(node)
 
 
 class OperatorWithoutFake(GraphBreak):
@@ -368,6 +656,8 @@ class TensorInternals(GraphBreak):
         "`{at.expression}` works on the tensor itself rather than its values:"
         " {at.data[type]}"
     )
+    nodes = (ast.Call, ast.Assign)
+    shown_by = ("GB105", "GB116", "GB199")
 
     def remedy(self, group: EventGroup) -> str:
         hints = own_hints(group)
@@ -376,3 +666,30 @@ class TensorInternals(GraphBreak):
             " the tensor in"
         )
         return f"{moved}; or {hints[:1].lower()}{hints[1:]}" if hints else moved
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call | ast.Assign)
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if _is_data(target, at):
+                    fix = "copy in place: x.copy_(y), under torch.no_grad()"
+                    yield self._match(node, at, fix)
+            return
+        called = node.func
+        if isinstance(called, ast.Attribute) and called.attr in _INTERNALS:
+            if at.kind(called.value).is_tensor:
+                fix = "do it before you pass the tensor to the compiled function"
+                yield self._match(node, at, fix)
+        elif at.dotted(called) in _PARAMETERS:
+            yield self._match(node, at, "create the parameter in __init__")
+
+    def _match(self, node: ast.expr | ast.stmt, at: Flow, fix: str) -> Match:
+        cause = f"{at.quote(node)} works on the tensor itself rather than its values"
+        return Match(node, cause=cause, fix=fix)
+
+
+def _is_data(target: ast.expr, at: Flow) -> bool:
+    if not isinstance(target, ast.Attribute) or target.attr != "data":
+        return False
+    name = at.dotted(target.value) or ""
+    return at.values.environment.get(name, Kind.UNKNOWN).is_tensor

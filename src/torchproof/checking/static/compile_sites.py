@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchproof.checking.static import compiled
-from torchproof.checking.static.compiled import ARGUMENTS, is_true
-from torchproof.checking.static.patterns import parallel
+from torchproof.checking.static.compiled import ARGUMENTS, is_true, name_of
 from torchproof.checking.static.program import COMPILE
 from torchproof.checking.static.source import Definition, Source
 from torchproof.records import CompileSite
 
 _OTHERS = ("torchproof.compile",)
 _PARTIAL = ("functools.partial", "partial")
-_PARALLEL = (*parallel.DDP, *parallel.FSDP, *parallel.SHARD, "DataParallel")
+_PARALLEL = (*compiled.DDP, *compiled.FSDP, *compiled.SHARD, "DataParallel")
 # Libraries whose objects have a method `compile()` that is not nn.Module's.
 _NOT_MODULES = ("keras", "tensorflow", "sqlalchemy", "jinja2", "jax")
 
@@ -102,10 +101,10 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
         return None, ""
     file = compiled.of(source)
     for site in file.sites if file else ():
-        wrapping = parallel.wrapped_before(site, file) if site.node is node else None  # type: ignore[arg-type]
+        wrapping = compiled.wrapped_before(site, file) if site.node is node else None  # type: ignore[arg-type]
         if wrapping is not None:
-            name = _name(wrapping, source)
-            return "after", _AFTER["DDP" if name in parallel.DDP else "FSDP"]
+            name = name_of(wrapping, source)
+            return "after", _AFTER["DDP" if name in compiled.DDP else "FSDP"]
     later = _wraps_later(node, subject, source)
     return ("before", f"{later} wraps it afterwards") if later else (None, "")
 
@@ -119,8 +118,8 @@ _AFTER = {
 def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
     """The name of the wrapper applied to the compiled model later in the function."""
     parent = source.parents.get(node)
-    if isinstance(parent, ast.Call) and _name(parent, source) in _PARALLEL:
-        return _name(parent, source)
+    if isinstance(parent, ast.Call) and name_of(parent, source) in _PARALLEL:
+        return name_of(parent, source)
     names = {subject}
     if isinstance(parent, ast.Assign):
         names |= {source.dotted(target) or "" for target in parent.targets}
@@ -128,14 +127,10 @@ def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
     for other in source.nodes:
         if not isinstance(other, ast.Call) or not other.args:
             continue
-        called = _name(other, source)
+        called = name_of(other, source)
         if called not in _PARALLEL or other.lineno <= node.lineno:
             continue
         about = source.dotted(other.args[0]) or ""
         if about in names - {""} and source.function_at(other) == inside:
             return called
     return None
-
-
-def _name(node: ast.Call, source: Source) -> str:
-    return (source.dotted(node.func) or "").rpartition(".")[2]

@@ -13,6 +13,9 @@ from torchproof.checking.static.source import Definition, Source, walk
 
 ARGUMENTS = ("backend", "mode", "dynamic", "fullgraph", "options")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
+DDP = ("DistributedDataParallel", "DDP")
+FSDP = ("FullyShardedDataParallel", "FSDP")
+SHARD = ("fully_shard",)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,3 +162,42 @@ def _is_partial(node: ast.expr, source: Source) -> bool:
         return False
     partial = source.dotted(node.func) in ("functools.partial", "partial")
     return partial and source.dotted(node.args[0]) in COMPILE
+
+
+def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
+    """The DDP or FSDP call that wrapped the compiled model, if the file shows it."""
+    subject: ast.AST | None = site.subject
+    for _ in range(3):
+        if isinstance(subject, ast.Call):
+            called = name_of(subject, file.source)
+            return subject if called in (*DDP, *FSDP, *SHARD) else None
+        if (
+            isinstance(subject, ast.Name)
+            and (shard := _sharded(subject, file)) is not None
+        ):
+            return shard
+        if not isinstance(subject, ast.Name | ast.Attribute):
+            return None
+        subject = file.bindings.meaning(subject)
+    return None
+
+
+def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
+    """The call `fully_shard(model)`, if inner modules are sharded too.
+
+    The hooks of the outermost module run outside the compiled code.
+    """
+    if "fully_shard" not in file.source.text:
+        return None
+    calls: dict[bool, ast.Call] = {}
+    for node in walk(file.bindings.scope(name)):
+        if not isinstance(node, ast.Call) or node.lineno >= name.lineno:
+            continue
+        if name_of(node, file.source) in SHARD and node.args:
+            argument = node.args[0]
+            calls[isinstance(argument, ast.Name) and argument.id == name.id] = node
+    return calls[True] if len(calls) == 2 else None
+
+
+def name_of(node: ast.Call, source: Source) -> str:
+    return (source.dotted(node.func) or "").rpartition(".")[2]

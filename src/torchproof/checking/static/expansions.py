@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
-from torchproof.checking.static.patterns.pattern import Pattern, PatternMatch, shorten
-from torchproof.checking.static.source import Function
-from torchproof.checking.static.suspicion import Suspicion
+from torchproof.checking.static.source import Function, Source
+from torchproof.records import Finding
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +28,13 @@ class Expansion:
     reads: list[int] = field(default_factory=list)
     passed_to: list[Function] = field(default_factory=list)
 
-
-class StrideFlip(Pattern):
-    """An expanded tensor that crosses a graph break."""
-
-    code = "RC204"
-    kind = "recompile"
-    nodes = ()
-    severity = "low"
-    shown_by = ("RC204",)
-    calls = 3
+    @property
+    def place(self) -> tuple[Source, str]:
+        return self.function.source, self.function.name
 
 
 class Expansions:
-    """Collects expansions during the walk; `matches` reports them at the end."""
+    """Collects expansions during the walk; `crossing` lists them at the end."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Function, str], Expansion] = {}
@@ -70,26 +62,22 @@ class Expansions:
                 continue
             self._open.pop((at.function, target.id), None)
             if _expands(node.value, at):
-                text = shorten(at.text(node.value))
+                text = at.source.brief(node.value)
                 expansion = Expansion(node, text, target.id, at.function)
                 self._open[at.function, target.id] = expansion
                 self._every.append(expansion)
 
-    def matches(
-        self, suspicions: Iterable[Suspicion]
-    ) -> Iterator[tuple[PatternMatch, Expansion]]:
+    def crossing(self, breaks: Iterable[Finding]) -> Iterator[Expansion]:
         """The expansions that are read after a suspected graph break."""
         splits: dict[tuple[str | None, str | None], list[int]] = {}
-        for each in suspicions:
-            if each.finding.suspects == "graph_break":
-                place = each.finding.file, each.finding.function
-                splits.setdefault(place, []).append(each.finding.line or 0)
+        for each in breaks:
+            splits.setdefault((each.file, each.function), []).append(each.line or 0)
         for expansion in self._every:
             last = max(expansion.reads, default=0)
             after = _splits(expansion.function, splits)
             crosses = any(expansion.node.lineno < line < last for line in after)
             if crosses or any(_splits(f, splits) for f in expansion.passed_to):
-                yield _match(expansion), expansion
+                yield expansion
 
 
 def _splits(
@@ -108,17 +96,3 @@ def _expands(value: ast.expr, at: Flow) -> bool:
     plain = isinstance(value.args[0], ast.Name | ast.Subscript | ast.Call)
     tensor = at.kind(value.func.value).is_tensor
     return plain and tensor and at.kind(value.args[0]) is Kind.LENGTH
-
-
-def _match(expansion: Expansion) -> PatternMatch:
-    return PatternMatch(
-        expansion.node,
-        f"`{expansion.text}` has different strides for a batch of 1, and part of"
-        f" {expansion.function.name} would recompile for them",
-        "the expanded dimension has stride 0 over several rows and another over one;"
-        " the tensor crosses a graph break, and what is compiled behind it guards its"
-        " strides",
-        "fix the graph break; or copy the rows with .expand(...).contiguous() or"
-        f" repeat; or keep `{expansion.name}` without a batch dimension and let it"
-        " broadcast",
-    )

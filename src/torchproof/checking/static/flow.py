@@ -56,6 +56,9 @@ class Flow:
     def text(self, node: ast.expr | ast.stmt) -> str:
         return self.source.text_of(node)
 
+    def quote(self, node: ast.AST) -> str:
+        return self.source.quote(node)
+
     # -- statements --------------------------------------------------------------------
 
     def block(self, body: Sequence[ast.stmt]) -> bool:

@@ -147,6 +147,18 @@ class Source:
     def parents(self) -> Mapping[ast.AST, ast.AST]:
         return {child: node for node in self.nodes for child in _children(node)}
 
+    def calls(self, *names: str) -> Iterator[ast.Call]:
+        """The calls of functions with these full names."""
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and self.dotted(node.func) in names:
+                yield node
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around a node, innermost first."""
+        at: ast.AST | None = node
+        while at is not None and (at := self.parents.get(at)) is not None:
+            yield at
+
     def dotted(self, node: ast.AST | None) -> str | None:
         """`torch.nn.functional.relu` for `F.relu`; None if it is not a dotted name."""
         words: list[str] = []
@@ -238,6 +250,16 @@ class Source:
         lines[-1] = lines[-1][: node.end_col_offset]
         lines[0] = lines[0][node.col_offset :]
         return " ".join(b" ".join(lines).decode(errors="replace").split())
+
+    def brief(self, node: ast.AST, limit: int = 60) -> str:
+        """The source text of a node, cut to a length that fits in a message."""
+        if not isinstance(node, ast.expr | ast.stmt):
+            return ""
+        text = self.text_of(node)
+        return text if len(text) <= limit else text[: limit - 3] + "..."
+
+    def quote(self, node: ast.AST) -> str:
+        return f"`{self.brief(node)}`"
 
     def ignores(self, first: int, last: int, code: str) -> bool:
         """Whether a comment `torchproof: ignore` on one of the lines names the code."""

@@ -6,19 +6,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from torchproof.checking.static.suspicion import Suspicion
+from torchproof.checking.rules import by_code
+from torchproof.checking.suspicions import Suspicion
 from torchproof.records import Finding
 
 _BREAKS = {"graph_break", "skipped_frame"}
 _UNDER_FULLGRAPH = "CE704"  # a graph break that fullgraph=True turns into an error
-# Kinds that a run reports on a line. All others belong to the whole function.
-_PLACED = {
-    *_BREAKS,
-    "compile_error",
-    "host_sync",
-    "cudagraph_lifetime",
-    "cudagraph_skip",
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,8 @@ def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     if finding.line in _lines(suspicion):
         return True
     functions = (suspected.function, *suspicion.shown_in)
-    return finding.kind not in _PLACED and finding.function in functions
+    placed = by_code(finding.code).placed
+    return not placed and finding.function in functions
 
 
 def _lines(suspicion: Suspicion) -> range:

@@ -5,27 +5,49 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
-from torchproof.checking.static.compiled import Compilation, Compiled, is_true
-from torchproof.checking.static.patterns.pattern import (
-    FilePattern,
-    PatternMatch,
-    shorten,
+from torchproof.checking.static.compiled import (
+    DDP,
+    FSDP,
+    SHARD,
+    Compiled,
+    is_true,
+    name_of,
+    wrapped_before,
 )
-from torchproof.checking.static.source import Source, walk
+from torchproof.checking.static.source import Source
 from torchproof.records import Severity
 
-DDP = ("DistributedDataParallel", "DDP")
-FSDP = ("FullyShardedDataParallel", "FSDP")
-SHARD = ("fully_shard",)
 
+class AfterParallel(SourceRule):
+    """torch.compile gets a model that is already wrapped in DDP or FSDP.
 
-class AfterParallel(FilePattern):
-    """The model is compiled after DDP or FSDP wrapped it."""
+    ## Why
+    After DDP, torch splits the graphs at the gradient buckets, and DDP's own forward
+    causes graph breaks; with fullgraph=True it raises an error. After FSDP, the hooks
+    that gather parameters break the graph at each sharded module inside; without
+    use_orig_params=True nothing is compiled.
+
+    ## Bad
+        model = torch.compile(FSDP(model))
+
+    ## Good
+        for block in model.blocks:
+            block.compile()
+            fully_shard(block)
+        fully_shard(model)
+
+    ## Fix safety
+    The values are the same up to rounding. For DDP, PyTorch itself recommends to wrap
+    first and then compile: measure before you change it.
+    """
 
     code = "CF102"
+    reference = torch_pages.PARALLEL
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if not any(word in source.text for word in (*DDP, *FSDP, *SHARD)):
             return
         file = compiled.of(source)
@@ -34,9 +56,9 @@ class AfterParallel(FilePattern):
             wrapping = wrapped_before(site, file)
             if wrapping is None:
                 continue
-            text = shorten(source.text_of(site.node))
+            text = source.brief(site.node)
             severity, message, cause, fix = _explanation(wrapping, site, source)
-            yield PatternMatch(
+            yield Match(
                 node=site.node,
                 message=f"`{text}` {message}",
                 cause=cause,
@@ -45,49 +67,10 @@ class AfterParallel(FilePattern):
             )
 
 
-def wrapped_before(site: Compiled, file: Compilation) -> ast.Call | None:
-    """The DDP or FSDP call that wrapped the compiled model, if the file shows it."""
-    subject: ast.AST | None = site.subject
-    for _ in range(3):
-        if isinstance(subject, ast.Call):
-            called = _name(subject, file.source)
-            return subject if called in (*DDP, *FSDP, *SHARD) else None
-        if (
-            isinstance(subject, ast.Name)
-            and (shard := _sharded(subject, file)) is not None
-        ):
-            return shard
-        if not isinstance(subject, ast.Name | ast.Attribute):
-            return None
-        subject = file.bindings.meaning(subject)
-    return None
-
-
-def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
-    """The call `fully_shard(model)`, if inner modules are sharded too.
-
-    The hooks of the outermost module run outside the compiled code.
-    """
-    if "fully_shard" not in file.source.text:
-        return None
-    calls: dict[bool, ast.Call] = {}
-    for node in walk(file.bindings.scope(name)):
-        if not isinstance(node, ast.Call) or node.lineno >= name.lineno:
-            continue
-        if _name(node, file.source) in SHARD and node.args:
-            argument = node.args[0]
-            calls[isinstance(argument, ast.Name) and argument.id == name.id] = node
-    return calls[True] if len(calls) == 2 else None
-
-
-def _name(node: ast.Call, source: Source) -> str:
-    return (source.dotted(node.func) or "").rpartition(".")[2]
-
-
 def _explanation(
     wrapping: ast.Call, site: Compiled, source: Source
 ) -> tuple[Severity, str, str, str]:
-    name = _name(wrapping, source)
+    name = name_of(wrapping, source)
     arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
     if name in DDP:

@@ -9,13 +9,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import bindings, compiled
 from torchproof.checking.static.compiled import Compiled, is_true, literal
-from torchproof.checking.static.patterns.pattern import (
-    FilePattern,
-    PatternMatch,
-    shorten,
-)
 from torchproof.checking.static.source import Definition, Source
 
 # torch reads these once, during `import torch`.
@@ -40,12 +37,30 @@ def settings() -> Mapping[str, frozenset[str]]:
     return {module: frozenset(names) for module, names in json.loads(text).items()}
 
 
-class LateEnvironment(FilePattern):
-    """The program sets an environment variable after torch has read it."""
+class LateEnvironment(SourceRule):
+    """An environment variable is set after torch has read it.
+
+    ## Why
+    Torch reads TORCH_LOGS and TORCH_TRACE while it is imported, and the switches of
+    Dynamo and Inductor at the first torch.compile. Later assignments have no effect,
+    and there is no warning.
+
+    ## Bad
+        import torch
+        os.environ["TORCH_LOGS"] = "recompiles"
+
+    ## Good
+        import torch
+        torch._logging.set_logs(recompiles=True)
+
+    ## Fix safety
+    The setting takes effect: logs get longer, or compilation is switched off.
+    """
 
     code = "CF106"
+    reference = torch_pages.LOGS
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if "environ" not in source.text or "TORCH" not in source.text:
             return
         if any(word in source.text for word in _STARTS_OTHERS):
@@ -67,13 +82,13 @@ class LateEnvironment(FilePattern):
             return "the first torch.compile" if _compiled_before(node, source) else None
         return None
 
-    def _match(self, name: str, when: str, node: ast.stmt | ast.expr) -> PatternMatch:
+    def _match(self, name: str, when: str, node: ast.stmt | ast.expr) -> Match:
         api = {
             "TORCH_LOGS": "torch._logging.set_logs(...)",
             "TORCH_COMPILE_DISABLE": 'torch.compiler.set_stance("force_eager")',
         }.get(name)
         instead = f", or use {api} from inside the program" if api else ""
-        return PatternMatch(
+        return Match(
             node,
             f"{name} is set too late and has no effect",
             f"torch reads {name} once, at {when}, which has run by then",
@@ -154,13 +169,27 @@ def _is_looped(source: Source, node: ast.AST) -> bool:
     return False
 
 
-class UnknownSetting(FilePattern):
-    """A setting of the compiler that torch does not have."""
+class UnknownSetting(SourceRule):
+    """A setting or option of the compiler does not exist, or has no effect.
+
+    ## Why
+    Setting an unknown name raises AttributeError, and an unknown option raises an error
+    in torch.compile. A mode is an option of Inductor: other backends ignore it.
+
+    ## Bad
+        torch._dynamo.config.cache_dir = "/fast/disk"
+
+    ## Good
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = "/fast/disk"
+
+    ## Fix safety
+    The program failed at that line before.
+    """
 
     code = "CF107"
-    severity = "high"
+    source_severity = "high"
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if any(module.rpartition(".")[0] in source.text for module in settings()):
             for node in source.nodes:
                 yield from self._assigned(node, source)
@@ -170,7 +199,7 @@ class UnknownSetting(FilePattern):
             yield from self._options(site, source)
             yield from self._ignored_mode(site, source)
 
-    def _assigned(self, node: ast.AST, source: Source) -> Iterator[PatternMatch]:
+    def _assigned(self, node: ast.AST, source: Source) -> Iterator[Match]:
         if not isinstance(node, ast.Assign | ast.AugAssign):
             return
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
@@ -185,7 +214,7 @@ class UnknownSetting(FilePattern):
                     continue
                 yield self._match(target, module, setting)
 
-    def _patched(self, node: ast.AST, source: Source) -> Iterator[PatternMatch]:
+    def _patched(self, node: ast.AST, source: Source) -> Iterator[Match]:
         """Reads `config.patch(...)`, with names as keywords, in a dict or a string."""
         if not isinstance(node, ast.Call):
             return
@@ -206,7 +235,7 @@ class UnknownSetting(FilePattern):
             if setting and not _has(setting, names):
                 yield self._match(value, module, setting)
 
-    def _options(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
+    def _options(self, site: Compiled, source: Source) -> Iterator[Match]:
         options = site.arguments.get("options")
         if site.backend != "inductor" or not isinstance(options, ast.Dict):
             return
@@ -215,7 +244,7 @@ class UnknownSetting(FilePattern):
             name = literal(key)
             if name and name not in _OPTIONS and not _has(name, settings()[module]):
                 assert key is not None
-                yield PatternMatch(
+                yield Match(
                     key,
                     f'torch.compile has no option "{name}": this call raises',
                     f"options are settings of {module}, and torch 2.11, 2.13 and 2.15"
@@ -223,13 +252,13 @@ class UnknownSetting(FilePattern):
                     "torch._inductor.list_options() lists them" + _near(name),
                 )
 
-    def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
+    def _ignored_mode(self, site: Compiled, source: Source) -> Iterator[Match]:
         mode = site.arguments.get("mode")
         if mode is None or site.backend not in ("eager", "aot_eager"):
             return
         if site.mode in (None, "default"):
             return
-        yield PatternMatch(
+        yield Match(
             node=mode,
             message=f'mode="{site.mode}" has no effect with backend="{site.backend}"',
             cause="modes are presets of the Inductor backend; others ignore them",
@@ -237,11 +266,11 @@ class UnknownSetting(FilePattern):
             severity="low",
         )
 
-    def _match(self, node: ast.expr, module: str, setting: str) -> PatternMatch:
-        return PatternMatch(
+    def _match(self, node: ast.expr, module: str, setting: str) -> Match:
+        return Match(
             node,
             f"{module} has no setting {setting}: this raises AttributeError",
-            f"torch 2.11, 2.13 and 2.15 have no {shorten(setting)} in {module}",
+            f"torch 2.11, 2.13 and 2.15 have no {setting} in {module}",
             _REPLACEMENTS[setting]
             if setting in _REPLACEMENTS
             else f"remove it, or look the name up: dir({module}){_near(setting)}",
@@ -297,12 +326,26 @@ def _near(setting: str) -> str:
     return f"; did you mean {similar[0]}?" if similar else ""
 
 
-class SilentErrors(FilePattern):
-    """torch._dynamo.config.suppress_errors = True."""
+class SilentErrors(SourceRule):
+    """torch._dynamo.config.suppress_errors hides compile errors.
+
+    ## Why
+    Every compile error becomes a log line, and the function runs uncompiled from then
+    on.
+
+    ## Bad
+        torch._dynamo.config.suppress_errors = True
+
+    ## Good
+        model = torchproof.compile(model)    # falls back, and reports why
+
+    ## Fix safety
+    Without it, errors are raised again: fix them before you deploy.
+    """
 
     code = "CF113"
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if "suppress_errors" not in source.text:
             return
         for node in source.nodes:
@@ -310,7 +353,7 @@ class SilentErrors(FilePattern):
                 continue
             for target in node.targets:
                 if source.dotted(target) == "torch._dynamo.config.suppress_errors":
-                    yield PatternMatch(
+                    yield Match(
                         node,
                         "compile errors are hidden, and the functions run uncompiled",
                         "suppress_errors turns every error of compiling into a log line"

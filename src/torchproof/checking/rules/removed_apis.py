@@ -6,13 +6,10 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compiled, literal
-from torchproof.checking.static.patterns.pattern import (
-    FilePattern,
-    PatternMatch,
-    shorten,
-)
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import Severity
 
@@ -111,13 +108,29 @@ _COMPILE = {
 }
 
 
-class RemovedApiUse(FilePattern):
-    """A function, keyword or mode that torch does not have, or will remove."""
+class RemovedApiUse(SourceRule):
+    """Torch has removed, renamed or deprecated a function, keyword or mode.
+
+    ## Why
+    Old guides describe old versions. A removed API raises an error. A deprecated API
+    warns and will be removed.
+
+    ## Bad
+        scaler = torch.cuda.amp.GradScaler()
+        model = torch.compile(model, mode="fastest")
+
+    ## Good
+        scaler = torch.amp.GradScaler("cuda")
+        model = torch.compile(model, mode="max-autotune")
+
+    ## Fix safety
+    The replacement does the same.
+    """
 
     code = "CF108"
-    severity = "low"
+    source_severity = "low"
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if any(word in source.text for word in _WORDS):
             for node in source.nodes:
                 if isinstance(node, ast.Call):
@@ -129,7 +142,7 @@ class RemovedApiUse(FilePattern):
         for site in file.sites if file else ():
             yield from self._arguments(site, source)
 
-    def _name(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
+    def _name(self, node: ast.Call, source: Source) -> Iterator[Match]:
         dotted = source.dotted(node.func) or ""
         gone = REMOVED.get(dotted)
         if gone is None or _is_probed(node, source):
@@ -140,7 +153,7 @@ class RemovedApiUse(FilePattern):
             if gone.raises
             else f"torch warns of {dotted} and will drop it"
         )
-        yield PatternMatch(
+        yield Match(
             node=node.func,
             message=f"{dotted} {what}",
             cause=cause,
@@ -148,12 +161,12 @@ class RemovedApiUse(FilePattern):
             severity=gone.severity,
         )
 
-    def _keywords(self, node: ast.Call, source: Source) -> Iterator[PatternMatch]:
+    def _keywords(self, node: ast.Call, source: Source) -> Iterator[Match]:
         dotted = source.dotted(node.func) or ""
         for keyword in node.keywords if dotted in _KEYWORDS else ():
             fix = _KEYWORDS[dotted].get(keyword.arg or "")
             if fix:
-                yield PatternMatch(
+                yield Match(
                     node=keyword.value,
                     message=f"{dotted} takes no {keyword.arg}: this raises TypeError",
                     cause=f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
@@ -161,7 +174,7 @@ class RemovedApiUse(FilePattern):
                     severity="high",
                 )
 
-    def _old_signatures(self, source: Source) -> Iterator[PatternMatch]:
+    def _old_signatures(self, source: Source) -> Iterator[Match]:
         """`explain(f, x)` instead of `explain(f)(x)`."""
         for node in source.nodes:
             if not isinstance(node, ast.Call) or len(node.args) < 2:
@@ -169,19 +182,19 @@ class RemovedApiUse(FilePattern):
             dotted = source.dotted(node.func) or ""
             if dotted in ("torch._dynamo.explain", "torch._dynamo.export"):
                 name = dotted.rpartition(".")[2]
-                yield PatternMatch(
+                yield Match(
                     node,
                     f"{name}(f, *args) is deprecated",
                     f"torch warns of {dotted} with arguments beside the function",
                     f"write torch._dynamo.{name}(f)(*args)",
                 )
 
-    def _arguments(self, site: Compiled, source: Source) -> Iterator[PatternMatch]:
+    def _arguments(self, site: Compiled, source: Source) -> Iterator[Match]:
         arguments = site.arguments
-        text = shorten(source.text_of(site.node))
+        text = source.brief(site.node)
         mode = literal(arguments.get("mode"))
         if mode is not None and mode not in MODES and site.backend == "inductor":
-            yield PatternMatch(
+            yield Match(
                 node=arguments["mode"],
                 message=f'torch.compile has no mode "{mode}": this call raises',
                 cause=f"the modes are {', '.join(MODES)}",
@@ -190,7 +203,7 @@ class RemovedApiUse(FilePattern):
                 severity="high",
             )
         if _is_given(arguments.get("mode")) and _is_given(arguments.get("options")):
-            yield PatternMatch(
+            yield Match(
                 node=arguments["options"],
                 message=f"`{text}` raises: it passes both mode and options",
                 cause="a mode is a preset of options, and torch.compile takes one of"
@@ -200,7 +213,7 @@ class RemovedApiUse(FilePattern):
                 severity="high",
             )
         for name in sorted(set(arguments) - _COMPILE):
-            yield PatternMatch(
+            yield Match(
                 node=arguments[name],
                 message=f"torch.compile takes no {name}: this raises TypeError",
                 cause=f"torch 2.11, 2.13 and 2.15 have no parameter {name} there",
@@ -225,13 +238,35 @@ def _is_probed(node: ast.AST, source: Source) -> bool:
     return False
 
 
-class ScaledBfloat16(FilePattern):
-    """A GradScaler together with autocast to bfloat16."""
+class ScaledBfloat16(SourceRule):
+    """A GradScaler is used with autocast to bfloat16, which does not need it.
+
+    ## Why
+    Scaling protects small float16 gradients from underflow. bfloat16 has the range of
+    float32, so the scaler only adds kernels and a check for infinities to every step.
+
+    ## Bad
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+
+    ## Good
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+
+    ## Fix safety
+    The gradients are the same. The optimizer also takes steps with infinite gradients,
+    which the scaler would have skipped.
+    """
 
     code = "CF109"
-    severity = "low"
+    reference = torch_pages.AMP
+    source_severity = "low"
 
-    def read(self, source: Source) -> Iterator[PatternMatch]:
+    def read(self, source: Source) -> Iterator[Match]:
         if "GradScaler" not in source.text or "bfloat16" not in source.text:
             return
         if "float16" in source.text.replace("bfloat16", "") or "fp16" in source.text:
@@ -244,7 +279,7 @@ class ScaledBfloat16(FilePattern):
             name = (source.dotted(node.func) or "").rpartition(".")[2]
             switched = any(k.arg == "enabled" for k in node.keywords)
             if name == "GradScaler" and not switched:
-                yield PatternMatch(
+                yield Match(
                     node,
                     "GradScaler has no effect: autocast uses bfloat16",
                     "scaling keeps small gradients of float16 from vanishing; bfloat16"

@@ -1,18 +1,15 @@
-"""Misuse of torch.compile: useless try or timing, repeated compiling, new backends."""
+"""CF1xx, RC219: useless try or timing around torch.compile, repeated compiling."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.recompiles import Recompile
+from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
-from torchproof.checking.static.patterns.pattern import (
-    FilePattern,
-    PatternMatch,
-    shorten,
-)
 from torchproof.checking.static.source import Definition, Source, walk
 
 # Exceptions that show whether torch.compile exists, not whether compiling works.
@@ -29,43 +26,54 @@ _CLOCKS = (
 _ALARMS = ("signal.alarm", "signal.setitimer")
 
 
-class _SitePattern(FilePattern):
-    """A bad pattern at a torch.compile, in files that contain one of the `words`."""
-
-    words: ClassVar[tuple[str, ...]] = ("compile",)
-
-    def read(self, source: Source) -> Iterator[PatternMatch]:
-        file = compiled.of(source)
-        if file is None or not any(word in source.text for word in self.words):
-            return
-        for site in file.sites:
-            hit = self.at(site, file, shorten(source.text_of(site.node)))
-            if hit is not None:
-                yield hit
-
-    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
-        raise AssertionError(f"{type(self).__name__} does not say what it looks for")
+def sites(source: Source, *words: str) -> Iterator[tuple[Compiled, Compilation]]:
+    """Each torch.compile of a file that contains one of the words."""
+    file = compiled.of(source)
+    if file is not None and any(word in source.text for word in words):
+        yield from ((site, file) for site in file.sites)
 
 
-class LazyTry(_SitePattern):
-    """try/except around torch.compile, and not around the first call."""
+class LazyTry(SourceRule):
+    """try/except around torch.compile does not catch compile errors.
+
+    ## Why
+    torch.compile only wraps the model. Compilation happens at the first call with
+    inputs, and its errors are raised there.
+
+    ## Bad
+        try:
+            model = torch.compile(model)
+        except Exception:
+            pass                      # never reached
+
+    ## Good
+        eager, model = model, torch.compile(model)
+        try:
+            model(example)            # compiles here
+        except Exception:
+            model = eager
+
+    ## Fix safety
+    The program makes one more call than before; use inputs that change no state.
+    """
 
     code = "CF101"
-    words = ("except",)
+    source_text = "the except around `{at.expression}` catches no compile error"
+    cause_text = (
+        "torch.compile only wraps: compiling happens at the first call, and what goes"
+        " wrong is raised there"
+    )
+    fix_text = (
+        "move the first call, with real inputs, into the try and keep the eager model"
+        " in the except; or use torchproof.compile, which falls back to eager"
+        " automatically"
+    )
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
-        block = _enclosing_try(site, file)
-        if block is None or _mentions(file, site, block.body):
-            return None
-        return PatternMatch(
-            site.node,
-            f"the except around `{text}` catches no compile error",
-            "torch.compile only wraps: compiling happens at the first call, and what"
-            " goes wrong is raised there",
-            "move the first call, with real inputs, into the try and keep the eager"
-            " model in the except; or use torchproof.compile, which falls back to eager"
-            " automatically",
-        )
+    def read(self, source: Source) -> Iterator[Match]:
+        for site, file in sites(source, "except"):
+            block = _enclosing_try(site, file)
+            if block is not None and not _mentions(file, site, block.body):
+                yield Match(site.node)
 
 
 def _enclosing_try(site: Compiled, file: Compilation) -> ast.Try | None:
@@ -121,25 +129,46 @@ def _after(node: ast.AST, other: ast.expr) -> bool:
     return place >= end
 
 
-class TimedNothing(_SitePattern):
-    """A clock or an alarm around torch.compile itself."""
+class TimedNothing(SourceRule):
+    """A timer or an alarm covers torch.compile itself.
+
+    ## Why
+    torch.compile only wraps the model. The time it takes is not the compile time, and
+    an alarm that ends before the first call stops nothing.
+
+    ## Bad
+        start = time.perf_counter()
+        model = torch.compile(model)
+        print("compiled in", time.perf_counter() - start)
+
+    ## Good
+        model = torch.compile(model)
+        start = time.perf_counter()
+        model(example)
+        print("first call took", time.perf_counter() - start)
+
+    ## Fix safety
+    Only the measurement changes.
+    """
 
     code = "CF111"
-    words = ("time", "signal")
+    reference = torch_pages.PROFILING
+    cause_text = (
+        "torch.compile only wraps: compiling happens at the first call, which is"
+        " outside of what is limited or timed here"
+    )
+    fix_text = (
+        "put the first call, with real inputs, between the two; use torchproof.compile"
+        " for a deadline, or torchproof bench to measure"
+    )
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
-        guard = self._guard(site, file)
-        if guard is None:
-            return None
-        what = "stops" if guard in _ALARMS else "times"
-        return PatternMatch(
-            site.node,
-            f"`{guard}` around `{text}` {what} no compilation",
-            "torch.compile only wraps: compiling happens at the first call, which is"
-            " outside of what is limited or timed here",
-            "put the first call, with real inputs, between the two; use"
-            " torchproof.compile for a deadline, or torchproof bench to measure",
-        )
+    def read(self, source: Source) -> Iterator[Match]:
+        for site, file in sites(source, "time", "signal"):
+            guard = self._guard(site, file)
+            if guard is not None:
+                what = "stops" if guard in _ALARMS else "times"
+                text = source.quote(site.node)
+                yield Match(site.node, f"`{guard}` around {text} {what} no compilation")
 
     def _guard(self, site: Compiled, file: Compilation) -> str | None:
         statement, block = _statement(site.node, file.source)
@@ -186,45 +215,83 @@ def _clock(statement: ast.stmt, source: Source) -> str | None:
     return None
 
 
-class CompiledAnew(_SitePattern):
-    """torch.compile inside forward, or in each iteration of a loop."""
+class CompiledAnew(SourceRule):
+    """torch.compile is called repeatedly for the same function.
+
+    ## Why
+    Each call creates a wrapper and resolves the backend and its options, which takes
+    milliseconds. Torch reuses the compiled code, unless the backend is another object
+    (RC219).
+
+    ## Bad
+        for batch in data:
+            fast = torch.compile(model)
+            fast(batch)
+
+    ## Good
+        fast = torch.compile(model)
+        for batch in data:
+            fast(batch)
+
+    ## Fix safety
+    The same compiled code runs.
+    """
 
     code = "CF105"
-    severity = "low"
+    reference = torch_pages.WHERE
+    source_severity = "low"
+    cause_text = (
+        "each torch.compile makes a wrapper and looks its backend and options up,"
+        " though what was compiled before is found again"
+    )
+    fix_text = "call torch.compile once, outside, and reuse its result"
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
-        where = _repeated(site, file)
-        if where is None or _fresh_backend(site, file):
-            return None
-        return PatternMatch(
-            site.node,
-            f"`{text}` creates a new wrapper {where}",
-            "each torch.compile makes a wrapper and looks its backend and options up,"
-            " though what was compiled before is found again",
-            "call torch.compile once, outside, and reuse its result",
-        )
+    def read(self, source: Source) -> Iterator[Match]:
+        for site, file in sites(source, "compile"):
+            where = _repeated(site, file)
+            if where is not None and not _fresh_backend(site, file):
+                text = source.quote(site.node)
+                yield Match(site.node, f"{text} creates a new wrapper {where}")
 
 
-class FreshBackend(_SitePattern):
-    """Repeated torch.compile, each time with a new backend object."""
+class BackendChange(Recompile):
+    """torch.compile is called again for a function, with another backend object.
+
+    ## Why
+    Compiled code belongs to the backend object that compiled it.
+
+    ## Bad
+        for x in data: torch.compile(f, backend=lambda gm, _: gm)(x)
+
+    ## Good
+        compiled = torch.compile(f)
+        for x in data: compiled(x)
+
+    ## Fix safety
+    The values are the same.
+    """
 
     code = "RC219"
-    kind = "recompile"
-    certain = False
+    causes = ("backend",)
+    source_text = "`{at.expression}` would recompile each time"
     calls = 2
-    words = ("backend",)
+    changed_text = "torch.compile was called again with another backend object"
+    cause_text = (
+        "each torch.compile call with a new backend object starts a cache of its own"
+    )
+    fix_text = (
+        "call torch.compile({at.compiled}, ...) once, outside the loop, and reuse the"
+        " compiled function; use one backend object"
+    )
 
-    def at(self, site: Compiled, file: Compilation, text: str) -> PatternMatch | None:
-        repeated = _repeated(site, file) or _in_inner_function(site, file)
-        if not repeated or not _fresh_backend(site, file):
-            return None
-        return PatternMatch(
-            site.node,
-            f"`{text}` would recompile each time",
-            "the backend is another object each time, so nothing that was compiled"
-            " before is used again",
-            "call torch.compile once, outside, or create the backend once",
-        )
+    def read(self, source: Source) -> Iterator[Match]:
+        for site, file in sites(source, "backend"):
+            repeated = _repeated(site, file) or _in_inner_function(site, file)
+            if repeated and _fresh_backend(site, file):
+                yield Match(
+                    site.node,
+                    fix="call torch.compile once, outside, or create the backend once",
+                )
 
 
 def _fresh_backend(site: Compiled, file: Compilation) -> bool:
@@ -311,3 +378,56 @@ def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> 
 
 def _holds(node: ast.AST, inner: ast.AST) -> bool:
     return any(each is inner for each in walk(node))
+
+
+class PrefixedCheckpoint(SourceRule):
+    """The state_dict of a compiled module is saved, with `_orig_mod.` in its keys.
+
+    ## Why
+    torch.compile(module) returns a module that holds the original as _orig_mod. An
+    uncompiled model does not find its keys in such a checkpoint. With strict=False it
+    silently keeps its random weights.
+
+    ## Bad
+        model = torch.compile(model)
+        torch.save(model.state_dict(), path)
+
+    ## Good
+        model.compile()
+        torch.save(model.state_dict(), path)
+
+    ## Fix safety
+    Existing checkpoints keep their prefix: strip it when you load them.
+    """
+
+    code = "CF112"
+    reference = torch_pages.MODULES
+
+    source_text = "`{at.expression}` saves keys that begin with `_orig_mod.`"
+    cause_text = (
+        "a compiled module holds the original under the name _orig_mod, so a plain"
+        " model finds none of its keys in what is saved"
+    )
+    fix_text = (
+        "compile in place with model.compile(), which keeps the names, or save the"
+        " state_dict of the original model"
+    )
+
+    def read(self, source: Source) -> Iterator[Match]:
+        file = compiled.of(source)
+        if file is None or "state_dict" not in source.text:
+            return
+        if "_orig_mod" in source.text:  # the program handles the prefix
+            return
+        for node in source.calls("torch.save"):
+            for inner in walk(node):
+                if _is_compiled_state(inner, file):
+                    yield Match(inner)
+
+
+def _is_compiled_state(node: ast.AST, file: Compilation) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(called, ast.Attribute) or called.attr != "state_dict":
+        return False
+    site = file.of(called.value)
+    return site is not None and site.subject is not None
