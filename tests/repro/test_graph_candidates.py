@@ -5,7 +5,7 @@ import pytest
 import torch
 from graph_programs import made, recorded
 
-from torchproof.packs.repro.graphs.variants import variants
+from torchproof.packs.repro.graphs.graph_reducer import variants
 
 # What torch says of its own doing while it traces is not what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -67,12 +67,11 @@ def test_names_of_the_user_are_nowhere_in_a_draft(tmp_path):
     _, _, draft = block_drafts(tmp_path)
     assert "private" not in draft.source
     assert "Attention" not in draft.source
-    assert "private" not in str(draft.record["graph"])
+    assert "private" not in str(draft.record).replace(str(tmp_path), "")
 
 
 def test_weights_have_made_numbers_unless_they_are_asked_for(tmp_path):
     model, ids, draft = block_drafts(tmp_path / "without")
-    assert {name[0] for name in draft.record["files"]} == {"x"}
     assert [sorted(other.files) for other in variants(draft)] == [
         [],
         ["x0.pt", "x1.pt"],

@@ -8,9 +8,7 @@ from graph_programs import recorded
 
 from torchproof.packs.repro.candidate import Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.graphs import cuts, minifier
 from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
-from torchproof.packs.repro.graphs.variants import RecordedGraph
 from torchproof.packs.repro.repro_runner import ReproRunner
 
 pytestmark = pytest.mark.slow
@@ -65,21 +63,17 @@ def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
     assert found.size < 5
 
 
-def test_torchs_minifier_gives_candidates_that_shrink(tmp_path):
-    recording = RecordedGraph.of(planted(tmp_path))
-    sizes = []
+def test_operations_that_fail_are_found_and_nothing_is_tried_too_late(tmp_path):
+    draft = planted(tmp_path)
+    tried = []
 
-    def fails(sketch):
-        found = any("acosh" in line.expression for line in cuts.prune(sketch).lines)
-        if found:
-            sizes.append(cuts.prune(sketch).size)
-        return found
+    def fails(other):
+        tried.append(other)
+        return "acosh" in other.source
 
-    minifier.minify(recording, fails, time.monotonic() + 120)
-    assert min(sizes) <= 2
-
-
-def test_torchs_minifier_is_gone_at_its_deadline(tmp_path):
-    began = time.monotonic()
-    minifier.minify(RecordedGraph.of(planted(tmp_path)), lambda _: True, began + 1)
-    assert time.monotonic() - began < 30
+    assert reduce_graph(draft, fails, time.monotonic()) == draft
+    assert not tried
+    found = reduce_graph(draft, fails, time.monotonic() + 120)
+    assert "acosh" in found.source
+    assert found.size <= 2
+    assert found.source.count("32") == 0  # sizes shrink too

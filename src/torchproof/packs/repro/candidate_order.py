@@ -7,7 +7,7 @@ from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate, Form
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.graphs.variants import variants
+from torchproof.packs.repro.graphs.graph_reducer import variants
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.target_recording import TargetRecording

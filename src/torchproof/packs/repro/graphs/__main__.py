@@ -1,7 +1,7 @@
 """The child process that runs torch's minifier on the graph of a candidate.
 
 It speaks JSON lines. stdin first brings the candidate's source. Then the child writes
-each smaller graph (`GraphIR`) to stdout and reads whether it fails from stdin.
+the source of each smaller graph to stdout and reads whether it fails from stdin.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from torchproof.packs.repro.graphs.expressions import NotPortable
-from torchproof.packs.repro.graphs.fx_reader import Reader, RecordingInterpreter
+from torchproof.packs.repro.graphs.graph_source import (
+    NotPortable,
+    graph_source,
+    plain_graph,
+)
 from torchproof.process import parent_death
-from torchproof.torch_private import minify, replace_backends, without_regions
+from torchproof.torch_private import minify, replace_backends
 
 
 class _GraphCaptured(Exception):
@@ -34,28 +37,37 @@ def main() -> None:
     parent_death.hold()
     replies = sys.stdout
     sys.stdout = sys.stderr  # torch's own prints must not reach the parent
-    job = json.loads(sys.stdin.readline())
-    gm, inputs = _capture(job["source"])
-    if not all(isinstance(value, Tensor) for value in inputs):
-        return  # torch's minifier cannot handle symbolic sizes
 
-    def fails(candidate: fx.GraphModule, values: Sequence[Any]) -> bool:
-        try:
-            graph = _graph_ir(candidate, values)
-        except NotPortable:
-            return False
-        print(json.dumps(graph), file=replies, flush=True)
+    def ask(source: str) -> bool:
+        print(json.dumps({"source": source}), file=replies, flush=True)
         return bool(json.loads(sys.stdin.readline())["fails"])
+
+    program = _load(json.loads(sys.stdin.readline())["source"])
+    gm, inputs = plain_graph(*_captured(program))
+    calls = len(program.make()[1])
+    if calls > 1 and ask(graph_source(gm, inputs)):
+        calls = 1
+
+    def fails(smaller: fx.GraphModule, values: Sequence[Any]) -> bool:
+        try:
+            source = graph_source(smaller, values, calls=calls)
+        except (NotPortable, AttributeError):  # an input that is not a dense tensor
+            return False
+        return ask(source)
 
     minify(gm, inputs, fails)
 
 
-def _capture(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
+def _load(source: str) -> Any:
     # Dynamo looks up a function's module by name.
     module: Any = types.ModuleType("torchproof_candidate")
     sys.modules[module.__name__] = module
     exec(compile(source, module.__name__, "exec"), vars(module))
-    fn, calls = module.make()
+    return module
+
+
+def _captured(program: Any) -> tuple[fx.GraphModule, Sequence[Any]]:
+    fn, calls = program.make()
 
     def run(gm: fx.GraphModule, _: str) -> Callable[..., Any]:
         def stop(*args: Any) -> None:
@@ -70,15 +82,6 @@ def _capture(source: str) -> tuple[fx.GraphModule, Sequence[Any]]:
     except _GraphCaptured as captured:
         return captured.gm, captured.inputs
     raise AssertionError("Dynamo captured no graph")
-
-
-def _graph_ir(gm: fx.GraphModule, values: Sequence[Any]) -> dict[str, Any]:
-    reader = Reader(gm)
-    reader.read_inputs(values)
-    reader.read_lines()
-    plain = without_regions(gm)
-    RecordingInterpreter(plain, reader).run(*values)
-    return reader.graph_ir().to_json()
 
 
 if __name__ == "__main__":

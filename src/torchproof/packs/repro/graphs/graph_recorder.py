@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,19 @@ import torch
 from torch import Tensor, fx
 
 from torchproof.packs.repro.candidate import Candidate
-from torchproof.packs.repro.graphs.expressions import NotPortable
-from torchproof.packs.repro.graphs.fx_reader import (
-    Reader,
-    RecordingInterpreter,
-    tensors_of,
+from torchproof.packs.repro.graphs.graph_reducer import operations
+from torchproof.packs.repro.graphs.graph_source import (
+    NotPortable,
+    contexts_now,
+    graph_source,
+    plain_graph,
 )
-from torchproof.packs.repro.graphs.graph_ir import GraphIR, Input
-from torchproof.packs.repro.graphs.variants import RecordedGraph, to_candidate
+from torchproof.packs.repro.graphs.tensor_source import extent
 from torchproof.torch_private import replace_backends, without_regions
 
 _CALLS = 3  # CUDA graphs replay from the third call on
 _MAX_BYTES = 2**26  # of the recorded inputs of one graph, to keep packs small
+_ABOUT = "the torch operations of one captured graph, with neutral names"
 
 
 def recorder(
@@ -41,80 +41,93 @@ def recorder(
     """
 
     def run(gm: fx.GraphModule, origin: str) -> Callable[..., Any]:
-        return _Recording(
-            gm, origin, write=write, folder=folder, weights=weights, refuse=refuse
-        )
+        recording = _Recording(gm, origin, folder=folder, weights=weights)
+        uncompiled = without_regions(gm)
+        calls = 0
+
+        def call(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            try:
+                if calls == 1:
+                    recording.read(args)
+                if recording.is_complete and calls <= _CALLS:
+                    write(recording.candidate(calls))
+            except NotPortable as reason:
+                refuse(f"graph {origin}: {reason}")
+            return uncompiled(*args)
+
+        return call
 
     return replace_backends(run)
 
 
 class _Recording:
-    """Runs one graph in place of its compiled code, and records it."""
+    """One graph and the values of its first call."""
 
     def __init__(
-        self,
-        gm: fx.GraphModule,
-        origin: str,
-        *,
-        write: Callable[[Candidate], None],
-        folder: Path,
-        weights: bool,
-        refuse: Callable[[str], None],
+        self, gm: fx.GraphModule, origin: str, *, folder: Path, weights: bool
     ) -> None:
         self._gm = gm
-        self._plain = without_regions(gm)
         self._origin = origin
-        self._write = write
-        self._refuse = refuse
         self._folder = folder / re.sub(r"\W", "_", origin)
         self._weights = weights
-        self._recorded: RecordedGraph | None = None
-        self._calls = 0
+        self._sources: list[tuple[str, str, Mapping[str, str]]] = []
 
-    def __call__(self, *args: Any) -> Any:
-        self._calls += 1
-        if self._calls == 1:
-            return self._first(args)
-        if self._recorded is not None and self._calls <= _CALLS:
-            graph = replace(self._recorded.graph, calls=self._calls)
-            self._recorded = replace(self._recorded, graph=graph)
-            self._write(to_candidate(self._recorded))
-        return self._plain(*args)
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._sources)
 
-    def _first(self, args: tuple[Any, ...]) -> Any:
-        reader = Reader(self._gm)
-        try:
-            reader.read_inputs(args)
-            reader.read_lines()
-            files = self._save_inputs(reader.inputs, args)
-        except NotPortable as reason:
-            self._refuse(f"graph {self._origin}: {reason}")
-            return self._plain(*args)
-        try:
-            return RecordingInterpreter(self._plain, reader).run(*args)
-        finally:
-            self._write_first(reader.graph_ir(), files)
+    def read(self, args: Sequence[Any]) -> None:
+        """Writes the source with synthetic, recorded inputs, and recorded weights."""
+        gm, tensors = plain_graph(self._gm, args)
+        nodes = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        named = {node.name: value for node, value in zip(nodes, tensors, strict=True)}
+        variants = [("synthetic inputs and weights", "")]
+        variants.append(("recorded inputs and synthetic weights", "x"))
+        if self._weights:
+            variants.append(("recorded inputs and weights", "xwb"))
+        contexts = contexts_now()
+        for about, roles in variants:
+            saved = {k: v for k, v in named.items() if k[0] in roles}
+            files = self._save(saved)
+            if roles and not files:
+                continue
+            source = graph_source(gm, tensors, contexts=contexts, files=files)
+            paths = {name: str(self._folder / name) for name in files.values()}
+            self._sources.append((source, f"{_ABOUT}, with {about}", paths))
 
-    def _write_first(self, graph: GraphIR, files: dict[str, str]) -> None:
-        self._recorded = RecordedGraph(graph, self._origin, str(self._folder), files)
-        self._write(to_candidate(self._recorded))
-
-    def _save_inputs(
-        self, inputs: list[Input], args: tuple[Any, ...]
-    ) -> dict[str, str]:
-        """Saves input tensors and returns their files; {} if they are too large."""
-        tensors = tensors_of(self._gm, args)
-        saved = [
-            (entry, value)
-            for entry, value in zip(inputs, tensors, strict=False)
-            if entry.role == "input" or self._weights
+    def candidate(self, calls: int) -> Candidate:
+        """Returns the synthetic candidate; its record holds the other variants."""
+        variants = [
+            {"source": _with_calls(source, calls), "about": about, "files": dict(files)}
+            for source, about, files in self._sources
         ]
-        if sum(value.numel() * value.itemsize for _, value in saved) > _MAX_BYTES:
+        source, about, _ = self._sources[0]
+        return Candidate(
+            form="graph",
+            source=_with_calls(source, calls),
+            about=about,
+            size=operations(source),
+            origin=self._origin,
+            record={"variants": variants[1:]},
+        )
+
+    def _save(self, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+        """Saves tensors and returns their files; {} if they are too large."""
+        if sum(value.numel() * value.itemsize for value in tensors.values()) > (
+            _MAX_BYTES
+        ):
             return {}
         self._folder.mkdir(parents=True, exist_ok=True)
-        for entry, value in saved:
-            torch.save(_without_storage(value), self._folder / f"{entry.name}.pt")
-        return {entry.name: f"{entry.name}.pt" for entry, _ in saved}
+        for name, value in tensors.items():
+            torch.save(_without_storage(value), self._folder / f"{name}.pt")
+        return {name: f"{name}.pt" for name in tensors}
+
+
+def _with_calls(source: str, calls: int) -> str:
+    start, _, end = source.rpartition("range(1)")
+    return f"{start}range({calls}){end}"
 
 
 def _without_storage(value: Tensor) -> Tensor:
@@ -123,9 +136,8 @@ def _without_storage(value: Tensor) -> Tensor:
     if value.is_contiguous() or not value.numel():
         return value.clone()
     steps = list(zip(value.shape, value.stride(), strict=True))
-    extent = 1 + sum((size - 1) * step for size, step in steps)
     once = [size if step else 1 for size, step in steps]
-    flat = torch.zeros(extent, dtype=value.dtype)
+    flat = torch.zeros(extent(value), dtype=value.dtype)
     flat.as_strided(once, value.stride()).copy_(
         value[tuple(slice(0, size) for size in once)]
     )
