@@ -31,8 +31,8 @@ def judged() -> Iterator[Judged]:
     ) -> Outcome:
         # What is asked of it differs, the process that forks is the same.
         court.signature = FailureSignature(judge, judge, f"a case of {judge}", expected)
-        given = Settings(**{"limit_s": 60.0, **settings})
-        return court.run_forked(draft_of(source), given)
+        court.settings = Settings(**{"limit_s": 60.0, **settings})
+        return court.run_forked(draft_of(source))
 
     with court:
         yield run

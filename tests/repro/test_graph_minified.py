@@ -57,7 +57,7 @@ def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
             lambda other: court.run_forked(other).is_same,
             time.monotonic() + 240,
         )
-        assert court.run_isolated(found).is_same
+        assert court.run_isolated(court.text(found)).is_same
     assert "acosh" in found.source
     assert found.size <= draft.size / 4
     assert found.size < 5

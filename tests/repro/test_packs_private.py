@@ -85,7 +85,7 @@ class FakeCourt:
     def run_forked(self, draft: Candidate) -> Outcome:
         return Outcome("same", f"FAILS AS STATED: {self.person.told}", 0.1)
 
-    def run_isolated_source(self, text: str, *_: Any) -> Outcome:
+    def run_isolated(self, text: str, *_: Any) -> Outcome:
         self.told.append(text)
         line = f"FAILS AS STATED: GB0124 {self.person.told}"
         return Outcome("same", line, 0.1, f"{self.person.told}\n{line}\n")
@@ -98,7 +98,10 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
         f"KEY = {person.secret!r}\n\n\ndef make():\n    return torch.sin, []\n"
     )
     frame = Candidate("frame", source, f"of {person.name}", 3, origin=person.told)
-    graph = Candidate("graph", source, f"of {person.name}", 3, origin="0/0")
+    record = {"variants": []}
+    graph = Candidate(
+        "graph", source, f"of {person.name}", 3, origin="0/0", record=record
+    )
     seen = TargetRecording(
         (frame, graph),
         (person.told,),

@@ -94,7 +94,7 @@ def test_a_break_is_left_alone_with_what_causes_it(tmp_path: Path) -> None:
         assert fails(whole)
         small = reduce_program(whole, fails, time.monotonic() + 240)
         found = anonymise(small, fails)
-        outcome = court.run_isolated(found)
+        outcome = court.run_isolated(court.text(found))
     assert outcome.is_same, outcome.text
     assert "acme" not in found.source.lower()
     assert lines(found.source) * 4 <= lines(PROGRAM), found.source

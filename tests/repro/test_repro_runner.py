@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,7 +107,7 @@ time.sleep(600)
 def test_a_late_run_is_ended_with_all_that_it_started(judged: Judged) -> None:
     quick = judged("breaks", EXPECTED, SLEEPS, limit_s=3.0)
     with ReproRunner(BREAK, Settings(limit_s=3.0)) as court:
-        clean = court.run_isolated(draft_of(SLEEPS))
+        clean = court.run_isolated(court.text(draft_of(SLEEPS)))
         folder = Path(court._scratch.name)
     for outcome in (quick, clean):
         assert outcome.verdict == "timeout", outcome
@@ -136,7 +137,7 @@ sys.path.insert(0, {here!r})
 from test_repro_runner import *
 court = ReproRunner(BREAK, Settings(device="cuda", limit_s=100.0))  # loads torch alone
 court.run_forked(draft_of("print('warm')"))
-print(court._fork_server._process.pid, flush=True)
+print(court._fork_server._child.pid, flush=True)
 court.run_forked(draft_of("import time; time.sleep(600)"))
 """
 
@@ -166,8 +167,8 @@ def test_a_nursery_that_was_killed_is_replaced() -> None:
     with ReproRunner(BREAK, Settings(limit_s=60.0)) as court:
         assert court.run_forked(draft_of(PRINTS)).is_same
         assert court._fork_server is not None
-        court._fork_server._process.kill()
-        court._fork_server._process.wait()
+        os.kill(court._fork_server._child.pid, signal.SIGKILL)
+        court._fork_server._child.wait()
         assert court.run_forked(draft_of(PRINTS)).is_same
 
 
@@ -175,10 +176,12 @@ def test_a_nursery_that_was_killed_is_replaced() -> None:
 def test_both_ways_and_many_at_once_give_one_verdict() -> None:
     draft = replace(draft_of(PRINTS), files={"inputs.pt": b"1"})
     with ReproRunner(BREAK, Settings(limit_s=100.0), header="torch 2.x") as court:
-        assert [o.verdict for o in court.run_all_forked([draft] * 6)] == ["same"] * 6
-        clean = court.run_isolated(draft)
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(court.run_forked, [draft] * 4))
+        assert [outcome.verdict for outcome in outcomes] == ["same"] * 4
+        clean = court.run_isolated(court.text(draft), draft.files)
         assert clean.is_same, clean.output
         assert clean.text == court.run_forked(draft).text
         fine = replace(draft, source=draft.source.replace('print("hi")', "pass"))
-        assert court.run_isolated(fine).verdict == "none"
+        assert court.run_isolated(court.text(fine)).verdict == "none"
         assert '"""a print splits the graph\n\ntorch 2.x\n' in court.text(draft)

@@ -158,7 +158,7 @@ class _PackBuilder:
                 for budget_s in dict.fromkeys((self._options.budget_s, 0.0)):
                     candidate = self._shrink(first, runner, budget_s)
                     text = self._redactor.source(runner.text(candidate))
-                    outcome = runner.run_isolated_source(text, candidate.files)
+                    outcome = runner.run_isolated(text, candidate.files)
                     if outcome.is_same:
                         break
                 else:
@@ -252,7 +252,7 @@ class _PackBuilder:
         """Returns torch's log of the repro; a log of the target would be private."""
         self._progress("running the repro again with TORCH_LOGS")
         variables = {"TORCH_LOGS": _LOGS}
-        return runner.run_isolated_source(text, candidate.files, variables).output
+        return runner.run_isolated(text, candidate.files, variables).output
 
     def _seal(
         self,

@@ -1,12 +1,11 @@
 """The child process that runs torch's minifier on the graph of a candidate.
 
-It speaks JSON lines. stdin first brings the candidate's source. Then the child writes
-the source of each smaller graph to stdout and reads whether it fails from stdin.
+The first message is the candidate's source. Then the child sends the source of each
+smaller graph, and receives whether it fails.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from torchproof.packs.repro.graphs.graph_source import (
     graph_source,
     plain_graph,
 )
-from torchproof.process import parent_death
+from torchproof.process import Channel, hold
 from torchproof.torch_private import minify, replace_backends
 
 
@@ -34,15 +33,14 @@ class _GraphCaptured(Exception):
 
 
 def main() -> None:
-    parent_death.hold()
-    replies = sys.stdout
-    sys.stdout = sys.stderr  # torch's own prints must not reach the parent
+    hold()
+    channel = Channel.to_parent()
 
     def ask(source: str) -> bool:
-        print(json.dumps({"source": source}), file=replies, flush=True)
-        return bool(json.loads(sys.stdin.readline())["fails"])
+        channel.send({"source": source})
+        return bool(channel.receive()["fails"])
 
-    program = _load(json.loads(sys.stdin.readline())["source"])
+    program = _load(channel.receive()["source"])
     gm, inputs = plain_graph(*_captured(program))
     calls = len(program.make()[1])
     if calls > 1 and ask(graph_source(gm, inputs)):

@@ -7,20 +7,15 @@ inputs and sizes the reducer of programs makes smaller.
 from __future__ import annotations
 
 import ast
-import contextlib
-import json
-import os
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.packs.repro.programs.program_reducer import reduce_program
-from torchproof.process import parent_death
+from torchproof.process import DEVNULL, Ended, spawn
 
 Fails = Callable[[Candidate], bool]
 _MINIFIER_SHARE = 0.7  # of the time
@@ -74,53 +69,18 @@ def _minify(candidate: Candidate, fails: Fails, deadline: float) -> Candidate:
     """Tries each graph that torch's minifier proposes; none if it cannot handle it."""
     best = candidate
     tried = {candidate.source: True}
-    with _minifier(deadline) as process:
-        assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            _send(process, {"source": candidate.source})
-            for line in process.stdout:
-                source = json.loads(line)["source"]
-                smaller = replace(candidate, source=source, size=operations(source))
-                if source not in tried:
-                    tried[source] = fails(smaller)
-                if tried[source] and smaller.size <= best.size:
-                    best = smaller
-                if time.monotonic() >= deadline:
-                    break
-                _send(process, {"fails": tried[source]})
+    message: dict[str, Any] = {"source": candidate.source}
+    with spawn("-m", "torchproof.packs.repro.graphs", output=DEVNULL) as child:
+        while time.monotonic() < deadline:
+            try:
+                reply = child.ask(message, timeout_s=deadline - time.monotonic())
+            except (Ended, TimeoutError):
+                break
+            source = reply["source"]
+            smaller = replace(candidate, source=source, size=operations(source))
+            if source not in tried:
+                tried[source] = fails(smaller)
+            if tried[source] and smaller.size <= best.size:
+                best = smaller
+            message = {"fails": tried[source]}
     return best
-
-
-@contextlib.contextmanager
-def _minifier(deadline: float) -> Iterator[subprocess.Popen[str]]:
-    """Starts the child, which ends at the deadline or with this process."""
-    process = parent_death.begun(
-        lambda: subprocess.Popen(
-            [sys.executable, "-m", "torchproof.packs.repro.graphs"],
-            env={**os.environ, **parent_death.parent()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-    )
-    alarm = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
-    alarm.daemon = True
-    alarm.start()
-    try:
-        yield process
-    finally:
-        alarm.cancel()
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            with contextlib.suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
-
-
-def _send(process: subprocess.Popen[str], message: object) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(message) + "\n")
-    process.stdin.flush()

@@ -34,26 +34,9 @@ from torchproof.torch_private import (
 )
 
 # Operator namespaces of torch itself; others belong to libraries or the user.
-_NAMESPACES = frozenset(
-    [
-        "_c10d_functional",
-        "aten",
-        "c10d",
-        "debugprims",
-        "fsdp",
-        "higher_order",
-        "inductor",
-        "mkl",
-        "mkldnn",
-        "onednn",
-        "prim",
-        "prims",
-        "profiler",
-        "quantized",
-        "quantized_decomposed",
-        "rngprims",
-        "symm_mem",
-    ]
+_OPERATORS = re.compile(
+    r"(_c10d_functional|aten|c10d|debugprims|fsdp|higher_order|inductor|mkl|mkldnn"
+    r"|onednn|prims?|profiler|quantized(_decomposed)?|rngprims|symm_mem)\."
 )
 _CONSTANTS = (
     *(bool, int, float, complex, str, bytes, type(None), type(...)),
@@ -253,7 +236,7 @@ def _closed(function: Callable[..., Any], values: Sequence[Any]) -> Callable[...
 def _assert_portable(target: Any) -> None:
     operation = operator_name(target)
     if operation is not None:
-        if operation.split(".")[0] not in _NAMESPACES:
+        if not _OPERATORS.match(operation):
             raise NotPortable("it calls a custom operator that is not part of torch")
         return
     name = str(getattr(target, "__name__", ""))

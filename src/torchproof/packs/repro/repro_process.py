@@ -1,0 +1,108 @@
+"""The process that runs repros: `python -m ... PRELOAD`, started by `repro_runner`.
+
+It imports torch once and runs each job in a fork. A job names the `folder` of a
+`repro.py` and the environment `variables`. With `isolated` in place of a preload, it
+becomes a fresh interpreter that runs the repro of its working directory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import sys
+import traceback
+from typing import Any
+
+from torchproof.process import Channel, hold, serve
+
+PROGRAM = "repro.py"
+OUTPUT = "output.txt"
+ISOLATED = "isolated"
+# `python -I` still sees installed packages, so torchproof has to be hidden.
+_HIDING = (
+    "import os, runpy, sys; sys.modules['torchproof'] = None;"
+    " sys.argv[:] = ['repro.py'];"
+    " runpy.run_path(os.path.abspath('repro.py'), run_name='__main__')"
+)
+_OWN_VARIABLES = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_COMPILE_THREADS")
+_PYTHON_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV")
+
+
+def main(preload: str) -> None:
+    hold()
+    if preload == ISOLATED:
+        Channel.to_parent()  # takes its variable away, and closes it in the repro
+        _exec("-I", "-u", "-c", _HIDING)
+    _preload(preload)
+    serve(_run)
+
+
+def _exec(*arguments: str) -> None:
+    """Replaces this program; the process stays tied to its parent."""
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _PYTHON_VARIABLES and not name.startswith("TORCHPROOF_")
+    }
+    os.execve(sys.executable, [sys.executable, *arguments], variables)
+
+
+def _preload(preload: str) -> None:
+    """Imports torch and warms a backend; CUDA must not be initialised before a fork."""
+    # Makes torch ask NVML instead of CUDA, which does not work after a fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no threads before a fork
+    import torch
+
+    if preload in ("eager", "inductor"):
+        # No backward pass: the threads of autograd would be missing after a fork.
+        compiled = torch.compile(_example, backend=preload)
+        for size in (2, 3):
+            compiled(torch.ones(size))
+        torch.compiler.reset()
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gc.collect()
+    gc.freeze()  # else a collection in a child would copy every page it touches
+
+
+def _example(x: Any) -> Any:
+    return (x * 2).relu() + 1
+
+
+def _run(job: dict[str, Any]) -> int:
+    _isolate(job)
+    try:
+        runpy.run_path(os.path.abspath(PROGRAM), run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _isolate(job: dict[str, Any]) -> None:
+    """Sets the directory, streams, variables and modules as `python -I` would."""
+    os.chdir(job["folder"])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, descriptor in enumerate((nothing, output, output)):
+        os.dup2(descriptor, number)
+    for stream in (sys.stdout, sys.stderr):  # keeps the order of printed lines
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.closerange(3, 4096)
+    variables = {k: os.environ[k] for k in _OWN_VARIABLES if k in os.environ}
+    added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    added_paths = {os.path.abspath(path) for path in added if path}
+    os.environ.clear()
+    os.environ.update(variables | job["variables"])
+    sys.path[:] = [p for p in sys.path if p and os.path.abspath(p) not in added_paths]
+    for name in [n for n in sys.modules if n.split(".")[0] == "torchproof"]:
+        del sys.modules[name]
+    sys.modules["torchproof"] = None  # type: ignore[assignment]
+    sys.argv[:] = [PROGRAM]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
