@@ -164,7 +164,7 @@ A_SEARCH = {
     "skipped": [{"name": "a", "why": "b"}],
     "chosen": "full",
     "why": "2x",
-    "recipe": {"lines": ["m = torch.compile(m)"], "strategy": {"graph": True}},
+    "recipe": {"lines": "m = torch.compile(m)", "strategy": {"graph": True}},
     "recipe_file": "torchproof.toml",
 }
 

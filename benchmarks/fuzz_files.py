@@ -391,7 +391,7 @@ def repro_pack(case: Case) -> None:
 
 def trial_files(case: Case) -> None:
     """The trials that `tune --resume` goes on with."""
-    from torchproof.tuning.trial import Trial
+    from torchproof.records import Trial
     from torchproof.tuning.trial_store import TrialStore
 
     facts = {

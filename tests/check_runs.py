@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from torchproof.records.run import (
     CATEGORIES,
     SEVERITIES,
+    Baseline,
     CompileSite,
     Finding,
+    Measurement,
     Part,
     Run,
 )
@@ -100,19 +102,19 @@ SITE = CompileSite(
     observation="compiled after DDP: hooks of DDP split the graph",
     calls=6,
 )
-BEFORE = {
-    "id": "20260101-0900-model",
-    "started": "2026-01-01T09:00:00",
-    "command": "torchproof check model.py:make",
-    "counts": {"graph_breaks": 3, "recompiles": 2, "graphs": 4},
-    "environment": {"torch": "2.12.0+cpu", "device": "cpu"},
-    "measurements": [
-        {"strategy": "eager", "median_ms": 1.0, "low_ms": 0.9, "high_ms": 1.1},
-        {"strategy": "full", "median_ms": 2.0, "low_ms": 1.9, "high_ms": 2.1},
-    ],
-    "findings": {"high": 2, "medium": 1, "low": 0},
-    "identities": [ITEM.identity],
-}
+BEFORE = Baseline(
+    id="20260101-0900-model",
+    started="2026-01-01T09:00:00",
+    command="torchproof check model.py:make",
+    counts={"graph_breaks": 3, "recompiles": 2, "graphs": 4},
+    environment={"torch": "2.12.0+cpu", "device": "cpu"},
+    measurements=(
+        Measurement("eager", median_ms=1.0, low_ms=0.9, high_ms=1.1),
+        Measurement("full", median_ms=2.0, low_ms=1.9, high_ms=2.1),
+    ),
+    findings={"high": 2, "medium": 1, "low": 0},
+    identities=(ITEM.identity,),
+)
 
 
 def check(*findings: Finding, **more: Any) -> Run:
@@ -190,7 +192,7 @@ def runs(draw: st.DrawFn) -> Run:
         command=draw(TEXT | st.just("torchproof check 'a b' --train -- --x 1")),
         counts=draw(st.dictionaries(TEXT, st.none() | st.integers(0), max_size=3)),
         configuration=draw(st.sampled_from([(), (SITE,)])),
-        baseline=draw(st.sampled_from([None, BEFORE, {}])),
+        baseline=draw(st.sampled_from([None, BEFORE, Baseline()])),
         environment=draw(st.dictionaries(TEXT, TEXT, max_size=2)),
         error=draw(st.none() | TEXT),
     )

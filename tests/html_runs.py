@@ -8,6 +8,7 @@ import bench_runs
 
 from torchproof.records.run import (
     SEVERITIES,
+    Baseline,
     CompileSite,
     Finding,
     Measurement,
@@ -117,14 +118,14 @@ def check(**more: Any) -> Run:
         "configuration": (
             CompileSite("train.py", 30, 32, "main", "model", mode='"max-autotune"'),
         ),
-        "baseline": {
-            "id": "20260101-0000-model",
-            "started": "2026-01-01T00:00:00",
-            "counts": {"calls": 6, "compiled_calls": 4, "graph_breaks": 5},
-            "environment": {**bench_runs.ENVIRONMENT, "threads": 4},
-            "measurements": [{"strategy": "eager", "median_ms": 1.1}],
-            "findings": {"high": 4, "medium": 1, "low": 0},
-        },
+        "baseline": Baseline(
+            id="20260101-0000-model",
+            started="2026-01-01T00:00:00",
+            counts={"calls": 6, "compiled_calls": 4, "graph_breaks": 5},
+            environment={**bench_runs.ENVIRONMENT, "threads": 4},
+            measurements=(Measurement("eager", median_ms=1.1),),
+            findings={"high": 4, "medium": 1, "low": 0},
+        ),
         "command": "torchproof check model.py:make",
         "started": "2026-01-02T03:04:05",
     }

@@ -138,7 +138,7 @@ def test_identities_survive_edits_elsewhere(check: Check) -> None:
     after = check(model(above=7, rows=6, calls=5))
     assert [f.identity for f in after.findings] == [f.identity for f in before.findings]
     assert [f.line for f in after.findings] != [f.line for f in before.findings]
-    assert after.baseline and after.baseline["id"] == before.id
+    assert after.baseline and after.baseline.id == before.id
 
 
 def test_what_was_mended_is_resolved_once(check: Check) -> None:
@@ -149,7 +149,8 @@ def test_what_was_mended_is_resolved_once(check: Check) -> None:
     gone = [f for f in second.findings if f.status == "resolved"]
     assert [f.identity for f in gone] == [shown.identity]
     assert gone[0].line == shown.line, "where it was"
-    assert second.baseline and second.baseline["findings"]["high"] == 1
+    assert second.baseline and second.baseline.findings
+    assert second.baseline.findings["high"] == 1
     assert store.load(second.id) == second
     third = check(mended)
     assert not [f for f in third.findings if f.status == "resolved"]

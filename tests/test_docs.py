@@ -29,8 +29,9 @@ import torchproof
 from torchproof import api, measure, packs
 from torchproof.checking.rules import RULES
 from torchproof.cli import main
-from torchproof.records.run import Measurement, Run
+from torchproof.records import Measurement, Run, Trial
 from torchproof.tuning import tuner
+from torchproof.tuning.candidate import Eager
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
@@ -202,7 +203,8 @@ def test_every_short_command_is_run() -> None:
 
 
 def unsearched(search: Any, *_: Path) -> None:
-    search.search, search.probed = None, {"environment": bench_runs.ENVIRONMENT}
+    search.search = None
+    search.eager = Eager(Trial("eager"), {}, bench_runs.ENVIRONMENT)
 
 
 def unpacked(*_: Any, purpose: Any, dest: str, **__: Any) -> packs.PackResult:

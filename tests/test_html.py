@@ -20,8 +20,8 @@ from facts import missing, numbers
 from torchproof.cli import main, output
 from torchproof.measure import comparison
 from torchproof.records.run import Finding, Part, Run
-from torchproof.report import render, render_comparison
-from torchproof.report.html import charts, earlier_run, headline, rich, visible
+from torchproof.report import earlier_run, render, render_comparison
+from torchproof.report.html import charts, headline, rich, visible
 from torchproof.report.html.finding_list import Line, code_lines, entries
 
 
@@ -94,7 +94,7 @@ def test_the_run_is_in_the_page_as_data() -> None:
     start = '<script type="application/json" id="run-json">'
     data = element(text, start, "script")
     assert not set(data) & set("<>&") and data.isascii()
-    assert Run.from_json(json.loads(data)).id == run.id
+    assert json.loads(data)["id"] == run.id
     same = Run.from_json(
         json.loads(element(render(html_runs.check(), "html"), start, "script"))
     )

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import terminals
@@ -15,23 +15,24 @@ from facts import missing
 
 from torchproof.cli import live_table
 from torchproof.cli.live_table import LiveTable
+from torchproof.records import SearchState, Trial
 
-STATE: dict[str, Any] = {
-    "trials": list(tune_runs.TRIALS),
-    "running": ["full+graph (GPU 0)"],
-    "left": 7,
-    "time_left_s": 312.0,
-    "objective": "step",
-}
+STATE = SearchState(
+    trials=tuple(map(Trial.from_json, tune_runs.TRIALS)),
+    running=("full+graph (GPU 0)",),
+    left=7,
+    time_left_s=312.0,
+)
 PROGRAM = """
 import sys, time, tune_runs
 from torchproof.cli import live_table
+from torchproof.records import SearchState, Trial
 live_table.FRAMES_PER_SECOND = 10
 shown = live_table.LiveTable()
 try:
     shown("timing eager")
-    shown.show({{"trials": list(tune_runs.TRIALS), "running": ["full+graph (GPU 0)"],
-                "left": 7, "time_left_s": 312.0, "objective": "step"}})
+    trials = tuple(map(Trial.from_json, tune_runs.TRIALS))
+    shown.show(SearchState(trials, ("full+graph (GPU 0)",), 7, 312.0))
     {then}
 finally:
     shown.end()
@@ -135,9 +136,9 @@ def test_off_a_terminal_each_trial_is_a_line(
 ) -> None:
     shown = LiveTable()
     for number in range(1, len(tune_runs.TRIALS) + 1):
-        some = list(tune_runs.TRIALS[:number])
-        shown.show({**STATE, "trials": some})
-        shown.show({**STATE, "trials": some})
+        some = replace(STATE, trials=STATE.trials[:number])
+        shown.show(some)
+        shown.show(some)
     shown.end()
     lines = capsys.readouterr().err.splitlines()
     assert lines.pop(3).startswith("1 trial "), "of an earlier search"
@@ -167,8 +168,8 @@ def test_what_is_not_known_is_not_said(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = LiveTable()
-    shown.show({"trials": [{"name": "full", "step_ms": 1.93}], "left": None})
-    assert capsys.readouterr().err == "full: 1.93 ms\n"
+    shown.show(SearchState((Trial("full", step_ms=1.93),), left=1))
+    assert capsys.readouterr().err == "full: 1.93 ms; 1 trial left, 0 s\n"
 
 
 def test_other_lines_come_every_five_seconds(

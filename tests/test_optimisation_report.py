@@ -164,12 +164,12 @@ def test_before_and_after_come_from_the_record_of_the_earlier_run() -> None:
     assert missing(text, "2.12.0+cpu", "2.13.0+cpu") == []
     judge = "`torchproof compare 20260101-0900-model 20260102-0304-model`"
     assert judge in text
-    untimed = replace(FULL, measurements=(), baseline={**BEFORE, "measurements": []})
+    untimed = replace(FULL, measurements=(), baseline=replace(BEFORE, measurements=()))
     assert judge not in shown(untimed)
 
 
 def test_the_earlier_run_of_another_target_is_named_with_it() -> None:
-    before = {**BEFORE, "target": "model.py:old"}
+    before = replace(BEFORE, target="model.py:old")
     head = shown(check_runs.check(baseline=before)).partition("\n## ")[0]
     assert "`model.py:old`" in head
 
@@ -276,14 +276,12 @@ def test_any_run_adds_up_and_tells_each_open_finding_once(run: Run) -> None:
     assert not any(t.type == "link_open" and t.info != "auto" for t in inner)
 
 
-@pytest.mark.parametrize("known", [None, []])
+@pytest.mark.parametrize("known", [None, ()])
 def test_what_the_earlier_run_had_is_told_only_if_it_is_on_record(
-    known: list[str] | None,
+    known: tuple[str, ...] | None,
 ) -> None:
-    before = {**BEFORE, "identities": known}
-    if known is None:
-        del before["identities"]
+    before = replace(BEFORE, identities=known)
     runs = [check_runs.check(ITEM, baseline=each) for each in (before, BEFORE)]
     now, had = (re.findall(r"\*\*Trigger:\*\* (.*)$", shown(r), re.M) for r in runs)
-    assert (BEFORE["id"] in now[0]) is (known is not None)
+    assert (str(BEFORE.id) in now[0]) is (known is not None)
     assert now != had

@@ -17,12 +17,12 @@ from test_html import page
 from torchproof.report import render
 from torchproof.report.html import scatter
 from torchproof.report.html.scatter import Mark, Plot
-from torchproof.report.search_trials import WARM, Search
+from torchproof.report.search_words import WARM, search_of
 
 
 def plotted(*trials: dict[str, Any], chosen: str = "b") -> Plot:
     run = tune_runs.tune({"measurements": ()}, trials=list(trials), chosen=chosen)
-    found = scatter.plot(Search.of(run))
+    found = scatter.plot(search_of(run))
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def test_no_number_covers_another_label(times: list[tuple[float, float]]) -> Non
 
 def test_eager_and_the_chosen_one_are_named_and_on_top() -> None:
     run = tune_runs.tune()
-    found = scatter.plot(Search.of(run))
+    found = scatter.plot(search_of(run))
     assert found is not None
     assert [m.label for m in found.marks[-2:]] == ["eager", "regional+graph"]
     assert [m.kind for m in found.marks[-2:]] == ["eager", "chosen"]
@@ -93,7 +93,7 @@ def test_eager_and_the_chosen_one_are_named_and_on_top() -> None:
     assert others["full"] == "2" and others["regional"] == "5"
     assert [m.name for m in found.marks if m.warm] == [tune_runs.SWITCH]
     chosen = found.words.rpartition("chosen")[2]
-    assert missing(chosen, "regional+graph", "1.21 ms", "4.10 s") == []
+    assert missing(chosen, "regional+graph", "1.20 ms", "4.10 s") == []
 
 
 def test_what_is_wrong_or_has_no_first_call_is_not_drawn() -> None:
@@ -107,7 +107,7 @@ def test_what_is_wrong_or_has_no_first_call_is_not_drawn() -> None:
 
 def test_one_mark_is_no_plot() -> None:
     run = tune_runs.tune({"measurements": ()}, trials=[trial("a", 1.0, 1.0)])
-    assert scatter.plot(Search.of(run)) is None
+    assert scatter.plot(search_of(run)) is None
     assert "figure" not in {tag for tag, _ in page(run).tags}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import bench_runs
 
-from torchproof.records.run import Run
+from torchproof.records import Run, Tuning
 
 SOURCE = "from torchproof import regions\nregions.compile(model)"
 CHOSEN = "regional+graph"
@@ -107,7 +107,7 @@ def tune(run: dict[str, Any] | None = None, **changed: Any) -> Run:
             row("full", 1.95),
             row(CHOSEN, 1.21, first_call_s=4.1, source=SOURCE),
         ),
-        "tuning": {**TUNING, **changed},
+        "tuning": Tuning.from_json({**TUNING, **changed}),
         "verb": "tune",
         "command": "torchproof tune model.py:make",
         "started": "2026-01-02T03:04:05",

@@ -31,7 +31,8 @@ class Row:
     runs: dict[str, Run]
 
     def search(self, name: str) -> dict[str, Any]:
-        return dict(self.runs[name].tuning or {}) if name in self.runs else {}
+        tuning = self.runs[name].tuning if name in self.runs else None
+        return tuning.to_json() if tuning else {}
 
     def trials(self, search: str) -> dict[str, Trial]:
         """By name, those that were measured and right."""

@@ -14,7 +14,7 @@ import pytest
 
 from torchproof.cli import main
 from torchproof.records import store
-from torchproof.records.run import Finding, Measurement, Part, Run, UserError
+from torchproof.records.run import Baseline, Finding, Measurement, Part, Run, UserError
 from torchproof.report import log
 from torchproof.report.log import expectations, observation, review
 
@@ -92,13 +92,12 @@ def test_an_observation_says_what_the_run_says() -> None:
 
 
 def test_what_is_resolved_and_what_was_before_stand_beside_it() -> None:
-    eager = bench_runs.row("eager", 2.0).to_json()
-    baseline = {
-        "id": "20260101-0000-model",
-        "counts": {"graph_breaks": 4, "recompiles": 0},
-        "findings": {"high": 2, "medium": 0, "low": 0},
-        "measurements": [eager],
-    }
+    baseline = Baseline(
+        id="20260101-0000-model",
+        counts={"graph_breaks": 4, "recompiles": 0},
+        findings={"high": 2, "medium": 0, "low": 0},
+        measurements=(bench_runs.row("eager", 2.0),),
+    )
     gone = replace(HIGH, status="resolved", line=9)
     run = check(findings=(HIGH, gone), baseline=baseline)
     run = replace(run, measurements=(bench_runs.row("eager", 1.0),))

@@ -9,7 +9,7 @@ from pathlib import Path
 import bench_runs
 
 from torchproof.cli import flags
-from torchproof.records.run import Finding, Run
+from torchproof.records.run import Baseline, Finding, Run
 from torchproof.report import log
 from torchproof.report.log import (
     entry_markdown,
@@ -42,11 +42,11 @@ def measured() -> Run:
         counts={"calls": 3, "compiled_calls": 3, "graphs": 1, "graph_breaks": 0},
         findings=(BREAK,),
         measurements=rows,
-        baseline={
-            "id": "20260130-1105-model",
-            "counts": {"calls": 3, "compiled_calls": 3, "graphs": 2, "graph_breaks": 1},
-            "findings": {"high": 1, "medium": 0, "low": 0},
-        },
+        baseline=Baseline(
+            id="20260130-1105-model",
+            counts={"calls": 3, "compiled_calls": 3, "graphs": 2, "graph_breaks": 1},
+            findings={"high": 1, "medium": 0, "low": 0},
+        ),
         command="torchproof check model.py:make",
         started="2026-02-01T15:30:12",
     )

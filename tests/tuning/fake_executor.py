@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure.worker_process import WorkerError
-from torchproof.records.run import Measurement
+from torchproof.records import Measurement, Outcome, Trial
 from torchproof.tuning import space
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.executors import Finalists
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, SearchOptions
-from torchproof.tuning.trial import Candidate, Outcome, Trial
 from torchproof.tuning.trial_store import TrialStore
 
 EAGER_MS = 10.0
@@ -91,7 +91,7 @@ class Fake:
     def fate(self, name: str) -> Fate:
         return self.fates.get(name, Fate())
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
+    def probe(self, limit_s: float) -> Eager:
         raise NotImplementedError
 
     def cache_in(self, folder: Path) -> None: ...

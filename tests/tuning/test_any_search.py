@@ -7,9 +7,9 @@ from fake_executor import EAGER_MS, Fate, Setting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from torchproof.records import Trial
 from torchproof.records.run import UserError
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trial import Trial
 
 KERNELS = {"blocks": {"Block": 4}, "varying": [], "core": ["encode"]}
 OUTCOMES = st.sampled_from(

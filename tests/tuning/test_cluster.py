@@ -18,7 +18,7 @@ import psutil
 import pytest
 from commands import torchproof
 
-from torchproof.records.run import Run, UserError
+from torchproof.records import Run, Trial, UserError
 from torchproof.targets.options import Options
 from torchproof.tuning.tuner import TuneOptions, tune
 
@@ -89,13 +89,13 @@ class Heard:
         return any(part in line for line in self.lines)
 
 
-def trials(run: Run) -> dict[str, Mapping[str, Any]]:
+def trials(run: Run) -> dict[str, Trial]:
     assert run.tuning is not None
-    return {trial["name"]: trial for trial in run.tuning["trials"]}
+    return {trial.name: trial for trial in run.tuning.trials}
 
 
 def outcomes(run: Run) -> dict[str, str]:
-    return {name: trial["outcome"] for name, trial in trials(run).items()}
+    return {name: trial.outcome for name, trial in trials(run).items()}
 
 
 def still_running(folder: Path) -> list[str]:
@@ -155,12 +155,12 @@ def test_a_search_ends_with_the_same_answer_though_a_node_is_lost(
         "core:errs": "wrong",
         "regional": "measured",
     }
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
-    assert run.tuning["executor"] == f"Ray at {nodes.address}: 2 nodes"
+    assert run.tuning is not None and run.tuning.chosen == "regional"
+    assert run.tuning.executor == f"Ray at {nodes.address}: 2 nodes"
     first, second = dict.fromkeys(seen)
     assert f"{second} is lost" in heard  # Ray may miss the worker before the node
     assert "regional: begins" in heard
-    places = {name: trial["where"] for name, trial in trials(run).items()}
+    places = {name: trial.where for name, trial in trials(run).items()}
     assert places["core:hangs"] == places["regional"] == first
     assert places["core:crashes"] == places["core:errs"] == second
     assert_nothing_stays(tmp_path, before)
@@ -198,7 +198,7 @@ def test_a_trial_that_ends_its_worker_each_time_is_lost_and_the_search_goes_on(
     )
     assert outcomes(run)["core:deadly"] == "lost"
     assert "lost 3 times" in trials(run)["core:deadly"]["why"]
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    assert run.tuning is not None and run.tuning.chosen == "regional"
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_each_gpu_has_a_worker_and_a_node_unlike_the_first_is_left_out(
         tune_options=replace(QUICK, names=names, ray=nodes.address),
         watcher=heard,
     )
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
-    places = {trial["where"] for trial in trials(run).values()}
+    assert run.tuning is not None and run.tuning.chosen == "regional"
+    places = {trial.where for trial in trials(run).values()}
     assert {place.rpartition(", ")[2] for place in places} == {"GPU 0", "GPU 1"}
     assert len({place.partition(",")[0] for place in places}) == 1
     assert "threads is " in heard
@@ -246,7 +246,7 @@ def test_finals_whose_worker_is_lost_are_held_again_by_another(nodes: Nodes) -> 
         watcher=Heard(lose_the_first),
     )
     assert len(seen) == 2
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
+    assert run.tuning is not None and run.tuning.chosen == "regional"
     assert [row.strategy for row in run.measurements] == ["eager", "regional"]
     assert all(row.median_ms for row in run.measurements)
 
@@ -268,8 +268,8 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
         tune(target, PLAIN, tune_options=asked, watcher=Heard(lose_all))
     assert_nothing_stays(tmp_path, before)
     run = tune(target, PLAIN, tune_options=replace(asked, ray=None, resume=True))
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
-    assert run.tuning["resumed"] == 1 and trials(run)["full"]["resumed"]
+    assert run.tuning is not None and run.tuning.chosen == "regional"
+    assert run.tuning.resumed == 1 and trials(run)["full"].resumed
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.records import Trial
 from torchproof.records.run import UserError
 from torchproof.strategies.strategy import parse
 from torchproof.targets.target import parse as parse_target
 from torchproof.tuning import executors
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.executors import Local, Task
-from torchproof.tuning.trial import Candidate, Trial
 
 FULL, REGIONAL = (Candidate(StrategySpec(parse(name))) for name in ("full", "regional"))
 
@@ -29,8 +30,8 @@ class Device:
     def __init__(self, plan: Plan, folder: Path, *, where: str, **more: Any) -> None:
         self.where = where
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
-        return {"environment": {"device": "cuda"}}
+    def probe(self, limit_s: float) -> Eager:
+        return Eager(Trial("eager"), {}, {"device": "cuda"})
 
     def trial(self, candidate: Candidate, limit_s: float) -> Trial:
         if self.where == self.broken:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from fake_executor import EAGER, Fake, Fate, Setting
 
+from torchproof.records import Outcome
 from torchproof.records.run import Measurement, UserError
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trial import Outcome
 
 FORMS = ("full", "regional", "nested")
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from forked_workers import forked
 
-from torchproof.records.run import Run, UserError
+from torchproof.records import Run, SearchState, UserError
 from torchproof.strategies import recipe
 from torchproof.targets.options import Options
 from torchproof.tuning.objectives import Objective
@@ -34,7 +33,7 @@ def tuned(factory: str, asked: TuneOptions = QUICK, **more: Any) -> Run:
 
 def outcomes(run: Run) -> dict[str, str]:
     assert run.tuning is not None
-    return {trial["name"]: trial["outcome"] for trial in run.tuning["trials"]}
+    return {trial.name: trial.outcome for trial in run.tuning.trials}
 
 
 SERVICE = """
@@ -56,7 +55,7 @@ def test_the_planted_best_strategy_is_found_and_holds_in_a_fresh_process() -> No
     run = tuned("make", recipe_file="torchproof.toml")
     assert run.tuning is not None and run.verb == "tune"
     assert outcomes(run) == dict.fromkeys(("eager", "full", "regional"), "measured")
-    assert run.tuning["chosen"] == "regional"
+    assert run.tuning.chosen == "regional"
     found = recipe.load("torchproof.toml")
     assert found.strategy.name == "regional" and found.run == run.id
     assert found.gain["low"] > 1 and found.numerics["verdict"] in ("same", "rounding")
@@ -81,15 +80,15 @@ def test_a_hanging_a_crashing_and_a_wrong_arm_are_passed_over() -> None:
         "core:errs": "wrong",
         "regional": "measured",
     }
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
-    whys = {t["name"]: t["why"] for t in run.tuning["trials"]}
+    assert run.tuning is not None and run.tuning.chosen == "regional"
+    whys = {t.name: t.why for t in run.tuning.trials}
     assert "SIGSEGV" in whys["core:crashes"] and "10 s" in whys["core:hangs"]
 
 
 def test_where_nothing_gains_the_recipe_is_eager() -> None:
     asked = replace(QUICK, names=("full",))
     run = tuned("make_idle", asked, recipe_file="torchproof.toml")
-    assert run.tuning is not None and run.tuning["chosen"] == "eager"
+    assert run.tuning is not None and run.tuning.chosen == "eager"
     assert recipe.load("torchproof.toml").strategy.name == "eager"
 
 
@@ -101,8 +100,8 @@ class Impatient:
 
     def __call__(self, text: str) -> None: ...
 
-    def show(self, state: Mapping[str, Any]) -> None:
-        if len(state["trials"]) > self.after:
+    def show(self, state: SearchState) -> None:
+        if len(state.trials) > self.after:
             raise KeyboardInterrupt
 
 
@@ -110,12 +109,12 @@ class Impatient:
 def test_an_interrupted_search_is_saved_and_goes_on() -> None:
     first = tuned("make", watcher=Impatient(1), recipe_file="torchproof.toml")
     assert first.ending == "interrupted" and first.tuning is not None
-    assert first.tuning["chosen"] is None and not Path("torchproof.toml").exists()
-    [earlier] = [t["name"] for t in first.tuning["trials"] if t["name"] != "eager"]
+    assert first.tuning.chosen is None and not Path("torchproof.toml").exists()
+    [earlier] = [t.name for t in first.tuning.trials if t.name != "eager"]
     run = tuned("make", replace(QUICK, resume=True))
-    assert run.tuning is not None and run.tuning["chosen"] == "regional"
-    resumed = [t["name"] for t in run.tuning["trials"] if t["resumed"]]
-    assert resumed == [earlier] and run.tuning["resumed"] == 1
+    assert run.tuning is not None and run.tuning.chosen == "regional"
+    resumed = [t.name for t in run.tuning.trials if t.resumed]
+    assert resumed == [earlier] and run.tuning.resumed == 1
 
 
 @pytest.mark.slow
@@ -128,7 +127,7 @@ def test_trials_of_other_code_do_not_count(tmp_path: Path) -> None:
         with forked():
             run = tune(f"{own}:make", PLAIN, tune_options=replace(asked, resume=resume))
         assert run.tuning is not None
-        return [t["resumed"] for t in run.tuning["trials"] if t["name"] != "eager"]
+        return [t.resumed for t in run.tuning.trials if t.name != "eager"]
 
     assert search(False) == [False]
     own.write_text(PLANTED.read_text().replace("x + self.linear(x)", "x * 1.0 + 1"))
@@ -161,5 +160,5 @@ def test_a_recipe_that_is_there_stays(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_few_steps_are_best_run_eager() -> None:
     few = tuned("make", replace(QUICK, objective=Objective.parse("steps:2")))
-    assert few.tuning is not None and few.tuning["chosen"] == "eager"
-    assert all(t["cold"] for t in few.tuning["trials"])
+    assert few.tuning is not None and few.tuning.chosen == "eager"
+    assert all(t.cold for t in few.tuning.trials)

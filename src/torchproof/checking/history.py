@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from torchproof.records import SEVERITIES, Finding, Run, UserError, store
+from torchproof.records import SEVERITIES, Baseline, Finding, Run, UserError, store
 
 _MOST_READ = 50  # saved runs that `latest` reads at most
 # Options that change the findings of the same code.
@@ -41,23 +40,21 @@ def latest(this: Run, name: str, root: Path = store.RUNS) -> Run | None:
     return None
 
 
-def for_comparison(run: Run) -> dict[str, Any]:
+def for_comparison(run: Run) -> Baseline:
     """The parts of a run that a before-and-after table needs."""
-    rows = [row.to_json() for row in run.measurements]
-    still_open = Counter(f.severity for f in run.findings if f.status == "open")
-    return {
-        "id": run.id,
-        "target": run.target,
-        "started": run.started,
-        "command": run.command,
-        "counts": dict(run.counts),
-        "environment": dict(run.environment),
-        "measurements": [
-            {k: v for k, v in row.items() if k != "rounds_ms"} for row in rows
-        ],
-        "findings": {severity: still_open[severity] for severity in SEVERITIES},
-        "identities": sorted({f.identity for f in run.findings if f.status == "open"}),
-    }
+    still_open = [f for f in run.findings if f.status == "open"]
+    by_severity = Counter(finding.severity for finding in still_open)
+    return Baseline(
+        id=run.id,
+        target=run.target,
+        started=run.started,
+        command=run.command,
+        counts=run.counts,
+        environment=run.environment,
+        measurements=tuple(replace(row, rounds_ms=()) for row in run.measurements),
+        findings={severity: by_severity[severity] for severity in SEVERITIES},
+        identities=tuple(sorted({finding.identity for finding in still_open})),
+    )
 
 
 def with_resolved(

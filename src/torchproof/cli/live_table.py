@@ -10,11 +10,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchproof.records import line
-from torchproof.report import Trial, numbers, search_trials
+from torchproof.records import SearchState, Trial, line
+from torchproof.report import numbers, search_words
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -38,7 +38,7 @@ class LiveTable:
         self._lock = threading.RLock()
         self._live: Live | None = None
         self._doing = ""
-        self._state: Mapping[str, Any] = {}
+        self._state = SearchState()
         self._trials: Sequence[Trial] = ()
         self._seen_at = self._last = float("-inf")
         self._told: set[tuple[str, str, str]] = set()
@@ -54,13 +54,13 @@ class LiveTable:
             elif time.monotonic() - self._last >= _PAUSE_S:
                 self._say(text)
 
-    def show(self, state: Mapping[str, Any]) -> None:
+    def show(self, state: SearchState) -> None:
         """The trials so far, what runs, what is left."""
         if self._quiet:
             return
         with self._lock:
-            self._trials = _trials(state)
-            self._state, self._seen_at = dict(state), time.monotonic()
+            self._trials = search_words.in_order(state.trials)
+            self._state, self._seen_at = state, time.monotonic()
             if self._terminal:
                 self._draw()
             else:
@@ -92,21 +92,17 @@ class LiveTable:
         before = sum(trial.resumed for trial in fresh)
         if before:
             yield f"{numbers.amount(before, 'trial')} of an earlier search taken over"
-        left = "".join(f"; {text}" for text in [self._left()] if text)
         for trial in fresh:
             if not trial.resumed:
-                yield f"{_told(trial)}{left}"
+                yield f"{_told(trial)}; {self._left()}"
 
     def _left(self) -> str:
-        """`7 trials left, 5 min 12 s`; empty where neither is known."""
-        left, seconds = self._state.get("left"), self._state.get("time_left_s")
-        parts = []
-        if isinstance(left, int):
-            parts.append(f"{numbers.amount(left, 'trial')} left")
-        if isinstance(seconds, int | float):
-            rest = max(0.0, seconds - (time.monotonic() - self._seen_at))
-            parts.append(numbers.duration(rest))
-        return ", ".join(parts)
+        """`7 trials left, 5 min 12 s`; empty before the first trial has ended."""
+        if not self._trials:
+            return ""
+        rest = self._state.time_left_s - (time.monotonic() - self._seen_at)
+        left = numbers.amount(self._state.left, "trial")
+        return f"{left} left, {numbers.duration(max(0.0, rest))}"
 
     # -- the table ---------------------------------------------------------------------
 
@@ -134,11 +130,11 @@ class LiveTable:
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
         trials, parts = self._trials, list[Any]()
-        if any(trial.ranked for trial in trials):
+        if any(trial.is_ranked for trial in trials):
             parts.append(self._table(trials))
-        if _columns() >= _WIDE and any(map(search_trials.is_warm, _best(trials))):
+        if _columns() >= _WIDE and any(t.is_warm for t in _best(trials)):
             parts.append(shown("* with warm caches", "dim"))
-        running = list(map(str, self._state.get("running") or ()))
+        running = self._state.running
         if running and not (len(running) == 1 and self._doing.startswith(running[0])):
             parts.append(shown(f"running: {', '.join(running)}"))
         if self._doing:
@@ -151,13 +147,11 @@ class LiveTable:
         """`9 done, 2 of them not ranked`, and what they are ordered by."""
         if not self._trials:
             return
-        unranked = sum(not trial.ranked for trial in self._trials)
+        unranked = sum(not trial.is_ranked for trial in self._trials)
         yield f"{len(self._trials)} done" + (
             f", {unranked} not ranked" if unranked else ""
         )
-        by = self._state.get("objective")
-        if isinstance(by, str):
-            yield f"by {search_trials.objective(by)}"
+        yield f"by {search_words.objective(self._state.objective)}"
 
     def _table(self, trials: Sequence[Trial]) -> Table:
         """Where there is little room, names are cut and numbers are not."""
@@ -203,15 +197,9 @@ def _console() -> Console:
     )
 
 
-def _trials(state: Mapping[str, Any]) -> list[Trial]:
-    plain = state.get("trials")
-    records = plain if isinstance(plain, list | tuple) else ()
-    return search_trials.in_order([Trial.from_json(t) for t in records if t])
-
-
 def _best(trials: Sequence[Trial]) -> list[Trial]:
     """The first of them, and eager wherever it stands."""
-    ranked = [trial for trial in trials if trial.ranked]
+    ranked = [trial for trial in trials if trial.is_ranked]
     best = [trial for trial in ranked if not trial.is_eager][:MOST]
     return [trial for trial in ranked if trial.is_eager or trial in best]
 
@@ -220,20 +208,20 @@ def _cells(trial: Trial) -> tuple[str, ...]:
     return (
         numbers.milliseconds(trial.step_ms),
         "reference" if trial.is_eager else numbers.times(trial.vs_eager, None, None),
-        search_trials.first_call(trial),
+        search_words.first_call(trial),
         numbers.size(trial.peak_bytes),
-        trial.verdict,
+        trial.verdict or numbers.UNKNOWN,
     )
 
 
 def _told(trial: Trial) -> str:
     """`full: 1.93 ms, 1.62x eager, first call 12.1 s`."""
-    if not trial.ranked:
-        return f"{trial.name}: {trial.end}"
+    if not trial.is_ranked:
+        return f"{trial.name}: {search_words.why_not_ranked(trial)}"
     cells = [numbers.milliseconds(trial.step_ms)]
     if trial.vs_eager is not None and not trial.is_eager:
         cells.append(f"{numbers.times(trial.vs_eager, None, None)} eager")
     if trial.first_call_s is not None:
-        warm = " with warm caches" if search_trials.is_warm(trial) else ""
+        warm = " with warm caches" if trial.is_warm else ""
         cells.append(f"first call {numbers.seconds(trial.first_call_s)}{warm}")
     return f"{trial.name}: {', '.join(cells)}"

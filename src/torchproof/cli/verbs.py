@@ -200,7 +200,11 @@ def tune(options: argparse.Namespace) -> int:
         )
     output.show(run, options)
     failed = _failed(run, options)
-    return int((run.tuning or {})["chosen"] == "eager") if failed is None else failed
+    return (
+        int(run.tuning is not None and run.tuning.chosen == "eager")
+        if failed is None
+        else failed
+    )
 
 
 def pack(options: argparse.Namespace) -> int:

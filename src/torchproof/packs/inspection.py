@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torchproof.records import finite
 from torchproof.runtime import Manifest, Refused, keys, open_pack, trust
 
 Signature = Literal["none", "not checked", "fits", "does not fit"]
@@ -37,7 +36,7 @@ class Inspection:
             "damage": dict(self.damage),
             "signature": self.signature,
             "refusal": self.refusal,
-            "manifest": finite(self.manifest.to_json()),
+            "manifest": self.manifest.to_json(),
         }
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import COUNTS as COUNTS
     from torchproof.records.run import SCHEMA as SCHEMA
     from torchproof.records.run import SEVERITIES as SEVERITIES
+    from torchproof.records.run import Baseline as Baseline
     from torchproof.records.run import CompileSite as CompileSite
     from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
@@ -52,10 +53,11 @@ if TYPE_CHECKING:
     from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status
     from torchproof.records.run import UserError as UserError
-    from torchproof.records.run import finite as finite
     from torchproof.records.run import one_line as one_line
     from torchproof.records.schema import Mismatch as Mismatch
+    from torchproof.records.schema import Record as Record
     from torchproof.records.schema import is_deep as is_deep
+    from torchproof.records.schema import to_plain as to_plain
     from torchproof.records.stacks import Region as Region
     from torchproof.records.stacks import frames_in as frames_in
     from torchproof.records.stacks import inside_region as inside_region
@@ -65,6 +67,12 @@ if TYPE_CHECKING:
     from torchproof.records.stacks import starts_with as starts_with
     from torchproof.records.stats import Ratio as Ratio
     from torchproof.records.store import RUNS as RUNS
+    from torchproof.records.tuning import Outcome as Outcome
+    from torchproof.records.tuning import SearchState as SearchState
+    from torchproof.records.tuning import Skip as Skip
+    from torchproof.records.tuning import Stage as Stage
+    from torchproof.records.tuning import Trial as Trial
+    from torchproof.records.tuning import Tuning as Tuning
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -89,6 +97,7 @@ else:
             ".modules": ["located"],
             ".printable": ["document", "line", "seen", "unbroken"],
             ".run": [
+                "Baseline",
                 "CATEGORIES",
                 "COUNTS",
                 "CompileSite",
@@ -104,10 +113,9 @@ else:
                 "Severity",
                 "Status",
                 "UserError",
-                "finite",
                 "one_line",
             ],
-            ".schema": ["Mismatch", "is_deep"],
+            ".schema": ["Mismatch", "Record", "is_deep", "to_plain"],
             ".stacks": [
                 "Region",
                 "frames_in",
@@ -119,6 +127,7 @@ else:
             ],
             ".stats": ["Ratio"],
             ".store": ["RUNS"],
+            ".tuning": ["Outcome", "SearchState", "Skip", "Stage", "Trial", "Tuning"],
         },
         modules=[
             ".blame",

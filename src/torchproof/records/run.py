@@ -1,4 +1,4 @@
-"""The frozen records of torchproof (run, finding, event, measurement) and their JSON.
+"""The frozen records of torchproof: run, finding, event, measurement, search.
 
 Records do not depend on torch: they pickle, compare, and convert to JSON and back. In
 saved records, `other` keeps fields that a newer torchproof wrote.
@@ -6,14 +6,15 @@ saved records, `other` keeps fields that a newer torchproof wrote.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from torchproof.records import shapes
 from torchproof.records.printable import seen
+from torchproof.records.schema import Integer, Number, Record, Samples
+from torchproof.records.tuning import Tuning
 
 SCHEMA = 1
 
@@ -60,6 +61,9 @@ CATEGORIES: dict[str, str] = {
 }
 
 
+_KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
+
+
 class UserError(Exception):
     """An error that the user can fix: one line with the problem and the next step."""
 
@@ -73,30 +77,15 @@ def one_line(text: str, limit: int = 600) -> str:
     return words if len(words) <= limit else words[: limit - 4] + " ..."
 
 
-def finite(value: Any) -> Any:
-    """Replaces NaN and infinities, which JSON lacks, by null."""
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(map(finite, value))
-    unknown = isinstance(value, float) and not math.isfinite(value)
-    return None if unknown else value
-
-
 @dataclass(frozen=True)
-class Frame:
+class Frame(Record):
     """One line of a Python stack; `columns` is the part the traceback underlines."""
 
     file: str
-    line: int
+    line: Annotated[int, Integer]  # torch writes -1 for an unknown line
     function: str
     code: str = ""
     columns: tuple[int, int] | None = None
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Frame:
-        columns = tuple(plain["columns"]) if plain["columns"] else None
-        return cls(**{**plain, "columns": columns})
 
     @property
     def expression(self) -> str:
@@ -107,7 +96,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(Record):
     """An action of the compiler, or of the program with it.
 
     `frames` is the stack inside the compiled region, outermost first, and `callers` the
@@ -122,15 +111,6 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
     call: int | None = None
     callers: tuple[Frame, ...] = ()
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Event:
-        """From the output of `dataclasses.asdict` in another process."""
-        frames = tuple(map(Frame.from_json, plain["frames"]))
-        callers = tuple(map(Frame.from_json, plain["callers"]))
-        function = plain["function"] and Frame.from_json(plain["function"])
-        stacks = {"frames": frames, "callers": callers, "function": function}
-        return cls(**{**plain, **stacks})
 
 
 @dataclass(frozen=True)
@@ -151,11 +131,13 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Finding(Record):
     """A rule at a place, with evidence."""
 
+    derived = ("category", "identity")
+
     code: str
-    kind: str
+    kind: Annotated[str, _KIND]
     severity: Severity
     message: str
     cause: str
@@ -167,7 +149,8 @@ class Finding:
     origin: Literal["static", "dynamic", "both"] = "dynamic"
     count: int | None = None
     steps: int | None = None
-    cost_us: float | None = None  # None: not measured. Never 0 for unknown.
+    # None: not measured, never 0. A difference of two times, so it may be negative.
+    cost_us: Annotated[float | None, Number | None] = None
     status: Status = "open"
     evidence: tuple[str, ...] = ()
     column: int | None = None
@@ -193,29 +176,9 @@ class Finding:
 
         return identity(self.code, self.file, self.function, self.cause)
 
-    def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {}
-        for item in dataclasses.fields(self):
-            if item.name != "other":
-                plain[item.name] = getattr(self, item.name)
-            if item.name == "kind":
-                plain["category"] = self.category
-        plain["evidence"], plain["context"] = list(self.evidence), list(self.context)
-        plain["identity"] = self.identity
-        return plain | dict(self.other)
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Finding:
-        values, other = _sorted_out(cls, plain)
-        for derived in ("category", "identity"):
-            other.pop(derived, None)
-        for name in ("evidence", "context"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(**values, other=other)
-
 
 @dataclass(frozen=True)
-class CompileSite:
+class CompileSite(Record):
     """A call of torch.compile in the source.
 
     Arguments are source text; an absent argument is None. `order` is "before" or
@@ -238,46 +201,43 @@ class CompileSite:
     source: str | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
-        plain = {k: v for k, v in vars(self).items() if k != "other"}
-        return plain | dict(self.other)
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> CompileSite:
-        values, other = _sorted_out(cls, plain)
-        return cls(**values, other=other)
-
-
-# Fields of a measurement with another name in older saved runs.
-OLDER_NAMES = {"sittings": "repeats"}
-
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Record):
     """The measurements of a strategy; `variant` names other differences (batch...).
 
     Times are per call. `rounds_ms` are the samples in the rounds they were taken in;
     round i of all strategies was taken side by side. What was not measured is None.
     """
 
+    older_names: ClassVar = {"sittings": "repeats"}
+
     strategy: str
-    variant: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    variant: Annotated[Mapping[str, Any], shapes.Values] = field(
+        default_factory=dict, hash=False
+    )
     median_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None
     samples: int | None = None
     outliers: int | None = None
     p95_ms: float | None = None
-    rounds_ms: tuple[tuple[float, ...], ...] = ()
+    rounds_ms: Annotated[tuple[tuple[float, ...], ...], tuple[Samples, ...]] = ()
     repeats: tuple[int, ...] = ()  # number of rounds in each process
     luck: float | None = None  # relative variation between processes of the same code
     first_call_s: float | None = None
-    start: Mapping[str, Any] | None = field(default=None, hash=False)
-    warm_start: Mapping[str, Any] | None = field(default=None, hash=False)
+    start: Annotated[Mapping[str, Any] | None, shapes.Start | None] = field(
+        default=None, hash=False
+    )
+    warm_start: Annotated[Mapping[str, Any] | None, shapes.Start | None] = field(
+        default=None, hash=False
+    )
     compile_s: Mapping[str, float] | None = field(default=None, hash=False)
     peak_bytes: int | None = None
     memory: Mapping[str, int | None] | None = field(default=None, hash=False)
-    numerics: Mapping[str, Any] | None = field(default=None, hash=False)
+    numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
+        default=None, hash=False
+    )
     vs_eager: float | None = None
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
@@ -286,111 +246,73 @@ class Measurement:
     break_even_steps: int | None = None
     throughput: float | None = None
     unit: str | None = None
-    counts: Mapping[str, int | None] | None = field(default=None, hash=False)
-    guards: Mapping[str, Any] | None = field(default=None, hash=False)
-    kernels: Mapping[str, Any] | None = field(default=None, hash=False)
+    counts: Annotated[Mapping[str, int | None] | None, shapes.Counts | None] = field(
+        default=None, hash=False
+    )
+    guards: Annotated[Mapping[str, Any] | None, shapes.Guards | None] = field(
+        default=None, hash=False
+    )
+    kernels: Annotated[Mapping[str, Any] | None, shapes.Kernels | None] = field(
+        default=None, hash=False
+    )
     notes: tuple[str, ...] = ()
     error: str | None = None
     source: str = ""
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
-        plain = {
-            item.name: getattr(self, item.name)
-            for item in dataclasses.fields(self)
-            if item.name != "other"
-        }
-        plain["rounds_ms"] = [list(samples) for samples in self.rounds_ms]
-        plain["repeats"], plain["notes"] = list(self.repeats), list(self.notes)
-        return plain | dict(self.other)
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Measurement:
-        for older, name in OLDER_NAMES.items():
-            if older in plain:
-                renamed = {k: v for k, v in plain.items() if k != older}
-                plain = {name: plain[older], **renamed}
-        values, other = _sorted_out(cls, plain)
-        rounds = values.get("rounds_ms", ())
-        values["rounds_ms"] = tuple(tuple(map(float, each)) for each in rounds)
-        for name in ("repeats", "notes"):
-            values[name] = tuple(values.get(name, ()))
-        return cls(**values, other=other)
-
 
 @dataclass(frozen=True)
-class Part:
+class Part(Record):
     """One part of a verb's work: passed, found, skipped or failed, with why."""
 
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"status": self.status, "why": self.why} | dict(self.other)
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Part:
-        values, other = _sorted_out(cls, plain)
-        return cls(**values, other=other)
+@dataclass(frozen=True)
+class Baseline(Record):
+    """The summary of an earlier run; its measurements have no samples."""
+
+    id: str | None = None
+    target: str | None = None
+    started: str | None = None
+    command: str | None = None
+    counts: Annotated[Mapping[str, int | None] | None, shapes.Counts | None] = None
+    environment: Annotated[Mapping[str, Any] | None, shapes.Environment | None] = None
+    measurements: tuple[Measurement, ...] | None = None
+    findings: Mapping[str, int | None] | None = None  # open ones, by severity
+    identities: tuple[str, ...] | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Record):
     """The saved record of one verb on one target."""
+
+    schema = SCHEMA
+    derived = ("schema",)
 
     id: str
     target: str
     strategy: str
-    environment: Mapping[str, Any]
-    counts: Mapping[str, int | None]
+    environment: Annotated[Mapping[str, Any], shapes.Environment]
+    counts: Annotated[Mapping[str, int | None], shapes.Counts]
     findings: tuple[Finding, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)
     configuration: tuple[CompileSite, ...] = ()
-    baseline: Mapping[str, Any] | None = None  # the earlier run, in short
-    options: Mapping[str, Any] = field(default_factory=dict)  # of a check
-    tuning: Mapping[str, Any] | None = None  # of a search: trials, and what was chosen
+    baseline: Baseline | None = None  # the earlier run, in short
+    options: Annotated[Mapping[str, Any], shapes.Options] = field(default_factory=dict)
+    tuning: Tuning | None = None
     verb: str = "check"
     command: str = ""
     started: str = ""
     ending: str = "finished"
-    exit_code: int | None = None
+    # Negative for a process that a signal killed.
+    exit_code: Annotated[int | None, Integer | None] = None
     error: str | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        plain: dict[str, Any] = {"schema": SCHEMA}
-        for item in dataclasses.fields(self):
-            if item.name != "other":
-                plain[item.name] = getattr(self, item.name)
-        plain["environment"] = dict(self.environment)
-        plain["counts"] = dict(self.counts)
-        plain["findings"] = [finding.to_json() for finding in self.findings]
-        plain["measurements"] = [row.to_json() for row in self.measurements]
-        plain["parts"] = {name: part.to_json() for name, part in self.parts.items()}
-        plain["configuration"] = [site.to_json() for site in self.configuration]
-        return {name: finite(v) for name, v in (plain | dict(self.other)).items()}
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Run:
-        """From JSON that `schema.check_run` accepts."""
-        values, other = _sorted_out(cls, plain)
-        other.pop("schema", None)
-        parts = {k: Part.from_json(v) for k, v in plain.get("parts", {}).items()}
-        sites = tuple(map(CompileSite.from_json, plain.get("configuration", ())))
-        values |= {"parts": parts, "configuration": sites}
-        values["findings"] = tuple(map(Finding.from_json, plain.get("findings", ())))
-        rows = tuple(map(Measurement.from_json, plain.get("measurements", ())))
-        return cls(**(values | {"measurements": rows}), other=other)
-
-
-def _sorted_out(
-    cls: type, plain: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields that a record has, and those that a newer torchproof added."""
-    fields = {f.name for f in dataclasses.fields(cls)} - {"other"}
-    return (
-        {key: value for key, value in plain.items() if key in fields},
-        {key: value for key, value in plain.items() if key not in fields},
-    )
+        return {"schema": SCHEMA} | super().to_json()  # it comes first in the file

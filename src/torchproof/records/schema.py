@@ -1,8 +1,9 @@
-"""Checks JSON when it is read, and converts it to records and back.
+"""The one JSON codec: records to JSON, and JSON to records with a check of every value.
 
-The field types of the records are the schema, so a new field is checked automatically.
-`SHAPES` adds the types of mappings without a class. Unknown keys are allowed with any
-value, since a newer torchproof may have written them.
+The field types of a record are its schema, so a new field is checked automatically.
+`Annotated[Mapping[str, Any], Shape]` narrows the JSON of a field without a class of its
+own. Unknown keys are allowed with any value, since a newer torchproof may have written
+them.
 """
 
 from __future__ import annotations
@@ -10,20 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import re
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self, TypeVar
 
 from torchproof.records.printable import line
-from torchproof.records.run import (
-    CATEGORIES,
-    OLDER_NAMES,
-    Finding,
-    Measurement,
-    Run,
-)
 
 DEEPEST = 64  # levels of lists and objects
 LARGEST = 1e30  # the largest measurement or count
@@ -43,16 +38,19 @@ class Mismatch(Exception):
         super().__init__(f"{path}: {what}" if path else what)
 
 
-class Counts(dict[str, Any]):
-    """Numbers by name; some are mappings by the name of a block."""
-
-
-class Error(float):
-    """The error of an output; infinite if one of two outputs is."""
+# Numbers are not negative, except for these.
 
 
 class Integer(int):
     """An integer of either sign."""
+
+
+class Number(float):
+    """A number of either sign."""
+
+
+class Error(float):
+    """The error of an output; infinite if one of two outputs is."""
 
 
 class Time(float):
@@ -63,102 +61,62 @@ class Samples(list[float]):
     """The times of one round: at least one, each above zero."""
 
 
-class Environment(TypedDict, total=False):
-    python: str | None
-    platform: str | None
-    machine: str | None
-    cores: int | None
-    threads: int | None
-    torch: str | None
-    cuda: str | None
-    triton: str | None
-    device: str | None
-    gpu: str | None
-    size: str | None
-    train: bool | None
-    variables: Mapping[str, str | int | float | bool | None] | None
-
-
-class Options(TypedDict, total=False):
-    """The options of a check."""
-
-    arguments: tuple[str, ...] | None
-    compile: Mapping[str, Any] | None
-    as_written: bool | None
-    train: bool | None
-    device: str | None
-    size: str | None
-    effort: str | None
-
-
-class Start(TypedDict, total=False):
-    """A first call, with its cache hits and misses."""
-
-    label: str | None
-    refused: str | None
-    first_call_s: float | None
-    imports_s: float | None
-    later_compile_s: float | None
-    hits: int | None
-    misses: int | None
-    bypasses: int | None
-
-
-class Numerics(TypedDict, total=False):
-    verdict: str | None
-    max_rel_error: Error | None
-    eager_error: Error | None
-    reference: str | None
-    where: str | None
-    why: str | None
-
-
-class Guards(TypedDict, total=False):
-    guards: int | None
-    lookup_us: float | None
-    share: float | None
-    not_checked: Mapping[str, int | None] | None
-
-
-class Kernels(TypedDict, total=False):
-    per_step: float | None
-    busy_share: float | None
-    kernel_ms: float | None
-    generated_ms: float | None
-
-
-class Baseline(TypedDict, total=False):
-    """The summary of an earlier run."""
-
-    id: str | None
-    target: str | None
-    started: str | None
-    command: str | None
-    counts: Counts | None
-    environment: Environment | None
-    measurements: tuple[Measurement, ...] | None
-    findings: Mapping[str, int | None] | None
-    identities: tuple[str, ...] | None
-
-
-SHAPES: dict[tuple[type, str], Any] = {
-    (Run, "environment"): Environment,
-    (Run, "counts"): Counts,
-    (Run, "options"): Options,
-    (Run, "baseline"): Baseline | None,
-    (Measurement, "variant"): Mapping[str, str | int | float | bool | None],
-    (Measurement, "counts"): Counts | None,
-    (Measurement, "rounds_ms"): tuple[Samples, ...],
-    (Measurement, "start"): Start | None,
-    (Measurement, "warm_start"): Start | None,
-    (Measurement, "numerics"): Numerics | None,
-    (Measurement, "guards"): Guards | None,
-    (Measurement, "kernels"): Kernels | None,
-    (Finding, "kind"): Literal[tuple(CATEGORIES)],
+_NUMBERS: dict[type, tuple[float, str]] = {  # the least value, and the words for it
+    int: (0, "an integer >= 0"),
+    float: (0, "a number >= 0"),
+    Integer: (-LARGEST, "an integer"),
+    Number: (-LARGEST, "a number"),
+    Error: (-math.inf, "a number"),
+    Time: (math.nextafter(0, 1), "a number > 0"),
 }
-# Numbers that may be negative: the exit code of a process that a signal killed, and
-# costs, which are differences of two measurements.
-SIGNED = {(Run, "exit_code"), (Finding, "cost_us")}
+
+
+class Record:
+    """A dataclass that is saved as JSON.
+
+    `derived` names properties that are written and not read; `older_names` are fields
+    with another name in older files. A field `other` keeps unknown keys.
+    """
+
+    derived: ClassVar[tuple[str, ...]] = ()
+    older_names: ClassVar[Mapping[str, str]] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        return _fields_of(self)
+
+    @classmethod
+    def from_json(cls, plain: Any) -> Self:
+        """Raises `Mismatch` if the JSON does not fit."""
+        return build(cls, plain)
+
+
+def to_plain(value: Any) -> Any:
+    """A value as JSON: records become objects; NaN and infinities become null."""
+    if isinstance(value, Record):
+        return value.to_json()
+    if dataclasses.is_dataclass(value):
+        return _fields_of(value)
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _fields_of(record: Any) -> dict[str, Any]:
+    names = [f.name for f in dataclasses.fields(record) if f.name != "other"]
+    names += getattr(record, "derived", ())
+    plain = {name: to_plain(getattr(record, name)) for name in names}
+    return plain | dict(getattr(record, "other", {}))
+
+
+def build(kind: type[T], plain: Any) -> T:
+    """The record that JSON describes; raises `Mismatch` if it does not fit the type."""
+    check_depth(plain)
+    record: T = _read(kind, plain, "")
+    return record
 
 
 def loads(text: str, **settings: Any) -> Any:
@@ -180,54 +138,15 @@ def loads(text: str, **settings: Any) -> Any:
     return json.loads(text, parse_int=integer, **settings)
 
 
-def check_run(plain: Any) -> None:
-    """Raises `Mismatch` if the JSON is not a run."""
-    check(Run, plain)
-
-
 def check(kind: Any, plain: Any) -> None:
     """Raises `Mismatch` if JSON does not fit a type (a record, a `TypedDict`...)."""
+    check_depth(plain)
+    _read(kind, plain, "")
+
+
+def check_depth(plain: Any) -> None:
     if is_deep(plain):
         raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
-    _check(kind, plain, "")
-
-
-def to_plain(value: Any) -> Any:
-    """A record as JSON, which `build` reads."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: to_plain(getattr(value, field.name)) for field in fields}
-    if isinstance(value, Mapping):
-        return {name: to_plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(each) for each in value]
-    return value
-
-
-def build(kind: type[T], plain: Any) -> T:
-    """The record that JSON describes; raises `Mismatch` if it does not fit the type."""
-    check(kind, plain)
-    record: T = _built(kind, plain)
-    return record
-
-
-def _built(kind: Any, value: Any) -> Any:
-    options = [each for each in _options(kind) if _fits(each, value, signed=True)]
-    kind = options[0] if options else Any
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints = {name: hint for name, (hint, _) in _fields(kind).items()}
-        given = {
-            name: _built(hints[name], value[name])
-            for name in hints.keys() & value.keys()
-        }
-        return kind(**given)
-    if typing.get_origin(kind) is tuple:
-        item = typing.get_args(kind)[0]
-        return tuple(_built(item, each) for each in value)
-    if typing.get_origin(kind) is Mapping:
-        item = typing.get_args(kind)[1]
-        return {name: _built(item, each) for name, each in value.items()}
-    return value
 
 
 def is_deep(plain: Any) -> bool:
@@ -249,102 +168,100 @@ def is_deep(plain: Any) -> bool:
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Name to (type, whether it is required)."""
-    hints = typing.get_type_hints(kind)
-    if not dataclasses.is_dataclass(kind):
-        marked = typing.get_type_hints(kind, include_extras=True)
-        optional = {n for n, h in marked.items() if typing.get_origin(h) is NotRequired}
-        needed = kind.__required_keys__ - optional
-        return {name: (hint, name in needed) for name, hint in hints.items()}
-    assert isinstance(kind, type)
-    fields = {
-        field.name: (
-            SHAPES.get((kind, field.name), hints[field.name]),
-            field.default is field.default_factory is dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(kind)
-        if field.name != "other"
-    }
-    if kind is Measurement:
-        fields |= {older: fields[name] for older, name in OLDER_NAMES.items()}
-    return fields
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        return {
+            field.name: (
+                hints[field.name],
+                field.default is field.default_factory is missing,
+            )
+            for field in dataclasses.fields(kind)
+            if field.name != "other"
+        }
+    optional = {n for n, h in hints.items() if typing.get_origin(h) is NotRequired}
+    needed = kind.__required_keys__ - optional
+    plain = typing.get_type_hints(kind)
+    return {name: (hint, name in needed) for name, hint in plain.items()}
 
 
-def _check(kind: Any, value: Any, path: str, *, signed: bool = False) -> None:
-    if kind is Any:
-        return
-    options = _options(kind)
-    if value is None and type(None) in options:
-        return
-    matching = [o for o in options if _fits(o, value, signed=signed)]
-    if not matching:
-        raise Mismatch(path, expected(kind, signed=signed), _quoted(value))
-    _check_inside(matching[0], value, path)
+def _read(kind: Any, value: Any, path: str) -> Any:
+    """The value as the type has it: records for objects, tuples for lists."""
+    for option in _options(kind):
+        if _fits(option, value):
+            return _inside(option, value, path)
+    raise Mismatch(path, expected(kind), _quoted(value))
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
+    if typing.get_origin(kind) is Annotated:
+        kind = kind.__metadata__[0]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return typing.get_args(kind)
     return (kind,)
 
 
-def _fits(kind: Any, value: Any, *, signed: bool) -> bool:
+def _fits(kind: Any, value: Any) -> bool:
     """Whether a value has the type, without a check of its content."""
     if kind is Any:
         return True
+    if kind is type(None):
+        return value is None
     if typing.get_origin(kind) is Literal:
         return isinstance(value, str) and value in typing.get_args(kind)
-    if kind in (int, float, Integer, Error, Time):
-        return _is_number(kind, value, signed=signed)
+    if kind in _NUMBERS:
+        return _is_number(kind, value)
     if kind in (str, bool):
         return isinstance(value, kind)
     if _is_list(kind):
         return isinstance(value, list) and (kind is not Samples or bool(value))
-    return kind is not type(None) and isinstance(value, dict)
+    return isinstance(value, dict)
 
 
-def _is_number(kind: Any, value: Any, *, signed: bool) -> bool:
+def _is_number(kind: type, value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if kind is Error:
         return True
-    least = -LARGEST if signed or kind is Integer else 0
-    if not least <= value <= LARGEST:  # NaN is neither
+    if not _NUMBERS[kind][0] <= value <= LARGEST:  # NaN is neither
         return False
-    if kind in (int, Integer):
-        return isinstance(value, int)
-    return kind is float or value > 0
+    return isinstance(value, int) or kind not in (int, Integer)
 
 
 def _is_list(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple or kind is Samples
 
 
-def _check_inside(kind: Any, value: Any, path: str) -> None:
+def _inside(kind: Any, value: Any, path: str) -> Any:
     if _is_list(kind):
         item = Time if kind is Samples else typing.get_args(kind)[0]
-        for index, each in enumerate(value):
-            _check(item, each, f"{path}[{index}]")
-    elif typing.get_origin(kind) is Mapping or kind is Mapping:
+        return tuple(_read(item, v, f"{path}[{i}]") for i, v in enumerate(value))
+    if typing.get_origin(kind) is Mapping or kind is Mapping:
         item = (*typing.get_args(kind), Any, Any)[1]
-        for name, each in value.items():
-            _check(item, each, _below(path, name))
-    elif kind is Counts:
-        for name, each in value.items():
-            _check(_COUNT, each, _below(path, name))
-    elif isinstance(value, dict) and kind is not Any:
-        _check_fields(kind, value, path)
+        return {n: _read(item, each, _below(path, n)) for n, each in value.items()}
+    if isinstance(value, dict) and kind is not Any:
+        return _object(kind, value, path)
+    return value
 
 
-_COUNT = float | Mapping[str, float | None] | None
-
-
-def _check_fields(kind: Any, value: dict[str, Any], path: str) -> None:
+def _object(kind: Any, value: dict[str, Any], path: str) -> Any:
+    """A record, or the object itself if its type is a `TypedDict`."""
+    is_record = dataclasses.is_dataclass(kind)
+    renamed = getattr(kind, "older_names", {})
+    names = {renamed.get(name, name): name for name in value}
+    values = {}
     for name, (hint, required) in _fields(kind).items():
-        if name in value:
-            signed = (kind, name) in SIGNED
-            _check(hint, value[name], _below(path, name), signed=signed)
+        if name in names:
+            written = names.pop(name)
+            values[name] = _read(hint, value[written], _below(path, written))
         elif required:
             raise Mismatch(_below(path, name), expected(hint), "nothing: it is missing")
+    if not is_record:
+        return value
+    if any(field.name == "other" for field in dataclasses.fields(kind)):
+        derived = getattr(kind, "derived", ())
+        values["other"] = {n: value[n] for n in names.values() if n not in derived}
+    return kind(**values)
 
 
 def _below(path: str, name: str) -> str:
@@ -352,32 +269,22 @@ def _below(path: str, name: str) -> str:
     return f"{path}.{named}" if path and named == name else f"{path}{named}"
 
 
-def expected(kind: Any, *, signed: bool = False) -> str:
+def expected(kind: Any) -> str:
     """A type in words: `a number >= 0 or null`."""
-    return " or ".join(
-        dict.fromkeys(_words(each, signed=signed) for each in _options(kind))
-    )
+    return " or ".join(dict.fromkeys(map(_words, _options(kind))))
 
 
-def _words(kind: Any, *, signed: bool) -> str:
+def _words(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
         return "one of " + ", ".join(typing.get_args(kind))
+    if kind in _NUMBERS:
+        return _NUMBERS[kind][1]
     if kind is Samples:
         return "a list of samples"
     if _is_list(kind):
         return "a list"
-    least = "" if signed else " >= 0"
-    plain = {
-        int: f"an integer{least}",
-        float: f"a number{least}",
-        Integer: "an integer",
-        Error: "a number",
-        Time: "a number > 0",
-        str: "a text",
-        bool: "true or false",
-        type(None): "null",
-    }
-    return plain.get(kind, "an object")
+    words = {str: "a text", bool: "true or false", type(None): "null"}
+    return words.get(kind, "an object")
 
 
 def _quoted(value: Any) -> str:

@@ -14,20 +14,18 @@ if TYPE_CHECKING:
     from torchproof.report import log as log
     from torchproof.report import numbers as numbers
     from torchproof.report import pack as pack
-    from torchproof.report import search_trials as search_trials
+    from torchproof.report import search_words as search_words
     from torchproof.report.formats import render as render
     from torchproof.report.formats import render_comparison as render_comparison
     from torchproof.report.formats import render_findings as render_findings
     from torchproof.report.rule_text import rule_list as rule_list
     from torchproof.report.rule_text import rule_page as rule_page
-    from torchproof.report.search_trials import Trial as Trial
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
         {
             ".formats": ["render", "render_comparison", "render_findings"],
             ".rule_text": ["rule_list", "rule_page"],
-            ".search_trials": ["Trial"],
         },
         modules=[
             ".cache_folders",
@@ -35,6 +33,6 @@ else:
             ".log",
             ".numbers",
             ".pack",
-            ".search_trials",
+            ".search_words",
         ],
     )

@@ -123,11 +123,10 @@ def _trigger(finding: Finding, run: Run) -> str:
 
 def _since(finding: Finding, run: Run) -> str:
     """Whether the earlier run has the finding too, if its record says so."""
-    identities = (run.baseline or {}).get("identities")
-    if identities is None or run.baseline is None:
+    if run.baseline is None or run.baseline.identities is None:
         return ""
-    before = markup.code(run.baseline.get("id", ""))
-    had = finding.identity in identities
+    before = markup.code(run.baseline.id or "")
+    had = finding.identity in run.baseline.identities
     return f"; also in run {before}" if had else f"; not in run {before}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import SEVERITIES, Finding, Run, line
-from torchproof.report import bench_sections, search_trials
+from torchproof.report import bench_sections, search_words
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -52,7 +52,7 @@ def _summary(run: Run, still_open: list[Finding]) -> str:
         chosen = line(bench_sections.chosen(run)[0])
         return f"torchproof: bench of {line(run.target)}: {chosen}"
     if run.verb == "tune":
-        decision = search_trials.decision(search_trials.Search.of(run))
+        decision = search_words.decision(search_words.search_of(run))
         return f"torchproof: tune of {line(run.target)}: {line(decision)}"
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)

@@ -45,11 +45,11 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Command", markup.code(run.command)
     yield "Run", markup.code(run.id)
     if run.baseline:
-        before = markup.code(run.baseline.get("id", ""))
-        since = run.baseline.get("started")
+        before = markup.code(run.baseline.id or "")
+        since = run.baseline.started
         text = f"run {before}"
-        text += f" of {markup.inline(_moment(str(since)))}" if since else ""
-        other = run.baseline.get("target", run.target)
+        text += f" of {markup.inline(_moment(since))}" if since else ""
+        other = run.baseline.target or run.target
         text += f", target {markup.code(other)}" if other != run.target else ""
         yield "Compared with", text
 

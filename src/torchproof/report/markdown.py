@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.measure import Comparison, Metric
-from torchproof.records import Measurement, Run
+from torchproof.records import Measurement, Run, Trial, Tuning
 from torchproof.report import (
     bench_sections,
     markup,
     measurement_tables,
-    numbers,
     optimisation,
-    search_trials,
+    search_words,
 )
 from torchproof.report import comparison_text as compared
-from torchproof.report import tune as searched
 from torchproof.report.heading import heading
-from torchproof.report.search_trials import Search, Trial
 
 table = markup.table
 baseline = measurement_tables.baseline
@@ -57,43 +54,39 @@ def _details(rows: Iterable[tuple[str, Measurement]]) -> Iterator[str]:
 
 def _tune(run: Run) -> Iterator[str]:
     """The decision, then the trials behind it."""
-    search = Search.of(run)
+    search = search_words.search_of(run)
     yield from heading(run, "torch.compile tune")
-    yield f"**Decision:** {markup.inline(search_trials.decision(search))}"
-    if search.lines.strip():
-        yield markup.fence(search.lines, "python")
+    yield f"**Decision:** {markup.inline(search_words.decision(search))}"
+    lines = search_words.code_lines(search)
+    if lines.strip():
+        yield markup.fence(lines, "python")
     if search.recipe_file:
         yield f"The recipe is in {markup.code(search.recipe_file)}. To use it:"
-        yield markup.fence(search_trials.applied(search), "python")
-    if again := search_trials.to_go_on(run, search):
+        yield markup.fence(search_words.applied(search), "python")
+    if again := search_words.to_go_on(run):
         yield f"To resume the search: {markup.code(again)}"
-    yield f"## The search\n\n{_list(search_trials.about(search))}"
+    yield f"## The search\n\n{_list(search_words.about(search))}"
     finalists = "Finalists, timed in interleaved rounds"
     for title, final in ((finalists, True), ("Other trials", False)):
-        rows = [trial for trial in search.ranked if trial.final is final]
+        ranked = search_words.ranked(search)
+        rows = [trial for trial in ranked if trial.final is final]
         if rows:
-            yield f"## {title}\n\n{_leaderboard(rows, search)}"
-        if any(map(search_trials.is_warm, rows)):
-            yield markup.prose(search_trials.WARM)
-    if search.failed:
-        ends = [f"{trial.name} {trial.end}" for trial in search.failed]
+            yield f"## {title}\n\n{_trials(rows, search)}"
+        if any(trial.is_warm for trial in rows):
+            yield markup.prose(search_words.WARM)
+    if failed := search_words.failed(search):
+        ends = [f"{t.name} {search_words.why_not_ranked(t)}" for t in failed]
         yield f"## Not ranked\n\n{_list(ends)}"
-    left_out = [f"{', '.join(n)}: {why}" for why, n in search.left_out().items()]
-    if left_out:
+    if reasons := search_words.left_out(search):
+        left_out = [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
         yield f"## Not tried\n\n{_list(left_out)}"
-    details = list(_details(search_trials.finals(run).items()))
+    details = list(_details(search_words.finals(run).items()))
     if details:
         yield "\n\n".join(["## Other measurements of the finalists", *details])
 
 
-def _leaderboard(rows: Sequence[Trial], search: Search) -> str:
-    placed = any(trial.where for trial in rows)
-    header = (*searched.columns(search), "stage", "trial took", *["where"][:placed])
-    cells_by_row = []
-    for trial in rows:
-        cost = numbers.seconds(trial.seconds)
-        more = (trial.stage or "-", cost, *[trial.where or "-"][:placed])
-        cells_by_row.append((*searched.cells(trial, search), *more))
+def _trials(rows: Sequence[Trial], search: Tuning) -> str:
+    header, cells_by_row = search_words.full_table(rows, search)
     head = tuple(f"{name[:1].upper()}{name[1:]}" for name in header)
     return table(head, [tuple(map(markup.inline, cells)) for cells in cells_by_row])
 

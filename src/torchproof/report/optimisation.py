@@ -14,13 +14,13 @@ from torchproof.report import (
     bench_sections,
     capture_summary,
     commands,
+    earlier_run,
     markup,
     measurement_tables,
     numbers,
 )
 from torchproof.report.finding_section import entry, place, title
 from torchproof.report.heading import heading
-from torchproof.report.history import before_and_after
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
 _ARGUMENTS = ("Backend", "Mode", "Dynamic", "Fullgraph", "Options")
@@ -39,7 +39,7 @@ def render(run: Run) -> Iterator[str]:
     yield from (entry(finding, run) for finding in still_open)
     yield from _priorities(still_open)
     yield from _commands(run)
-    yield from before_and_after(run)
+    yield from earlier_run.markdown(run)
     yield from _set_aside(run, "resolved", "In the earlier run, but not in this one.")
     yield from _set_aside(run, "intentional", "Marked as intentional by the code.")
     yield from _ablation(run)

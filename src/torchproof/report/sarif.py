@@ -40,7 +40,7 @@ def _run(run: Run) -> Plain:
     placeless = [f for f in findings if not location(f, run)]
     reported = placed[:MOST]
     codes = sorted({f.code for f in (*reported, *placeless)})
-    identities = (run.baseline or {}).get("identities")
+    identities = run.baseline.identities if run.baseline else None
     notifications = [*_placeless(placeless, codes), *_left_out(placed)]
     return {
         "tool": {"driver": _driver(codes)},

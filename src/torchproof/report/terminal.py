@@ -51,7 +51,7 @@ def findings(run: Run, *, width: int = 80) -> str:
 def _heading(finding: Finding, run: Run) -> str | None:
     """The heading of the list a finding belongs to; None to show it in full."""
     if finding.status == "resolved":
-        return f"Resolved since run {(run.baseline or {}).get('id', '-')}:"
+        return f"Resolved since run {run.baseline.id if run.baseline else '-'}:"
     if finding.status == "intentional":
         return "Intentional, not counted:"
     if finding.kind == "hazard" and not _only_read(run):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from torchproof.records import Run
-from torchproof.report import bench, numbers, search_trials
+from torchproof.records import Run, Trial, Tuning
+from torchproof.report import bench, numbers, search_words
 from torchproof.report.bench import wrap
-from torchproof.report.search_trials import Search, Trial
+from torchproof.report.search_words import cells, columns
 
 _INDENT = "   "
 _CODE = "    "
@@ -21,9 +21,10 @@ _RIGHT = {"step", "first call", "memory"}
 def render(run: Run, *, width: int = 80) -> str:
     """The probe, the trials in order, the decision and the recipe."""
     width = max(width, 40)
-    search = Search.of(run)
-    finalists = [trial for trial in search.ranked if trial.final]
-    others = [trial for trial in search.ranked if not trial.final]
+    search = search_words.search_of(run)
+    ranked = search_words.ranked(search)
+    finalists = [trial for trial in ranked if trial.final]
+    others = [trial for trial in ranked if not trial.final]
     finals = "Finalists, timed in interleaved rounds"
     rest = "Other trials, timed briefly" if finalists else "Trials, timed briefly"
     blocks = [
@@ -37,45 +38,25 @@ def render(run: Run, *, width: int = 80) -> str:
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
-def _opening(run: Run, search: Search, width: int) -> Iterator[str]:
+def _opening(run: Run, search: Tuning, width: int) -> Iterator[str]:
     yield from bench.opening(run, width)
-    text = f"objective: {search_trials.objective(search.objective)}"
+    text = f"objective: {search_words.objective(search.objective)}"
     text += f"; effort {search.effort}" if search.effort else ""
-    text += f"; {search_trials.spent(search)}" if search.spent_s is not None else ""
+    text += f"; {search_words.spent(search)}" if search.spent_s is not None else ""
     yield from wrap(text, width)
-    text = search_trials.counted(search)
+    text = search_words.counted(search)
     if search.stopped:
-        text += f"; stopped because {search_trials.stopped(search)}"
+        text += f"; stopped because {search_words.stopped(search)}"
     yield from wrap(text, width)
-    yield from wrap(" ".join(search_trials.probed(search.probe)), width)
+    yield from wrap(" ".join(search_words.probed(search.probe)), width)
     yield from bench.incomplete(run, width)
 
 
 # -- the leaderboard -------------------------------------------------------------------
 
 
-def columns(search: Search) -> tuple[str, ...]:
-    """The header of a leaderboard; the objective `steps:N` adds a column."""
-    steps = search.objective.partition(":")
-    total = (f"{steps[2]} steps",) if steps[0] == "steps" else ()
-    return ("strategy", "step", *total, "vs eager", "first call", "memory", "numerics")
-
-
-def cells(trial: Trial, search: Search) -> tuple[str, ...]:
-    steps = search.objective.startswith("steps:")
-    return (
-        trial.name,
-        numbers.milliseconds(trial.step_ms),
-        *([numbers.seconds(trial.value)] if steps else ()),
-        trial.gain,
-        search_trials.first_call(trial),
-        numbers.size(trial.peak_bytes),
-        trial.verdict,
-    )
-
-
 def _board(
-    title: str, rows: Sequence[Trial], search: Search, width: int
+    title: str, rows: Sequence[Trial], search: Tuning, width: int
 ) -> Iterator[str]:
     if not rows:
         return
@@ -92,8 +73,8 @@ def _board(
         sizes[0] = min(sizes[0], room)
         for each in table:
             yield from _lines(each, sizes, header, chosen=each[0] == search.chosen)
-    if any(map(search_trials.is_warm, rows)):
-        yield from wrap(search_trials.WARM, width, _INDENT, _INDENT * 2)
+    if any(trial.is_warm for trial in rows):
+        yield from wrap(search_words.WARM, width, _INDENT, _INDENT * 2)
     if any(trial.name == search.chosen for trial in rows):
         yield f"{_INDENT}{_CHOSEN}marks the chosen strategy"
 
@@ -114,7 +95,7 @@ def _lines(
     yield (mark + "  ".join(padded)).rstrip()
 
 
-def _in_words(trial: Trial, search: Search, width: int) -> Iterator[str]:
+def _in_words(trial: Trial, search: Tuning, width: int) -> Iterator[str]:
     mark = _CHOSEN if trial.name == search.chosen else ""
     yield f"{mark}{trial.name}"
     values = dict(zip(columns(search), cells(trial, search), strict=True))
@@ -130,30 +111,33 @@ def _in_words(trial: Trial, search: Search, width: int) -> Iterator[str]:
 # -- outside the tables ---------------------------------------------------------------
 
 
-def _failed(search: Search, width: int) -> Iterator[str]:
-    if search.failed:
+def _failed(search: Tuning, width: int) -> Iterator[str]:
+    failed = search_words.failed(search)
+    if failed:
         yield "Not ranked:"
-    for trial in search.failed:
-        yield from wrap(f"{trial.name} {trial.end}", width, _INDENT, _INDENT * 2)
+    for trial in failed:
+        text = f"{trial.name} {search_words.why_not_ranked(trial)}"
+        yield from wrap(text, width, _INDENT, _INDENT * 2)
 
 
-def _left_out(search: Search, width: int) -> Iterator[str]:
-    reasons = search.left_out()
+def _left_out(search: Tuning, width: int) -> Iterator[str]:
+    reasons = search_words.left_out(search)
     if reasons:
         yield "Not tried:"
     for why, names in reasons.items():
         yield from wrap(f"{', '.join(names)}: {why}", width, _INDENT, _INDENT * 2)
 
 
-def _ending(run: Run, search: Search, width: int) -> Iterator[str]:
-    yield from wrap(f"Decision: {search_trials.decision(search)}", width)
-    if search.lines.strip():
-        yield from ("", *_code(search.lines), "")
+def _ending(run: Run, search: Tuning, width: int) -> Iterator[str]:
+    yield from wrap(f"Decision: {search_words.decision(search)}", width)
+    lines = search_words.code_lines(search)
+    if lines.strip():
+        yield from ("", *_code(lines), "")
     if search.recipe_file:
         written = f"The recipe is in {search.recipe_file}. To use it:"
         yield from wrap(written, width)
-        yield from ("", *_code(search_trials.applied(search)), "")
-    if again := search_trials.to_go_on(run, search):
+        yield from ("", *_code(search_words.applied(search)), "")
+    if again := search_words.to_go_on(run):
         yield from ("To resume the search:", "", *_code(again), "")
     yield f"Saved as run {run.id}."
 

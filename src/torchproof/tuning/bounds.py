@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof import strategies
+from torchproof.records import Trial
+from torchproof.tuning.candidate import Candidate
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trial import Candidate, Trial
 
 _CLOSE = 0.99  # a candidate bounded above this share of the best step is skipped
 _WORTH = 0.98  # a gain below 2 percent of the best step is not worth a trial

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof.measure import Plan
-from torchproof.records import Measurement, UserError
+from torchproof.records import Measurement, Trial, UserError
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.timing_lock import TimingLock
-from torchproof.tuning.trial import Candidate, Trial
 from torchproof.tuning.trial_worker import Progress, Worker
 
 Finalists = Sequence[tuple[Candidate, Trial]]
@@ -30,7 +30,7 @@ class Executor(Protocol):
     def name(self) -> str:
         """The executor as a report names it, such as `this machine` or `2 GPUs`."""
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
+    def probe(self, limit_s: float) -> Eager:
         """Measure eager and inspect the target, as `Worker.probe` does."""
 
     def cache_in(self, folder: Path) -> None:
@@ -125,13 +125,13 @@ class Local:
             progress=self._progress,
         )
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
-        facts = self._on(0, "probe", limit_s)
-        if facts["environment"]["device"] == "cuda":
+    def probe(self, limit_s: float) -> Eager:
+        eager: Eager = self._on(0, "probe", limit_s)
+        if eager.environment["device"] == "cuda":
             # The first worker keeps the device that torch selects.
             for gpu in visible_gpus()[1:]:
                 self._add(gpu)
-        return dict(facts)
+        return eager
 
     def cache_in(self, folder: Path) -> None:
         for worker in self._workers:

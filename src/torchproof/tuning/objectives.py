@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torchproof.records import UserError
-from torchproof.tuning.trial import Trial
+from torchproof.records import Trial, UserError
 
 Kind = Literal["step", "first", "memory", "steps"]
 
@@ -59,7 +58,7 @@ class Objective:
         if self.kind == "step":
             return step_s
         if self.kind == "memory":
-            return None if trial.peak_bytes is None else float(trial.peak_bytes)
+            return trial.peak_bytes
         if trial.start_s is None:
             return None
         later = (self.steps - 1) * step_s if self.kind == "steps" else 0.0

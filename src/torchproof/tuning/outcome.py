@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchproof.measure import EAGER
-from torchproof.records import COUNTS, Run
+from torchproof.records import COUNTS, Run, Trial, Tuning
 from torchproof.strategies import Plan, Recipe, matching
 from torchproof.tuning.search import Search
-from torchproof.tuning.trial import Trial
 
 
 def run_of(
@@ -75,27 +74,24 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def tuning_of(search: Search, chosen: Trial | None, executor: str) -> dict[str, Any]:
+def tuning_of(search: Search, chosen: Trial | None, executor: str) -> Tuning:
     """The `tuning` field of the run."""
-    terms, trials = search.terms, search.trials.values()
-    probe = {k: v for k, v in terms.probe.items() if k != "fingerprint"}
-    return {
-        "objective": str(terms.objective),
-        "effort": terms.effort,
-        "budget_s": terms.budget_s,
-        "spent_s": terms.budget_s - (terms.deadline - time.monotonic()),
-        "min_gain": terms.least,
-        "stopped": search.stopped if chosen else "interrupted",
-        "executor": executor,
-        "resumed": sum(trial.resumed for trial in trials),
-        "probe": probe,
-        "trials": search.summaries(),
-        "skipped": [skip.to_json() for skip in search.skipped],
-        "chosen": chosen.name if chosen else None,
-        "why": _why(search, chosen) if chosen else None,
-        "recipe": None,
-        "recipe_file": None,
-    }
+    terms = search.terms
+    return Tuning(
+        objective=str(terms.objective),
+        effort=terms.effort,
+        budget_s=terms.budget_s,
+        spent_s=terms.budget_s - (terms.deadline - time.monotonic()),
+        min_gain=terms.least,
+        stopped=search.stopped if chosen else "interrupted",
+        executor=executor,
+        resumed=sum(trial.resumed for trial in search.trials.values()),
+        probe={k: v for k, v in terms.probe.items() if k != "fingerprint"},
+        trials=search.valued(),
+        skipped=tuple(search.skipped),
+        chosen=chosen.name if chosen else None,
+        why=_why(search, chosen) if chosen else None,
+    )
 
 
 _ANSWERS = {

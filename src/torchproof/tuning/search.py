@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from torchproof.measure import WorkerError
-from torchproof.records import Measurement, UserError
+from torchproof.records import Measurement, SearchState, Skip, Trial, UserError
 from torchproof.tuning import bounds, space
+from torchproof.tuning.candidate import Candidate
 from torchproof.tuning.executors import Executor
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.space import Skip, Space
-from torchproof.tuning.trial import Candidate, Trial
+from torchproof.tuning.space import Space
 from torchproof.tuning.trial_store import TrialStore
 from torchproof.tuning.trial_worker import is_short_of_memory
 
@@ -61,7 +61,7 @@ class Search:
         saved_trials: TrialStore,
         *,
         eager: Trial,
-        show: Callable[[Mapping[str, Any]], None] = lambda state: None,
+        show: Callable[[SearchState], None] = lambda state: None,
     ) -> None:
         self.executor = executor
         self.terms = terms
@@ -219,7 +219,7 @@ class Search:
         """The expected seconds of a trial, from a similar one; None without one."""
         like = [self.trials.get(name or "") for name in (candidate.follows, "full")]
         costs = [
-            trial.seconds
+            trial.seconds or 0.0
             for trial in like
             if trial and trial.name != self.eager.name and trial.outcome == "measured"
         ]
@@ -321,7 +321,11 @@ class Search:
         trial, terms = self.trials[name], self.terms
         gain = terms.objective.gain(trial, self.eager) or 0.0
         allowed = terms.objective.allows(trial, self.eager, least=terms.least)
-        return gain >= terms.least and not allowed and self.left_s() > trial.seconds
+        return (
+            gain >= terms.least
+            and not allowed
+            and self.left_s() > (trial.seconds or 0.0)
+        )
 
     def chosen(self) -> Trial:
         """The winner among the last finalists, else all finalists, else all trials.
@@ -365,17 +369,18 @@ class Search:
 
     def show(self) -> None:
         self._show(
-            {
-                "trials": self.summaries(),
-                "running": list(self._running),
-                "left": len(self._waiting),
-                "time_left_s": max(0.0, self.terms.deadline - time.monotonic()),
-                "objective": str(self.terms.objective),
-            }
+            SearchState(
+                trials=self.valued(),
+                running=tuple(self._running),
+                left=len(self._waiting),
+                time_left_s=max(0.0, self.terms.deadline - time.monotonic()),
+                objective=str(self.terms.objective),
+            )
         )
 
-    def summaries(self) -> list[dict[str, Any]]:
-        return [trial.summary(self.value(trial)) for trial in self.trials.values()]
+    def valued(self) -> tuple[Trial, ...]:
+        """The trials with the value of each, as reports show them."""
+        return tuple(replace(t, value=self.value(t)) for t in self.trials.values())
 
 
 _STAGES = {"forms": 0, "switches": 1, "together": 2}

@@ -13,10 +13,10 @@ from typing import Any
 
 from torchproof import strategies
 from torchproof.measure import StrategySpec
-from torchproof.records import UserError
+from torchproof.records import Skip, UserError
 from torchproof.strategies import Strategy, parse
+from torchproof.tuning.candidate import Candidate
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.trial import Candidate
 
 # Inductor settings that change the speed of models; each is tried alone on the fastest
 # form. Autotuning of matrix products is a mode, and part of the forms.
@@ -32,15 +32,6 @@ SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 _TUNED = "max-autotune-no-cudagraphs"
 _MOST_CORES = 2  # methods that are compiled alone
-
-
-@dataclass(frozen=True)
-class Skip:
-    name: str
-    why: str
-
-    def to_json(self) -> dict[str, str]:
-        return {"name": self.name, "why": self.why}
 
 
 @dataclass

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchproof.records import UserError, files, schema
-from torchproof.tuning.trial import Trial
+from torchproof.records import Trial, UserError, files, schema
 
 SEARCHES = "tune"  # beside the folder of runs
 _MOST_BYTES = 64 << 20  # of a trial
@@ -73,7 +72,6 @@ class TrialStore:
         for path in sorted(self.folder.glob("trial-*.json")):
             try:
                 plain = schema.loads(files.read_bytes(path, _MOST_BYTES).decode())
-                schema.check(Trial, plain)
                 trial = Trial.from_json(plain)
             except (OSError, ValueError, RecursionError, schema.Mismatch):
                 continue  # damaged: the search tries the candidate again
@@ -94,7 +92,8 @@ class TrialStore:
         numbers = map(_number, self.folder.glob("trial-*.json"))
         path = self.folder / f"trial-{max(numbers, default=0) + 1:03}.json"
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(trial.to_json(), default=str), encoding="utf-8")
+        plain = trial.to_json() | {"facts": trial.facts}
+        part.write_text(json.dumps(plain, default=str), encoding="utf-8")
         os.replace(part, path)
 
     def resume_message(self) -> str:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -30,9 +29,9 @@ from torchproof.measure import (
     rows,
     start_record,
 )
-from torchproof.records import Measurement, UserError
+from torchproof.records import Measurement, Outcome, Trial, UserError
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.timing_lock import TimingLock
-from torchproof.tuning.trial import Candidate, Outcome, Trial
 
 ROUNDS = 4  # rounds of a trial: the fewest that give a confidence interval
 _MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
@@ -122,7 +121,7 @@ class Worker:
 
     # -- eager -------------------------------------------------------------------------
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
+    def probe(self, limit_s: float) -> Eager:
         """Compute reference outputs, time eager alone, and inspect the target."""
         begin = time.monotonic()
         self.session.set_deadline(limit_s)
@@ -137,12 +136,8 @@ class Worker:
         reference = self.session.references[None, 0]
         [row] = self._rows([])
         trial = self._trial(Candidate(self.eager.spec), self.eager, row)
-        return {
-            "probe": facts,
-            "environment": reference["environment"],
-            "function": reference["function"],
-            "trial": replace(trial, seconds=time.monotonic() - begin),
-        }
+        trial = replace(trial, seconds=time.monotonic() - begin)
+        return Eager(trial, facts, reference["environment"])
 
     def _refer(self) -> None:
         """Compute the reference outputs and start eager's process, once."""
@@ -314,7 +309,7 @@ class Worker:
         self._prepare_final(self.eager, repeat)
         for candidate, trial in finalists:
             # It started within that time before, with colder caches.
-            self.session.set_deadline(max(_PATIENCE_S, 4 * trial.seconds))
+            self.session.set_deadline(max(_PATIENCE_S, 4 * (trial.seconds or 0.0)))
             self._prepare_final(self._state_of(candidate, trial), repeat)
 
     def _prepare_final(self, state: StrategyState, repeat: int) -> None:

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torchproof import measure
-from torchproof.records import Run, UserError, files, store
+from torchproof.records import Run, SearchState, Trial, UserError, files, store
 from torchproof.strategies import code_hash
 from torchproof.strategies import parse as parse_strategy
 from torchproof.targets import Options, Target, assert_size, own_file
 from torchproof.targets import parse as parse_target
 from torchproof.tuning import outcome, space
+from torchproof.tuning.candidate import Eager
 from torchproof.tuning.executors import Executor, Local, Task
 from torchproof.tuning.objectives import Objective
 from torchproof.tuning.search import Effort, Search, SearchOptions
 from torchproof.tuning.space import Space
-from torchproof.tuning.trial import Trial
 from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
 BUDGET_S = 600.0
@@ -39,13 +39,13 @@ class Watcher(Protocol):
 
     def __call__(self, text: str) -> None: ...
 
-    def show(self, state: Mapping[str, Any]) -> None: ...
+    def show(self, state: SearchState) -> None: ...
 
 
 class NoWatcher:
     def __call__(self, text: str) -> None: ...
 
-    def show(self, state: Mapping[str, Any]) -> None: ...
+    def show(self, state: SearchState) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ def tune(
         return store.save(run, save_in)
     recipe = outcome.recipe_of(tuning.search, chosen, run, train=tuning.trains)
     file = None if recipe_file is None else str(recipe_file)
-    more = {"recipe": recipe.to_json(), "recipe_file": file}
-    run = store.save(replace(run, tuning={**(run.tuning or {}), **more}), save_in)
+    assert run.tuning is not None
+    tuned = replace(run.tuning, recipe=recipe.to_json(), recipe_file=file)
+    run = store.save(replace(run, tuning=tuned), save_in)
     if file is not None:
         replace(recipe, run=run.id).write(file, overwrite=overwrite)
     return run
@@ -169,20 +170,20 @@ class _Tuning:
         self.watcher = watcher
         self.begun = time.monotonic()
         self.where = ""  # the executor, as reports name it
-        self.probed: Mapping[str, Any] = {}
+        self.eager: Eager
 
     def run(self, folder: Path, searches: Path) -> Trial | None:
         """The winner; None if the search was interrupted."""
         task = Task(_plan(self.target, self.options), folder, self._shares_caches)
         executor = self._executor(task)
         try:
-            self.probed = self._probe(executor)
+            self.eager = self._probe(executor)
             return self._run_search(executor, self._open_store(searches))
         finally:
             self.where = executor.name  # nodes of a cluster may have joined
             executor.close()
 
-    def _probe(self, executor: Executor) -> Mapping[str, Any]:
+    def _probe(self, executor: Executor) -> Eager:
         budget_s = self.tune_options.budget_s
         try:
             return executor.probe(budget_s)
@@ -215,7 +216,7 @@ class _Tuning:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        return dict(self.probed["environment"])
+        return self.eager.environment
 
     @property
     def trains(self) -> bool:
@@ -240,7 +241,7 @@ class _Tuning:
 
     def _code(self) -> dict[str, Any]:
         """The model's fingerprint, and the hash of the file that builds it."""
-        fingerprint = self.probed["probe"].get("fingerprint")
+        fingerprint = self.eager.probe.get("fingerprint")
         file = own_file(self.target)
         try:
             digest = code_hash(file.read_bytes()) if file else None
@@ -260,16 +261,19 @@ class _Tuning:
             deadline=self.begun + tune_options.budget_s,
             timeout_s=self.options.timeout_s,
             device=self.environment["device"],
-            probe=self.probed["probe"],
+            probe=self.eager.probe,
         )
-        eager = self.probed["trial"]
         return Search(
-            executor, terms, saved_trials, eager=eager, show=self.watcher.show
+            executor,
+            terms,
+            saved_trials,
+            eager=self.eager.trial,
+            show=self.watcher.show,
         )
 
     def _forms(self) -> Space:
         about = (
-            self.probed["probe"],
+            self.eager.probe,
             self.environment["device"],
             self.tune_options.objective,
         )

@@ -16,7 +16,6 @@ Rules for the verdict:
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections import Counter
@@ -40,7 +39,7 @@ from torchproof.measure.comparison.metrics import (
     ratio_text,
 )
 from torchproof.measure.comparison.ratios import side_by_side
-from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, finite
+from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, to_plain
 
 __all__ = [
     "Comparison",
@@ -140,17 +139,12 @@ class Comparison:
         return NOT_JUDGED if self.unlike or self.uncompared else NOT_SIGNIFICANT
 
     def to_json(self) -> dict[str, Any]:
-        plain = dataclasses.asdict(
-            replace(self, appeared=(), gone=())  # findings have their own `to_json`
-        )
-        plain["appeared"] = [finding.to_json() for finding in self.appeared]
-        plain["gone"] = [finding.to_json() for finding in self.gone]
         summary = {
             "verdict": self.verdict,
             "regressions": list(self.regressions),
             "uncompared": list(self.uncompared),
         }
-        document: dict[str, Any] = finite(summary | plain)
+        document: dict[str, Any] = to_plain(summary) | to_plain(self)
         return {"schema": SCHEMA, "verb": "compare"} | document
 
 

@@ -13,6 +13,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,14 @@ from markupsafe import Markup, escape
 from torchproof.checking import RULES, Rule
 from torchproof.measure import Comparison
 from torchproof.records import Run
-from torchproof.report import bench_sections, commands, comparison_text, search_trials
-from torchproof.report.html import charts, earlier_run, headline, search
+from torchproof.report import (
+    bench_sections,
+    commands,
+    comparison_text,
+    earlier_run,
+    search_words,
+)
+from torchproof.report.html import charts, headline, search
 from torchproof.report.html.finding_list import (
     PAGE,
     Entry,
@@ -77,7 +84,7 @@ def _content(run: Run) -> dict[str, Any]:
     findings = entries(run)
     searched: dict[str, Any] = {"search": None}
     if run.verb == "tune":
-        searched, run = search.content(run), search_trials.by_candidate(run)
+        searched, run = search.content(run), _by_candidate(run)
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -111,6 +118,15 @@ def _content(run: Run) -> dict[str, Any]:
         **drawn,
         **searched,
     }
+
+
+def _by_candidate(run: Run) -> Run:
+    """The run with its rows named after their candidates."""
+    rows = [
+        replace(row, strategy=search_words.label(row), variant={})
+        for row in run.measurements
+    ]
+    return replace(run, measurements=tuple(rows))
 
 
 def _about(run: Run) -> list[str]:

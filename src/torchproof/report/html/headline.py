@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import SEVERITIES, Finding, Measurement, Part, Run
-from torchproof.report import bench_sections, capture_summary, numbers, search_trials
+from torchproof.report import bench_sections, capture_summary, numbers, search_words
 from torchproof.report.html import charts, search
 from torchproof.report.html.finding_list import Entry
 
@@ -47,13 +47,13 @@ def _of_bench(run: Run) -> Headline:
 
 
 def _of_tune(run: Run) -> Headline:
-    tuning = search_trials.Search.of(run)
-    why = tuning.why.rstrip(".")
+    tuning = search_words.search_of(run)
+    why = (tuning.why or "").rstrip(".")
     text = f"{why[:1].upper()}{why[1:]}." if why else ""
-    more = tuple(filter(None, [" ".join(search_trials.probed(tuning.probe))]))
+    more = tuple(filter(None, [" ".join(search_words.probed(tuning.probe))]))
     if not tuning.chosen:
         return Headline("open", "no strategy chosen", text, more)
-    if tuning.chosen == search_trials.EAGER:
+    if tuning.chosen == "eager":
         return Headline("bad", "stay eager", text, more)
     return Headline("good", f"use {tuning.chosen}", text, more)
 
@@ -80,7 +80,7 @@ def _resolved(run: Run) -> str:
         return ""
     verb = "is" if gone == 1 else "are"
     count = numbers.amount(gone, "finding")
-    return f"{count} of run {run.baseline.get('id')} {verb} resolved"
+    return f"{count} of run {run.baseline.id} {verb} resolved"
 
 
 def _shortened(message: str) -> str:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from torchproof.report import numbers, search_trials
+from torchproof.records import Trial, Tuning
+from torchproof.report import numbers, search_words
 from torchproof.report.html import charts
-from torchproof.report.search_trials import Search, Trial
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value that needs a log axis
 MOST_TICKS = 6
@@ -56,9 +56,9 @@ class Plot:
     words: str  # the description for screen readers
 
 
-def plot(search: Search) -> Plot | None:
+def plot(search: Tuning) -> Plot | None:
     """None if fewer than two trials have both times."""
-    ranked = search.ranked
+    ranked = search_words.ranked(search)
     drawn = [t for t in ranked if _drawable(t.first_call_s) and _drawable(t.step_ms)]
     if len(drawn) < 2:
         return None
@@ -83,27 +83,24 @@ _TIMES = ("first_call_s", "step_ms")
 
 
 def _time(trial: Trial, name: str) -> float:
-    value = getattr(trial, name)
-    assert isinstance(value, float)
-    return value
+    return float(getattr(trial, name))
 
 
 def _drawable(value: float | None) -> bool:
     return charts.known(value) and value > 0
 
 
-def _mark(trial: Trial, x: float, y: float, search: Search) -> Mark:
-    warm = search_trials.is_warm(trial)
+def _mark(trial: Trial, x: float, y: float, search: Tuning) -> Mark:
     chosen = trial.name == search.chosen
     kind = "chosen" if chosen else "eager" if trial.is_eager else "other"
     first = f"first call {numbers.seconds(trial.first_call_s)}"
-    first += " with warm caches" if warm else ""
+    first += " with warm caches" if trial.is_warm else ""
     title = f"{trial.name}: step {numbers.milliseconds(trial.step_ms)}, {first}"
-    number = str(search.ranked.index(trial) + 1)
+    number = str(search_words.ranked(search).index(trial) + 1)
     name = trial.name if len(trial.name) <= LONGEST else f"{trial.name[:LONGEST]} ..."
     label = number if kind == "other" else name
     place = round(x, 2), round(y, 2)
-    return Mark(trial.name, kind, _tone(trial), *place, warm, title, label)
+    return Mark(trial.name, kind, _tone(trial), *place, trial.is_warm, title, label)
 
 
 def _tone(trial: Trial) -> str:
@@ -115,11 +112,11 @@ def _tone(trial: Trial) -> str:
     return "slower" if high is not None and high < 1 else "level"
 
 
-def _words(drawn: Sequence[Trial], search: Search) -> str:
+def _words(drawn: Sequence[Trial], search: Tuning) -> str:
     least = min(drawn, key=lambda trial: trial.step_ms or 0.0)
     text = f"{numbers.amount(len(drawn), 'trial')}; {least.name} has the shortest step"
     text += f" ({numbers.milliseconds(least.step_ms)})"
-    winner = search.winner
+    winner = search_words.winner(search)
     if winner in drawn and winner is not None:
         text += f"; chosen: {winner.name}, step {numbers.milliseconds(winner.step_ms)}"
         text += f", first call {numbers.seconds(winner.first_call_s)}"

@@ -7,10 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from torchproof.records import Measurement, Run
-from torchproof.report import numbers, search_trials, tune
+from torchproof.records import Measurement, Run, Trial
+from torchproof.report import search_words
 from torchproof.report.html import scatter
-from torchproof.report.search_trials import Search, Trial
 
 _SHAPES = {
     "eager": Markup('<rect x="-6" y="-6" width="12" height="12" rx="1"/>'),
@@ -22,36 +21,27 @@ _RIGHT = ("step", "first call", "memory", "trial took")
 
 def content(run: Run) -> dict[str, Any]:
     """The variables of tune.html."""
-    search = Search.of(run)
+    search = search_words.search_of(run)
+    ranked, failed = search_words.ranked(search), search_words.failed(search)
     drawn = scatter.plot(search)
-    placed = any(trial.where for trial in search.ranked)
-    more = ("stage", "trial took", *["where"][:placed])
-    header = (*tune.columns(search), *more)
-    rows = [(trial, _cells(trial, search, placed=placed)) for trial in search.ranked]
+    header, rows = search_words.full_table(ranked, search)
+    left_out = search_words.left_out(search)
     return {
         "search": search,
-        "lines": search.lines.strip("\n"),
-        "applied": search_trials.applied(search),
-        "again": search_trials.to_go_on(run, search),
+        "lines": search_words.code_lines(search).strip("\n"),
+        "applied": search_words.applied(search),
+        "again": search_words.to_go_on(run),
         "plot": drawn,
         "keys": list(_keys(drawn)) if drawn else [],
         "shape": _SHAPES.__getitem__,
         "header": header,
         "kind": _kind,
-        "leaderboard": rows,
-        "warm": search_trials.WARM
-        if any(map(search_trials.is_warm, search.ranked))
-        else "",
-        "failed": [(t.name, t.outcome, t.why or "-") for t in search.failed],
-        "left_out": [(w, ", ".join(names)) for w, names in search.left_out().items()],
-        "about_search": list(search_trials.about(search)),
+        "leaderboard": list(zip(ranked, rows, strict=True)),
+        "warm": search_words.WARM if any(t.is_warm for t in ranked) else "",
+        "failed": [(t.name, t.outcome, t.why or "-") for t in failed],
+        "left_out": [(why, ", ".join(names)) for why, names in left_out.items()],
+        "about_search": list(search_words.about(search)),
     }
-
-
-def _cells(trial: Trial, search: Search, *, placed: bool) -> tuple[str, ...]:
-    cost = numbers.seconds(trial.seconds)
-    more = (trial.stage or numbers.UNKNOWN, cost, *[trial.where or "-"][:placed])
-    return (*tune.cells(trial, search), *more)
 
 
 def _kind(column: str) -> str:
@@ -84,20 +74,20 @@ def _keys(drawn: scatter.Plot) -> Iterator[tuple[str, str, str]]:
 
 def winner(run: Run) -> tuple[Measurement | None, Measurement | None]:
     """The rows of the chosen strategy and of eager."""
-    search, timed = Search.of(run), search_trials.finals(run)
+    search, timed = search_words.search_of(run), search_words.finals(run)
 
     def row(trial: Trial | None) -> Measurement | None:
-        return timed.get(trial.name, _row(trial)) if trial and trial.ranked else None
+        return timed.get(trial.name, _row(trial)) if trial and trial.is_ranked else None
 
     eager = next((trial for trial in search.trials if trial.is_eager), None)
-    return row(search.winner), row(eager)
+    return row(search_words.winner(search)), row(eager)
 
 
 def _row(trial: Trial) -> Measurement:
     return Measurement(
         trial.name,
         median_ms=trial.step_ms,
-        first_call_s=trial.first_call_s if trial.cold else None,
+        first_call_s=None if trial.is_warm else trial.first_call_s,
         peak_bytes=None if trial.peak_bytes is None else int(trial.peak_bytes),
         numerics=trial.numerics,
         vs_eager=trial.vs_eager,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchproof.measure import PATH_SUFFIXES, decision, name_of, ratio_text
-from torchproof.records import RUNS, SEVERITIES, Finding, Measurement, Run
-from torchproof.report import bench_sections, numbers, search_trials
+from torchproof.records import RUNS, SEVERITIES, Baseline, Finding, Measurement, Run
+from torchproof.report import bench_sections, numbers, search_words
 from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
 from torchproof.report.log.expectations import best
 
@@ -67,7 +66,7 @@ def sentence(run: Run) -> str:
         result = f"{_WORDS[choice.word]}{on}: {prose(choice.text).rstrip('.')}"
         return f"Compiling {code(run.target)} {result}."
     if run.verb == "tune":
-        result = prose(search_trials.decision(search_trials.Search.of(run)))
+        result = prose(search_words.decision(search_words.search_of(run)))
         return f"Result of the search for {code(run.target)}{on}: {result}"
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} (not run) has {_found(run)}."
@@ -79,7 +78,7 @@ def _result(run: Run) -> str:
     if run.error or run.ending != "finished":
         return "incomplete"
     if run.verb == "tune":
-        return search_trials.Search.of(run).chosen or "no strategy chosen"
+        return search_words.search_of(run).chosen or "no strategy chosen"
     return decision(run).word if run.verb == "bench" else _found(run)
 
 
@@ -111,9 +110,7 @@ def details(run: Run) -> Iterator[str]:
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
     yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
     resolved = [f for f in run.findings if f.status == "resolved"]
-    since = (
-        code(str(run.baseline.get("id", "-"))) if run.baseline else "the previous run"
-    )
+    since = code(run.baseline.id or "-") if run.baseline else "the previous run"
     yield from _listed(resolved, lambda f: f"resolved since {since}: {_told(f)}", run)
     intentional = sum(f.status == "intentional" for f in run.findings)
     if intentional:
@@ -126,7 +123,9 @@ def details(run: Run) -> Iterator[str]:
             yield f"part {name} failed: {prose(part.why)}"
 
 
-def _listed(findings: Sequence[Finding], text_of: Any, run: Run) -> Iterator[str]:
+def _listed(
+    findings: Sequence[Finding], text_of: Callable[[Finding], str], run: Run
+) -> Iterator[str]:
     yield from map(text_of, findings[:_MOST])
     if len(findings) > _MOST:
         more = f"{len(findings) - _MOST} more: torchproof show {run.id}"
@@ -151,8 +150,8 @@ def _figures(run: Run) -> str:
 
 
 def _counts(run: Run) -> str:
-    before: Mapping[str, Any] = run.baseline or {}
-    old = {**before.get("counts", {}), **_open(before.get("findings", {}))}
+    before = run.baseline or Baseline()
+    old = {**(before.counts or {}), **_open(before.findings or {})}
     now = {**run.counts, **_open(_tally(run))} if run.verb == "check" else run.counts
     names = [
         name
@@ -162,9 +161,11 @@ def _counts(run: Run) -> str:
     header = [
         "Figure",
         "Value",
-        *([f"Before ({before.get('id', '-')})"] if before else []),
+        *([f"Before ({before.id or '-'})"] if run.baseline else []),
     ]
-    cells = [[now.get(name), *([old.get(name)] if before else [])] for name in names]
+    cells = [
+        [now.get(name), *([old.get(name)] if run.baseline else [])] for name in names
+    ]
     rows = [
         [name.replace("_", " "), *map(numbers.count, values)]
         for name, values in zip(names, cells, strict=True)
@@ -177,7 +178,7 @@ def _tally(run: Run) -> dict[str, int]:
     return {s: sum(f.severity == s for f in findings) for s in SEVERITIES}
 
 
-def _open(tally: Mapping[str, int]) -> dict[str, int]:
+def _open(tally: Mapping[str, int | None]) -> dict[str, int | None]:
     return {f"open findings, {severity}": count for severity, count in tally.items()}
 
 
@@ -186,10 +187,9 @@ def _rows(run: Run) -> str:
     rows = [row for row in run.measurements if row.median_ms is not None]
     rows.sort(key=lambda row: bool(row.variant))
     listed = [(name_of(row), row) for row in rows[:_MOST]]
-    for plain in (run.baseline or {}).get("measurements", ()):
-        row = Measurement.from_json(plain)
+    for row in (run.baseline.measurements if run.baseline else None) or ():
         if row.median_ms is not None and not row.variant:
-            listed.append((f"{row.strategy}, before", row))
+            listed += [(f"{row.strategy}, before", row)]
     if not listed:
         return ""
     more = len(rows) - _MOST

@@ -16,10 +16,10 @@ from typing import Any
 
 from torchproof.measure import WorkerError
 from torchproof.process import parent_death
-from torchproof.records import Measurement, UserError
+from torchproof.records import Measurement, Trial, UserError
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.cluster.remote_worker import RemoteJob, remote_job
 from torchproof.tuning.executors import Finalists, Task
-from torchproof.tuning.trial import Candidate, Trial
 from torchproof.tuning.trial_worker import Progress
 
 _BRIDGE = "torchproof.tuning.cluster.bridge"
@@ -136,8 +136,9 @@ class Cluster:
 
     # -- the Executor protocol ---------------------------------------------------------
 
-    def probe(self, limit_s: float) -> dict[str, Any]:
-        return dict(self._ask("probe", limit_s))
+    def probe(self, limit_s: float) -> Eager:
+        eager: Eager = self._ask("probe", limit_s)
+        return eager
 
     def cache_in(self, folder: Path) -> None:
         """Do nothing: compiled code stays on the nodes, which may not see `folder`."""

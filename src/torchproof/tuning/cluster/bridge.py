@@ -22,10 +22,10 @@ from ray.exceptions import RayError
 
 from torchproof.measure import WorkerError
 from torchproof.process import parent_death
-from torchproof.records import UserError
+from torchproof.records import Trial, UserError
+from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.cluster.remote_worker import RemoteJob
 from torchproof.tuning.cluster.worker_pool import RemoteHandle, WorkerPool
-from torchproof.tuning.trial import Candidate, Trial
 
 TRIES = 3  # attempts at a trial whose worker is lost
 _STALLED_S = 600.0  # a trial that exceeds twice its limit by this much has stalled
@@ -143,10 +143,11 @@ class Bridge:
         self._finals.append((name, arguments))
         return self._final()
 
-    def _probe(self, limit_s: float) -> dict[str, Any]:
-        remote, facts = self._by_one("probe", limit_s)
-        self.pool.like(remote, facts["environment"], limit_s)
-        return dict(facts)
+    def _probe(self, limit_s: float) -> Eager:
+        eager: Eager
+        remote, eager = self._by_one("probe", limit_s)
+        self.pool.like(remote, eager.environment, limit_s)
+        return eager
 
     def _by_one(self, name: str, *arguments: Any) -> tuple[RemoteHandle, Any]:
         """A worker and its answer; if that worker is lost, another one is asked."""

@@ -173,7 +173,7 @@ class WorkerPool:
             remote.state, remote.where = "joined", value
             if self.model is not None:
                 self._prepare(remote)
-        elif differing := self._differing(value["environment"]):
+        elif differing := self._differing(value.environment):
             self._leave_out(remote, differing)
         else:
             remote.state = "ready"

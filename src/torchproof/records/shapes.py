@@ -1,0 +1,96 @@
+"""The JSON of the fields of records that have no class of their own.
+
+Code reads these fields as mappings; the shapes only check a saved run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from torchproof.records.schema import Error
+
+Values = Mapping[str, str | int | float | bool | None]
+# Numbers by name; some are mappings by the name of a block.
+Counts = Mapping[str, float | Mapping[str, float | None] | None]
+
+
+class Environment(TypedDict, total=False):
+    python: str | None
+    platform: str | None
+    machine: str | None
+    cores: int | None
+    threads: int | None
+    torch: str | None
+    cuda: str | None
+    triton: str | None
+    device: str | None
+    gpu: str | None
+    size: str | None
+    train: bool | None
+    variables: Values | None
+
+
+class Options(TypedDict, total=False):
+    """The options of a check."""
+
+    arguments: tuple[str, ...] | None
+    compile: Mapping[str, Any] | None
+    as_written: bool | None
+    train: bool | None
+    device: str | None
+    size: str | None
+    effort: str | None
+
+
+class Start(TypedDict, total=False):
+    """A first call, with its cache hits and misses."""
+
+    label: str | None
+    refused: str | None
+    first_call_s: float | None
+    imports_s: float | None
+    later_compile_s: float | None
+    hits: int | None
+    misses: int | None
+    bypasses: int | None
+
+
+class Numerics(TypedDict, total=False):
+    verdict: str | None
+    max_rel_error: Error | None
+    eager_error: Error | None
+    reference: str | None
+    where: str | None
+    why: str | None
+
+
+class Guards(TypedDict, total=False):
+    guards: int | None
+    lookup_us: float | None
+    share: float | None
+    not_checked: Mapping[str, int | None] | None
+
+
+class Kernels(TypedDict, total=False):
+    per_step: float | None
+    busy_share: float | None
+    kernel_ms: float | None
+    generated_ms: float | None
+
+
+class Probe(TypedDict, total=False):
+    """What a search learned from eager, as far as reports show it."""
+
+    bound: str | None
+    bound_why: str | None
+    blocks: Mapping[str, int] | None
+    host_syncs: float | None
+    varying: tuple[tuple[Any, ...], ...] | None
+
+
+class Recipe(TypedDict, total=False):
+    """The recipe of a search, as far as reports show it."""
+
+    lines: str | None
+    train: bool | None

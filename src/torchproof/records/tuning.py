@@ -1,0 +1,129 @@
+"""The records of a search: its trials, its state while it runs, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from torchproof.records import shapes
+from torchproof.records.schema import Record
+
+EAGER = "eager"
+Stage = Literal["forms", "switches", "together"]
+Outcome = Literal[
+    "measured",
+    "wrong",
+    "failed",
+    "timed out",
+    "out of memory",
+    "not applicable",
+    "lost",
+]
+
+
+@dataclass(frozen=True)
+class Trial(Record):
+    """The result of a trial.
+
+    `start_s` is the whole start: imports, the first call, and compilation in later
+    calls. `cold` is False if the trial reused compiled code of other trials, or if
+    others started at the same time: its first call is then not cold. `value` is what
+    the objective minimises, in seconds or bytes. `facts` are the raw values that the
+    strategy's process reported; a run does not store them.
+    """
+
+    name: str
+    stage: Stage = "forms"
+    outcome: Outcome = "measured"
+    why: str | None = None
+    seconds: float | None = None  # duration of the trial
+    limit_s: float | None = None
+    step_ms: float | None = None
+    first_call_s: float | None = None
+    start_s: float | None = None
+    cold: bool | None = None
+    peak_bytes: float | None = None
+    kernel_ms: float | None = None
+    generated_ms: float | None = None  # the part of it in kernels Inductor generated
+    numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
+        default=None, hash=False
+    )
+    vs_eager: float | None = None
+    vs_eager_low: float | None = None
+    vs_eager_high: float | None = None
+    value: float | None = None
+    where: str = ""
+    resumed: bool = False
+    final: bool = False
+    source: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False, repr=False)
+
+    @property
+    def is_eager(self) -> bool:
+        return self.name == EAGER
+
+    @property
+    def is_ranked(self) -> bool:
+        return self.outcome == "measured"
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether its first call is known, and was not a cold start."""
+        return self.cold is False and self.first_call_s is not None
+
+    @property
+    def verdict(self) -> str | None:
+        """The comparison of its outputs with eager's, in a word."""
+        return (self.numerics or {}).get("verdict")
+
+    def to_json(self) -> dict[str, Any]:
+        plain = super().to_json()
+        del plain["facts"]
+        return plain
+
+
+@dataclass(frozen=True)
+class Skip(Record):
+    """A candidate that was not tried."""
+
+    name: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Tuning(Record):
+    """A search: what was asked, what it tried, and what it chose."""
+
+    objective: str = "step"
+    effort: str = ""
+    budget_s: float | None = None
+    spent_s: float | None = None
+    min_gain: float | None = None
+    stopped: str = ""
+    executor: str = ""
+    resumed: int = 0  # trials of an earlier search
+    probe: Annotated[Mapping[str, Any], shapes.Probe] = field(
+        default_factory=dict, hash=False
+    )
+    trials: tuple[Trial, ...] = ()
+    skipped: tuple[Skip, ...] = ()
+    chosen: str | None = None
+    why: str | None = None
+    recipe: Annotated[Mapping[str, Any] | None, shapes.Recipe | None] = field(
+        default=None, hash=False
+    )
+    recipe_file: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """A search while it runs; `left` counts the candidates that wait."""
+
+    trials: tuple[Trial, ...] = ()
+    running: tuple[str, ...] = ()
+    left: int = 0
+    time_left_s: float = 0.0
+    objective: str = "step"

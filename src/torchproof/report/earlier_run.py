@@ -1,0 +1,124 @@
+"""The numbers of a run next to those of its baseline: the section Before and after.
+
+There is no verdict here, since this run does not hold the samples of the baseline.
+`torchproof compare` gives one.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchproof.measure import TIMING_CONDITIONS, exclusion_reason, name_of
+from torchproof.records import SEVERITIES, Baseline, Measurement, Run
+from torchproof.report import capture_summary, markup, numbers
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    before: str
+    after: str
+    difference: str = ""  # of counts: `+2`, `none`
+    tone: str = ""  # good or bad, if fewer is better and the number differs
+
+
+def markdown(run: Run) -> Iterator[str]:
+    if run.baseline is None:
+        return
+    yield "## Before and after"
+    named = run.baseline.id or ""
+    yield f"Before: run {markup.code(named)}. After: this run."
+    if differences := list(map(markup.inline, unlike(run))):
+        yield f"Their environments differ: {', '.join(differences)}."
+    rows = changes(run)
+    cells = [(markup.inline(c.name), c.before, c.after, c.difference) for c in rows]
+    yield markup.table(("", "Before", "After", "Change"), cells)
+    if any(not change.difference for change in rows):
+        command = shlex.join(["torchproof", "compare", named, run.id])
+        yield f"{markup.code(command)} shows which times differ significantly."
+
+
+def changes(run: Run) -> list[Change]:
+    """One row for each number that either run has."""
+    before = run.baseline
+    if before is None:
+        return []
+    return [*_findings(run, before), *_counts(run, before), *_times(run, before)]
+
+
+def unlike(run: Run) -> list[str]:
+    """The differences in the environment that affect times."""
+    was = (run.baseline.environment if run.baseline else None) or {}
+    differences = []
+    for key in TIMING_CONDITIONS:
+        before, after = was.get(key), run.environment.get(key)
+        if before != after and before is not None and after is not None:
+            differences.append(f"{key}: {before} before, {after} after")
+    return differences
+
+
+def _findings(run: Run, before: Baseline) -> Iterator[Change]:
+    if before.findings is None:
+        return
+    still_open = [f for f in run.findings if f.status == "open"]
+    for severity in SEVERITIES:
+        after = sum(f.severity == severity for f in still_open)
+        was = before.findings.get(severity)
+        yield _counted(f"open findings, {severity}", was, after)
+
+
+def _counts(run: Run, before: Baseline) -> Iterator[Change]:
+    was = before.counts or {}
+    for name in [name for name in run.counts if name not in capture_summary.TOLD]:
+        old, new = was.get(name), run.counts.get(name)
+        if old is not None or new is not None:
+            fewer_is_better = "calls" not in name and name != "graphs"
+            yield _counted(name.replace("_", " "), old, new, judged=fewer_is_better)
+
+
+def _counted(
+    name: str, before: int | None, after: int | None, *, judged: bool = True
+) -> Change:
+    difference, tone = numbers.UNKNOWN, ""
+    if before is not None and after is not None:
+        difference = f"{after - before:+d}" if after != before else "none"
+        if judged and after != before:
+            tone = "good" if after < before else "bad"
+    return Change(name, numbers.count(before), numbers.count(after), difference, tone)
+
+
+def _times(run: Run, before: Baseline) -> Iterator[Change]:
+    """Times and memory of each strategy that either run measured."""
+    old, new = _by_name(before.measurements or ()), _by_name(run.measurements)
+    for name in dict.fromkeys([*old, *new]):
+        pair = (old.get(name), new.get(name))
+        yield from _pair(f"{name}, median step", map(_time, pair))
+        yield from _pair(f"{name}, first call", map(_first_call, pair))
+        yield from _pair(f"{name}, peak memory", map(_memory, pair))
+
+
+def _pair(name: str, values: Iterable[str]) -> Iterator[Change]:
+    before, after = values
+    if (before, after) != (numbers.UNKNOWN, numbers.UNKNOWN):
+        yield Change(name, before, after)
+
+
+def _by_name(rows: Iterable[Measurement]) -> dict[str, Measurement]:
+    return {name_of(row): row for row in rows if not exclusion_reason(row)}
+
+
+def _time(row: Measurement | None) -> str:
+    if row is None or row.low_ms is None or row.high_ms is None:
+        return numbers.milliseconds(row.median_ms if row else None)
+    spread = numbers.interval(row.low_ms, row.high_ms)
+    return f"{numbers.milliseconds(row.median_ms)} ({spread})"
+
+
+def _first_call(row: Measurement | None) -> str:
+    return numbers.seconds(row.first_call_s if row else None)
+
+
+def _memory(row: Measurement | None) -> str:
+    return numbers.size(row.peak_bytes if row else None)
