@@ -166,7 +166,7 @@ def test_variables_that_are_set_late_have_no_effect(
 def test_the_known_settings_are_those_of_the_installed_torch() -> None:
     for module, names in known_settings.settings().items():
         installed = set(sys.modules[module]._config)  # type: ignore[attr-defined]
-        assert installed <= names, "add the names to patterns/settings.json"
+        assert installed <= names, "add the names to rules/settings.json"
 
 
 def test_settings_that_do_not_exist_raise() -> None:

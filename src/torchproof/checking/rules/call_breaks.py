@@ -10,7 +10,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
 from torchproof.checking.rules.rule import EventGroup, Match, sentence
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
 from torchproof.records import Severity, Status, module_of
 
@@ -29,64 +29,20 @@ _CALLS = (
 
 
 # Modules whose functions have effects outside the tensor program.
-_OUTSIDE = frozenset(
-    [
-        "time",
-        "datetime",
-        "os",
-        "posix",
-        "nt",
-        "io",
-        "_io",
-        "open",
-        "pathlib",
-        "tempfile",
-        "shutil",
-        "glob",
-        "socket",
-        "subprocess",
-        "threading",
-        "_thread",
-        "multiprocessing",
-        "queue",
-        "uuid",
-        "secrets",
-        "random",
-        "importlib",
-        "__import__",
-        "input",
-        "sqlite3",
-        "psutil",
-        "resource",
-        "signal",
-        "getpass",
-        "platform",
-    ]
+_OUTSIDE = words(
+    "time datetime os posix nt io _io open pathlib tempfile shutil glob socket"
+    " subprocess threading _thread multiprocessing queue uuid secrets random importlib"
+    " __import__ input sqlite3 psutil resource signal getpass platform"
 )
 
 
-_WRITES = {
-    "print",
-    "pprint.pprint",
-    "pprint.pp",
-    "warnings.warn",
-    "sys.stdout.write",
-    "sys.stderr.write",
-    "tqdm.write",
-}
-_LEVELS = {
-    "debug",
-    "info",
-    "warning",
-    "warn",
-    "error",
-    "critical",
-    "exception",
-    "log",
-    "warning_once",
-    "info_once",
-    "fatal",
-}
+_WRITES = words(
+    "print pprint.pprint pprint.pp warnings.warn sys.stdout.write sys.stderr.write"
+    " tqdm.write"
+)
+_LEVELS = words(
+    "debug info warning warn error critical exception log warning_once info_once fatal"
+)
 _LOGGER = re.compile(r"(?:self\.|cls\.|\w+\.)*_?log(?:ger|ging)?", re.IGNORECASE)
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm.auto.tqdm", "tqdm.auto.trange")
 _SWITCH = re.compile(r"debug|verbose", re.IGNORECASE)

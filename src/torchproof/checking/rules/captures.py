@@ -41,35 +41,30 @@ class CaptureInCapture(SourceRule):
     code = "CF103"
     reference = torch_pages.CAPTURES
     source_severity = "high"
+    source_text = "`{at.expression}` records CUDA graphs itself, inside another capture"
+    cause_text = (
+        "modes reduce-overhead and max-autotune record and replay CUDA graphs, and"
+        " neither can be done while a stream is capturing: the capture fails"
+    )
+    fix_text = (
+        "compile the captured function with the default mode, which records no CUDA"
+        " graphs, and call it a few times before the capture"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         if "cuda.graph" not in source.text and "make_graphed" not in source.text:
             return
         file = with_graphs(source)
-        if file is None:
-            return
-        for node in source.nodes:
+        for node in source.nodes if file else ():
+            assert file is not None
             if isinstance(node, ast.With) and _captures(node, source):
-                for statement in node.body:
-                    for call, site in file.within(statement):
-                        if site.has_graphs:
-                            yield self._match(call, source)
+                inside = [each for s in node.body for each in file.within(s)]
+                yield from (Match(call) for call, site in inside if site.has_graphs)
             elif isinstance(node, ast.Call) and node.args:
-                called = source.dotted(node.func) or ""
-                inner_site = file.of(node.args[0]) if "make_graphed" in called else None
-                if inner_site is not None and inner_site.has_graphs:
-                    yield self._match(node, source)
-
-    def _match(self, node: ast.Call, source: Source) -> Match:
-        return Match(
-            node,
-            f"`{source.brief(node)}` records CUDA graphs itself, inside"
-            " another capture",
-            "modes reduce-overhead and max-autotune record and replay CUDA graphs, and"
-            " neither can be done while a stream is capturing: the capture fails",
-            "compile the captured function with the default mode, which records no CUDA"
-            " graphs, and call it a few times before the capture",
-        )
+                captured = "make_graphed" in (source.dotted(node.func) or "")
+                site_inside = file.of(node.args[0]) if captured else None
+                if site_inside is not None and site_inside.has_graphs:
+                    yield Match(node)
 
 
 def _captures(node: ast.With, source: Source) -> bool:
@@ -116,58 +111,48 @@ class UnmarkedSteps(SourceRule):
     certain = False
     shown_by = ("CG301", "CG304")
     calls = 2
+    cause_text = (
+        "without a mark, each call of a function compiled with CUDA graphs begins a"
+        " step of its own, and a step frees what the one before it gave"
+    )
+    fix_text = (
+        "call torch.compiler.cudagraph_mark_step_begin() before the first call, so that"
+        " both calls belong to one step; or clone the output that is passed on, or"
+        " compile both as one function"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         file = with_graphs(source)
-        if file is None or MARK in source.text or not _is_gradless(source):
+        if file is None or MARK in source.text:
             return
-        for node in source.nodes:
-            if not isinstance(node, ast.Call):
-                continue
-            site = file.of(node.func)
-            if site is None or not site.has_graphs:
+        for node, site in file.within(source.tree):
+            if not site.has_graphs or not under_no_grad(node, file):
                 continue
             for argument in node.args:
                 producer = file.bindings.meaning(argument) or argument
-                inner = producer.func if isinstance(producer, ast.Call) else None
-                other = file.of(inner) if inner is not None else None
-                gradless = under_no_grad(node, file)
-                if other is None or other is site or not other.has_graphs:
+                if not isinstance(producer, ast.Call):
                     continue
-                if gradless:
-                    yield self._match(producer, node, source)
-
-    def _match(self, producer: ast.AST, node: ast.Call, source: Source) -> Match:
-        assert isinstance(producer, ast.expr)
-        first = source.brief(producer, 30)
-        second = source.brief(node.func, 30)
-        return Match(
-            producer,
-            f"the output of `{first}` would be overwritten before `{second}` reads it",
-            "without a mark, each call of a function compiled with CUDA graphs begins"
-            " a step of its own, and a step frees what the one before it gave",
-            "call torch.compiler.cudagraph_mark_step_begin() before the first call, so"
-            " that both calls belong to one step; or clone the output that is passed"
-            " on, or compile both as one function",
-        )
-
-
-def _is_gradless(source: Source) -> bool:
-    return "no_grad" in source.text or "inference_mode" in source.text
+                other = file.of(producer.func)
+                if other is not None and other is not site and other.has_graphs:
+                    first, second = source.brief(producer, 30), source.brief(node.func)
+                    yield Match(
+                        producer,
+                        f"the output of `{first}` would be overwritten before"
+                        f" `{second}` reads it",
+                    )
 
 
 def under_no_grad(node: ast.AST, file: Compilation) -> bool:
     source = file.source
-    at: ast.AST | None = node
-    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in source.above(node):
+        used: list[ast.expr] = []
         if isinstance(at, ast.With):
-            contexts = [item.context_expr for item in at.items]
-            names = [source.dotted(m.func) for m in contexts if isinstance(m, ast.Call)]
-            if any(name in _GRADLESS for name in names):
-                return True
+            used = [item.context_expr for item in at.items]
+        elif isinstance(at, Definition):
+            used = at.decorator_list
+        names = [source.dotted(u.func if isinstance(u, ast.Call) else u) for u in used]
+        if any(name in _GRADLESS for name in names):
+            return True
         if isinstance(at, Definition):
-            calls = [
-                d.func if isinstance(d, ast.Call) else d for d in at.decorator_list
-            ]
-            return any(source.dotted(each) in _GRADLESS for each in calls)
+            return False
     return False

@@ -10,18 +10,14 @@ from torchproof.checking.rules.recompiles import Recompile
 from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
 
 # Exceptions that show whether torch.compile exists, not whether compiling works.
 _PROBES = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError")
-_CLOCKS = (
-    "time.time",
-    "time.perf_counter",
-    "time.monotonic",
-    "timeit.default_timer",
-    "time.perf_counter_ns",
-    "time.time_ns",
-    "time.process_time",
+_CLOCKS = words(
+    "time.time time.perf_counter time.monotonic timeit.default_timer"
+    " time.perf_counter_ns time.time_ns time.process_time"
 )
 _ALARMS = ("signal.alarm", "signal.setitimer")
 
@@ -339,8 +335,7 @@ def _repeated(site: Compiled, file: Compilation) -> str | None:
 
 def _is_cached(site: Compiled, file: Compilation) -> bool:
     """Whether a condition guards it: `if self.compiled is None: ...`."""
-    at: ast.AST | None = site.node
-    while (at := file.source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in file.source.above(site.node):
         if isinstance(at, ast.If):
             return True
         if isinstance(at, Definition):

@@ -22,6 +22,7 @@ from torchproof.checking.rules.rule import (
 )
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import (
     Event,
@@ -40,22 +41,10 @@ _GRAPH, _BACKWARD = "a compiled graph", "the backward"
 
 _STEPS = ("backward", MARK)
 # Methods that return a view of the same memory.
-_VIEWS = {
-    "detach",
-    "view",
-    "view_as",
-    "squeeze",
-    "unsqueeze",
-    "transpose",
-    "permute",
-    "reshape",
-    "flatten",
-    "expand",
-    "contiguous",
-    "t",
-    "unbind",
-    "chunk",
-}
+_VIEWS = words(
+    "detach view view_as squeeze unsqueeze transpose permute reshape flatten expand"
+    " contiguous t unbind chunk"
+)
 _FRESH = {"shape", "dtype", "device", "ndim"}
 
 
@@ -442,6 +431,9 @@ class OutputHeld(LifetimeRule):
     nodes = (ast.Assign,)
     shown_by = ("CG301", "CG302", "CG303", "CG304")
     calls = 2
+    source_text = (
+        "`{at.expression}` would keep an output of {at.function} after the call"
+    )
 
     def matches(self, group: EventGroup) -> bool:
         return group.first.kind == "dead_held"
@@ -466,12 +458,10 @@ class OutputHeld(LifetimeRule):
                 continue
             yield Match(
                 node,
-                f"`{at.source.brief(node)}` would keep an output of"
-                f" {at.function.name} after the call",
-                "with CUDA graphs (mode='reduce-overhead') the next call overwrites the"
-                " memory of what the last one gave",
-                f"keep a copy, made outside the compiled function: {name}.clone(); or"
-                " return it",
+                cause="with CUDA graphs (mode='reduce-overhead') the next call"
+                " overwrites the memory of what the last one gave",
+                fix="keep a copy, made outside the compiled function:"
+                f" {name}.clone(); or return it",
             )
 
 

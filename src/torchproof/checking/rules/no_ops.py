@@ -9,46 +9,18 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import EventGroup, Facts, Match, Rule, plural
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Class, Definition, Source, walk
 from torchproof.records import Event, Place, Severity, place_of
 
 # Methods besides forward that run a model; nn.Module has none of them.
-_METHODS = {
-    "generate",
-    "encode",
-    "decode",
-    "predict",
-    "sample",
-    "embed",
-    "infer",
-    "encode_image",
-    "encode_text",
-    "forward_features",
-    "transcribe",
-    "rollout",
-    "get_image_features",
-    "get_text_features",
-    "training_step",
-    "act",
-    "validation_step",
-    "test_step",
-    "predict_step",
-    "log_prob",
-    "translate",
-}
+_METHODS = words(
+    "generate encode decode predict sample embed infer encode_image encode_text"
+    " forward_features transcribe rollout get_image_features get_text_features"
+    " training_step act validation_step test_step predict_step log_prob translate"
+)
 # Methods of a module that return the module itself.
-_SAME = {
-    "to",
-    "cuda",
-    "cpu",
-    "eval",
-    "train",
-    "half",
-    "float",
-    "bfloat16",
-    "double",
-    "requires_grad_",
-}
+_SAME = words("to cuda cpu eval train half float bfloat16 double requires_grad_")
 
 
 class NoOp(Rule):
@@ -103,6 +75,7 @@ class NeverCalled(NoOp):
     )
     source_severity = "high"
     shown_by = ("NC801", "NC803")
+    source_text = "`{at.expression}` has no effect: the program discards its result"
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -151,19 +124,16 @@ class NeverCalled(NoOp):
             subject = source.text_of(site.subject)
             yield Match(
                 site.node,
-                f"`{source.brief(site.node)}` has no effect: the program"
-                " discards its result",
-                f"torch.compile leaves {source.brief(site.subject)} as it is and"
+                cause=f"torch.compile leaves {source.brief(site.subject)} as it is and"
                 " returns a compiled one, which nothing calls",
-                f"use the result: {subject} = torch.compile({subject}), or compile a"
-                f" module in place with {subject}.compile()",
+                fix=f"use the result: {subject} = torch.compile({subject}), or compile"
+                f" a module in place with {subject}.compile()",
             )
 
 
 def _may_raise_on_purpose(node: ast.AST, source: Source) -> bool:
     """Whether a `with` or `try` around it may test that the call raises."""
-    at: ast.AST | None = node
-    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in source.above(node):
         if isinstance(at, ast.With | ast.Try):
             return True
         if isinstance(at, Definition):

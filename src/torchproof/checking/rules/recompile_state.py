@@ -362,6 +362,7 @@ class GlobalValue(Recompile):
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
+    source_text = "`{at.expression}` would compile {at.function} again in each call"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)
@@ -377,11 +378,9 @@ class GlobalValue(Recompile):
             return
         yield Match(
             node,
-            f"`{at.source.brief(node)}` would compile {at.function.name} again in each"
-            " call",
-            f"before torch 2.14 compiled code holds for one value of `{target.id}`, and"
-            " each call changes it",
-            "count outside the compiled function, or in a tensor",
+            cause="before torch 2.14 compiled code holds for one value of"
+            f" `{target.id}`, and each call changes it",
+            fix="count outside the compiled function, or in a tensor",
         )
 
 
@@ -522,6 +521,10 @@ class LearningRate(Recompile):
     certain = False
     source_severity = "low"
     calls = 3
+    source_text = (
+        "the optimizer step would compile twice: its learning rate is a Python float"
+        " that changes"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         if "optim" not in source.text or "lr" not in source.text:
@@ -532,18 +535,12 @@ class LearningRate(Recompile):
         for site in file.sites:
             for node, optimizer in _steps(site.subject or site.node, file):
                 if _has_float_rate(optimizer, file) and _is_scheduled(optimizer, file):
-                    yield self._match(node)
-
-    def _match(self, node: ast.expr) -> Match:
-        return Match(
-            node,
-            "the optimizer step would compile twice: its learning rate is a Python"
-            " float that changes",
-            "a float is compiled in as a constant; when the scheduler changes it, the"
-            " step is compiled again, with the rate as an input",
-            "use a tensor: lr=torch.tensor(0.1), which schedulers update in place;"
-            " or accept one recompile",
-        )
+                    yield Match(
+                        node,
+                        cause="a float is compiled in as a constant; when the scheduler"
+                        " changes it, the step is compiled again, with the rate as an"
+                        " input",
+                    )
 
 
 def _steps(subject: ast.expr, file: Compilation) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -10,6 +10,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compiled, literal
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.records import Severity
 
@@ -92,20 +93,10 @@ MODES = (
     "max-autotune-no-cudagraphs",
 )
 # The parameters of torch.compile in torch 2.11 to 2.15 together.
-_COMPILE = {
-    "model",
-    "fullgraph",
-    "dynamic",
-    "backend",
-    "mode",
-    "options",
-    "disable",
-    "recompile_limit",
-    "isolate_recompiles",
-    "shapes_spec",
-    "dynamic_shapes",
-    "name",
-}
+_COMPILE = words(
+    "model fullgraph dynamic backend mode options disable recompile_limit"
+    " isolate_recompiles shapes_spec dynamic_shapes name"
+)
 
 
 class RemovedApiUse(SourceRule):
@@ -229,8 +220,7 @@ def _is_given(node: ast.expr | None) -> bool:
 
 def _is_probed(node: ast.AST, source: Source) -> bool:
     """Whether the program may check first that torch has the function."""
-    at: ast.AST | None = node
-    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in source.above(node):
         if isinstance(at, ast.Try | ast.If | ast.IfExp):
             return True
         if isinstance(at, Definition) and "hasattr" in source.text_of(at):
@@ -265,6 +255,12 @@ class ScaledBfloat16(SourceRule):
     code = "CF109"
     reference = torch_pages.AMP
     source_severity = "low"
+    source_text = "GradScaler has no effect: autocast uses bfloat16"
+    cause_text = (
+        "scaling keeps small gradients of float16 from vanishing; bfloat16 has the"
+        " range of float32"
+    )
+    fix_text = "remove the scaler: use loss.backward() and optimizer.step()"
 
     def read(self, source: Source) -> Iterator[Match]:
         if "GradScaler" not in source.text or "bfloat16" not in source.text:
@@ -279,13 +275,7 @@ class ScaledBfloat16(SourceRule):
             name = (source.dotted(node.func) or "").rpartition(".")[2]
             switched = any(k.arg == "enabled" for k in node.keywords)
             if name == "GradScaler" and not switched:
-                yield Match(
-                    node,
-                    "GradScaler has no effect: autocast uses bfloat16",
-                    "scaling keeps small gradients of float16 from vanishing; bfloat16"
-                    " has the range of float32",
-                    "remove the scaler: use loss.backward() and optimizer.step()",
-                )
+                yield Match(node)
 
     def _casts(self, source: Source) -> bool:
         for node in source.nodes:

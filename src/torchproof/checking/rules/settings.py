@@ -13,19 +13,17 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
 from torchproof.checking.static import bindings, compiled
 from torchproof.checking.static.compiled import Compiled, is_true, literal
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source
 
 # torch reads these once, during `import torch`.
 AT_IMPORT = ("TORCH_LOGS", "TORCH_TRACE")
 # torch reads these once, at the first torch.compile or import of torch._dynamo. It
 # reads others, such as TORCHINDUCTOR_CACHE_DIR, each time it needs them.
-AT_COMPILE = (
-    "TORCH_COMPILE_DISABLE",
-    "TORCHDYNAMO_SUPPRESS_ERRORS",
-    "TORCHDYNAMO_VERBOSE",
-    "TORCHINDUCTOR_MAX_AUTOTUNE",
-    "TORCHINDUCTOR_COMPILE_THREADS",
-    "TORCHINDUCTOR_FX_GRAPH_CACHE",
+AT_COMPILE = words(
+    "TORCH_COMPILE_DISABLE TORCHDYNAMO_SUPPRESS_ERRORS TORCHDYNAMO_VERBOSE"
+    " TORCHINDUCTOR_MAX_AUTOTUNE TORCHINDUCTOR_COMPILE_THREADS"
+    " TORCHINDUCTOR_FX_GRAPH_CACHE"
 )
 _STARTS_OTHERS = ("subprocess", "multiprocessing", "mp.spawn", "os.exec", "ray.init")
 
@@ -137,8 +135,7 @@ def _imports(source: Source, node: ast.AST, modules: tuple[str, ...]) -> bool:
 
 
 def _function(source: Source, node: ast.AST) -> ast.AST | None:
-    at: ast.AST | None = node
-    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in source.above(node):
         if isinstance(at, Definition):
             return at
     return None
@@ -160,8 +157,7 @@ def _compiled_before(node: ast.AST, source: Source) -> bool:
 
 
 def _is_looped(source: Source, node: ast.AST) -> bool:
-    at: ast.AST | None = node
-    while (at := source.parents.get(at)) is not None:  # type: ignore[arg-type]
+    for at in source.above(node):
         if isinstance(at, ast.If | ast.Try):
             return True
         if isinstance(at, Definition):
@@ -344,6 +340,15 @@ class SilentErrors(SourceRule):
     """
 
     code = "CF113"
+    source_text = "compile errors are hidden, and the functions run uncompiled"
+    cause_text = (
+        "suppress_errors turns every error of compiling into a log line and runs the"
+        " function uncompiled"
+    )
+    fix_text = (
+        "remove it and run torchproof check to see what fails; in production use"
+        " torchproof.compile, which falls back to eager and reports it"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         if "suppress_errors" not in source.text:
@@ -353,12 +358,4 @@ class SilentErrors(SourceRule):
                 continue
             for target in node.targets:
                 if source.dotted(target) == "torch._dynamo.config.suppress_errors":
-                    yield Match(
-                        node,
-                        "compile errors are hidden, and the functions run uncompiled",
-                        "suppress_errors turns every error of compiling into a log line"
-                        " and runs the function uncompiled",
-                        "remove it and run torchproof check to see what fails; in"
-                        " production use torchproof.compile, which falls back to eager"
-                        " and reports it",
-                    )
+                    yield Match(node)

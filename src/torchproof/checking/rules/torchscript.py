@@ -95,6 +95,10 @@ class TracedBranch(TorchScript):
 
     code = "TS101"
     source_severity = "high"
+    cause_text = (
+        "torch.jit.trace records the operations of one call; what Python decides from a"
+        " tensor's value is not among them"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         for call in _calls(source, TRACE):
@@ -110,9 +114,7 @@ class TracedBranch(TorchScript):
                     f"the trace of {code.name} fixes the result of `{text}` (line"
                     f" {place}) for the example input: other inputs silently give wrong"
                     " results",
-                    "torch.jit.trace records the operations of one call; what Python"
-                    " decides from a tensor's value is not among them",
-                    f"use torch.where instead of the branch, and {_REPLACEMENT}",
+                    fix=f"use torch.where instead of the branch, and {_REPLACEMENT}",
                 )
                 break
 
@@ -174,6 +176,7 @@ class DeprecatedScript(TorchScript):
 
     code = "TS102"
     source_severity = "low"
+    cause_text = "torch warns of TorchScript on every use and develops it no further"
 
     def read(self, source: Source) -> Iterator[Match]:
         for call in _calls(source, _DEPRECATED):
@@ -187,12 +190,7 @@ class DeprecatedScript(TorchScript):
 
     def _match(self, node: ast.expr, source: Source) -> Match:
         name = source.dotted(node)
-        return Match(
-            node,
-            f"{name} is deprecated",
-            "torch warns of TorchScript on every use and develops it no further",
-            f"use {_REPLACEMENT}",
-        )
+        return Match(node, message=f"{name} is deprecated", fix=f"use {_REPLACEMENT}")
 
 
 class Unscriptable(TorchScript):
@@ -219,6 +217,10 @@ class Unscriptable(TorchScript):
 
     code = "TS103"
     source_severity = "high"
+    cause_text = (
+        "TorchScript is a part of Python, and the whole function must be written in it,"
+        " branches that are never taken too"
+    )
 
     def read(self, source: Source) -> Iterator[Match]:
         visited: set[Function] = set()
@@ -232,10 +234,8 @@ class Unscriptable(TorchScript):
         for node, what, fix in _unsupported(function):
             yield Match(
                 node,
-                f"torch.jit.script refuses {function.name}: {what}",
-                "TorchScript is a part of Python, and the whole function must be"
-                " written in it, branches that are never taken too",
-                f"{fix}; or use torch.compile, which supports plain Python",
+                message=f"torch.jit.script refuses {function.name}: {what}",
+                fix=f"{fix}; or use torch.compile, which supports plain Python",
             )
 
 
@@ -342,6 +342,11 @@ class TracedTraining(TorchScript):
     """
 
     code = "TS104"
+    cause_text = (
+        "a module is made in training mode, the trace keeps what it does there, and"
+        " eval() on the traced module changes nothing of it"
+    )
+    fix_text = "call model.eval() before tracing"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".eval()" in source.text or "train(False)" in source.text:
@@ -353,13 +358,7 @@ class TracedTraining(TorchScript):
             layer = _trained_layer(code)
             if layer is not None:
                 text = source.brief(call)
-                yield Match(
-                    call,
-                    f"`{text}` records {layer} in training mode",
-                    "a module is made in training mode, the trace keeps what it does"
-                    " there, and eval() on the traced module changes nothing of it",
-                    "call model.eval() before tracing",
-                )
+                yield Match(call, message=f"`{text}` records {layer} in training mode")
 
 
 def _trained_layer(code: Class) -> str | None:
@@ -393,6 +392,7 @@ class MixedWithCompile(TorchScript):
 
     code = "TS105"
     source_severity = "high"
+    fix_text = "pass the original module to torch.compile, and remove TorchScript"
 
     def read(self, source: Source) -> Iterator[Match]:
         if ".compile" not in source.text or ".jit" not in source.text:
@@ -421,9 +421,4 @@ class MixedWithCompile(TorchScript):
         else:
             message = f"`{text}` raises: its input is {origin}"
             cause = "TorchScript takes Python functions, and no compiled ones"
-        return Match(
-            call,
-            message,
-            cause,
-            "pass the original module to torch.compile, and remove TorchScript",
-        )
+        return Match(call, message=message, cause=cause)

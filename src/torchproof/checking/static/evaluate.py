@@ -6,41 +6,21 @@ import ast
 from collections.abc import Callable, Mapping
 
 from torchproof.checking.static import kinds, tensor_signs
-from torchproof.checking.static.kinds import Kind, join
+from torchproof.checking.static.kinds import Kind, join, words
 from torchproof.checking.static.program import Program
 from torchproof.checking.static.source import Function, Source, walk
 
 # Calls that return a fixed value while Dynamo traces.
 _TRUE = {"is_compiling", "is_dynamo_compiling", "is_torchdynamo_compiling"}
-_FALSE = {
-    "is_scripting",
-    "is_tracing",
-    "is_in_onnx_export",
-    "is_torch_fx_proxy",
-    "is_exporting",
-    "is_torchdynamo_exporting",
-    "is_jit_tracing",
-}
+_FALSE = words(
+    "is_scripting is_tracing is_in_onnx_export is_torch_fx_proxy is_exporting"
+    " is_torchdynamo_exporting is_jit_tracing"
+)
 _NUMBERS = ("int", "float", "len", "abs", "round", "min", "max", "sum", "pow", "divmod")
-_PLAIN = {
-    "str",
-    "repr",
-    "isinstance",
-    "hasattr",
-    "getattr",
-    "type",
-    "range",
-    "id",
-    "list",
-    "tuple",
-    "bool",
-    "callable",
-    "issubclass",
-    "format",
-    "ord",
-    "chr",
-    "hash",
-}
+_PLAIN = words(
+    "str repr isinstance hasattr getattr type range id list tuple bool callable"
+    " issubclass format ord chr hash"
+)
 
 
 class Values:
@@ -367,17 +347,10 @@ class Values:
         return Kind.UNKNOWN
 
 
-_ARITHMETIC = {
-    "torch.add",
-    "torch.sub",
-    "torch.mul",
-    "torch.div",
-    "torch.ceil",
-    "torch.floor",
-    "torch.floor_divide",
-    "torch.true_divide",
-    "torch.remainder",
-}
+_ARITHMETIC = words(
+    "torch.add torch.sub torch.mul torch.div torch.ceil torch.floor torch.floor_divide"
+    " torch.true_divide torch.remainder"
+)
 _LISTS = (ast.Tuple, ast.List)
 _ORDERS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import enum
 import re
+from collections.abc import Mapping
 
 
 class Kind(enum.Enum):
@@ -49,288 +50,71 @@ def join(a: Kind, b: Kind) -> Kind:
     return Kind.PYTHON if a.is_plain and b.is_plain else Kind.UNKNOWN
 
 
+def words(text: str) -> frozenset[str]:
+    """A set of names, written without quotes and commas."""
+    return frozenset(text.split())
+
+
+def _table(names: Mapping[Kind, str]) -> dict[str, Kind]:
+    return {name: kind for kind, text in names.items() for name in text.split()}
+
+
+_MASKS = (
+    "isnan isinf isfinite eq ne lt le gt ge any all logical_and logical_or logical_not"
+    " logical_xor isclose greater less greater_equal less_equal not_equal"
+)
+_SEVERAL = "split chunk unbind tensor_split topk sort kthvalue svd qr aminmax"
 # Attributes of a tensor and their kinds.
-ATTRIBUTES = {
-    **dict.fromkeys(
-        ("T", "mT", "H", "mH", "data", "grad", "real", "imag"), Kind.TENSOR
-    ),
-    "shape": Kind.SIZES,
-    "ndim": Kind.SIZE,
-    "nbytes": Kind.SIZE,
-    "itemsize": Kind.SIZE,
-    **dict.fromkeys(
-        (
-            "dtype",
-            "device",
-            "layout",
-            "requires_grad",
-            "is_cuda",
-            "is_sparse",
-            "is_leaf",
-            "names",
-            "is_quantized",
-            "is_meta",
-            "grad_fn",
-            "is_nested",
-        ),
-        Kind.PYTHON,
-    ),
-}
+ATTRIBUTES = _table(
+    {
+        Kind.TENSOR: "T mT H mH data grad real imag",
+        Kind.SIZES: "shape",
+        Kind.SIZE: "ndim nbytes itemsize",
+        Kind.PYTHON: "dtype device layout requires_grad names grad_fn is_cuda is_sparse"
+        " is_leaf is_quantized is_meta is_nested",
+    }
+)
 # Methods of a tensor that do not return a plain tensor.
-METHODS = {
-    "size": Kind.SIZES,
-    **dict.fromkeys(
-        (
-            "dim",
-            "element_size",
-            "stride",
-            "storage_offset",
-            "get_device",
-            "ndimension",
-        ),
-        Kind.SIZE,
-    ),
-    **dict.fromkeys(("numel", "nelement", "__len__"), Kind.LENGTH),
-    **dict.fromkeys(
-        (
-            "is_contiguous",
-            "is_floating_point",
-            "is_complex",
-            "is_signed",
-            "data_ptr",
-            "storage",
-            "untyped_storage",
-            "type",
-            "is_shared",
-            "is_inference",
-            "has_names",
-            "register_hook",
-            "backward",
-            "is_pinned",
-            "is_set_to",
-            "is_same_size",
-            "retain_grad",
-            "is_conj",
-            "is_neg",
-        ),
-        Kind.PYTHON,
-    ),
-    "item": Kind.NUMBER,
-    "tolist": Kind.NUMBER,
-    "numpy": Kind.ARRAY,
-    **dict.fromkeys(
-        ("split", "chunk", "unbind", "tensor_split", "hsplit"), Kind.TENSORS
-    ),
-    **dict.fromkeys(("topk", "sort", "kthvalue", "svd", "qr", "aminmax"), Kind.TENSORS),
-    **dict.fromkeys(
-        (
-            "bool",
-            "isnan",
-            "isinf",
-            "isfinite",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "logical_xor",
-            "any",
-            "all",
-            "isclose",
-            "greater",
-            "less",
-            "greater_equal",
-            "less_equal",
-            "not_equal",
-        ),
-        Kind.MASK,
-    ),
-}
+METHODS = _table(
+    {
+        Kind.SIZES: "size",
+        Kind.SIZE: "dim element_size stride storage_offset get_device ndimension",
+        Kind.LENGTH: "numel nelement __len__",
+        Kind.PYTHON: "data_ptr storage untyped_storage type has_names register_hook"
+        " backward retain_grad",
+        Kind.NUMBER: "item tolist",
+        Kind.ARRAY: "numpy",
+        Kind.TENSORS: f"{_SEVERAL} hsplit",
+        Kind.MASK: f"{_MASKS} bool",
+    }
+)
 # These return values and indices if a dimension is given.
-WITH_INDICES = {"max", "min", "median", "mode", "cummax", "cummin", "nanmedian"}
+WITH_INDICES = words("max min median mode cummax cummin nanmedian")
 # Methods that only tensors have in compiled code.
-TENSOR_ONLY = {
-    "view",
-    "unsqueeze",
-    "permute",
-    "contiguous",
-    "expand",
-    "masked_fill",
-    "softmax",
-    "detach",
-    "size",
-    "dim",
-    "numel",
-    "item",
-    "float",
-    "half",
-    "bfloat16",
-    "bool",
-    "to",
-    "type_as",
-    "expand_as",
-    "view_as",
-    "masked_select",
-    "masked_scatter",
-    "unbind",
-    "chunk",
-    "sigmoid",
-    "relu",
-    "tanh",
-    "matmul",
-    "bmm",
-    "index_select",
-    "gather",
-    "scatter",
-    "scatter_",
-    "repeat_interleave",
-    "unfold",
-    "norm",
-    "topk",
-    "nonzero",
-    "long",
-    "new_zeros",
-    "new_ones",
-    "new_tensor",
-    "is_floating_point",
-    "log_softmax",
-    "add_",
-    "mul_",
-    "clamp_",
-    "copy_",
-    "requires_grad_",
-    "ndimension",
-    "flatten",
-    "transpose",
-    "squeeze",
-    "clamp",
-    "abs",
-    "exp",
-    "sqrt",
-    "pow",
-    "neg",
-    "sum",
-    "mean",
-    "max",
-    "min",
-    "any",
-    "all",
-    "std",
-    "var",
-    "argmax",
-    "cumsum",
-    "reshape",
-    "isnan",
-    "isinf",
-    "tolist",
-    "cpu",
-    "cuda",
-    "numpy",
-    "backward",
-    "argmin",
-    "log",
-    "cos",
-    "sin",
-}
+TENSOR_ONLY = words(
+    "view unsqueeze permute contiguous expand masked_fill softmax detach size dim numel"
+    " item float half bfloat16 bool to type_as expand_as view_as masked_select"
+    " masked_scatter unbind chunk sigmoid relu tanh matmul bmm index_select gather"
+    " scatter scatter_ repeat_interleave unfold norm topk nonzero long new_zeros"
+    " new_ones new_tensor is_floating_point log_softmax add_ mul_ clamp_ copy_"
+    " requires_grad_ ndimension flatten transpose squeeze clamp abs exp sqrt pow neg"
+    " sum mean max min any all std var argmax cumsum reshape isnan isinf tolist cpu"
+    " cuda numpy backward argmin log cos sin"
+)
 # Functions of torch that do not return a plain tensor.
-FUNCTIONS = {
-    **dict.fromkeys(
-        (
-            "is_tensor",
-            "is_grad_enabled",
-            "is_floating_point",
-            "device",
-            "dtype",
-            "get_default_dtype",
-            "is_complex",
-            "is_storage",
-            "manual_seed",
-            "finfo",
-            "Generator",
-            "no_grad",
-            "enable_grad",
-            "inference_mode",
-            "compile",
-            "set_grad_enabled",
-            "autocast",
-            "is_autocast_enabled",
-            "iinfo",
-            "load",
-            "get_autocast_dtype",
-            "get_autocast_gpu_dtype",
-            "is_inference_mode_enabled",
-            "set_num_threads",
-            "get_num_threads",
-            "initial_seed",
-            "seed",
-            "save",
-            "use_deterministic_algorithms",
-            "vmap",
-            "set_default_dtype",
-            "typename",
-            "are_deterministic_algorithms_enabled",
-            "get_rng_state",
-            "get_device",
-        ),
-        Kind.PYTHON,
-    ),
-    **dict.fromkeys(("numel", "sym_int", "sym_max", "sym_min", "sym_float"), Kind.SIZE),
-    **dict.fromkeys(("broadcast_shapes", "Size"), Kind.SIZES),
-    **dict.fromkeys(
-        (
-            "split",
-            "chunk",
-            "unbind",
-            "tensor_split",
-            "meshgrid",
-            "topk",
-            "sort",
-            "broadcast_tensors",
-            "aminmax",
-            "kthvalue",
-            "svd",
-            "qr",
-            "lstm",
-            "gru",
-            "var_mean",
-            "std_mean",
-            "frexp",
-            "atleast_1d",
-            "split_with_sizes",
-        ),
-        Kind.TENSORS,
-    ),
-    **dict.fromkeys(
-        (
-            "isnan",
-            "isinf",
-            "isfinite",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-            "any",
-            "all",
-            "logical_and",
-            "logical_or",
-            "logical_not",
-            "logical_xor",
-            "isclose",
-            "isin",
-            "bitwise_not",
-            "greater",
-            "less",
-        ),
-        Kind.MASK,
-    ),
-    **dict.fromkeys(("allclose", "equal", "is_nonzero"), Kind.NUMBER),
-}
+FUNCTIONS = _table(
+    {
+        Kind.PYTHON: "device dtype manual_seed finfo iinfo Generator no_grad"
+        " enable_grad inference_mode compile autocast load save initial_seed seed vmap"
+        " typename",
+        Kind.SIZE: "numel sym_int sym_max sym_min sym_float",
+        Kind.SIZES: "broadcast_shapes Size",
+        Kind.TENSORS: f"{_SEVERAL} meshgrid broadcast_tensors lstm gru var_mean"
+        " std_mean frexp atleast_1d split_with_sizes",
+        Kind.MASK: f"{_MASKS} isin bitwise_not",
+        Kind.NUMBER: "allclose equal is_nonzero",
+    }
+)
 # Prefixes of functions of torch about settings and types: is_autocast_enabled.
 _ASKS = ("is_", "are_", "can_", "get_", "has_", "set_", "use_", "promote_")
 _TORCH = re.compile(r"torch\.(?:nn\.functional\.|special\.|linalg\.|fft\.)?([a-z]\w*)$")

@@ -8,22 +8,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchproof.checking.static import kinds
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import Class, Function, Source, Unreadable, walk
 
 COMPILE = ("torch.compile", "torch.compiler.compile")
-_DISABLED = (
-    "torch.compiler.disable",
-    "torch._dynamo.disable",
-    "torch._disable_dynamo",
-    "torch.jit.ignore",
-    "torch.jit.unused",
-    "torch.compiler.allow_in_graph",
-    "torch.jit.script",
-    "torch.library.custom_op",
-    "triton.jit",
-    "torch.compiler.assume_constant_result",
-    "torch._dynamo.allow_in_graph",
+_DISABLED = words(
+    "torch.compiler.disable torch._dynamo.disable torch._disable_dynamo"
+    " torch.jit.ignore torch.jit.unused torch.compiler.allow_in_graph torch.jit.script"
+    " torch.library.custom_op triton.jit torch.compiler.assume_constant_result"
+    " torch._dynamo.allow_in_graph"
 )
 _CALLS = (ast.List, ast.ListComp, ast.BinOp)  # forms of a list of calls
 _OTHER_FORWARDS = ("torch.autograd.Function", "torch.autograd.function.Function")

@@ -6,49 +6,16 @@ import ast
 from collections.abc import Iterator
 
 from torchproof.checking.static import kinds
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import Function, walk
 
 # Functions of torch whose first argument is not a tensor.
-_MAKERS = tuple(
-    f".{name}"
-    for name in (
-        "tensor",
-        "zeros",
-        "ones",
-        "full",
-        "empty",
-        "rand",
-        "randn",
-        "arange",
-        "eye",
-        "randint",
-        "linspace",
-        "from_numpy",
-        "as_tensor",
-        "stack",
-        "cat",
-        "randperm",
-        "concat",
-        "logspace",
-        "hstack",
-        "vstack",
-        "tril_indices",
-        "triu_indices",
-        "hann_window",
-        "block_diag",
-        "meshgrid",
-        "broadcast_tensors",
-        "einsum",
-        "scalar_tensor",
-        "normal",
-        "fftfreq",
-        "rfftfreq",
-        "asarray",
-        "frombuffer",
-    )
+_MAKERS = words(
+    "tensor zeros ones full empty rand randn arange eye randint linspace from_numpy"
+    " as_tensor stack cat randperm concat logspace hstack vstack tril_indices"
+    " triu_indices hann_window block_diag meshgrid broadcast_tensors einsum"
+    " scalar_tensor normal fftfreq rfftfreq asarray frombuffer"
 )
-
 _ATTRIBUTES = ("shape", "ndim", "dtype", "device", "requires_grad")
 
 
@@ -89,7 +56,11 @@ def _signs(node: ast.AST, function: Function) -> Iterator[str]:
         first, dotted = node.args[0], function.source.dotted(node.func) or ""
         result = kinds.of_torch(dotted)
         gives = result in (Kind.TENSOR, Kind.MASK, Kind.TENSORS)
-        if gives and isinstance(first, ast.Name) and not dotted.endswith(_MAKERS):
+        if (
+            gives
+            and isinstance(first, ast.Name)
+            and dotted.rpartition(".")[2] not in _MAKERS
+        ):
             yield first.id
 
 
