@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from packaging.specifiers import SpecifierSet
 
-from torchproof.checking import rules
-from torchproof.checking.rules.rule import SECTIONS, Rule
+from torchproof.checking import rules, suspicions
+from torchproof.checking.rules.breaks import GraphBreak
+from torchproof.checking.rules.rule import SECTIONS, Match, Rule
+from torchproof.checking.static.flow import Flow
 from torchproof.observe.guard_failures import Guard
 from torchproof.observe.trace_log import read_reason
 from torchproof.records.run import Event, Finding, Frame, Observation
@@ -162,11 +165,52 @@ def test_every_rule_is_listed_once() -> None:
         below = {leaf for sub in cls.__subclasses__() for leaf in concrete(sub)}
         return below | {cls} if "code" in vars(cls) or not below else below
 
-    unlisted = concrete(Rule) - {type(rule) for rule in rules.RULES}
+    unlisted = concrete(Rule) - {type(rule) for rule in rules.RULES} - {Weaving}
     assert not unlisted, f"{unlisted}: list it in checking/rules/__init__.py"
-    assert concrete(Rule) == {type(rule) for rule in rules.RULES}
     codes = [rule.code for rule in rules.RULES]
     assert len(codes) == len(set(codes))
+
+
+class Weaving(GraphBreak):
+    """Something is woven.
+
+    ## Why
+    Dynamo does not weave.
+    """
+
+    code = "GB190"
+    types = ("Unheard of",)
+    cause_text = "`{at.expression}` weaves"
+    fix_text = "knit instead of `{at.expression}`"
+    nodes = (ast.Call,)
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if isinstance(node, ast.Call) and at.dotted(node.func) == "weave":
+            yield Match(node)
+
+
+def test_one_class_is_a_rule_for_runs_and_for_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "_IN_ORDER", (Weaving(), *rules._IN_ORDER))
+    here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
+    reason = read_reason("Unheard of\n  Explanation: Dynamo cannot weave.")
+    event = Event("graph_break", "0/0", (here,), here, {**reason, "skips": False})
+    [found] = rules.check(Observation((event,), {}))
+    assert (found.code, found.cause) == ("GB190", "`weave(x)` weaves")
+
+    monkeypatch.setitem(suspicions._BY_NODE, ast.Call, [Weaving()])
+    program = tmp_path / "model.py"
+    program.write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return weave(x)\n"
+    )
+    [suspected] = suspicions.read([program]).suspicions
+    assert (suspected.finding.code, suspected.finding.line) == ("GB190", 4)
+    assert suspected.finding.cause == found.cause
+    assert suspected.finding.fix == found.fix
 
 
 def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
