@@ -315,6 +315,10 @@ class LateStart(Speed):
         " step times with `torchproof bench --latency`"
     )
     run_severity = "low"
+    cause_text = (
+        "the {at.data[blocks]} blocks are alike and shared one compiled graph; compiled"
+        " whole, each is compiled anew"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -332,11 +336,4 @@ class LateStart(Speed):
             f" the whole model is compiled, and {duration(data['regional_s'])} if only"
             f" its {data['blocks']} {data['block_class']} blocks are:"
             f" {data['full_s'] / data['regional_s']:.1f}x faster"
-        )
-
-    def cause(self, group: EventGroup) -> str:
-        data = group.data
-        return (
-            f"the {data['blocks']} blocks are alike and shared one compiled graph;"
-            " compiled whole, each is compiled anew"
         )

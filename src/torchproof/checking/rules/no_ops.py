@@ -166,6 +166,11 @@ class OtherMethod(NoOp):
     )
     certain = False
     shown_by = ("NC802",)
+    fix_text = (
+        "if {at.data[method]} calls forward, compile in place with model.compile(), so"
+        " that it calls the compiled forward; otherwise compile the method itself:"
+        " model.{at.data[method]} = torch.compile(model.{at.data[method]})"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -185,14 +190,6 @@ class OtherMethod(NoOp):
         return (
             f"{model}.{method}() is called on the compiled module and runs uncompiled,"
             f" {plural(group.count or 1, 'time')}"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        method = group.data["method"]
-        return (
-            f"if {method} calls forward, compile in place with model.compile(), so that"
-            " it calls the compiled forward; otherwise compile the method itself:"
-            f" model.{method} = torch.compile(model.{method})"
         )
 
     def read(self, source: Source) -> Iterator[Match]:
@@ -294,6 +291,10 @@ class OriginalCalled(NoOp):
     )
     certain = False
     shown_by = ("NC803", "NC801")
+    message_text = (
+        "the uncompiled {at.data[model]} is called {at.times}, although a compiled one"
+        " exists"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -304,13 +305,6 @@ class OriginalCalled(NoOp):
                 facts,
                 count=group.data["count"] or group.count,
             )
-
-    def message(self, group: EventGroup) -> str:
-        times = plural(group.count or 1, "time")
-        return (
-            f"the uncompiled {group.data['model']} is called {times}, although a"
-            " compiled one exists"
-        )
 
     def severity(self, group: EventGroup) -> Severity:
         model = group.data["model"]

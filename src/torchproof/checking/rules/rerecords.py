@@ -193,6 +193,10 @@ class OtherRecording(Capture):
         " outputs at the same point, and mark where steps begin with"
         " torch.compiler.cudagraph_mark_step_begin()"
     )
+    message_text = (
+        "{at.function} was recorded again {at.times}: the graphs that run before it, or"
+        " their live outputs, differ from call to call"
+    )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -201,13 +205,6 @@ class OtherRecording(Capture):
             count = sum(number for cause, number in again.items() if cause != "moved")
             if count > _FEW_AGAIN:
                 yield _about(event, facts, count)
-
-    def message(self, group: EventGroup) -> str:
-        again = plural(group.count or 0, "time")
-        return (
-            f"{group.function} was recorded again {again}: the graphs that run before"
-            " it, or their live outputs, differ from call to call"
-        )
 
     def cause(self, group: EventGroup) -> str:
         causes_in_words = {

@@ -79,6 +79,11 @@ class FrozenEnvironment(StaleAnswer):
     source_severity = "low"
     nodes = (ast.Call, ast.Subscript, ast.Compare)
     calls = 2
+    fix_text = (
+        "read {at.data[name]} from os.environ outside the compiled code and pass the"
+        " value as an argument; or call torch.compiler.reset() after each change of"
+        " {at.data[name]}"
+    )
 
     def message(self, group: EventGroup) -> str:
         data = group.data
@@ -86,13 +91,6 @@ class FrozenEnvironment(StaleAnswer):
         return (
             f"{group.function} reads the environment variable {data['name']}, and"
             f" compiled code ignores that it changes from {old} to {new}"
-        )
-
-    def fix(self, group: EventGroup) -> str:
-        name = group.data["name"]
-        return (
-            f"read {name} from os.environ outside the compiled code and pass the"
-            f" value as an argument; or {_RESET} of {name}"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
