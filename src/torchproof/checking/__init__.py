@@ -32,9 +32,5 @@ else:
             ".rules": ["RULES", "by_code", "parts_of"],
             ".rules.rule": ["Rule"],
         },
-        modules=[
-            ".budget",
-            ".rules",
-            ".rules.torch_pages",
-        ],
+        modules=[".budget", ".rules", ".rules.torch_pages"],
     )

@@ -210,10 +210,7 @@ def _record(
 
 
 def _statuses(
-    scope: Scope,
-    observed: ObservedParts,
-    source: JoinedSource,
-    findings: list[Finding],
+    scope: Scope, observed: ObservedParts, source: JoinedSource, findings: list[Finding]
 ) -> dict[str, Part]:
     dynamic = [f for f in findings if f.origin != "static"]
     statuses = {

@@ -13,13 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchproof.checking import suspicions
-from torchproof.checking.join import (
-    Joined,
-    RunEvidence,
-    absolute,
-    join,
-    without_run,
-)
+from torchproof.checking.join import Joined, RunEvidence, absolute, join, without_run
 from torchproof.checking.static.imports import assumed_roots, with_imports
 from torchproof.checking.static.source import Source, Unreadable
 from torchproof.checking.suspicions import Reading, Suspicion

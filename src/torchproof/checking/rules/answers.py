@@ -6,8 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.records import Event, Frame, Place, definition, place_of
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Rule,
+    event_place,
+    grouped,
+    stack,
+)
+from torchproof.records import Event, Frame
 
 _GENERATED = ("Inductor", "the backend")
 
@@ -33,22 +40,13 @@ def _frame(plain: Mapping[str, Any]) -> Frame:
 
 def answer_groups(facts: Facts, kind: str) -> Iterator[EventGroup]:
     """One group per place and cause."""
-    groups: dict[tuple[Any, ...], list[Event]] = {}
-    for event in facts.events(kind):
-        place = _place(event)
-        data = event.data
-        key = (place, data.get("what"), data.get("name"), data.get("layer"))
-        groups.setdefault(key, []).append(event)
-    for key, group in groups.items():
-        yield EventGroup(tuple(group), key[0], facts)
 
+    def key(event: Event) -> object:
+        what = (event.data.get(name) for name in ("what", "name", "layer"))
+        return event_place(event), *what
 
-def _place(event: Event) -> Place:
-    """The line that causes the difference, else the target's function."""
-    place = place_of(event.frames)
-    if place.frame is None and event.function is not None:
-        return place_of((definition(event.function),))
-    return place
+    for group in grouped(facts.events(kind), key):
+        yield EventGroup(tuple(group), event_place(group[0]), facts)
 
 
 class WrongAnswer(Rule):
@@ -88,8 +86,7 @@ class WrongAnswer(Rule):
             )
         if group.data.get("layer"):
             yield f"first wrong in {group.data['layer']}"
-        for frame in group.first.frames[-4:]:
-            yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+        yield from stack(group)
 
 
 class GeneratedCode(WrongAnswer):

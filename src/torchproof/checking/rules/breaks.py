@@ -13,7 +13,9 @@ from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
     Rule,
+    event_place,
     expression_of,
+    grouped,
     sentence,
     shorten,
 )
@@ -25,7 +27,6 @@ from torchproof.records import (
     Frame,
     Severity,
     Status,
-    definition,
     module_of,
     original_name,
     package_of,
@@ -134,21 +135,21 @@ class GraphBreak(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per place and cause, in the order of their first event."""
-        groups: dict[tuple[object, ...], list[Event]] = {}
-        for event in [*facts.events("graph_break"), *_silent_skips(facts)]:
-            groups.setdefault((*_where(event), event.data["type"]), []).append(event)
-        for group in groups.values():
+        breaks = [*facts.events("graph_break"), *_silent_skips(facts)]
+        for group in grouped(breaks, lambda e: (*_where(e), e.data["type"])):
             skipping = [event for event in group if event.data.get("skips")]
             count, steps = _runs(group, facts)
             # Dynamo reports a break in an inlined function twice: inlined, then alone.
             leader = _own(skipping)[0] if skipping else group[0]
             events = (leader, *(event for event in group if event is not leader))
             kind = "skipped_frame" if skipping else "graph_break"
-            place = place_of(leader.frames)
-            if place.frame is None and leader.function is not None:
-                place = place_of((definition(leader.function),))
             yield EventGroup(
-                events, place, facts, count=count, steps=steps, extra={"kind": kind}
+                events,
+                event_place(leader),
+                facts,
+                count=count,
+                steps=steps,
+                extra={"kind": kind},
             )
 
     def matches(self, group: EventGroup) -> bool:

@@ -17,11 +17,13 @@ from torchproof.checking.rules.rule import (
     Facts,
     Match,
     Rule,
+    event_place,
+    grouped,
     plural,
     shorten,
 )
 from torchproof.checking.static.flow import Flow
-from torchproof.records import Event, Place, Status, definition, place_of
+from torchproof.records import Event, Place, Status
 
 _UNNAMED = re.compile(r"\d+|0x[0-9a-f]+")
 _OPERATION = re.compile(r"incompatible op \(?([\w.]+)\)?|operator: ([\w.]+\w)")
@@ -42,13 +44,11 @@ class Skip(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per reason and place."""
-        groups: dict[tuple[object, ...], list[Event]] = {}
-        for event in facts.events("cudagraph_skip"):
-            frame = place(event).frame
-            where = (frame.file, frame.line) if frame else event.compile_id
-            reason = _UNNAMED.sub("", event.data["reason"])
-            groups.setdefault((where, reason), []).append(event)
-        for events in groups.values():
+
+        def key(event: Event) -> object:
+            return line_of(event), _UNNAMED.sub("", event.data["reason"])
+
+        for events in grouped(facts.events("cudagraph_skip"), key):
             runs = sum(event.data["ungraphed"] or 1 for event in events)
             yield EventGroup(tuple(events), place(events[0]), facts, count=runs)
 
@@ -65,12 +65,12 @@ def place(event: Event) -> Place:
 
     If that function is torch's own, as in its modules, the line that called it.
     """
-    compiled = (definition(event.function),) if event.function else ()
-    for frames in (event.frames, compiled, event.data.get("site", ())):
-        blamed = place_of(frames)
-        if blamed.frame is not None:
-            break
-    return blamed
+    return event_place(event, event.data.get("site", ()))
+
+
+def line_of(event: Event) -> object:
+    frame = place(event).frame
+    return (frame.file, frame.line) if frame else event.compile_id
 
 
 def _often(events: Iterable[Event]) -> Iterator[str]:

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, is_error
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Rule,
+    grouped,
+    shorten,
+    stack,
+)
 from torchproof.records import Event, Place, definition, place_of, whose
 
 
@@ -36,13 +43,12 @@ class CompileError(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per place and error."""
-        groups: dict[tuple[Place, str], list[Event]] = {}
         failures = [e for e in facts.events("compile_failure") if is_error(e)]
-        for event in [*failures, *facts.events("call_error")]:
-            groups.setdefault((_place(event), event.data["error"]), []).append(event)
-        placed = {error for place, error in groups if place.frame is not None}
-        for (place, error), group in groups.items():
-            if place.frame is None and error in placed:
+        events = [*failures, *facts.events("call_error")]
+        placed = {e.data["error"] for e in events if _place(e).frame is not None}
+        for group in grouped(events, lambda e: (_place(e), e.data["error"])):
+            place = _place(group[0])
+            if place.frame is None and group[0].data["error"] in placed:
                 continue  # the same failure, reported again by an inner frame of torch
             runs = [e.data["skip_runs"] for e in group if e.data.get("skip_runs")]
             count = sum(r[0] for r in runs) if runs else len(group)
@@ -75,13 +81,7 @@ class CompileError(Rule):
         yield shorten(f"{group.data['error']}: {group.data['message']}", 400)
         if group.data.get("gb_id"):
             yield f"{group.data['gb_id']} {group.data['page']}"
-        yield from user_stack(group)
-
-
-def user_stack(group: EventGroup) -> Iterator[str]:
-    """The innermost frames of the stack that torch recorded, outermost first."""
-    for frame in group.first.frames[-4:]:
-        yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+        yield from stack(group)
 
 
 def _innermost_error(message: str) -> str:

@@ -17,6 +17,8 @@ from torchproof.checking.rules.rule import (
     Facts,
     Match,
     Rule,
+    event_place,
+    grouped,
     plural,
     shorten,
 )
@@ -24,14 +26,7 @@ from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import (
-    Event,
-    Frame,
-    Place,
-    definition,
-    place_of,
-    source_line,
-)
+from torchproof.records import Event, Frame, Place, place_of, source_line
 
 _SHOWN = 3  # holders named in a message
 _SCALARS = {"_local_scalar_dense", "item", "tolist", "numpy", "equal", "is_nonzero"}
@@ -60,11 +55,8 @@ def _place(event: Event) -> Place:
     For a backward that comes too late, the line where a step begins before it.
     """
     first = event.data["overwriter"] if _saved(event) else event.data["stored"]
-    for frames in (first, event.frames):
-        place = place_of(frames)
-        if place.frame is not None:
-            return place
-    return place_of((definition(event.function),) if event.function else ())
+    place = place_of(first)
+    return place if place.frame is not None else event_place(event)
 
 
 class LifetimeRule(Rule):
@@ -78,13 +70,12 @@ class LifetimeRule(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per producing line and kind of use, in the order of first use."""
-        groups: dict[tuple[object, ...], list[Event]] = {}
-        for event in facts.events("dead_read", "dead_held"):
+
+        def key(event: Event) -> object:
             line = event.frames[-1:] or (event.function,)
-            groups.setdefault((line, event.data["role"], _saved(event)), []).append(
-                event
-            )
-        for events in groups.values():
+            return line, event.data["role"], _saved(event)
+
+        for events in grouped(facts.events("dead_read", "dead_held"), key):
             reads = [event for event in events if event.kind == "dead_read"]
             reported = tuple(reads or events)
             calls = {event.call for event in reported if event.call is not None}

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Match, Rule, plural
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Match,
+    Rule,
+    grouped,
+    plural,
+)
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
 from torchproof.checking.static.kinds import words
@@ -32,15 +40,14 @@ class NoOp(Rule):
 
 def by_site(events: Iterable[Event], facts: Facts) -> Iterator[EventGroup]:
     """One group for all wrappers created at one line for one function."""
-    groups: dict[tuple[object, ...], list[Event]] = {}
-    for event in events:
-        place = place_of(event.frames)
-        where = (place.frame.file, place.frame.line) if place.frame else None
-        groups.setdefault(
-            (where, event.data.get("name") or event.data.get("model")), []
-        ).append(event)
-    for group in groups.values():
+    for group in grouped(events, _called_at):
         yield EventGroup(tuple(group), _site(group[0]), facts, count=len(group))
+
+
+def _called_at(event: Event) -> tuple[object, ...]:
+    frame = place_of(event.frames).frame
+    names = (event.data.get(name) for name in ("name", "model", "method"))
+    return (frame.file, frame.line) if frame else None, *names
 
 
 def _site(event: Event) -> Place:
@@ -174,16 +181,8 @@ class OtherMethod(NoOp):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        groups: dict[tuple[object, ...], list[Event]] = {}
-        for event in facts.events("method_call"):
-            place = place_of(event.frames)
-            where = (place.frame.file, place.frame.line) if place.frame else None
-            groups.setdefault(
-                (where, event.data["model"], event.data["method"]), []
-            ).append(event)
-        for group in groups.values():
-            count = group[0].data["count"] or len(group)
-            yield EventGroup(tuple(group), _site(group[0]), facts, count=count)
+        for group in by_site(facts.events("method_call"), facts):
+            yield replace(group, count=group.data["count"] or group.count)
 
     def message(self, group: EventGroup) -> str:
         model, method = group.data["model"], group.data["method"]
@@ -299,12 +298,7 @@ class OriginalCalled(NoOp):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         for group in by_site(facts.events("original_call"), facts):
-            yield EventGroup(
-                group.events,
-                group.place,
-                facts,
-                count=group.data["count"] or group.count,
-            )
+            yield replace(group, count=group.data["count"] or group.count)
 
     def severity(self, group: EventGroup) -> Severity:
         model = group.data["model"]

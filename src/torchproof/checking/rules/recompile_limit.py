@@ -10,9 +10,8 @@ from torchproof.checking.rules.recompiles import (
     in_callers_words,
     recompile_place,
 )
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, grouped, shorten
 from torchproof.observe import Guard
-from torchproof.records import Event
 
 
 class OtherGuard(Recompile):
@@ -67,10 +66,8 @@ class RecompileLimit(Rule):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per function that hit the limit."""
-        groups: dict[object, list[Event]] = {}
-        for event in facts.events("recompile_limit"):
-            groups.setdefault(event.function, []).append(event)
-        for events in groups.values():
+        limits = facts.events("recompile_limit")
+        for events in grouped(limits, lambda event: event.function):
             group = [in_callers_words(event, facts) for event in events]
             yield EventGroup(
                 tuple(group), recompile_place(group[0]), facts, count=len(group)

@@ -8,7 +8,14 @@ from typing import ClassVar, NamedTuple
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Rule,
+    grouped,
+    plural,
+    shorten,
+)
 from torchproof.observe import (
     BEFORE_THE_BREAK,
     CALLEE,
@@ -69,10 +76,7 @@ def in_callers_words(event: Event, facts: Facts) -> Event:
     call: Call | None = event.data.get("entry_call")
     origin = call.origin(guard.source) if call and guard else None
     handed_over = guard is not None and _is_handed_over(guard, is_input=bool(origin))
-    data = {
-        **event.data,
-        "cut": break_above(event, facts) if handed_over else None,
-    }
+    data = {**event.data, "cut": break_above(event, facts) if handed_over else None}
     if origin is not None and origin[0] == CALLEE and _is_users(event.function):
         origin = None  # in the user's own method, the user calls it `self`
     if call is not None and guard is not None and origin is not None:
@@ -245,11 +249,8 @@ class Recompile(Rule):
         library is also one cause, for every function that Dynamo compiles separately
         because of it.
         """
-        groups: dict[tuple[object, ...], list[Event]] = {}
-        for event in facts.events("recompile"):
-            event = in_callers_words(event, facts)
-            groups.setdefault(_key(event), []).append(event)
-        for group in groups.values():
+        events = [in_callers_words(e, facts) for e in facts.events("recompile")]
+        for group in grouped(events, _key):
             yield _event_group(tuple(group), facts)
 
     def matches(self, group: EventGroup) -> bool:

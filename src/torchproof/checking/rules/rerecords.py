@@ -6,8 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.cudagraphs import place
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, plural, shorten
+from torchproof.checking.rules.cudagraphs import line_of, place
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Rule,
+    grouped,
+    plural,
+    shorten,
+)
 from torchproof.records import Event, Severity
 
 # torch itself warns if there are more input sizes than this.
@@ -260,13 +267,10 @@ class PartlyCaptured(Capture):
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         whole = {event.compile_id for event in facts.events("cudagraph_skip")}
-        groups: dict[object, list[Event]] = {}
-        for event in facts.events("cudagraph_split"):
-            frame = place(event).frame
-            where = (frame.file, frame.line) if frame else event.compile_id
-            if event.compile_id not in whole:
-                groups.setdefault(where, []).append(event)
-        for events in groups.values():
+        splits = [
+            e for e in facts.events("cudagraph_split") if e.compile_id not in whole
+        ]
+        for events in grouped(splits, line_of):
             first = place(events[0])
             yield EventGroup(tuple(events), first, facts, count=len(events))
 

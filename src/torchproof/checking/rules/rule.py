@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -26,6 +26,7 @@ from torchproof.records import (
     Severity,
     Status,
     definition,
+    place_of,
     qualified_name,
     shown,
     source_line,
@@ -324,6 +325,29 @@ def _columns(frame: Frame | None) -> tuple[int | None, int | None]:
         return None, None
     indent = len(text) - len(text.lstrip())
     return indent + frame.columns[0] + 1, indent + frame.columns[1] + 1
+
+
+def grouped(
+    events: Iterable[Event], key: Callable[[Event], object]
+) -> Iterable[list[Event]]:
+    """The events with the same key together, in the order of the first ones."""
+    groups: dict[object, list[Event]] = {}
+    for event in events:
+        groups.setdefault(key(event), []).append(event)
+    return groups.values()
+
+
+def event_place(event: Event, *stacks: tuple[Frame, ...]) -> Place:
+    """The line of an event, else its function, else a line of the other stacks."""
+    function = (definition(event.function),) if event.function else ()
+    places = [place_of(frames) for frames in (event.frames, function, *stacks)]
+    return next((place for place in places if place.frame is not None), places[-1])
+
+
+def stack(group: EventGroup) -> Iterator[str]:
+    """The innermost frames that torch recorded, outermost first."""
+    for frame in group.first.frames[-4:]:
+        yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
 
 
 def expression_of(frame: Frame) -> str:

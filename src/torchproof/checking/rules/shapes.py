@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text
-from torchproof.checking.rules.errors import CompileError, user_stack
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule
+from torchproof.checking.rules.errors import CompileError
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, stack
 from torchproof.observe import readable_source
 from torchproof.records import Event, Frame, Severity, place_of
 
@@ -200,7 +200,7 @@ class QuietSpecialisation(Rule):
     def evidence(self, group: EventGroup) -> Iterable[str]:
         data = group.data
         yield f"{data['symbol']} = {data['value']}: {data['reason']}"
-        yield from user_stack(group)
+        yield from stack(group)
 
     def severity(self, group: EventGroup) -> Severity:
         is_dynamic = group.facts.compile_arguments.get("dynamic") == "True"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.answers import answer_groups
-from torchproof.checking.rules.rule import EventGroup, Facts, Match, Rule
+from torchproof.checking.rules.rule import EventGroup, Facts, Match, Rule, stack
 from torchproof.checking.static.flow import Flow
 from torchproof.records import Severity
 
@@ -49,8 +49,7 @@ class StaleAnswer(Rule):
                 f"the outputs differ from eager's {self.since(group)}; they agree if"
                 " the code is compiled again before each call"
             )
-        for frame in group.first.frames[-4:]:
-            yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+        yield from stack(group)
 
 
 class FrozenEnvironment(StaleAnswer):

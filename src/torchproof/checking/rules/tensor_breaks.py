@@ -10,7 +10,7 @@ from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
 from torchproof.checking.rules.rule import EventGroup, Match
 from torchproof.checking.static.flow import Flow
-from torchproof.checking.static.kinds import Kind
+from torchproof.checking.static.kinds import Kind, words
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
 # Functions of math that take a sequence instead of a number.
@@ -20,6 +20,9 @@ _SIZED = {"arange", "zeros", "ones", "empty", "rand", "randn", "randperm", "eye"
 _SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"}
 
 
+_SIZED_BY_VALUES = words(
+    "nonzero argwhere unique unique_consecutive masked_select bincount"
+)
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 
 
@@ -175,7 +178,6 @@ class TensorBranch(GraphBreak):
         ast.Call,
     )
     shown_by = ("GB101", "GB102", "GB117")
-    functions = ("equal", "allclose", "is_nonzero")
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data
@@ -249,15 +251,8 @@ class TensorBranch(GraphBreak):
             gives_bool = any(
                 kind.is_tensor or kind is Kind.TENSORS for kind in arguments
             )
-        elif dotted.startswith("torch."):
-            gives_bool = dotted[6:] in self.functions
         else:
-            called = node.func
-            gives_bool = (
-                isinstance(called, ast.Attribute)
-                and called.attr in self.functions
-                and at.kind(called.value).is_tensor
-            )
+            gives_bool = at.called(node) in ("equal", "allclose", "is_nonzero")
         if gives_bool:
             yield Match(
                 node,
@@ -382,14 +377,6 @@ class DataDependentShape(GraphBreak):
     cause_text = "the size of `{at.expression}` depends on the data"
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
-    functions = (
-        "nonzero",
-        "argwhere",
-        "unique",
-        "unique_consecutive",
-        "masked_select",
-        "bincount",
-    )
 
     def remedy(self, group: EventGroup) -> str:
         if "one_hot" in group.expression:
@@ -431,17 +418,9 @@ class DataDependentShape(GraphBreak):
         )
 
     def _is_call(self, node: ast.Call, at: Flow) -> bool:
-        dotted = at.dotted(node.func) or ""
-        if dotted == "torch.where":
+        if at.dotted(node.func) == "torch.where":
             return len(node.args) == 1 and not node.keywords
-        if dotted.startswith("torch.") and dotted.count(".") == 1:
-            return dotted[6:] in self.functions
-        called = node.func
-        return (
-            isinstance(called, ast.Attribute)
-            and called.attr in self.functions
-            and at.kind(called.value).is_tensor
-        )
+        return at.called(node) in _SIZED_BY_VALUES
 
 
 def _by_mask(node: ast.Subscript, at: Flow) -> bool:

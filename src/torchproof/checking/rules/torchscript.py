@@ -289,9 +289,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 }
 
 
-def _unsupported(
-    function: Function,
-) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
+def _unsupported(function: Function) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
     node = function.node
     arguments = node.args
     if arguments.vararg or arguments.kwarg:

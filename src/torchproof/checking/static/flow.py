@@ -56,6 +56,14 @@ class Flow:
     def text(self, node: ast.expr | ast.stmt) -> str:
         return self.source.text_of(node)
 
+    def called(self, node: ast.Call) -> str:
+        """`sum` for `x.sum()` of a tensor and for `torch.sum(x)`; else empty."""
+        function = node.func
+        if isinstance(function, ast.Attribute) and self.kind(function.value).is_tensor:
+            return function.attr
+        module, _, name = (self.dotted(function) or "").rpartition(".")
+        return name if module == "torch" else ""
+
     def quote(self, node: ast.AST) -> str:
         return self.source.quote(node)
 
