@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint format docs site prove clean
+.PHONY: demo test lint format docs site prove compat clean
 
 # One thread: with two on two cores, every other program on the machine disturbs the
 # times. Exit code 1 is a finding, or that eager is best; 2 is a failure.
@@ -107,8 +107,14 @@ prove: $(INSTALLED)
 	$(BIN)/python benchmarks/repro_packs.py --write
 	$(BIN)/python scripts/docs/generate.py
 
+# The tests of hooks, rules and runtime on the oldest, the pinned and the newest torch,
+# each in an environment of its own (about 3 GB for each that is not a CPU build).
+compat: $(INSTALLED)
+	$(BIN)/python scripts/compat.py $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	$(BIN)/python scripts/docs/generate.py
+
 clean:
-	rm -rf .venv .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
+	rm -rf .venv .compat .torchproof .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist site
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -33,7 +33,9 @@ PAGES = (
     "architecture bench check ci compare compile decide getting-started graph load log "
     "pack rule show step tune"
 )
-REFERENCE = "coverage limitations precision recipes reliability results rules workloads"
+REFERENCE = """
+compat coverage limitations precision recipes reliability results rules workloads
+"""
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
 DOCS |= {f"docs/reference/{name}.md" for name in REFERENCE.split()}

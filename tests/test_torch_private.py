@@ -2,24 +2,231 @@
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from torchproof.torch_private import hooks
+import torchproof
+from torchproof.checking.rules import RULES
+from torchproof.records import is_missing_hook, untested_torch
+from torchproof.torch_private import contract, hooks
+
+ROOT = Path(__file__).resolve().parent.parent
+PRIVATE = ROOT / "src/torchproof/torch_private"
+FEATURES = {feature.name: feature for feature in contract.contract()}
 
 
-def test_installed_torch_offers_every_hook() -> None:
-    assert hooks.missing() == []
+@pytest.fixture(autouse=True)
+def fresh_probes() -> Any:
+    contract.missing.cache_clear()
+    yield
+    contract.missing.cache_clear()
 
 
-def test_a_hook_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = {"sky hooks": ("torch._dynamo.eval_frame:no_such_thing", "torch._nowhere:x")}
-    monkeypatch.setattr(hooks, "PROBES", gone)
-    first, second = hooks.missing()
-    assert "sky hooks" in first and "no_such_thing" in first
-    assert "torch._nowhere" in second
+@pytest.mark.parametrize("feature", FEATURES)
+def test_installed_torch_has_every_name_of_the_contract(feature: str) -> None:
+    assert contract.missing(feature) == ()
+
+
+def test_every_module_of_torch_in_use_is_in_the_contract() -> None:
+    listed = {
+        name.removeprefix("file:").removesuffix(".py").replace("/", ".").split(":")[0]
+        for feature in FEATURES.values()
+        for names in feature.hooks.values()
+        for name in names
+    }
+    used: set[str] = set()
+    for file in PRIVATE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                used.add(node.module)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used |= set(re.findall(r"^torch(?:\.\w+)+$", node.value))
+    private = {name for name in used if re.match(r"torch\..*\b_", name)}
+    covered = {each for name in listed for each in (name, name.rpartition(".")[0])}
+    assert private - covered == set()
+
+
+def test_the_tests_of_each_feature_exist() -> None:
+    assert all((ROOT / feature.tests).exists() for feature in FEATURES.values())
+
+
+def test_a_name_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch._dynamo.eval_frame.skip_code")
+    [message] = contract.missing("bypassed code")
+    assert "torch._dynamo.eval_frame:skip_code" in message
+    assert metadata.version("torch") in message and is_missing_hook(message)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda renamed: None,
+        lambda code, added: None,
+        lambda: None,
+    ],
+)
+def test_a_name_with_other_parameters_is_missing(
+    changed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch._dynamo.eval_frame.skip_code", changed)
+    [message] = contract.missing("bypassed code")
+    assert "skip_code(code)" in message and is_missing_hook(message)
+
+
+@pytest.mark.parametrize(
+    "compatible",
+    [lambda code, added=None: None, lambda *args, **kwargs: None],
+)
+def test_a_name_with_more_optional_parameters_is_not_missing(
+    compatible: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch._dynamo.eval_frame.skip_code", compatible)
+    assert contract.missing("bypassed code") == ()
+
+
+def test_a_file_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "_torch_folder", lambda: Path("/nowhere"))
+    assert "torch/_dynamo/eval_frame.py" in " ".join(contract.missing("stack traces"))
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "2.16.0.dev20270101", "3.0.0"])
+def test_an_untested_version_of_torch_is_named(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    note = untested_torch()
+    assert note is not None and version in note and "\n" not in note
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.13.0+cpu", "2.15.1"])
+def test_a_tested_version_of_torch_is_not(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    assert untested_torch() is None
+
+
+# -- what torchproof does without a hook -----------------------------------------------
+
+# torch itself calls these with positional arguments, so it works under the new name of
+# a parameter as it did before.
+RENAMED = """
+import torch
+from {module} import {owner} as owner
+
+original = owner.{name}
+
+
+def renamed(self, {parameters}):
+    return original(self, {parameters})
+
+
+owner.{name} = renamed
+
+
+def make():
+    def fn(x):
+        print("a break")
+        return x.sin() + 1
+
+    return fn, [(torch.ones(3),)] * 2
+"""
+
+
+def checked(folder: Path, source: str, *flags: str) -> dict[str, Any]:
+    (folder / "model.py").write_text(source)
+    command = [sys.executable, "-m", "torchproof", "check", "model.py:make"]
+    result = subprocess.run(
+        [*command, *flags, "--format", "json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in result.stderr
+    plain: dict[str, Any] = json.loads(result.stdout)
+    return plain
+
+
+def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
+    source = RENAMED.format(
+        module="torch._dynamo.output_graph",
+        owner="OutputGraph",
+        name="_call_user_compiler",
+        parameters="graph_module, example_inputs",
+    )
+    run = checked(tmp_path, source, "--effort", "quick")
+    part = run["parts"]["breaks"]
+    assert part["status"] == "skipped"
+    assert "OutputGraph._call_user_compiler" in part["why"]
+    assert run["counts"]["graph_breaks"] is None
+    assert {finding["origin"] for finding in run["findings"]} <= {"static"}
+
+
+def test_check_goes_on_without_a_hook_of_minor_use(tmp_path: Path) -> None:
+    source = RENAMED.format(
+        module="torch._dynamo.symbolic_convert",
+        owner="InstructionTranslatorBase",
+        name="starts_line",
+        parameters="line",
+    )
+    run = checked(tmp_path, source, "--effort", "quick")
+    part = run["parts"]["breaks"]
+    assert part["status"] == "found" and "starts_line" in part["why"]
+    assert "GB104" in {finding["code"] for finding in run["findings"]}
+
+
+def test_the_runtime_stays_eager_without_its_hooks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("torch._dynamo.guards.DeletedGuardManagerWrapper")
+    model = torchproof.compile(torch.nn.Linear(2, 2))
+    inputs = torch.ones(1, 2)
+    assert torch.equal(model(inputs), torch.nn.Module.__call__(model, inputs))
+    status = torchproof.status(model)
+    assert status.strategy == "eager"
+    assert "DeletedGuardManagerWrapper" in str(status)
+
+
+# A rule may name what only later versions say.
+SINCE_2_13 = {"nb_(int|float|index)"}
+
+
+def test_every_kind_of_break_that_a_rule_names_is_one_of_this_torch() -> None:
+    torch_folder = Path(torch.__file__).parent
+    registry = (torch_folder / "_dynamo/graph_break_registry.json").read_text()
+    kinds = [
+        entry["Gb_type"]
+        for entries in json.loads(registry).values()
+        for entry in entries
+    ]
+    # Some are no kind of the registry, but the text of an error.
+    files = [
+        *torch_folder.glob("_dynamo/**/*.py"),
+        torch_folder / "fx/experimental/symbolic_shapes.py",
+    ]
+    kinds += [file.read_text(errors="replace") for file in files]
+    patterns = {each for rule in RULES for each in getattr(rule, "types", ())}
+    assert len(patterns) > 40
+    if metadata.version("torch") < "2.13":
+        patterns -= SINCE_2_13
+    unknown = {
+        pattern
+        for pattern in patterns
+        if not any(re.search(pattern, kind) for kind in kinds)
+    }
+    assert unknown == set()
+
+
+# -- the hooks themselves -------------------------------------------------------------
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import compat_page
 import coverage_page
 import getting_started
 import limitations_page
@@ -286,6 +287,7 @@ def parts() -> dict[str, Tables]:
         "docs/pack.md": {"repro-packs": pack_tables.repros},
         "docs/show.md": report_examples.TABLES,
         "docs/tune.md": {"tune": tune_output},
+        "docs/reference/compat.md": compat_page.TABLES,
         "docs/reference/limitations.md": limitations_page.TABLES,
         "docs/reference/precision.md": precision_tables.TABLES,
         "docs/reference/reliability.md": reliability_tables.TABLES,

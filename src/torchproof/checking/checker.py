@@ -197,7 +197,11 @@ def _record(
         target=target.text,
         strategy=_strategy(observation, target, scope),
         environment=observation.environment,
-        counts=counts.where_seen(observation, every, "breaks" not in scope.parts)
+        counts=counts.where_seen(
+            observation,
+            every,
+            "breaks" not in scope.parts or _missing_hook(observation) is not None,
+        )
         | observed.audited.counts,
         findings=tuple(findings),
         measurements=tuple(observed.measured.rows),
@@ -265,10 +269,17 @@ def _as_written(observation: Observation, target: Target) -> bool:
     )
 
 
+def _missing_hook(observation: Observation) -> str | None:
+    """What the installed torch lacks to be observed at all."""
+    return observation.lacks.get("trace") or observation.lacks.get("breaks")
+
+
 def _breaks(
     observation: Observation, joined: Iterable[Finding], selected: Iterable[Finding]
 ) -> Part:
     """The status of part breaks; `selected` are the findings that --select leaves."""
+    if missing := _missing_hook(observation):
+        return Part("skipped", missing)
     if observation.error or observation.ending != "finished":
         return Part("failed", observation.error or f"ended by {observation.ending}")
     every = [f for f in joined if f.origin != "static"]
@@ -276,5 +287,7 @@ def _breaks(
         sum(f.status == "open" and "breaks" in rules.parts_of(f.code) for f in each)
         for each in (selected, every)
     )
-    hidden = f"{total - count} left out by --select or --ignore"
-    return Part("found" if count else "passed", hidden if total > count else "")
+    notes = list(observation.lacks.values())
+    if total > count:
+        notes.append(f"{total - count} left out by --select or --ignore")
+    return Part("found" if count else "passed", "; ".join(notes))

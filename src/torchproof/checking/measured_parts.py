@@ -13,7 +13,14 @@ from typing import Any
 
 from torchproof import measure
 from torchproof.measure import MeasureResult, Plan, StrategySpec
-from torchproof.records import Event, Frame, Measurement, Part, UserError
+from torchproof.records import (
+    Event,
+    Frame,
+    Measurement,
+    Part,
+    UserError,
+    is_missing_hook,
+)
 from torchproof.targets import Options, Target, keywords
 
 MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
@@ -78,7 +85,10 @@ class PartsMeasurer:
                     Part("skipped", why) if why else Part("passed")
                 )
             except (UserError, _Failed) as error:
-                self.collected.parts[name] = Part("failed", str(error))
+                why = str(error)
+                self.collected.parts[name] = Part(
+                    "skipped" if is_missing_hook(why) else "failed", why
+                )
         return self.collected
 
     # -- the parts: each returns why it does not apply, or None ---------------------

@@ -26,6 +26,7 @@ from torchproof.records import (
     line,
     store,
     unbroken,
+    untested_torch,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.script = words[cut + 1 :]  # arguments of the target, if it is a script
     options.command = shlex.join(["torchproof", *words])
     try:
+        if options.verb in (check, bench, tune, pack) and (text := untested_torch()):
+            output.note(f"note: {text}")
         code = int(options.verb(options))
         sys.stdout.flush()
         return code

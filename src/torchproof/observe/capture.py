@@ -99,6 +99,9 @@ def gather(
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)
     counts = child.last("counts")
+    lacks = {entry["feature"]: entry["message"] for entry in child.of("missing_hook")}
+    if not lacks.keys().isdisjoint({"trace", "breaks"}):
+        return Observation((), child.last("environment"), lacks=lacks)
     return Observation(
         events=tuple(_events(by_kind, counts)),
         environment=child.last("environment"),
@@ -109,6 +112,7 @@ def gather(
         error=child.failure(script=target.kind == "script"),
         traced=_traced(by_kind.get("lines", ())),
         compiled=_compiled(by_kind.get("wrapper", ())),
+        lacks=lacks,
     )
 
 

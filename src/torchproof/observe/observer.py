@@ -93,6 +93,8 @@ class Observer:
         from torchproof.torch_private import traced_lines as lines
 
         self.private = torch_private
+        if not self._has_hooks("trace"):
+            return
         self._traced_lines = lines.traced_lines
         self._compile = torch.compile
         self.hooks.enter_context(torch_private.trace_records(self._receive))
@@ -112,13 +114,23 @@ class Observer:
         self._dynamo = True
         private = self.private
         enter = self.hooks.enter_context
+        if not self._has_hooks("breaks"):
+            return
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
-        enter(private.inlined_code(self.inlined.add))
-        enter(self._traced_lines(self._line))
-        enter(private.module_methods(self._method))
-        private.never_compile(_spied_call.__code__)
+        if self._has_hooks("traced lines"):
+            enter(private.inlined_code(self.inlined.add))
+            enter(self._traced_lines(self._line))
+        if self._has_hooks("bypassed code"):
+            enter(private.module_methods(self._method))
+            private.never_compile(_spied_call.__code__)
+
+    def _has_hooks(self, feature: str) -> bool:
+        """Whether torch has the hooks of a feature; if not, the stream says why."""
+        if messages := self.private.contract.missing(feature):
+            self.stream.write("missing_hook", feature=feature, message=messages[0])
+        return not messages
 
     def _receive(self, metadata: dict[str, Any], payload: str) -> None:
         if self.paused:

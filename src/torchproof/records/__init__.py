@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from torchproof.records.stacks import starts_with as starts_with
     from torchproof.records.stats import Ratio as Ratio
     from torchproof.records.store import RUNS as RUNS
+    from torchproof.records.torch_support import MissingHook as MissingHook
+    from torchproof.records.torch_support import installed_torch as installed_torch
+    from torchproof.records.torch_support import is_missing_hook as is_missing_hook
+    from torchproof.records.torch_support import untested_torch as untested_torch
     from torchproof.records.tuning import Outcome as Outcome
     from torchproof.records.tuning import SearchState as SearchState
     from torchproof.records.tuning import Skip as Skip
@@ -128,6 +132,12 @@ else:
             ".stats": ["Ratio"],
             ".store": ["RUNS"],
             ".tuning": ["Outcome", "SearchState", "Skip", "Stage", "Trial", "Tuning"],
+            ".torch_support": [
+                "MissingHook",
+                "installed_torch",
+                "is_missing_hook",
+                "untested_torch",
+            ],
         },
         modules=[
             ".blame",

@@ -128,6 +128,8 @@ class Observation:
     traced: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None
     # What was compiled, and what its calls may run: file -> qualified functions.
     compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # The features that the installed torch has no hooks for, with what it lacks.
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from torchproof.process import forks
+from torchproof.records import MissingHook, untested_torch
 from torchproof.runtime import compile_job, recipe_following
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine, Settings
@@ -39,7 +40,7 @@ from torchproof.strategies import (
     Varying,
     parse,
 )
-from torchproof.torch_private import backends, frames
+from torchproof.torch_private import backends, contract, frames
 
 
 class CompiledForward(MethodReplacement):
@@ -111,11 +112,14 @@ class CompiledForward(MethodReplacement):
         arguments = options.compile_with
         inductor = arguments.get("backend", "inductor") == "inductor"
         backends.prepare_for_threads(inductor=inductor)
+        if text := untested_torch():
+            self.telemetry.note(text)
         settings = Settings(
             deadline_s=options.deadline_s,
             recompile_limit=options.recompile_limit,
             wait=options.wait,
-            codegen_in_child=inductor,
+            codegen_in_child=inductor
+            and not contract.missing("compile in a child process"),
         )
         self._engine = Engine(settings, self.telemetry, arguments)
         weakref.finalize(self, self._engine.close)
@@ -156,7 +160,7 @@ class CompiledForward(MethodReplacement):
         """Loads the compiler before the first call."""
         try:
             self.load_compiler()
-        except OSError:
+        except (OSError, MissingHook):
             pass  # the first call fails in the same way, and runs eager
         except Exception as error:
             if self.options.recipe is None:
@@ -198,7 +202,7 @@ class CompiledForward(MethodReplacement):
     def apply_strategy(self, strategy: Strategy) -> None:
         try:
             self._apply(strategy)
-        except OSError as error:
+        except (OSError, MissingHook) as error:
             # torch.compile creates its cache folders before it compiles anything.
             self.go_eager(Fallback("compile error", "the model", one_line(error)))
         except Exception as error:

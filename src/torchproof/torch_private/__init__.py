@@ -1,10 +1,10 @@
 """The only package that uses private names of torch, through probed hooks.
 
-In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15. The
-`PROBES` of each file list the private names that its hooks need, and `hooks.missing()`
+In: callbacks and compiled objects. Out: plain values. Supports torch 2.11 to 2.15:
+contract.toml lists the private names that each feature needs, and `contract.missing`
 reports those that the installed torch lacks. The files are grouped into `dynamo`,
-`inductor`, `cudagraphs` and `precompile`. Start with `hooks.py`. Imports `records` and
-`process`.
+`inductor`, `cudagraphs` and `precompile`. Start with `contract.toml` and `hooks.py`.
+Imports `records` and `process`.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.torch_private import configs as configs
+    from torchproof.torch_private import contract as contract
     from torchproof.torch_private import dispatch_modes as dispatch_modes
     from torchproof.torch_private import environment as environment
     from torchproof.torch_private import scripting as scripting
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import module_methods as module_methods
     from torchproof.torch_private.hooks import never_compile as never_compile
     from torchproof.torch_private.hooks import no_code_generation as no_code_generation
+    from torchproof.torch_private.hooks import original_of as original_of
     from torchproof.torch_private.hooks import patched as patched
     from torchproof.torch_private.hooks import skip_once as skip_once
     from torchproof.torch_private.hooks import stance as stance
@@ -160,6 +162,7 @@ else:
                 "marked_dimensions",
                 "module_methods",
                 "no_code_generation",
+                "original_of",
                 "patched",
                 "skip_once",
                 "stance",
@@ -187,6 +190,7 @@ else:
             ".inductor.compile_costs",
             ".dynamo.compiled_graphs",
             ".configs",
+            ".contract",
             ".cudagraphs.cudagraph_recordings",
             ".cudagraphs.cudagraph_trees",
             ".dispatch_modes",

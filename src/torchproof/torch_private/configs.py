@@ -7,8 +7,6 @@ import sys
 import warnings
 from typing import Any
 
-__all__ = ["PROBES", "changed"]
-
 MODULES = (
     "torch._dynamo.config",
     "torch._functorch.config",
@@ -16,11 +14,6 @@ MODULES = (
     "torch.fx.experimental._config",
     "torch.compiler.config",
 )
-PROBES: dict[str, tuple[str, ...]] = {
-    "changed settings": tuple(
-        f"{module}:{name}" for module in MODULES for name in ("_config", "_is_default")
-    ),
-}
 
 
 def changed() -> dict[str, dict[str, Any]]:

@@ -11,19 +11,7 @@ import torch
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["PROBES", "TorchDispatchMode", "default_device", "is_overridden"]
-
-PROBES: dict[str, tuple[str, ...]] = {
-    "operations below autograd": (
-        "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
-    ),
-    "active modes": (
-        "torch._C:_len_torch_function_stack",
-        "torch._C:_len_torch_dispatch_stack",
-        "torch._C:_get_function_stack_at",
-        "torch.utils._device:DeviceContext",
-    ),
-}
+__all__ = ["TorchDispatchMode", "default_device", "is_overridden"]
 
 
 def is_overridden() -> bool:

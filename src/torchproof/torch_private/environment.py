@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-PROBES: dict[str, tuple[str, ...]] = {}  # this file uses only public names of torch
 _VARIABLES = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
 

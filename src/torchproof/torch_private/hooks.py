@@ -1,8 +1,6 @@
-"""The basic hooks into Dynamo, and the probes for all private names in use.
+"""The basic hooks into Dynamo.
 
-Each hook is a context manager that restores what it patches. The `PROBES` of each file
-list the private names that its hooks need. `missing()` reports those that the installed
-torch does not have. Supports torch 2.11 to 2.15.
+Each hook is a context manager that restores what it patches.
 """
 
 from __future__ import annotations
@@ -11,92 +9,11 @@ import contextlib
 import functools
 import importlib
 import logging
-import pkgutil
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
-
-from torchproof import torch_private
-
-# The private names that each hook needs, as "module:attribute.path". A test asserts
-# that none is missing.
-PROBES: dict[str, tuple[str, ...]] = {
-    "structured trace": (
-        "torch._logging._internal:trace_log",
-        "torch._logging.structured:INTERN_TABLE",
-    ),
-    "calls of compiled functions": (
-        "torch._dynamo.eval_frame:OptimizeContext.__init__",
-        "torch._dynamo.eval_frame:_TorchDynamoContext.__init__",
-    ),
-    "compiled modules": ("torch._dynamo.eval_frame:OptimizedModule.__getattr__",),
-    "frames Dynamo is asked to compile": (
-        "torch._dynamo.convert_frame:CatchErrorsWrapper.__call__",
-        "torch._dynamo.convert_frame:ConvertFrameAssert",
-        "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
-        "torch._dynamo.types:FrameAction.SKIP",
-    ),
-    "graphs handed to the backend": (
-        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-    ),
-    "inlined functions": (
-        "torch._dynamo.symbolic_convert:InliningInstructionTranslator.inline_call",
-    ),
-    "Inductor's entry": (
-        "torch:_TorchCompileInductorWrapper.__call__",
-        "torch._inductor.compile_fx:compile_fx",
-    ),
-    "stance": ("torch._dynamo.eval_frame:_stance.stance",),
-    "switches": (
-        "torch._dynamo.config:disable",
-        "torch._dynamo.config:suppress_errors",
-    ),
-    "code that Dynamo never compiles": ("torch._dynamo.eval_frame:skip_code",),
-    "marks for dynamic sizes": (
-        "torch._dynamo.decorators:mark_unbacked",
-        "torch._dynamo.decorators:maybe_mark_dynamic",
-    ),
-}
-
-
-def every_probe() -> dict[str, tuple[str, ...]]:
-    """The probes of all modules of this package and its subpackages."""
-    probes = dict(PROBES)
-    prefix = f"{torch_private.__name__}."
-    for module in pkgutil.walk_packages(torch_private.__path__, prefix):
-        if not module.ispkg:
-            probes |= importlib.import_module(module.name).PROBES
-    return probes
-
-
-def missing() -> list[str]:
-    """One message for each private name that the installed torch does not have."""
-    messages = []
-    for purpose, paths in every_probe().items():
-        for path in paths:
-            try:
-                _resolve(path)
-            except (ImportError, AttributeError) as error:
-                messages.append(
-                    f"{purpose}: torch {torch.__version__} has no {path} ({error})"
-                )
-    return messages
-
-
-def _resolve(path: str) -> Any:
-    module, _, attributes = path.partition(":")
-    value: Any = importlib.import_module(module)
-    for name in attributes.split("."):
-        try:
-            value = getattr(value, name)
-        except AttributeError:
-            # A dataclass field with a default factory is not a class attribute.
-            if name not in getattr(value, "__dataclass_fields__", {}):
-                raise
-            value = value.__dataclass_fields__[name]
-    return value
 
 
 @contextlib.contextmanager
@@ -310,3 +227,8 @@ def is_compiled(fn: Any) -> bool:
             type(fn).__name__ == "OptimizedModule" or fn._compiled_call_impl is not None
         )
     return hasattr(fn, "_torchdynamo_orig_callable")
+
+
+def original_of(fn: Any) -> Any:
+    """The module that torch.compile wrapped; the argument itself if it wraps none."""
+    return getattr(fn, "_orig_mod", fn)

@@ -8,11 +8,6 @@ from typing import Any
 
 import torch
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "compiled random numbers as in eager": ("torch._inductor.config:fallback_random",),
-    "version counters": ("torch._C._autograd:_unsafe_set_version_counter",),
-}
-
 _MOST_NODES = 100_000
 
 

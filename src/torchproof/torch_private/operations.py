@@ -16,13 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchproof.torch_private import trees
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "every operation of a program": (
-        "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
-        "torch.utils._python_dispatch:_disable_current_modes",
-    ),
-}
-
 # Operations that create a tensor like another, or query it, without reading its values.
 _READ_NO_VALUES = (
     "empty",

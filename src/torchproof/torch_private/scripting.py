@@ -10,10 +10,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "the source of scripted functions": ("torch._sources:get_source_lines_and_file",),
-}
-
 
 @functools.cache
 def read_source_of(kind: type, plain: Callable[[Any], Callable[..., Any]]) -> None:

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "containers that libraries register": ("torch.utils._pytree:SUPPORTED_NODES",),
-}
+# The containers that libraries register with pytree.
+_REGISTERED: Any = getattr(_pytree, "SUPPORTED_NODES", {})
 
 Path = tuple[int | str, ...]  # the keys that lead to a part: value[a][b]
 
@@ -69,8 +68,8 @@ def parts(value: Any, *, objects: bool = False) -> list[Part]:
     own = {name: getattr(value, name) for name in _fields(value)}
     if objects:
         own |= attributes(value) or {}
-    if not own and kind in _pytree.SUPPORTED_NODES:
-        children, _ = _pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+    if not own and kind in _REGISTERED:
+        children, _ = _REGISTERED[kind].flatten_fn(value)
         own = {str(i): part for i, part in enumerate(children)}
     return [Part(name, part, name, is_item=False) for name, part in own.items()]
 
@@ -263,7 +262,7 @@ def _to_fill(value: Any) -> Any:
         return type(value)()
     if isinstance(value, _BUILT_WHOLE):
         return None
-    registered = type(value) in _pytree.SUPPORTED_NODES and not _fields(value)
+    registered = type(value) in _REGISTERED and not _fields(value)
     return None if registered else copy.copy(value)
 
 
@@ -292,5 +291,5 @@ def _rebuilt(value: Any, inner: list[Part], images: list[Any]) -> Any:
         return result
     if isinstance(value, _BUILT_WHOLE):
         return kind(*images) if hasattr(value, "_fields") else kind(images)
-    node = _pytree.SUPPORTED_NODES[kind]
+    node = _REGISTERED[kind]
     return node.unflatten_fn(images, node.flatten_fn(value)[1])

@@ -56,6 +56,8 @@ def skipped(why: str) -> AuditResult:
 
 
 def _status(child: Followed, target: Target) -> Part:
+    if lacks := child.last("missing_hook"):
+        return Part("skipped", lacks["message"])
     if unusable := child.last("unusable"):
         return Part("failed", unusable["message"])
     if why := child.failure(script=target.kind == "script"):

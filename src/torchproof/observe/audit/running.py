@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from torchproof.process import Stream
 from torchproof.records import UserError, one_line
 from torchproof.targets import Target, calls, script
-from torchproof.torch_private import environment
+from torchproof.torch_private import contract, environment
 
 Write = Callable[..., None]
 
@@ -75,6 +75,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _enter(hooks: contextlib.ExitStack, write: Write) -> list[Watcher]:
+    if messages := contract.missing("lifetimes"):
+        write("missing_hook", feature="lifetimes", message=messages[0])
+        return []
     entered = watchers(write)
     for watcher in entered:
         hooks.enter_context(watcher)

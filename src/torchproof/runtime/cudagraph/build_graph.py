@@ -30,6 +30,7 @@ from torchproof.strategies import (
     invalid_argument,
     source_lines,
 )
+from torchproof.torch_private import contract
 
 
 def check(step: Any, example: Any, **options: Any) -> None:
@@ -104,8 +105,14 @@ def build(
         pool=pool,
         buffers=buffers,
         padder=Padder.parse(step, **{**padding, **options.padding}),
-        refused=options.refused,
+        refused=options.refused or _lacking_hook(),
     )
+
+
+def _lacking_hook() -> Stop | None:
+    """Why nothing can be recorded on the installed torch."""
+    messages = contract.missing("graph")
+    return Stop("capture", messages[0]) if messages else None
 
 
 def build_graphed(

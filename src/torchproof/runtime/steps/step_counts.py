@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from torchproof.torch_private import original_of
+
 Shapes = tuple[tuple[int, ...], ...]
 _MOST_SHAPES = 1000  # that are counted separately
 
@@ -126,7 +128,7 @@ class Tally:
 
 def name_of(fn: Any) -> str:
     """The class of a module, or the name of a function."""
-    inner = getattr(fn, "_orig_mod", fn)
+    inner = original_of(fn)
     if isinstance(inner, nn.Module):
         return type(inner).__name__
     return getattr(inner, "__qualname__", type(inner).__name__)

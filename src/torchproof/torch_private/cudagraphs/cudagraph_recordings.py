@@ -19,38 +19,6 @@ import torch
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "skipped CUDA graphs with reasons": (
-        "torch._inductor.cudagraph_utils:log_cudagraph_skip_and_bump_counter",
-        "torch._inductor.cudagraph_trees:log_cudagraph_skip_and_bump_counter",
-        "torch._inductor.cudagraph_trees:check_for_mutation",
-        "torch._inductor.output_code:log_cudagraph_skip_and_bump_counter",
-        "torch._inductor.output_code:cudagraph_partition_post_compile",
-        "torch._inductor.compile_fx:log_cudagraph_skip_and_bump_counter",
-        "torch._dynamo.backends.cudagraphs:log_cudagraph_skip_and_bump_counter",
-        "torch._guards:CompileContext.current_compile_id",
-    ),
-    "recordings and replays of CUDA graphs": (
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run",
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run_eager",
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.record_function",
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.execute_node",
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager"
-        ".check_warn_on_unable_to_start_executing",
-        "torch._inductor.cudagraph_trees:CUDAGraphNode.check_invariants",
-        "torch._inductor.cudagraph_trees:get_cudagraph_segments",
-    ),
-    "operations left out of CUDA graphs": (
-        "torch._inductor.scheduler:Scheduler.should_partition",
-        "torch._inductor.scheduler:FusedSchedulerNode",
-        "torch._inductor.virtualized:V",
-    ),
-    "graph caches": (
-        "torch._inductor.config:fx_graph_cache",
-        "torch._functorch.config:enable_autograd_cache",
-    ),
-}
-
 PENDING_BACKWARD = "outputs of an earlier step still wait for their backward"
 NOTHING_TO_CAPTURE = "no operation of the graph can be captured"
 _SKIPPERS = (

@@ -20,36 +20,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torchproof.torch_private.hooks import patched
 from torchproof.torch_private.operations import without_modes
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "modes with CUDA graphs": (
-        "torch._inductor:list_mode_options",
-        "torch._inductor.config:triton.cudagraphs",
-        "torch._inductor.config:triton.cudagraph_skip_dynamic_graphs",
-    ),
-    "generations of CUDA graph trees": (
-        "torch._dynamo.mutation_guard:GenerationTracker.generation",
-        "torch._inductor.cudagraph_trees:MarkStepBox.mark_step_counter",
-        "torch._inductor.cudagraph_trees:mark_step_begin",
-    ),
-    "runs of CUDA graph trees": (
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.run",
-        "torch._inductor.cudagraph_trees:CUDAGraphTreeManager.set_to_running_backward",
-        "torch._inductor.cudagraph_trees:CUDAGraphNode._initialize_cached_tensors",
-        "torch._inductor.cudagraph_trees:"
-        "CUDAGraphTreeManager.dealloc_current_path_weakrefs",
-    ),
-    "graphs that run uncompiled": (
-        "torch:_TorchCompileInductorWrapper.__call__",
-        "torch:_TorchCompileWrapper.__call__",
-        "torch._inductor.compile_fx:compile_fx",
-        "torch._functorch.config:enable_autograd_cache",
-    ),
-    "memory of tensors": (
-        "torch:UntypedStorage._new_with_weak_ptr",
-        "torch.multiprocessing.reductions:StorageWeakRef.expired",
-    ),
-}
-
 _SET_ERRORS = (
     "_set_storage_access_error_msg",
     "_set_storage_data_ptr_access_error_msg",

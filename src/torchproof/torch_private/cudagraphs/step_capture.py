@@ -15,15 +15,6 @@ from torch import Tensor, nn
 
 from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "recompile limits": (
-        "torch._dynamo.config:recompile_limit",
-        "torch._dynamo.config:accumulated_recompile_limit",
-        "torch._dynamo.config:patch",
-    ),
-    "copies in one launch": ("torch:_foreach_copy_", "torch:_foreach_zero_"),
-    "the compiled call of a module": ("torch.nn:Module._compiled_call_impl",),
-}
 # Operations that mutate arguments without declaring it in their schemas.
 _UNDECLARED = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),

@@ -12,38 +12,30 @@ from typing import Any
 
 import torch
 
+from torchproof.torch_private import contract
+
 _TREES = "torch._inductor.cudagraph_trees"
 _MUTATION_GUARD = "torch._dynamo.mutation_guard"
 _VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 _KEEPS_SAVED_TENSORS = _VERSION >= (2, 15)
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "step marks": (f"{_TREES}:MarkStepBox.mark_step_counter",),
-    "number of compiled calls": (f"{_MUTATION_GUARD}:GenerationTracker.generation",),
-    "forwards with a pending backward": (
-        f"{_TREES}:get_manager",
-        f"{_TREES}:CUDAGraphTreeManager.set_to_running_backward",
-        f"{_TREES}:CUDAGraphTreeManager.current_node",
-        f"{_TREES}:CUDAGraphNode.all_outputs_are_dead",
-        f"{_TREES}:CUDAWarmupNode.all_outputs_are_dead",
-        f"{_TREES}:CUDAGraphNode._path_from_root",
-        f"{_TREES}:CUDAGraphNode._initialize_cached_tensors",
-        "torch:Tensor._use_count",
-        "torch._C._autograd:_top_saved_tensors_default_hooks",
-    ),
-}
+
+def _loaded(name: str, feature: str = "step") -> Any:
+    """A module of torch; None if it is not loaded or lacks what the feature needs."""
+    module = sys.modules.get(name)
+    return None if module is None or contract.missing(feature) else module
 
 
 def marks() -> int:
     """How often a step was marked in this process, by any code."""
-    trees = sys.modules.get(_TREES)
+    trees = _loaded(_TREES)
     # The counter starts at 0 and decreases, unlike torch's count of compiled calls.
     return 0 if trees is None else -trees.MarkStepBox.mark_step_counter
 
 
 def compiled_calls() -> int:
     """The number of outermost calls of compiled functions in this process."""
-    guard = sys.modules.get(_MUTATION_GUARD)
+    guard = _loaded(_MUTATION_GUARD, "step counts")
     return 0 if guard is None else int(guard.GenerationTracker.generation)
 
 
@@ -120,7 +112,7 @@ def _recorded(manager: Any) -> Iterator[Any]:
 
 
 def _manager() -> Any:
-    trees = sys.modules.get(_TREES)
+    trees = _loaded(_TREES)
     if trees is None or not torch.cuda.is_initialized():
         return None
     device = torch.cuda.current_device()

@@ -11,20 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched
-
-PROBES: dict[str, tuple[str, ...]] = {
-    "replacement of the backend": (
-        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-    ),
-    "names of functions in a graph": (
-        "torch.fx.node:_get_qualified_name",
-        "torch._ops:HigherOrderOperator",
-        "torch._ops:OpOverload",
-    ),
-    "tensors inside a transform": ("torch._C._functorch:is_functorch_wrapped_tensor",),
-    "the minifier of FX graphs": ("torch._functorch.fx_minifier:minifier",),
-}
 
 Backend = Callable[[fx.GraphModule, str], Callable[..., Any]]
 
@@ -32,6 +20,7 @@ Backend = Callable[[fx.GraphModule, str], Callable[..., Any]]
 @contextlib.contextmanager
 def replace_backends(run: Backend) -> Iterator[None]:
     """Uses `run(graph, compile_id)` in place of the backend."""
+    contract.require("repro")
     owner = importlib.import_module("torch._dynamo.output_graph").OutputGraph
     original = owner._call_user_compiler
 

@@ -23,31 +23,6 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as torch_modules
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "guards on classes": (
-        "torch._dynamo.symbolic_convert:InliningInstructionTranslator.inline_call",
-        "torch._dynamo.guards:GuardManagerType.GUARD_MANAGER",
-        "torch._C._dynamo.guards:RootGuardManager.globals_dict_manager",
-        "torch._C._dynamo.guards:GuardManager.dict_getitem_manager",
-        "torch._C._dynamo.guards:GuardManager.getattr_manager",
-        "torch._C._dynamo.guards:GuardManager.type_dict_manager",
-        "torch._C._dynamo.guards:GuardManager.type_mro_manager",
-        "torch._C._dynamo.guards:GuardManager.add_id_match_guard",
-        "torch._C._dynamo.guards:GuardManager.add_dict_contains_guard",
-        "torch._C._dynamo.guards:GuardManager.add_dict_version_guard",
-        "torch._C._dynamo.guards:GuardManager.add_dict_length_check_guard",
-    ),
-    "global module hooks": (
-        "torch.nn.modules.module:_global_forward_hooks",
-        "torch.nn.modules.module:_global_forward_pre_hooks",
-        "torch.nn.modules.module:_global_backward_hooks",
-        "torch.nn.modules.module:_global_backward_pre_hooks",
-    ),
-    "the level of forward-mode differentiation": (
-        "torch.autograd.forward_ad:_current_level",
-    ),
-}
-
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",

@@ -9,11 +9,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "functions compiled earlier": ("torch._dynamo.eval_frame:OptimizeContext",),
-    "skipped CUDA graphs": ("torch._dynamo.utils:counters",),
-}
-
 
 @contextlib.contextmanager
 def earlier_contexts(enter: Callable[[], Callable[[], Callable[[], None]]]) -> Any:

@@ -17,15 +17,6 @@ from typing import Any
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "graphs and their names": (
-        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-        "torch._dynamo.output_graph:OutputGraph.install_global_unsafe",
-        "torch._dynamo.output_graph:GraphCompileReason.user_stack",
-        "torch._dynamo.output_graph:GraphCompileReason.graph_break",
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Node:

@@ -24,37 +24,6 @@ import torch
 
 from torchproof.torch_private.dynamo import class_guards, thread_state
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "conversion of frames": (
-        "torch._dynamo.convert_frame:catch_errors_wrapper",
-        "torch._dynamo.convert_frame:compile_lock",
-        "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
-        "torch._dynamo.convert_frame:ConvertFrame.__call__",
-        "torch._dynamo.trace_rules:check",
-        "torch._dynamo.types:ConvertFrameReturn.apply_to_code",
-        "torch._dynamo.types:ConvertFrameReturn.guarded_code",
-        "torch._dynamo.types:FrameExecStrategy",
-        "torch._dynamo.types:FrameAction.SKIP",
-        "torch._dynamo.types:FrameAction.RUN_ONLY",
-        "torch._dynamo.guards:get_guard_fail_reason",
-        "torch._dynamo.guards:DeletedGuardManagerWrapper",
-    ),
-    "switches of the compiler": (
-        "torch._dynamo.config:recompile_limit",
-        "torch._dynamo.config:accumulated_recompile_limit",
-        "torch._dynamo.config:skip_nnmodule_hook_guards",
-        "torch._dynamo.config:assume_static_by_default",
-        "torch._dynamo.config:allow_unspec_int_on_nn_module",
-        "torch._dynamo.config:fail_on_recompile_limit_hit",
-        "torch._dynamo.config:disable",
-        "torch._dynamo.eval_frame:_stance.stance",
-    ),
-    "tracing by export, jit and FX": (
-        "torch.fx._symbolic_trace:is_fx_symbolic_tracing",
-        "torch.compiler:is_exporting",
-    ),
-}
-
 _FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
 
 
@@ -293,7 +262,7 @@ def is_traced_elsewhere() -> bool:
     return bool(
         torch.jit.is_tracing()
         or compiler.is_exporting()
-        or _symbolic_trace.is_fx_symbolic_tracing()
+        or getattr(_symbolic_trace, "is_fx_symbolic_tracing", bool)()
     )
 
 

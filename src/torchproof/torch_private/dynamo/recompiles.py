@@ -10,12 +10,6 @@ from typing import Any
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "reasons for recompiles": (
-        "torch._dynamo.convert_frame:get_and_maybe_log_recompilation_reasons",
-    ),
-}
-
 
 def reasons(receive: Callable[[list[str]], None]) -> AbstractContextManager[None]:
     """Calls `receive(reasons)` at each recompile; the newest code's reason is first."""

@@ -12,10 +12,6 @@ import torch
 
 _PREFIXES = ("_dynamo_", "_has_dynamo_", "_specialize_on")
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "marks on sizes": ("torch._dynamo.decorators:_DimRange",),
-}
-
 
 def marks_of(tensor: torch.Tensor) -> dict[str, Any]:
     """All marks by attribute name; `ValueError` if one has no JSON form."""

@@ -18,14 +18,6 @@ from torch import Tensor, fx
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "calls of a region": ("torch._higher_order_ops.invoke_subgraph:invoke_subgraph",),
-    "regions of a graph": (
-        "torch.compiler:nested_compile_region",
-        "torch._dynamo.output_graph:OutputGraph._call_user_compiler",
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Subgraph:

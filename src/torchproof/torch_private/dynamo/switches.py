@@ -13,26 +13,6 @@ import torch
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "the backend without torch.compile": (
-        "torch:_TorchCompileInductorWrapper",
-        "torch:_TorchCompileWrapper",
-    ),
-    "guards on the hooks of modules": (
-        "torch._dynamo.config:skip_nnmodule_hook_guards",
-    ),
-    "results assumed constant": (
-        "torch._dynamo:assume_constant_result",
-        "torch._dynamo.variables.functions:invoke_and_store_as_constant",
-        "torch._dynamo.variables.nn_module:invoke_and_store_as_constant",
-    ),
-    "whether code is being compiled": (
-        "torch.compiler:_is_compiling_flag",
-        "torch.compiler:is_dynamo_compiling",
-    ),
-    "freezing of weights": ("torch._inductor.config:freezing",),
-}
-
 
 def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
     """The backend that torch.compile with these arguments would use."""

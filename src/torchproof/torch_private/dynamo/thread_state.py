@@ -12,35 +12,6 @@ from typing import Any
 
 import torch
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "state of a thread": (
-        "torch._C:_dispatch_tls_local_include_set",
-        "torch._C:_dispatch_tls_local_exclude_set",
-        "torch._C:_ForceDispatchKeyGuard",
-        "torch._C:_push_on_torch_function_stack",
-        "torch._C:_pop_torch_function_stack",
-        "torch._C:_len_torch_dispatch_stack",
-        "torch._C._functorch:peek_interpreter_stack",
-        "torch.overrides:_get_current_function_mode_stack",
-    ),
-    "the compile lock": ("torch._dynamo.convert_frame:compile_lock",),
-    "compiler state in a fork": (
-        "torch.compiler:_is_compiling_flag",
-        "torch.fx._symbolic_trace:_Patcher.revert_all_patches",
-        "torch.fx._symbolic_trace:CURRENT_PATCHER",
-        "torch.fx.experimental.proxy_tensor:_CURRENT_MAKE_FX_TRACER",
-        "torch.fx.traceback:should_preserve_node_meta",
-        "torch.fx.traceback:current_meta",
-        "torch._dynamo.convert_frame:original_forward_from_src",
-        "torch.fx.graph_module:_forward_from_src",
-        "torch._inductor.triton_bundler:TritonBundler.end_compile",
-    ),
-    "CUDA that a fork cannot use": (
-        "torch.cuda:_is_in_bad_fork",
-        "torch.cuda:_is_compiled",
-    ),
-}
-
 
 class ThreadState:
     """The per-thread state that a conversion depends on, of the creating thread.

@@ -11,12 +11,6 @@ from typing import Any
 
 from torchproof.torch_private.hooks import patched
 
-PROBES = {
-    "lines that Dynamo traces": (
-        "torch._dynamo.symbolic_convert:InstructionTranslatorBase.starts_line",
-    ),
-}
-
 
 @contextlib.contextmanager
 def traced_lines(note: Callable[[CodeType, int], None]) -> Iterator[None]:

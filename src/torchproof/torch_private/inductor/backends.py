@@ -12,33 +12,8 @@ from typing import Any
 
 import torch
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.dynamo.switches import graph_compiler
-
-PROBES: dict[str, tuple[str, ...]] = {
-    "Inductor's compiler of one graph": (
-        "torch._inductor.compile_fx:compile_fx",
-        "torch._inductor.compile_fx:compile_fx_inner",
-        "torch:_TorchCompileInductorWrapper.apply_options",
-        "torch._inductor.output_code:CompiledFxGraph.current_callable",
-    ),
-    "inputs that a graph mutates": (
-        "torch._functorch._aot_autograd.runtime_wrappers:RuntimeWrapper.post_compile",
-        "torch._functorch._aot_autograd.schemas:ViewAndMutationMeta.input_info",
-        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_data",
-        "torch._functorch._aot_autograd.schemas:InputAliasInfo.mutates_metadata",
-    ),
-    "Inductor's compile threads": (
-        "torch._inductor.async_compile:AsyncCompile.pool.cache_info",
-    ),
-    "the folder of Inductor's cache": (
-        "torch._inductor.runtime.cache_dir_utils:cache_dir",
-    ),
-    "the CUDA device guard": ("torch._C:_ensureCUDADeviceGuardSet",),
-    "restarts of tracing": ("torch._dynamo.exc:RestartAnalysis",),
-    "backward graphs compiled early": (
-        "torch._functorch.config:force_non_lazy_backward_lowering",
-    ),
-}
 
 _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "torchproof_noted", default=None
@@ -189,11 +164,11 @@ def prepare_for_threads(*, inductor: bool) -> None:
     """Imports the compiler in the thread that creates a model, not in a compile thread.
 
     There the import would count against the deadline, and an interrupted import leaves
-    modules half loaded.
+    modules half loaded. Raises `MissingHook` if torch lacks a hook of the runtime.
     """
-    importlib.import_module("torch._dynamo")
+    contract.require("compile")
     if inductor:
-        importlib.import_module("torch._inductor.compile_fx")
+        contract.require("compile with Inductor")
     # Without a device, a CUDA build of torch 2.11 keeps an object of the first thread
     # that traces, and crashes after that thread has ended.
     torch._C._ensureCUDADeviceGuardSet()

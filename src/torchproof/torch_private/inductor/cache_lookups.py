@@ -13,19 +13,6 @@ from typing import Any
 
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "lookups in graph caches": (
-        "torch._inductor.codecache:FxGraphCache.load_with_key",
-        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._lookup",
-        "torch._functorch._aot_autograd.autograd_cache:autograd_cache_key",
-        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache.try_load",
-    ),
-    "cache folders": (
-        "torch._inductor.runtime.cache_dir_utils:cache_dir",
-        "torch._inductor.runtime.cache_dir_utils:default_cache_dir",
-    ),
-}
-
 _GRAPHS = "torch._inductor.codecache"
 _AUTOGRAD = "torch._functorch._aot_autograd.autograd_cache"
 _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)

@@ -10,33 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "compile times": (
-        "torch._dynamo.utils:get_compilation_metrics",
-        "torch._dynamo.utils:set_compilation_metrics_limit",
-        "torch._dynamo.utils:CompilationMetrics.dynamo_cumulative_compile_time_us",
-        "torch._dynamo.utils:CompilationMetrics.aot_autograd_cumulative_compile_time_us",
-        "torch._dynamo.utils:CompilationMetrics.backward_cumulative_compile_time_us",
-        "torch._dynamo.utils:CompilationMetrics.inductor_cumulative_compile_time_us",
-        "torch._dynamo.utils:CompilationMetrics.triton_compile_time_us",
-        "torch._dynamo.utils:CompilationMetrics.runtime_cudagraphify_time_us",
-        "torch._dynamo.utils:CompilationMetrics.guard_count",
-    ),
-    "compile counts": ("torch._dynamo.utils:counters",),
-    "cache lookups": (
-        "torch._inductor.codecache:FxGraphCache.load_with_key",
-        "torch._functorch._aot_autograd.autograd_cache:AOTAutogradCache._lookup",
-    ),
-    "Inductor's switches": (
-        "torch._inductor.config:get_config_copy",
-        "torch._inductor.config:patch",
-        "torch._inductor.config:fallback_random",
-        "torch._inductor.config:_config",
-        "torch._dynamo.config:_config",
-    ),
-}
 CACHE_MODULE = "torch._inductor.codecache"
 AUTOGRAD_CACHE_MODULE = "torch._functorch._aot_autograd.autograd_cache"
 _UNLIMITED = 1_000_000  # by default torch keeps only the last 64 compilations
@@ -58,8 +34,10 @@ class Compilation:
 
 
 def import_compiler(*, inductor: bool) -> None:
-    importlib.import_module("torch._dynamo")
+    """Imports what compiles, and raises `MissingHook` if it cannot be measured."""
+    contract.require("measurements")
     if inductor:
+        contract.require("measurements of Inductor")
         importlib.import_module(CACHE_MODULE)
 
 

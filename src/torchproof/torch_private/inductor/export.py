@@ -14,17 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "AOTInductor packages": (
-        "torch._inductor:aoti_compile_and_package",
-        "torch._C._aoti:AOTIModelPackageLoader.boxed_run",
-        "torch.fx.experimental._config:backed_size_oblivious",
-        "torch.export:ExportedProgram",
-    ),
-    "tensors read as numbers": (
-        "torch.utils._python_dispatch:TorchDispatchMode.__torch_dispatch__",
-    ),
-}
+from torchproof.torch_private import contract
+
 _SIZE = re.compile(r"L\['\w+'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
@@ -56,6 +47,7 @@ def export(
     `changing` lists the dynamic dimensions of each input, `small` whether their sizes
     include 0 and 1. With `insist`, export raises if the model specialises such a size.
     """
+    contract.require("load")
     dim = torch.export.Dim
     kind = dim.DYNAMIC if insist else dim.AUTO
     shapes = (tuple(dict.fromkeys(dims, kind) for dims in changing),)

@@ -25,35 +25,6 @@ import torch
 
 from torchproof.process import forks
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "code generation of a graph": (
-        "torch._inductor.compile_fx:fx_codegen_and_compile",
-        "torch._inductor.compile_fx:_InProcessFxCompile.codegen_and_compile",
-    ),
-    "code generation out of process": (
-        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile._send_to_child",
-        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile._run_in_child",
-        "torch._inductor.compile_fx_ext:_OutOfProcessFxCompile.serialize_compile",
-        "torch._inductor.compile_fx_ext:_WireProtocolInput.serialize",
-        "torch._inductor.compile_fx_ext:_WireProtocolPickledInput.deserialize",
-        "torch._inductor.compile_fx_ext:_WireProtocolPickledOutput",
-        "torch.fx._graph_pickler:GraphPickler.dumps",
-        "torch.fx._graph_pickler:Options",
-    ),
-    "graphs that another process cannot compile": (
-        "torch._ops:HigherOrderOperator.cacheable",
-        "torch._inductor.lowering:lowerings",
-        "torch._inductor.config:post_grad_custom_pre_pass",
-        "torch._inductor.config:post_grad_custom_post_pass",
-        "torch._inductor.config:_pre_fusion_custom_pass",
-        "torch._inductor.config:_post_fusion_custom_pass",
-    ),
-    "state of the child process": (
-        "torch._inductor.utils:clear_caches",
-        "torch._inductor.metrics:reset",
-    ),
-}
-
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 # Operators that exist once Inductor is imported. Torch's own list has only the first

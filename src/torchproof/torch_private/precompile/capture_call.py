@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched
 from torchproof.torch_private.precompile import guard_expressions
 from torchproof.torch_private.precompile.install_call import (
@@ -38,16 +39,6 @@ from torchproof.torch_private.precompile.install_call import (
     plain_function,
     rebuild_guards,
 )
-
-PROBES: dict[str, tuple[str, ...]] = {
-    "capture of compiled calls": (
-        f"{CONVERT}:fullgraph_capture",
-        f"{GRAPH}:OutputGraph.install_global_unsafe",
-        f"{GRAPH}:OutputGraph.install_global",
-        f"{GRAPH}:OutputGraph.install_global_by_id",
-        "torch:_TorchCompileInductorWrapper",
-    ),
-}
 
 # Modules whose functions need no check: a pack's manifest has their versions.
 _VERSIONED = ("torch", "_operator", "operator", "builtins", "math", "einops")
@@ -69,6 +60,7 @@ def capture_call(
     arguments: Mapping[str, Any],
 ) -> bytes:
     """Traces and compiles a call with these torch.compile arguments; returns bytes."""
+    contract.require("load")
     convert = importlib.import_module(CONVERT)
     backend = _backend(arguments)
     plain = plain_function(fn)

@@ -21,19 +21,6 @@ from typing import Any
 
 import torch
 
-PROBES: dict[str, tuple[str, ...]] = {
-    "guards on live objects": (
-        "torch._dynamo.guards:CheckFunctionManager.serialize_guards",
-        "torch._dynamo.guards:CheckFunctionManager.build_guards",
-        "torch._dynamo.guards:CheckFunctionManager.id_ref",
-        "torch._dynamo.guards:CheckFunctionManager.invalidate",
-        "torch._dynamo.guards:ShapeCodeParts",
-        "torch._dynamo.output_graph:OutputGraphGuardsState",
-        "torch._dynamo.output_graph:OutputGraphCommon",
-        "torch._guards:GuardsSet",
-    ),
-}
-
 _CLASS = re.compile(r"<class '([\w.]+)'>")
 _ADDRESS = re.compile(r"(?<![\w.])\d{6,}(?![\w.])")
 _BUILT_IN = (

@@ -24,24 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.precompile import guard_expressions
 
 CONVERT = "torch._dynamo.convert_frame"
 TYPES = "torch._dynamo.aot_compile_types"
 GRAPH = "torch._dynamo.output_graph"
 _EVAL = "torch._C._dynamo.eval_frame"
-
-PROBES: dict[str, tuple[str, ...]] = {
-    "installation of compiled calls": (
-        f"{CONVERT}:get_traced_fn",
-        f"{CONVERT}:_get_frame",
-        f"{CONVERT}:get_compile_id",
-        f"{TYPES}:BundledAOTAutogradSerializableCallable",
-        f"{_EVAL}:_load_precompile_entry",
-        f"{_EVAL}:_reset_precompile_entries",
-        "torch._dynamo.package:SerializedCode",
-    ),
-}
 
 
 class PrecompileError(Exception):
@@ -152,6 +141,8 @@ def install_call(
     code that is executed: they must be trusted. `args` and `kwargs` must be of the kind
     that was captured, in the same mode; their values do not matter.
     """
+    if messages := contract.missing("load"):
+        raise PrecompileError(messages[0])
     parts = pickle.loads(raw)
     modules = Modules(parts["files"])
     head = modules.loads(parts["head"])

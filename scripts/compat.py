@@ -1,0 +1,154 @@
+"""Runs the tests of hooks, rules and runtime on each supported torch: `make compat`.
+
+Each version gets an environment of its own under .compat/, which is kept. The results
+go to benchmarks/results/compat/, one file a version, and into docs/reference/compat.md.
+
+    python scripts/compat.py [VERSION...] [--index URL] [--workers N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENTS = ROOT / ".compat"
+RESULTS = ROOT / "benchmarks/results/compat"
+VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
+TESTS = (
+    "tests/test_torch_private.py",
+    "tests/test_changed_configs.py",
+    "tests/test_rules.py",
+    "tests/test_trace.py",
+    "tests/runtime",
+    "tests/steps",
+)
+_PROBE = """
+import json, platform, torch
+from torchproof.torch_private import contract
+missing = {each.name: contract.missing(each.name) for each in contract.contract()}
+print(json.dumps({
+    "torch": torch.__version__, "python": platform.python_version(),
+    "missing": {name: messages for name, messages in missing.items() if messages},
+}))
+"""
+
+
+def environment(version: str, index: str | None) -> Path:
+    """The Python of an environment with this torch; it is created if needed."""
+    folder = ENVIRONMENTS / version
+    python = folder / "bin/python"
+    if (folder / ".installed").exists():
+        return python
+    print(f"torch {version}: installing into {folder}", file=sys.stderr)
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    from_index = ["--no-deps", "--index-url", index] if index else []
+    subprocess.run([*pip, *from_index, f"torch=={version}"], check=True)
+    # The pin of torch is for development; every other pin holds here too.
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    constraints = folder / "constraints.txt"
+    others = [pin for pin in pins if not re.match(r"(torch|triton)\b", pin)]
+    constraints.write_text("\n".join([*others, f"torch=={version}", ""]))
+    subprocess.run([*pip, "-c", str(constraints), "-e", f"{ROOT}[dev]"], check=True)
+    (folder / ".installed").touch()
+    return python
+
+
+def run(version: str, python: Path, workers: int) -> dict[str, Any]:
+    """Probes the contract and runs the tests on one version."""
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+    probe = subprocess.run(
+        [python, "-c", _PROBE],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    report = ENVIRONMENTS / version / "junit.xml"
+    report.unlink(missing_ok=True)
+    print(f"torch {version}: running the tests", file=sys.stderr)
+    started = time.monotonic()
+    subprocess.run(
+        [
+            *(python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"),
+            *("-m", "not gpu and not slow", f"--junitxml={report}", *TESTS),
+        ],
+        cwd=ROOT,
+        env=variables,
+        stdout=sys.stderr,
+        check=False,
+    )
+    return {
+        **json.loads(probe.stdout),
+        **outcomes(report),
+        "minutes": round((time.monotonic() - started) / 60, 1),
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--", "src", "tests")),
+        "tests": list(TESTS),
+    }
+
+
+def outcomes(report: Path) -> dict[str, Any]:
+    """The counts of a JUnit report, what failed, and how each rule's programs did."""
+    counts: Counter[str] = Counter()
+    failed: list[str] = []
+    rules: dict[str, Counter[str]] = {}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        tags = {child.tag for child in case}
+        outcome = (
+            "failed"
+            if tags & {"failure", "error"}
+            else "skipped"
+            if "skipped" in tags
+            else "passed"
+        )
+        counts[outcome] += 1
+        name = case.get("name", "")
+        if outcome == "failed":
+            failed.append(f"{case.get('classname')}::{name}")
+        if name.startswith("test_program_gets_its_diagnosis["):
+            code = re.findall(r"[A-Z]{2}\d{3}", name)[0]
+            rules.setdefault(code, Counter())[outcome] += 1
+    return {
+        "counts": dict(counts),
+        "failed": sorted(failed),
+        "rules": {code: dict(each) for code, each in sorted(rules.items())},
+    }
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
+    parser.add_argument("--index", help="index of torch builds (default: pip's own)")
+    parser.add_argument("--workers", type=int, default=2, help="pytest processes")
+    options = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    failed = False
+    for version in options.versions:
+        python = environment(version, options.index)
+        result = run(version, python, options.workers)
+        (RESULTS / f"{version}.json").write_text(json.dumps(result, indent=1) + "\n")
+        print(f"torch {version}: {result['counts']}", file=sys.stderr)
+        failed |= bool(result["failed"] or result["missing"])
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The page on torch versions: the contract with private torch, and its tests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torchproof.torch_private.contract import Feature, contract
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "compat"
+
+
+def _results() -> dict[str, Any]:
+    return {
+        path.stem: json.loads(path.read_text())
+        for path in sorted(RESULTS.glob("*.json"))
+    }
+
+
+def versions() -> str:
+    """The tests that ran on each version."""
+    rows = [
+        "| torch | Python | passed | failed | skipped | names missing | commit |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for result in _results().values():
+        counts = result["counts"]
+        cells = [
+            result["torch"],
+            result["python"],
+            *(str(counts.get(each, 0)) for each in ("passed", "failed", "skipped")),
+            str(sum(map(len, result["missing"].values()))),
+            result["commit"] + (" with changes" if result["modified"] else ""),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    failures = [
+        f"- torch {result['torch']}: `{name}`"
+        for result in _results().values()
+        for name in result["failed"]
+    ]
+    return "\n".join([*rows, "", *(["Failed:", "", *failures] if failures else [])])
+
+
+def rules() -> str:
+    """How many programs of each rule get their diagnosis on each version."""
+    results = _results()
+    codes = sorted({code for each in results.values() for code in each["rules"]})
+    rows = [f"| rule | {' | '.join(results)} |", "|---" * (len(results) + 1) + "|"]
+    for code in codes:
+        cells = [_programs(each["rules"].get(code, {})) for each in results.values()]
+        rows.append(f"| [{code}](rules.md#{code.lower()}) | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _programs(counts: dict[str, int]) -> str:
+    passed, failed = counts.get("passed", 0), counts.get("failed", 0)
+    if not passed + failed:
+        return "-"
+    return f"{passed} of {passed + failed}"
+
+
+def features() -> str:
+    """Every feature that needs private torch, and what happens without it."""
+    rows = ["| feature | names | without them | tests |", "|---|---|---|---|"]
+    for each in contract():
+        count = sum(map(len, each.hooks.values()))
+        rows.append(f"| {each.name} | {count} | {each.without} | `{each.tests}` |")
+    return "\n".join(rows)
+
+
+def names() -> str:
+    """The private names of each feature, with the parameters that are relied on."""
+    return "\n\n".join(_feature(each) for each in contract())
+
+
+def _feature(feature: Feature) -> str:
+    rows = [f"**{feature.name}**", "", "| hook | names | seen in |", "|---|---|---|"]
+    for hook, listed in feature.hooks.items():
+        cells = [
+            hook,
+            "<br>".join(f"`{name}`" for name in listed),
+            _seen(feature.name, listed),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _seen(feature: str, listed: tuple[str, ...]) -> str:
+    """The versions that have all names of a hook."""
+    paths = [f"has no {name.partition('(')[0]}" for name in listed]
+    return ", ".join(
+        version
+        for version, result in _results().items()
+        if not any(
+            path in message
+            for message in result["missing"].get(feature, ())
+            for path in paths
+        )
+    )
+
+
+TABLES = {
+    "versions": versions,
+    "rules": rules,
+    "features": features,
+    "names": names,
+}

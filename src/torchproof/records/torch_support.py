@@ -1,0 +1,39 @@
+"""Which torch versions torchproof was tested with, and the error for a missing hook."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+
+from torchproof.records.run import UserError
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+
+
+class MissingHook(UserError):
+    """The installed torch lacks a private name that a feature needs."""
+
+
+def is_missing_hook(text: str) -> bool:
+    """Whether the text of an error from another process is a `MissingHook`."""
+    return re.search(r"torch \S+ has no (torch[\w.]*|file):", text) is not None
+
+
+def installed_torch() -> str:
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def untested_torch() -> str | None:
+    """One line if the installed torch is none that torchproof was tested with."""
+    version = installed_torch()
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
+        return None
+    oldest, newest = (".".join(map(str, each)) for each in (OLDEST, NEWEST))
+    return (
+        f"torch {version} is not among the versions that torchproof was tested with"
+        f" ({oldest} to {newest}); what it lacks is skipped and named"
+    )
