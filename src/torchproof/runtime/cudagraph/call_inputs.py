@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS
 from torchproof.runtime.cudagraph.output_copies import map_tensors
-from torchproof.runtime.cudagraph.reachable_state import dict_of
+from torchproof.runtime.cudagraph.watched_places import dict_of
 from torchproof.torch_private import dispatch_modes, step_capture, trees
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]

@@ -27,6 +27,7 @@ from torch import Tensor
 from torchproof.records import whose
 from torchproof.runtime.cudagraph.graph_status import Stop
 from torchproof.runtime.cudagraph.object_state import ATOMS
+from torchproof.runtime.cudagraph.watched_places import isinstance_of
 
 _LOOKUPS = frozenset({"getattr", "hasattr"})
 # Code that uses one of these names may read any attribute of its objects.
@@ -431,11 +432,6 @@ class _ObjectReference:
         if self._reference is not None:
             return self._reference() is None
         return sys.getrefcount(self._value) <= 2  # `self._value` and the argument
-
-
-def isinstance_of(value: Any, kinds: tuple[type, ...]) -> bool:
-    """`isinstance` by type alone: an object's `__class__` may run user code."""
-    return issubclass(type(value), kinds)
 
 
 def _has_attributes(kind: type) -> bool:

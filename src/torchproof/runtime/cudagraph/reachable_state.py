@@ -35,7 +35,6 @@ from torchproof.records import whose
 from torchproof.runtime.cudagraph.executed_code import (
     Execution,
     Reads,
-    isinstance_of,
     owner_of,
     reads_of,
 )
@@ -48,6 +47,22 @@ from torchproof.runtime.cudagraph.object_state import (
     NUMBERS_IN_C,
     hidden,
 )
+from torchproof.runtime.cudagraph.watched_places import (
+    CELL,
+    CONTEXT,
+    FUNCTION,
+    GONE,
+    LOCAL,
+    REFERENCE,
+    VALUES,
+    Watches,
+    contents,
+    dict_of,
+    dict_of_class,
+    in_slot,
+    isinstance_of,
+    mro_of,
+)
 
 PLAIN = (*ATOMS, torch.dtype, torch.device)
 HOOKS = (
@@ -59,7 +74,6 @@ HOOKS = (
     "_load_state_dict_pre_hooks",
 )
 TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-GONE = object()
 _MOST_OBJECTS = 20_000
 _SELF_UPDATING = (  # their own state changes at every step
     torch.optim.Optimizer,
@@ -98,8 +112,6 @@ _OF_MODULES = frozenset(vars(nn.Module()))
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9
 _SMALL = 256  # larger containers of torch are caches
-_dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
-mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 
 
 class ReachableState:
@@ -138,21 +150,9 @@ class ReachableState:
         self.modules: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.scalers: list[torch.amp.GradScaler] = []
-        self.objects: list[tuple[str, Any]] = []  # for their type and `__dict__`
-        self.dicts: list[tuple[str, dict[Any, Any]]] = []
-        self.lists: list[tuple[str, Any]] = []
-        self.keyed: list[tuple[str, Any]] = []  # dicts and sets, for their keys
+        self.watches = Watches()
         self.arrays: list[tuple[str, Any]] = []  # compared by value
-        self.named: list[tuple[str, dict[str, Any], str]] = []
-        self.classes: list[tuple[str, type, Any]] = []  # with the dict of the class
-        self.of_classes: list[tuple[str, type, Any, str]] = []
-        self.slots: list[tuple[str, Any, Any]] = []  # label, descriptor, owner
-        self.functions: list[tuple[str, types.FunctionType]] = []
-        self.cells: list[tuple[str, types.CellType]] = []
-        self.contexts: list[tuple[str, contextvars.ContextVar[Any]]] = []
-        self.locals: list[tuple[str, threading.local]] = []
         self.caches: list[tuple[str, dict[Any, Any]]] = []
-        self.references: list[tuple[str, weakref.ref[Any]]] = []
         self.tensors: dict[int, tuple[str, Tensor]] = {}
         self.unwatchable_tensors: list[tuple[str, Tensor]] = []  # without plain memory
         self.opaque: list[str] = []  # messages about state that cannot be watched
@@ -164,7 +164,7 @@ class ReachableState:
         self._idle: dict[int, frozenset[str]] = {}
         self._named_already: set[tuple[int, str]] = set()
 
-    def relevant(self, kind: type, namespace: Any) -> list[str]:
+    def _names_of_class(self, kind: type, namespace: Any) -> list[str]:
         """The names in a class's own dict that the step may read.
 
         Special methods are called without being named. For user classes, those that ran
@@ -200,8 +200,10 @@ class ReachableState:
             and not (is_users and type(value) is not types.FunctionType)
         }
 
-    def names_of(self, value: Any, namespace: dict[str, Any]) -> list[str]:
-        """The attributes of an object that the step may read."""
+    def names_of(self, value: Any, namespace: Any) -> list[str]:
+        """The names in the dict of an object or a class that the step may read."""
+        if type(namespace) is types.MappingProxyType:
+            return self._names_of_class(value, namespace)
         if isinstance_of(value, (nn.Module,)) or self._ran.is_looked_up(value):
             return list(namespace)
         names = self._names_for(type(value))
@@ -252,7 +254,7 @@ class ReachableState:
     def _visit_partial(self, label: str, value: functools.partial[Any]) -> None:
         for name in ("func", "args", "keywords"):
             member = functools.partial.__dict__[name]
-            self.slots.append((f"{label}.{name}", member, value))
+            self.watches.add_slot(f"{label}.{name}", member, value)
             self._visit(label, in_slot(member, value))
 
     def _visit_bound(self, label: str, value: Any) -> None:
@@ -296,18 +298,18 @@ class ReachableState:
                         self._visit(label, each)
 
     def _visit_context(self, label: str, value: contextvars.ContextVar[Any]) -> None:
-        self.contexts.append((label, value))
+        self.watches.add(CONTEXT, label, value, GONE)
         self._visit(label, value.get(GONE))
 
     def _visit_local(self, label: str, value: threading.local) -> None:
-        self.locals.append((label, value))
+        self.watches.add(LOCAL, label, value)
         for name, part in list(vars(value).items()):
             self._visit(f"{label}.{name}", part)
         self._visit_class(label, type(value))
 
     def _visit_reference(self, label: str, value: weakref.ref[Any]) -> None:
         """A weak reference: its target is watched without a strong reference."""
-        self.references.append((label, value))
+        self.watches.add(REFERENCE, label, value)
         target = weakref.ref.__call__(value)
         if target is None or id(target) in self._seen:
             return
@@ -319,7 +321,7 @@ class ReachableState:
         self._visit_class(label, type(target))
         self._visit_names(label, target, namespace)
         for each in mro_of(type(target)):  # a new attribute could hide these
-            for name in self._names_for(type(target)) & _dict_of_class(each).keys():
+            for name in self._names_for(type(target)) & dict_of_class(each).keys():
                 self._name(f"{label}.{name}", namespace, name)
 
     # -- containers and objects ----------------------------------------------------
@@ -329,22 +331,17 @@ class ReachableState:
         if isinstance_of(value, (dict,)):
             if value is sys.modules:
                 return  # `_read` visits the modules that code names
-            self.dicts.append((label, value))
-            self.keyed.append((label, value))
+            self.watches.add_container(label, value)
             for key, part in list(dict.items(value)):
                 self._visit(f"{label}[{_shown_key(key)}]", part)
                 self._visit(f"a key of {label}", key)
             if isinstance_of(value, (collections.defaultdict,)):
                 member = collections.defaultdict.__dict__["default_factory"]
-                self.slots.append((f"{label}.default_factory", member, value))
+                self.watches.add_slot(f"{label}.default_factory", member, value)
                 self._visit(label, value.default_factory)
-        elif isinstance_of(value, (set,)):
-            self.keyed.append((label, value))
-            for number, part in enumerate(_parts(value)):
-                self._visit(f"{label}[{number}]", part)
         else:
             if not isinstance_of(value, (tuple, frozenset)):
-                self.lists.append((label, value))
+                self.watches.add_container(label, value)
             for number, part in enumerate(_parts(value)):
                 self._visit(f"{label}[{number}]", part)
         if type(value) not in CONTAINERS:
@@ -353,17 +350,16 @@ class ReachableState:
     def _visit_module(self, label: str, module: nn.Module) -> None:
         self.modules.append(module)
         namespace = module.__dict__
-        self.objects.append((label, module))
-        self.dicts.append((label, namespace))
+        self.watches.add_object(label, module)
+        self.watches.add(VALUES, label, namespace)
         for part in ("_parameters", "_buffers", "_modules"):
-            self.dicts.append((label, namespace[part]))
-            self.keyed.append((label, namespace[part]))
+            self.watches.add_container(label, namespace[part])
             for name, value in namespace[part].items():
                 self._visit(f"{label}.{name}", value)
         for name in HOOKS:
             if hooks := namespace.get(name):
                 self._lenient |= "backward" in name
-                self.dicts.append((f"{label}.{name}", hooks))
+                self.watches.add(VALUES, f"{label}.{name}", hooks)
                 for hook in list(hooks.values()):
                     self._visit(f"{label}.{name}", hook)
         for name, value in list(namespace.items()):
@@ -392,7 +388,7 @@ class ReachableState:
         self._visit_attributes(label, value)
 
     def _visit_attributes(self, label: str, value: Any) -> None:
-        self.objects.append((label, value))
+        self.watches.add_object(label, value)
         if (namespace := dict_of(value)) is not None:
             self._visit_names(label, value, namespace)
         self._visit_slots(label, value, whole=self._ran.is_looked_up(value))
@@ -407,11 +403,11 @@ class ReachableState:
         for kind in mro_of(type(value)):
             if not kind.__flags__ & _HEAP_TYPE:
                 continue
-            for name, member in list(_dict_of_class(kind).items()):
+            for name, member in list(dict_of_class(kind).items()):
                 if type(member) is not types.MemberDescriptorType:
                     continue
                 if whole or name in names:
-                    self.slots.append((f"{label}.{name}", member, value))
+                    self.watches.add_slot(f"{label}.{name}", member, value)
                     self._visit(f"{label}.{name}", in_slot(member, value))
 
     # -- classes and Python modules ------------------------------------------------
@@ -425,21 +421,21 @@ class ReachableState:
                 self._visit_own(each)
 
     def _visit_own(self, kind: type) -> None:
-        namespace = _dict_of_class(kind)
+        namespace = dict_of_class(kind)
         self._idle[id(kind)] = self._idle_in(kind, namespace)
         name_of_class = type.__getattribute__(kind, "__name__")
         for name in _OF_TYPES & self._names:
             member = type.__dict__[name]
-            self.slots.append((f"{name_of_class}.{name}", member, kind))
-        self.classes.append((name_of_class, kind, namespace))
+            self.watches.add_slot(f"{name_of_class}.{name}", member, kind)
+        self.watches.add_class(name_of_class, kind, namespace)
         is_users = not _is_of_library(kind, inherited=False)
         if not is_users:
             self.foreign[id(kind)] = kind
-        for name in self.relevant(kind, namespace):
+        for name in self._names_of_class(kind, namespace):
             value, label = namespace[name], f"{name_of_class}.{name}"
             if type(value) is types.MemberDescriptorType:
                 continue  # a slot
-            self.of_classes.append((label, kind, namespace, name))
+            self.watches.add_class_entry(label, kind, namespace, name)
             function = _function_of(value)
             if type(function) is types.FunctionType:
                 self._lenient |= name in _OF_BACKWARD and is_users
@@ -450,7 +446,7 @@ class ReachableState:
     def _visit_python_module(self, label: str, module: types.ModuleType) -> None:
         """A module of the user or a library; `_follow` visits those of torch."""
         if _owner_of_module(module) in _OWN:
-            self.objects.append((label, module))
+            self.watches.add_object(label, module)
             namespace = object.__getattribute__(module, "__dict__")
             for name in self.names_of(module, namespace):
                 self._name(f"{label}.{name}", namespace, name)
@@ -465,22 +461,26 @@ class ReachableState:
             if owner == "user":
                 self._visit_attributes(label, function)
             if _OF_FUNCTIONS & (self._names | self._foreign) and owner in _OWN:
-                self.functions.append((label, function))
+                self._watch_function(label, function)
             if self._strict or not self._lenient or not followed:
                 return
         self._entered.add(code)
-        self.functions.append((label, function))
+        self._watch_function(label, function)
         if owner == "user":
             self._visit_attributes(label, function)
         for name, cell in zip(
             code.co_freevars, function.__closure__ or (), strict=True
         ):
-            self.cells.append((name, cell))
+            self.watches.add(CELL, name, cell)
             if (value := contents(cell)) is not cell:
                 self._visit_as(owner, name, value)
         for value in (function.__defaults__, function.__kwdefaults__):
             self._visit_as(owner, f"{label}'s defaults", value)
         self._read(code, function.__globals__)
+
+    def _watch_function(self, label: str, function: types.FunctionType) -> None:
+        for name in _OF_FUNCTIONS:
+            self.watches.add(FUNCTION, label, function, name)
 
     def _read(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         """Visits the attributes and globals that the code names."""
@@ -522,10 +522,7 @@ class ReachableState:
             if len(value) <= _SMALL and id(value) not in self._seen and not forgotten:
                 self._seen[id(value)] = value
                 self.foreign[id(value)] = value
-                is_list = isinstance(value, list)
-                (self.lists if is_list else self.keyed).append((label, value))
-                if isinstance(value, dict):
-                    self.dicts.append((label, value))
+                self.watches.add_container(label, value)
 
     def _follow(self, scope: dict[str, Any], chain: tuple[str, ...]) -> None:
         """Follows a chain such as `torch.nn.functional.relu` from module to module."""
@@ -577,7 +574,7 @@ class ReachableState:
         is_new = (id(namespace), name) not in self._named_already
         if is_new and not self._ran.is_forgotten(id(namespace), name):
             self._named_already.add((id(namespace), name))
-            self.named.append((label, namespace, name))
+            self.watches.add_entry(label, namespace, name)
 
 
 _VISITORS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] = (
@@ -610,39 +607,6 @@ def has_plain_memory(tensor: Tensor) -> bool:
         and not hasattr(tensor, "__tensor_flatten__")
         and not nn.parameter.is_lazy(tensor)
     )
-
-
-def contents(cell: types.CellType) -> Any:
-    """The value of a cell; the cell itself if its variable is unassigned."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return cell
-
-
-def dict_of(value: Any) -> dict[str, Any] | None:
-    """An object's `__dict__`, without running code of its class."""
-    kind: Any = type(value)
-    if not _has_plain_dict(kind):
-        return None
-    namespace = object.__getattribute__(value, "__dict__")
-    return namespace if type(namespace) is dict else None
-
-
-def in_slot(member: Any, owner: Any) -> Any:
-    try:
-        return member.__get__(owner)
-    except AttributeError:
-        return GONE
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_plain_dict(kind: type) -> bool:
-    for each in mro_of(kind):
-        if "__dict__" in (namespace := _dict_of_class(each)):
-            plain = (types.GetSetDescriptorType, types.MemberDescriptorType)
-            return isinstance(namespace["__dict__"], plain)
-    return False
 
 
 def _is_of_library(kind: Any, *, inherited: bool = True) -> bool:

@@ -1,0 +1,231 @@
+"""The places whose values a snapshot compares, and how each kind of place is read.
+
+A place is an attribute, an entry of a dict, a variable of an enclosing function, and so
+on. All places of one kind are read at once, at C speed, and without running user code.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+GONE: Any = object()
+dict_of_class: Callable[[type], Any] = type.__dict__["__dict__"].__get__
+mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
+
+
+def isinstance_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    """`isinstance` by type alone: an object's `__class__` may run user code."""
+    return issubclass(type(value), kinds)
+
+
+def contents(cell: types.CellType) -> Any:
+    """The value of a cell; the cell itself if its variable is unassigned."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return cell
+
+
+def dict_of(value: Any) -> dict[str, Any] | None:
+    """An object's `__dict__`, without running code of its class."""
+    kind: Any = type(value)
+    if not _has_plain_dict(kind):
+        return None
+    namespace = object.__getattribute__(value, "__dict__")
+    return namespace if type(namespace) is dict else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_plain_dict(kind: type) -> bool:
+    for each in mro_of(kind):
+        if "__dict__" in (namespace := dict_of_class(each)):
+            plain = (types.GetSetDescriptorType, types.MemberDescriptorType)
+            return isinstance(namespace["__dict__"], plain)
+    return False
+
+
+def in_slot(member: Any, owner: Any) -> Any:
+    try:
+        return member.__get__(owner)
+    except AttributeError:
+        return GONE
+
+
+def _is_dead(reference: weakref.ref[Any]) -> bool:
+    return weakref.ref.__call__(reference) is None
+
+
+def _local_items(local: Any) -> Iterator[Any]:
+    return itertools.chain.from_iterable(sorted(vars(local).items()))
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of place: `read` returns the value, or with `length` all values in it."""
+
+    name: str
+    read: Callable[..., Any]
+    length: Callable[[Any], int] | None = None
+    by_name: bool = False  # whether each name is a place of its own
+
+
+TYPE = Kind("type", type)
+NAMESPACE = Kind("namespace", operator.attrgetter("__dict__"))
+GUARDED_NAMESPACE = Kind("namespace", object.__getattribute__)
+ENTRY = Kind("entry", dict.get, by_name=True)
+CLASS_ENTRY = Kind("class entry", types.MappingProxyType.get, by_name=True)
+BASES = Kind("bases", mro_of)
+FUNCTION = Kind("function", getattr)
+CELL = Kind("cell", contents)
+SLOT = Kind("slot", in_slot)
+CONTEXT = Kind("context", ContextVar.get)
+REFERENCE = Kind("reference", _is_dead)
+LOCAL = Kind("local", _local_items, lambda local: len(vars(local)))
+VALUES = Kind("values", dict.values, dict.__len__)
+# The names of an object or class; only the relevant ones count as changes.
+NAMES = Kind("names", iter, len)
+CLASS_NAMES = Kind("names of a class", iter, len, by_name=True)
+_ITEMS: dict[type, Kind] = {
+    kind: Kind("items", kind.__iter__, kind.__len__)  # type: ignore[attr-defined]
+    for kind in (collections.OrderedDict, dict, list, set, collections.deque)
+}
+
+
+def items_of(container: Any) -> Kind:
+    """How to iterate over a container without running code of its class."""
+    return next(
+        kind for base, kind in _ITEMS.items() if isinstance_of(container, (base,))
+    )
+
+
+@dataclass(frozen=True)
+class Watch:
+    """A place of a kind: `read(*arguments)` returns its values."""
+
+    kind: Kind
+    label: str
+    owner: Any
+    arguments: tuple[Any, ...]
+
+
+Place = tuple[Kind, int, Any]  # kind, id of the owner, name or number
+PlacedValue = tuple[Place, str, Any]  # with its label and its value
+
+
+class Watches:
+    """All watched places."""
+
+    def __init__(self) -> None:
+        self.every: list[Watch] = []
+
+    def add(self, kind: Kind, label: str, owner: Any, *more: Any) -> None:
+        self.every.append(Watch(kind, label, owner, (owner, *more)))
+
+    def add_entry(self, label: str, namespace: dict[Any, Any], name: str) -> None:
+        self.add(ENTRY, label, namespace, name, GONE)
+
+    def add_container(self, label: str, container: Any) -> None:
+        """The items of a list, deque or set; the keys and values of a dict."""
+        self.add(items_of(container), label, container)
+        if isinstance_of(container, (dict,)):
+            self.add(VALUES, label, container)
+
+    def add_slot(self, label: str, member: Any, owner: Any) -> None:
+        self.every.append(Watch(SLOT, label, owner, (member, owner)))
+
+    def add_class(self, label: str, kind: type, namespace: Any) -> None:
+        self.add(BASES, label, kind)
+        self.every.append(Watch(CLASS_NAMES, label, kind, (namespace,)))
+
+    def add_class_entry(
+        self, label: str, kind: type, namespace: Any, name: str
+    ) -> None:
+        arguments = (namespace, name, GONE)
+        self.every.append(Watch(CLASS_ENTRY, label, kind, arguments))
+
+    def add_object(self, label: str, value: Any) -> None:
+        """The type of an object and the names of its attributes."""
+        self.add(TYPE, label, value)
+        namespace = dict_of(value)
+        if namespace is not None:
+            if type(value).__getattribute__ is object.__getattribute__:
+                self.add(NAMESPACE, label, value)
+            else:  # without running it
+                self.add(GUARDED_NAMESPACE, label, value, "__dict__")
+            self.every.append(Watch(NAMES, label, value, (namespace,)))
+
+    def reader(self) -> Callable[[], list[Any]]:
+        """Returns a function that collects all current values.
+
+        Empty containers have no values; `sizer` detects when they are filled.
+        """
+        groups: dict[Kind, list[tuple[Any, ...]]] = {}
+        for each in self.every:
+            if each.kind.length is None or each.kind.length(each.arguments[0]):
+                groups.setdefault(each.kind, []).append(each.arguments)
+        columns = [(kind, [*zip(*each, strict=True)]) for kind, each in groups.items()]
+        single = [(kind.read, each) for kind, each in columns if kind.length is None]
+        many = [(kind.read, each) for kind, each in columns if kind.length is not None]
+        flat = itertools.chain.from_iterable
+
+        def values() -> list[Any]:
+            return [
+                *flat(map(read, *each) for read, each in single),
+                *flat(flat(map(read, *each)) for read, each in many),
+            ]
+
+        return values
+
+    def sizer(self) -> Callable[[], list[int]]:
+        """Returns a function that collects the sizes of all containers."""
+        groups: dict[Any, dict[int, Any]] = {}
+        for each in self.every:
+            if each.kind.length is not None:
+                container = each.arguments[0]
+                length = len if type(container) in _ITEMS else each.kind.length
+                groups.setdefault(length, {})[id(container)] = container
+        sized = [(length, [*each.values()]) for length, each in groups.items()]
+        return lambda: [size for length, each in sized for size in map(length, each)]
+
+    def places(
+        self, names_of: Callable[[Any, Any], Iterable[str]]
+    ) -> Iterator[PlacedValue]:
+        """Every place; `names_of(owner, namespace)` are the names that count."""
+        for each in self.every:
+            kind, owner = each.kind, id(each.owner)
+            if kind is NAMES or kind is CLASS_NAMES:
+                (namespace,) = each.arguments
+                for name in names_of(each.owner, namespace):
+                    yield (kind, owner, name), f"{each.label}.{name}", namespace[name]
+            elif kind.length is None:
+                name = each.arguments[1] if len(each.arguments) > 1 else None
+                key = name if isinstance(name, str) else each.label
+                yield (kind, owner, key), _label(each), kind.read(*each.arguments)
+            elif kind is VALUES:
+                for number, (key, value) in enumerate(dict.items(each.owner)):
+                    name = key if type(key) is str else number
+                    yield (kind, owner, name), f"{each.label}.{name}", value
+            else:
+                for number, value in enumerate(kind.read(each.owner)):
+                    yield (kind, owner, number), f"{each.label}[{number}]", value
+
+
+def _label(watch: Watch) -> str:
+    if watch.kind is TYPE:
+        return f"the type of {watch.label}"
+    if watch.kind is REFERENCE:
+        return f"the death of {watch.label}"
+    if watch.kind in (NAMESPACE, GUARDED_NAMESPACE):
+        return f"{watch.label}.__dict__"
+    if watch.kind is FUNCTION:
+        return f"{watch.label}.{watch.arguments[1]}"
+    return f"{watch.label}.__mro__" if watch.kind is BASES else watch.label
