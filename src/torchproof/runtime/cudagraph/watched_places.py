@@ -95,7 +95,7 @@ VALUES = Kind("values", dict.values, dict.__len__)
 NAMES = Kind("names", iter, len)
 CLASS_NAMES = Kind("names of a class", iter, len, by_name=True)
 _ITEMS: dict[type, Kind] = {
-    kind: Kind("items", kind.__iter__, kind.__len__)  # type: ignore[attr-defined]
+    kind: Kind("items", kind.__iter__, kind.__len__)
     for kind in (collections.OrderedDict, dict, list, set, collections.deque)
 }
 
@@ -157,7 +157,8 @@ class Watches:
         self.add(TYPE, label, value)
         namespace = dict_of(value)
         if namespace is not None:
-            if type(value).__getattribute__ is object.__getattribute__:
+            lookup: Any = type(value).__getattribute__
+            if lookup is object.__getattribute__:
                 self.add(NAMESPACE, label, value)
             else:  # without running it
                 self.add(GUARDED_NAMESPACE, label, value, "__dict__")
@@ -207,13 +208,13 @@ class Watches:
                 for name in names_of(each.owner, namespace):
                     yield (kind, owner, name), f"{each.label}.{name}", namespace[name]
             elif kind.length is None:
-                name = each.arguments[1] if len(each.arguments) > 1 else None
-                key = name if isinstance(name, str) else each.label
-                yield (kind, owner, key), _label(each), kind.read(*each.arguments)
+                names = [name for name in each.arguments[1:] if isinstance(name, str)]
+                place = kind, owner, names[0] if names else each.label
+                yield place, _label(each), kind.read(*each.arguments)
             elif kind is VALUES:
                 for number, (key, value) in enumerate(dict.items(each.owner)):
-                    name = key if type(key) is str else number
-                    yield (kind, owner, name), f"{each.label}.{name}", value
+                    shown = key if type(key) is str else number
+                    yield (kind, owner, shown), f"{each.label}.{shown}", value
             else:
                 for number, value in enumerate(kind.read(each.owner)):
                     yield (kind, owner, number), f"{each.label}[{number}]", value
