@@ -23,14 +23,14 @@ def draft_of(source: str) -> Candidate:
 def judged() -> Iterator[Judged]:
     """`judged(judge, expected, source, **settings)`: what that repro shows."""
     court = ReproRunner(
-        FailureSignature("graph_break", "breaks", "a break"), Settings(limit_s=60)
+        FailureSignature("breaks", "a break", "graph_break"), Settings(limit_s=60)
     )
 
     def run(
         judge: str, expected: Mapping[str, Any], source: str, **settings: Any
     ) -> Outcome:
         # What is asked of it differs, the process that forks is the same.
-        court.signature = FailureSignature(judge, judge, f"a case of {judge}", expected)
+        court.signature = FailureSignature(judge, f"a case of {judge}", judge, expected)
         court.settings = Settings(**{"limit_s": 60.0, **settings})
         return court.run_forked(draft_of(source))
 

@@ -49,7 +49,7 @@ def test_wrong_answers_shrink_to_the_operation_that_is_wrong(tmp_path):
     draft = planted(tmp_path)
     assert draft.size > 40
     expected = {"how": "nan", "error": None}
-    symptom = FailureSignature("numerics", "answers", "wrong answers", expected)
+    symptom = FailureSignature("answers", "wrong answers", "numerics", expected)
     with ReproRunner(symptom, Settings()) as court:
         assert court.run_forked(draft).is_same
         found = reduce_graph(

@@ -16,8 +16,8 @@ from torchproof.packs.repro import readme as report
 from torchproof.packs.repro.assembly import ORACLES, repro_text
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.pack_files import PackFile
 from torchproof.packs.repro.programs.scopes import Names
-from torchproof.packs.repro.target_recording import TargetRecording
 
 SOURCE = """import torch
 
@@ -53,6 +53,7 @@ WRITTEN = pack_files.VerifiedRepro(
     outcome=Outcome("same", "FAILS AS STATED: GB0059", 3.21, "a\n```\nGB0059\n"),
     repro=SOURCE,
     facts=FACTS,
+    versions=versions.text(FACTS, "PyTorch version: 2.13.0+cpu\n"),
     command="torchproof pack net.py:make --for repro",
     target="net.py:make",
     minified=True,
@@ -60,8 +61,8 @@ WRITTEN = pack_files.VerifiedRepro(
 
 
 def readme(written: pack_files.VerifiedRepro = WRITTEN, **counts: int) -> str:
-    rows = pack_files.listing({"graphs/a.py": (3, "a | b"), "repro.py": (9, "it")})
-    return pack_files.readme(written, rows, counts)
+    files = {"graphs/a.py": PackFile(b"abc", "a | b"), "repro.py": PackFile(b"", "it")}
+    return report.report(written, files, counts)
 
 
 def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
@@ -75,7 +76,7 @@ def test_the_report_has_the_fields_of_the_form_in_their_order() -> None:
     marks += ["```python", "### Error logs", "````\na\n", "### Versions"]
     marks += ["PyTorch version: 2.13.0+cpu", "recompile_limit = 3", "python repro.py"]
     marks += ["Exit 1: ", WRITTEN.command, "/gb/gb0059.html"]
-    marks += [f"`{SYMPTOM.search}`", "3.2 s", "from 40 to 5", "| repro.py | 9 | it |"]
+    marks += [f"`{SYMPTOM.search}`", "3.2 s", "from 40 to 5", "| repro.py | 0 | it |"]
     marks += [
         "| graphs/a.py | 3 | a / b |",
         WRITTEN.candidate.about,
@@ -130,49 +131,25 @@ def test_the_search_is_a_whole_address() -> None:
 
 
 def test_unknown_facts_are_a_dash() -> None:
-    text = versions.text({"torch": None, "gpu": ""})
-    assert (
-        "PyTorch version: -\n" in text and "GPU models and configuration: -\n" in text
-    )
+    text = versions.text({"torch": None, "gpu": ""}, "")
+    assert "PyTorch version: torch -, Python -" in text
     assert "Variables" not in text and "None" not in text
 
 
-def test_the_machine_tells_itself_as_plain_data() -> None:
-    found = versions.machine()
-    assert json.loads(json.dumps(found)) == found
-    assert found["libraries"]["torch"].startswith("2.") and found["os"]
-
-
-def test_the_driver_is_read_from_the_kernel(tmp_path, monkeypatch) -> None:
-    told = tmp_path / "version"
-    told.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue\n")
-    monkeypatch.setattr(versions, "_DRIVER", told)
-    assert versions.machine()["driver"] == "550.54.15"
-    monkeypatch.setattr(versions, "_DRIVER", tmp_path / "none")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert versions.machine()["driver"] is None
-
-
-def test_the_driver_is_asked_of_its_program(tmp_path, monkeypatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 560.1.2\necho 560.1.2\n")
-    program.chmod(0o755)
-    monkeypatch.setattr(versions, "_DRIVER", tmp_path / "none")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert versions.machine()["driver"] == "560.1.2"
-    program.write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
-    assert versions.machine()["driver"] is None
+def test_torch_describes_the_machine(tmp_path) -> None:
+    with versions.CollectEnv(tmp_path) as collect_env:
+        text = collect_env.text()
+    assert text.startswith("PyTorch version: ") and "\nOS: " in text
 
 
 def test_facts_of_the_repetition_come_before_those_of_the_run() -> None:
-    seen = TargetRecording(
-        environment={"kind": "environment", "torch": "2.13.1"},
-        configs={"kind": "configs", "torch._dynamo.config": {"verbose": True}},
-    )
-    facts = pack_files.collect_facts({"torch": "2.12.0", "python": "3.11.7"}, seen)
+    run = {"torch": "2.12.0", "python": "3.11.7"}
+    lines = "Nvidia driver version: 550.54.15\nModel name:    Neoverse-N1\n"
+    facts = versions.collect_facts(run, {"torch": "2.13.1"}, lines)
     assert facts["torch"] == "2.13.1" and facts["python"] == "3.11.7"
-    assert "kind" not in facts
-    assert facts["configs"] == {"torch._dynamo.config": {"verbose": True}}
+    assert facts["driver"] == "550.54.15" and facts["cpu"] == "Neoverse-N1"
+    lines = "Nvidia driver version: Could not collect\n"
+    assert versions.collect_facts(run, {}, lines)["driver"] is None
 
 
 def test_the_header_can_stand_in_a_docstring() -> None:
@@ -209,7 +186,7 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
     draft = dataclasses.replace(WRITTEN.candidate, files={"inputs.pt": b"\xffraw"})
     facts = FACTS | {"variables": {"TORCH_X": private, "A_TOKEN": "brox-4711-key"}}
     written = dataclasses.replace(
-        WRITTEN, candidate=draft, facts=facts, command=private
+        WRITTEN, candidate=draft, versions=versions.text(facts, ""), command=private
     )
     graph = Candidate(
         "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"

@@ -105,8 +105,13 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
     seen = TargetRecording(
         (frame, graph),
         (person.told,),
-        {"torch": "2.13.0", "variables": {person.variable: person.secret}},
-        {"torch._dynamo.config": {"debug_dir_root": f"{person.home}/debug"}},
+        {
+            "torch": "2.13.0",
+            "variables": {person.variable: person.secret},
+            "configs": {
+                "torch._dynamo.config": {"debug_dir_root": f"{person.home}/debug"}
+            },
+        },
     )
     finding = dataclasses.replace(
         check_runs.ITEM,
@@ -117,10 +122,13 @@ def packed(person: Person, folder: Path) -> tuple[Path, list[str]]:
     run = Run("r", "net.py:make", "as-written", facts, {}, (finding,))
     target = Target(f"{person.home}/net.py:make", "factory", f"{person.home}/net.py")
     path, tried = folder / "it.tar.gz", []
+    collect_env = mock.MagicMock()
+    collect_env().__enter__().text.return_value = person.told
     with (
         mock.patch.dict(os.environ, person.environment, clear=True),
         mock.patch.object(repro, "record_target", lambda *_, **__: seen),
         mock.patch.object(repro, "ReproRunner", FakeCourt(person, tried)),
+        mock.patch.object(repro.versions, "CollectEnv", collect_env),
         mock.patch.object(repro, "shrink", lambda draft, *_, **__: draft),
     ):
         repro.pack(

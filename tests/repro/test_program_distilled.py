@@ -69,10 +69,9 @@ def make():
 """
 
 SYMPTOM = FailureSignature(
-    "graph_break",
-    "breaks",
-    "a graph break",
-    {
+    oracle="breaks",
+    headline="a graph break",
+    expected={
         "type": "Unsupported Tensor.item() call with capture_scalar_outputs=False",
         "id": "GB0124",
         "names": [],

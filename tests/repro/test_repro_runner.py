@@ -20,7 +20,7 @@ from torchproof.packs.repro.failure_signature import FailureSignature
 from torchproof.packs.repro.repro_runner import ReproRunner, run_variables
 
 EXPECTED = {"type": "anything", "id": "GB0059", "names": ["print"], "skips": False}
-BREAK = FailureSignature("graph_break", "breaks", "a print splits the graph", EXPECTED)
+BREAK = FailureSignature("breaks", "a print splits the graph", "graph_break", EXPECTED)
 PRINTS = """
 from __future__ import annotations
 

@@ -12,17 +12,22 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof import __version__
 from torchproof.packs import writing
 from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
-from torchproof.packs.repro import pack_files
+from torchproof.packs.repro import pack_files, readme, versions
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.candidate_order import Candidates
-from torchproof.packs.repro.failure_signature import FailureSignature, choose_failure
+from torchproof.packs.repro.failure_signature import (
+    HANG_S,
+    FailureSignature,
+    choose_failure,
+    hang_signature,
+)
 from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
 from torchproof.packs.repro.programs.anonymise import anonymise
 from torchproof.packs.repro.programs.program_reducer import reduce_program
@@ -34,7 +39,6 @@ from torchproof.targets import Options, Target
 
 Progress = Callable[[str], None]
 _SCRIPT_RUNS_ONCE = "a script runs only once: pack its saved run to include its graphs"
-_HANG_S = 60.0  # after this time a repro calls a compilation hung
 _ANONYMISE_S = 90.0  # for replacing names, in addition to the time for reducing
 _MAX_GRAPHS = 40  # graphs of one target that a pack includes for reading
 # An evidence line of a finding that names library code called by the user's line.
@@ -73,7 +77,9 @@ def pack(
 ) -> PackResult:
     """Writes the pack, or raises `Unverified` if no candidate fails in the same way."""
     signature = choose_failure(subject.run, options.select)
-    signature = _with_time_limit(signature, subject.options)
+    limit_s = subject.options.timeout_s or HANG_S
+    if signature.oracle == "hang" and limit_s < HANG_S:
+        signature = hang_signature(limit_s)
     code = signature.finding.code if signature.finding else signature.kind
     dest = dest or Path(f"torchproof-repro-{subject.target.name}-{code}.tar.gz")
     with writing.archive(dest, overwrite=overwrite) as stage:
@@ -110,16 +116,6 @@ def shrink(
     return anonymise(smallest, fails, deadline + _ANONYMISE_S)
 
 
-def _with_time_limit(signature: FailureSignature, options: Options) -> FailureSignature:
-    """Replaces the time limit of a hang by --timeout if that is below a minute."""
-    limit_s = options.timeout_s or _HANG_S
-    if signature.oracle != "hang" or limit_s >= _HANG_S:
-        return signature
-    headline = f"torch.compile does not end within {limit_s:.0f} s"
-    expected = {**signature.expected, "seconds": limit_s}
-    return replace(signature, headline=headline, expected=expected)
-
-
 class _PackBuilder:
     def __init__(
         self,
@@ -139,7 +135,10 @@ class _PackBuilder:
 
     def build(self, stage: writing.Stage, command: str) -> Manifest:
         """Records the target, finds and reduces a candidate, and seals the pack."""
-        with writing.scratch("torchproof-") as folder:
+        with (
+            writing.scratch("torchproof-") as folder,
+            versions.CollectEnv(Path(folder)) as collect_env,
+        ):
             recording = self._record(Path(folder))
             candidates = Candidates(
                 recording,
@@ -148,7 +147,10 @@ class _PackBuilder:
                 include=self._options.include,
             )
             settings = self._settings(train=recording.train)
-            facts = pack_files.collect_facts(self._run.environment, recording)
+            report = collect_env.text()
+            facts = versions.collect_facts(
+                self._run.environment, recording.facts, report
+            )
             header = pack_files.header(self._signature, facts)
             with ReproRunner(
                 self._signature, settings, header=header, folder=folder
@@ -173,6 +175,7 @@ class _PackBuilder:
             outcome=outcome,
             repro=text,
             facts=facts,
+            versions=versions.text(facts, report),
             command=command,
             target=self._target.text,
             minified=self._options.minify,
@@ -262,10 +265,7 @@ class _PackBuilder:
     ) -> Manifest:
         redactor = self._redactor
         files = pack_files.redact(plain_files, redactor)
-        rows = pack_files.listing(
-            {k: (len(v.content), v.about) for k, v in files.items()}
-        )
-        text = redactor.text(pack_files.readme(verified, rows, redactor.counts))
+        text = redactor.text(readme.report(verified, files, redactor.counts))
         files["README.md"] = pack_files.PackFile(text.encode(), "the bug report")
         for name, file in files.items():
             path = stage.path / name

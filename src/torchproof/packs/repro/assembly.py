@@ -77,7 +77,8 @@ def _oracle_body(signature: FailureSignature, settings: Settings) -> str:
             f"EXPECTED = {_literal(signature.expected)}\n"
             f"SETTINGS = {_literal(settings.to_json())}",
             *(re.sub(r"\n\n\n+", "\n\n", body) for body in bodies),
-            "report_and_exit(run_oracle(make, SETTINGS, EXPECTED, before_call))",
+            "PROGRAM = Program(make, SETTINGS, before_call)",
+            "report_and_exit(run_oracle, PROGRAM, EXPECTED)",
         )
     )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from torchproof.packs.repro.oracles.error_text import (
     innermost,
@@ -19,7 +19,7 @@ from torchproof.packs.repro.oracles.error_text import (
 )
 from torchproof.records import SEVERITIES, Finding, Measurement, Run, UserError
 
-_HANG_S = 60.0
+HANG_S = 60.0  # after this time a repro calls a compilation hung
 _MAX_TIMES = 3  # recompiles or recordings that a repro has to show at most
 _GB_ID = re.compile(r"^GB\d{4}\b")
 _ADVICE = re.compile(r"\s*Set TORCHDYNAMO_VERBOSE=1|\s*from user code:", re.IGNORECASE)
@@ -38,19 +38,22 @@ class FailureSignature:
     `expected`: JSON without paths or names of the user's program.
     """
 
-    kind: str  # a kind of finding, or "hang"
     oracle: str
     headline: str  # one sentence: the title of the bug report
+    kind: str = "compile_error"  # a kind of finding, or "hang"
     expected: Mapping[str, Any] = field(default_factory=dict, hash=False)
     ids: tuple[str, ...] = ()  # torch's own, such as GB0170
     search: str = ""  # search terms for existing reports
     finding: Finding | None = None
 
 
+_Reading: TypeAlias = FailureSignature | str  # or why a finding has no signature
+
+
 def choose_failure(run: Run, select: Sequence[str] = ()) -> FailureSignature:
     """Returns the selected failure, or else the most severe one of the report."""
     if run.ending == "timeout" and not select:
-        return _hang(run)
+        return hang_signature(min(float(run.options.get("timeout_s") or 1e9), HANG_S))
     refusals = []
     for finding in _open(run, select):
         signature = _signature_of(finding, run)
@@ -58,7 +61,7 @@ def choose_failure(run: Run, select: Sequence[str] = ()) -> FailureSignature:
             return signature
         refusals.append(f"{finding.code}: {signature}")
     if not select and (failed := _failed(run)) is not None:
-        return _measured_error(failed)
+        return _error_signature(failed.error or "")
     if refusals:
         raise UserError(f"run {run.id} cannot be reproduced: {refusals[0]}")
     what = f" with {', '.join(select)}" if select else ""
@@ -69,14 +72,17 @@ def choose_failure(run: Run, select: Sequence[str] = ()) -> FailureSignature:
     )
 
 
-def _signature_of(finding: Finding, run: Run) -> FailureSignature | str:
+def _signature_of(finding: Finding, run: Run) -> _Reading:
     """Returns the signature of a finding, or the reason why it has none."""
     if finding.kind in _STATIC_KINDS or finding.origin == "static":
         return (
             "static analysis of the source found it, and no run confirmed it; run check"
             " with calls that reach it"
         )
-    return _READERS[finding.kind](finding, run)
+    reading = _READERS[finding.kind](finding, run)
+    if isinstance(reading, str):
+        return reading
+    return replace(reading, kind=finding.kind, ids=_ids(finding), finding=finding)
 
 
 def _open(run: Run, select: Sequence[str]) -> list[Finding]:
@@ -102,104 +108,91 @@ def _matches(finding: Finding, selector: str) -> bool:
 # -- findings about behaviour ----------------------------------------------------------
 
 
-def _break(finding: Finding, run: Run) -> FailureSignature | str:
-    ids = _ids(finding)
+def _break(finding: Finding, run: Run) -> _Reading:
     reason = _evidence_after(finding, "torch: ")
     if not reason:
         return "its evidence does not contain torch's reason"
+    ids = _ids(finding)
     kind, _, explanation = reason.partition(": ")
     names = names_in(explanation)
     skips = finding.kind == "skipped_frame"
     what = "skipped frame" if skips else "graph break"
     about = f" ({', '.join(names)})" if names else ""
-    number = f"{ids[0]} " if ids else ""
-    expected = {
-        "type": kind,
-        "id": ids[0] if ids else None,
-        "names": names,
-        "skips": skips,
-    }
     return FailureSignature(
-        kind=finding.kind,
         oracle="breaks",
-        headline=f"torch.compile: {what}, {number}{kind}{about}",
-        expected=expected,
-        ids=ids,
+        headline=f"torch.compile: {what}, {' '.join([*ids[:1], kind])}{about}",
         search=" ".join([f'"{kind}"', *names]),
-        finding=finding,
+        expected={
+            "type": kind,
+            "id": ids[0] if ids else None,
+            "names": names,
+            "skips": skips,
+        },
     )
 
 
-def _recompile(finding: Finding, run: Run) -> FailureSignature | str:
+def _recompile(finding: Finding, run: Run) -> _Reading:
     guards = [re.sub(r"^\d+\S*: ", "", line) for line in finding.evidence]
     guards = [g for g in guards if not g.startswith("and ") and g]
     if not guards or finding.code.startswith("SP"):
         return "it occurred at sizes that torchproof chose: add calls of those sizes"
     kind = kind_of_guard(guards[0])
-    times = min(finding.count or 1, _MAX_TIMES)
     return FailureSignature(
-        kind=finding.kind,
         oracle="recompiles",
         headline=f"torch.compile recompiles at each change of: {kind}",
-        expected={"kind": kind, "times": times},
         search=f"torch.compile recompiles {kind}",
-        finding=finding,
+        expected={"kind": kind, "times": min(finding.count or 1, _MAX_TIMES)},
     )
 
 
-def _limit(finding: Finding, run: Run) -> FailureSignature:
+def _limit(finding: Finding, run: Run) -> _Reading:
     last = _evidence_after(finding, "last guard to fail: ")
     kind = kind_of_guard(last) if last else None
     because = f" because of: {kind}" if kind else ""
     return FailureSignature(
-        kind=finding.kind,
         oracle="recompiles",
         headline=f"torch.compile hits the recompile limit{because}",
-        expected={"limit": True, "kind": kind},
-        ids=_ids(finding),
         search=f"recompile limit {kind or ''}".strip(),
-        finding=finding,
+        expected={"limit": True, "kind": kind},
     )
 
 
-def _specialization(finding: Finding, run: Run) -> FailureSignature | str:
-    if finding.evidence and "Error: " in finding.evidence[0].partition(" ")[0] + " ":
+def _specialization(finding: Finding, run: Run) -> _Reading:
+    if finding.evidence and finding.evidence[0].split(" ")[0].endswith("Error:"):
         return _error(finding, run)
     return FailureSignature(
-        kind=finding.kind,
         oracle="recompiles",
         headline="torch.compile turns a dynamic size into a constant",
-        expected={"specialized": True},
         search="dynamic shape specialized constant mark_dynamic",
-        finding=finding,
+        expected={"specialized": True},
     )
 
 
-def _error(finding: Finding, run: Run) -> FailureSignature | str:
+def _error(finding: Finding, run: Run) -> _Reading:
     if not finding.evidence:
         return "its evidence does not contain the error"
-    return _error_signature(finding.evidence[0], _ids(finding), finding)
+    return _error_signature(finding.evidence[0], _ids(finding), found=True)
 
 
 def _error_signature(
-    error: str, ids: tuple[str, ...] = (), finding: Finding | None = None
+    error: str, ids: tuple[str, ...] = (), *, found: bool = False
 ) -> FailureSignature:
     name, message = _class_and_message(error)
     core = without_values(innermost(message))
-    expected: dict[str, Any] = {"error": name, "message": core}
     explained = re.search(r"Explanation: (.*?)(?=\s+Hint:|\Z)", message, re.DOTALL)
-    expected["id"] = ids[0] if ids else None
-    expected["names"] = names_in(explained[1] if explained else "")
-    if name not in _BACKENDS and finding is not None:
+    expected: dict[str, Any] = {
+        "error": name,
+        "message": core,
+        "id": ids[0] if ids else None,
+        "names": names_in(explained[1] if explained else ""),
+    }
+    if name not in _BACKENDS and found:
         expected["backend"] = "eager"  # it occurred before code generation
     return FailureSignature(
-        kind=finding.kind if finding else "compile_error",
         oracle="errors",
         headline=f"torch.compile raises {name}: {core}",
-        expected=expected,
-        ids=ids,
         search=f"{name} {_searchable(core)}".strip(),
-        finding=finding,
+        expected=expected,
     )
 
 
@@ -219,37 +212,35 @@ def _searchable(core: str) -> str:
     return " ".join(words[:10])
 
 
-def _no_op(finding: Finding, run: Run) -> FailureSignature:
-    named = re.search(r"because of: (.+)$|nothing to compile: (.+)$", finding.cause)
-    because = (named[1] or named[2]) if named else None
+def _no_op(finding: Finding, run: Run) -> _Reading:
+    named = re.search(r"(?:because of|nothing to compile): (.+)$", finding.cause)
+    because = named[1] if named else None
     return FailureSignature(
-        kind=finding.kind,
         oracle="no_ops",
         headline="torch.compile compiles nothing"
         + (f", because of: {because}" if because else ""),
-        expected={"because": because, "called": finding.code in _CALLED},
         search=f'"{because}"' if because else "torch.compile no graph compiled",
-        finding=finding,
+        expected={"because": because, "called": finding.code in _CALLED},
     )
 
 
-def _numerics(finding: Finding, run: Run) -> FailureSignature:
+def _numerics(finding: Finding, run: Run) -> _Reading:
     relative = _evidence_after(finding, "relative error ")
-    error = float(relative.split(",")[0]) if relative else None
     operations = re.findall(r"\btorch(?:\.\w+)+", finding.cause)[:1]
     layer = _evidence_after(finding, "first wrong in ")
-    expected = {"how": _how(finding.message), "error": error}
+    expected = {
+        "how": _how(finding.message),
+        "error": float(relative.split(",")[0]) if relative else None,
+    }
     if "random" in finding.cause.lower() and finding.severity == "low":
         expected["random"] = True
     return FailureSignature(
-        kind=finding.kind,
         oracle="answers",
         headline="torch.compile gives wrong results"
         + "".join(f" for {name}" for name in operations)
         + (f", first in {layer}" if layer else ""),
-        expected=expected,
         search=" ".join(["torch.compile wrong result", *operations]),
-        finding=finding,
+        expected=expected,
     )
 
 
@@ -262,7 +253,7 @@ def _how(message: str) -> str:
     return "form" if re.search(form, message) else "value"
 
 
-def _stale(finding: Finding, run: Run) -> FailureSignature | str:
+def _stale(finding: Finding, run: Run) -> _Reading:
     if any(line.startswith("the change was made by") for line in finding.evidence):
         return (
             "torchproof itself made the change between two calls; make it in"
@@ -271,123 +262,107 @@ def _stale(finding: Finding, run: Run) -> FailureSignature | str:
     every = any("in every call" in line for line in finding.evidence)
     seeds = "draws from" in finding.message
     return FailureSignature(
-        kind=finding.kind,
         oracle="answers",
         headline="compiled code ignores a change that eager sees",
+        search="torch.compile stale value not guarded",
         expected={
             "how": "value",
             "error": None,
             "later": not (every or seeds),
             "random": seeds,
         },
-        search="torch.compile stale value not guarded",
-        finding=finding,
     )
 
 
-def _skip(finding: Finding, run: Run) -> FailureSignature | str:
+def _skip(finding: Finding, run: Run) -> _Reading:
     message = _evidence_after(finding, "torch says: ")
     if not message:
         return _recording(finding, run)
     reason = without_values(message.splitlines()[0].split(" Found from")[0])
     return FailureSignature(
-        kind=finding.kind,
         oracle="skips",
         headline=f"torch.compile: {reason}",
-        expected={"reason": reason},
         search=_searchable(reason),
-        finding=finding,
+        expected={"reason": reason},
     )
 
 
-def _recording(finding: Finding, run: Run) -> FailureSignature:
-    times = min((finding.count or 1) + 1, _MAX_TIMES)
+def _recording(finding: Finding, run: Run) -> _Reading:
     return FailureSignature(
-        kind=finding.kind,
         oracle="skips",
         headline="CUDA graphs are re-recorded",
-        expected={"recordings": times},
         search="cudagraph trees re-record",
-        finding=finding,
+        expected={"recordings": min((finding.count or 1) + 1, _MAX_TIMES)},
     )
 
 
-def _lifetime(finding: Finding, run: Run) -> FailureSignature:
+def _lifetime(finding: Finding, run: Run) -> _Reading:
     return FailureSignature(
-        kind=finding.kind,
         oracle="lifetimes",
         headline="a later call overwrites an output of CUDA graphs",
         search="accessing tensor output of CUDAGraphs that has been overwritten",
-        finding=finding,
     )
 
 
-def _sync(finding: Finding, run: Run) -> FailureSignature:
+def _sync(finding: Finding, run: Run) -> _Reading:
     return FailureSignature(
-        kind=finding.kind,
         oracle="syncs",
         headline="the host waits for the device in a compiled call",
         search="torch.compile host device synchronization",
-        finding=finding,
     )
 
 
 # -- findings about cost ---------------------------------------------------------------
 
 
-def _slowdown(finding: Finding, run: Run) -> FailureSignature | str:
+def _slowdown(finding: Finding, run: Run) -> _Reading:
     measured = _evidence_after(finding, "eager/compiled ")
     if not measured:
         return "the cost of guards depends on the machine and cannot be reproduced"
     ratio = float(measured.split(",")[0])
-    what = "no gain" if finding.code == "SP502" else "slower"
-    times = (
-        f"{1 / ratio:.1f} times as slow as" if what == "slower" else "no faster than"
-    )
+    slower = finding.code != "SP502"
+    times = f"{1 / ratio:.1f} times as slow as" if slower else "no faster than"
     return FailureSignature(
-        kind=finding.kind,
         oracle="slowdown",
         headline=f"compiled code is {times} eager",
-        expected={"what": what, "ratio": ratio},
         search="torch.compile slower than eager",
-        finding=finding,
+        expected={"what": "slower" if slower else "no gain", "ratio": ratio},
     )
 
 
-def _compile_time(finding: Finding, run: Run) -> FailureSignature | str:
+def _compile_time(finding: Finding, run: Run) -> _Reading:
     each = [re.search(r"([\d.]+) s in the backend", line) for line in finding.evidence]
+    first_calls = [m.first_call_s or 0.0 for m in run.measurements if not _is_eager(m)]
     seconds = sum(float(match[1]) for match in each if match)
+    seconds = seconds or max(first_calls, default=0.0)
     if not seconds:
-        rows = [m for m in run.measurements if m.strategy != "eager" and m.first_call_s]
-        if not rows:
-            return "its compile time was not measured"
-        seconds = max(m.first_call_s or 0.0 for m in rows)
+        return "its compile time was not measured"
     return FailureSignature(
-        kind=finding.kind,
         oracle="compile_time",
         headline=f"torch.compile takes {seconds:.0f} s",
-        expected={"seconds": seconds},
         search="torch.compile compile time slow",
-        finding=finding,
+        expected={"seconds": seconds},
     )
 
 
-def _memory(finding: Finding, run: Run) -> FailureSignature | str:
+def _memory(finding: Finding, run: Run) -> _Reading:
     sizes = re.findall(r"(\d+) MiB", finding.message)
     if len(sizes) < 2 or not int(sizes[1]):
         return "its memory was not measured"
     ratio = int(sizes[0]) / int(sizes[1])
     return FailureSignature(
-        kind=finding.kind,
         oracle="memory",
         headline=f"compiled code uses {ratio:.1f} times the memory of eager",
-        expected={"ratio": ratio},
         search="torch.compile memory higher than eager",
-        finding=finding,
+        expected={"ratio": ratio},
     )
 
 
-_READERS: Mapping[str, Callable[[Finding, Run], FailureSignature | str]] = {
+def _is_eager(measurement: Measurement) -> bool:
+    return measurement.strategy == "eager"
+
+
+_READERS: Mapping[str, Callable[[Finding, Run], _Reading]] = {
     "graph_break": _break,
     "skipped_frame": _break,
     "recompile": _recompile,
@@ -421,25 +396,19 @@ def _ids(finding: Finding) -> tuple[str, ...]:
 # -- failures without a finding --------------------------------------------------------
 
 
-def _hang(run: Run) -> FailureSignature:
-    seconds = min(float(run.options.get("timeout_s") or _HANG_S), _HANG_S)
+def hang_signature(seconds: float) -> FailureSignature:
     return FailureSignature(
         kind="hang",
         oracle="hang",
         headline=f"torch.compile does not end within {seconds:.0f} s",
-        expected={"seconds": seconds, "place": None},
         search="torch.compile hangs",
+        expected={"seconds": seconds, "place": None},
     )
 
 
 def _failed(run: Run) -> Measurement | None:
     """Returns a strategy that raised although eager did not."""
-    rows = {m.strategy: m for m in run.measurements}
-    eager = rows.get("eager")
+    eager = next(filter(_is_eager, run.measurements), None)
     if eager is None or eager.error:
         return None
     return next((m for m in run.measurements if m.error), None)
-
-
-def _measured_error(failed: Measurement) -> FailureSignature:
-    return _error_signature(failed.error or "")

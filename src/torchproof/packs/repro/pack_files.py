@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchproof.packs.redaction.redactor import Redactor
-from torchproof.packs.repro import readme as report
-from torchproof.packs.repro import versions
+from torchproof.packs.repro import readme, versions
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
-from torchproof.packs.repro.target_recording import TargetRecording
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class VerifiedRepro:
     outcome: Outcome
     repro: str
     facts: Mapping[str, Any]
+    versions: str
     command: str
     target: str
     minified: bool
@@ -45,37 +44,12 @@ class PackFile:
     final: bool = False
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line in the list of a pack's files."""
-
-    path: str
-    size: int
-    about: str
-
-    def __str__(self) -> str:
-        return f"{self.path}  {self.size:,} bytes  {self.about}"
-
-
-def collect_facts(
-    environment: Mapping[str, Any], recording: TargetRecording
-) -> dict[str, Any]:
-    """Merges facts of this machine, the run and the recording; the last one wins."""
-    recorded = {k: v for k, v in recording.environment.items() if k != "kind"}
-    configs = {k: v for k, v in recording.configs.items() if k != "kind"}
-    facts = {**versions.machine(), **environment, **recorded, "configs": configs}
-    if facts.get("triton") is None:
-        libraries = facts["libraries"]
-        facts["triton"] = libraries.get("triton") or libraries.get("pytorch-triton")
-    return facts
-
-
 def header(signature: FailureSignature, facts: Mapping[str, Any]) -> str:
     """Returns the lines below the headline of `repro.py`."""
     lines = [f"Seen with {versions.brief(facts)}."]
-    lines += [f"{name}: {address}" for name, address in report.pages(signature)]
+    lines += [f"{name}: {address}" for name, address in readme.pages(signature)]
     if signature.search:
-        lines.append(f"Similar reports: {report.query(signature.search)}")
+        lines.append(f"Similar reports: {readme.query(signature.search)}")
     return "\n".join(lines)
 
 
@@ -87,7 +61,7 @@ def files(
     contents = {
         "repro.py": PackFile(verified.repro.encode(), candidate.about, final=True),
         "environment.txt": PackFile(
-            versions.text(verified.facts).encode(), "versions, machine and variables"
+            verified.versions.encode(), "versions, machine and variables"
         ),
         "command.txt": PackFile(
             f"{verified.command}\n".encode(), "the command that made this pack"
@@ -126,19 +100,6 @@ def redact(
     return redacted
 
 
-def listing(sizes: Mapping[str, tuple[int, str]]) -> list[Row]:
-    """Returns one row per file: `repro.py` first, then by name."""
-    order = sorted(sizes, key=lambda name: (name != "repro.py", "/" in name, name))
-    return [Row(name, *sizes[name]) for name in order]
-
-
-def readme(
-    verified: VerifiedRepro, rows: Sequence[Row], counts: Mapping[str, int]
-) -> str:
-    """Returns the bug report in PyTorch's form and a description of the pack."""
-    return report.report(verified, rows, counts)
-
-
 def details(verified: VerifiedRepro) -> dict[str, Any]:
     """Returns the `details` of the manifest; their keys are part of the pack format."""
     signature = verified.signature
@@ -157,7 +118,7 @@ def details(verified: VerifiedRepro) -> dict[str, Any]:
         "form": candidate.form,
         "minified": verified.minified,
         "size": {
-            "unit": report.unit(candidate),
+            "unit": readme.unit(candidate),
             "first": verified.first.size,
             "last": candidate.size,
         },

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote_plus
 
-from torchproof.packs.repro import versions
 from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
 
 if TYPE_CHECKING:
-    from torchproof.packs.repro.pack_files import Row, VerifiedRepro
+    from torchproof.packs.repro.pack_files import PackFile, VerifiedRepro
 
 INLINE_LINES = 60  # a longer program is only referred to
 LOG_LINES = 40
@@ -51,9 +50,12 @@ _HIDDEN = {
 
 
 def report(
-    verified: VerifiedRepro, rows: Sequence[Row], counts: Mapping[str, int]
+    verified: VerifiedRepro, files: Mapping[str, PackFile], counts: Mapping[str, int]
 ) -> str:
-    """Returns the three fields of the form, then a description of the pack."""
+    """Returns the three fields of the form, then a description of the pack.
+
+    `files` are the other files; `counts` says how often which secrets were replaced.
+    """
     parts = (
         f"# {verified.signature.headline}",
         f"The next three sections are the fields of PyTorch's bug report form: {_FORM}",
@@ -62,7 +64,7 @@ def report(
         "### Error logs",
         _fenced(_end(verified.outcome.output or verified.outcome.text)),
         "### Versions",
-        _fenced(versions.text(verified.facts)),
+        _fenced(verified.versions),
         "---",
         "## How to run it",
         _how_to_run(verified),
@@ -71,7 +73,7 @@ def report(
         "## Verification",
         _verification(verified),
         "## Files in this pack",
-        "\n".join(_rows(rows)),
+        "\n".join(_rows(files)),
         _privacy(verified, counts),
     )
     return "\n\n".join(parts) + "\n"
@@ -157,11 +159,12 @@ def _verification(verified: VerifiedRepro) -> str:
     return text
 
 
-def _rows(rows: Sequence[Row]) -> Iterator[str]:
+def _rows(files: Mapping[str, PackFile]) -> Iterator[str]:
     yield "| file | bytes | content |"
     yield "|---|---:|---|"
-    for row in rows:
-        yield f"| {row.path} | {row.size} | {row.about.replace('|', '/')} |"
+    for name in sorted(files, key=lambda name: (name != "repro.py", "/" in name, name)):
+        about = files[name].about.replace("|", "/")
+        yield f"| {name} | {len(files[name].content)} | {about} |"
     yield "| README.md | | this report |"
     yield "| manifest.json | | versions, the failure, and the sha256 of every file |"
 

@@ -21,8 +21,7 @@ class TargetRecording:
 
     candidates: tuple[Candidate, ...] = ()
     refused: tuple[str, ...] = ()
-    environment: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    configs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
     train: bool = False
 
 
@@ -52,8 +51,7 @@ def record_target(
         raise UserError(unusable["message"])
     candidates: dict[tuple[str, str], Candidate] = {}
     for entry in entries.of("candidate"):
-        fields = {k: v for k, v in entry.items() if k != "kind"}
-        candidate = Candidate.from_json(fields)
+        candidate = Candidate.from_json(_plain(entry))
         candidates[candidate.form, candidate.origin] = candidate
     reasons = [entry["why"] for entry in entries.of("refused")]
     if failure := entries.failure(script=target.kind == "script"):
@@ -61,7 +59,13 @@ def record_target(
     return TargetRecording(
         candidates=tuple(candidates.values()),
         refused=tuple(dict.fromkeys(reasons)),
-        environment=entries.last("environment"),
-        configs=entries.last("configs"),
+        facts={
+            **_plain(entries.last("environment")),
+            "configs": _plain(entries.last("configs")),
+        },
         train=bool(entries.last("plan").get("train")),
     )
+
+
+def _plain(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name != "kind"}

@@ -8,13 +8,8 @@ from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
     SAME,
-    build,
-    call_all,
-    compile_fn,
     leaves,
-    one_line,
     seed_all,
-    unexpected_error,
 )
 
 # The tolerance: this many times eager's own distance from float64, plus this many
@@ -25,23 +20,17 @@ SHORT_ROUNDINGS = 8  # for dtypes of 16 bits and less
 INFINITE = ("nan", "infinity")
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects `how` the results differ, and the relative `error` that was seen or None.
 
     With `random`, results that depend on the seed are compared too. With `later`, the
     first call is right and a later one is wrong.
     """
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            eager = results_of(make, settings, before_call)
-            reseeded = results_of(make, settings, before_call, seeds=1000)
-    except Exception as error:
-        return OTHER, f"eager fails: {one_line(error)}"
-    exact = float64_results(make, settings, before_call)
-    try:
-        actual = results_of(make, settings, before_call, wrap=True)
-    except Exception as error:
-        return unexpected_error(error, make, settings, before_call)
+    with torch.compiler.set_stance("force_eager"):
+        eager = results_of(program)
+        reseeded = results_of(program, seeds=1000)
+    exact = float64_results(program)
+    actual = results_of(program, wrap=True)
     if not expected.get("random"):
         steady = [k for k in eager if is_equal(eager[k], reseeded.get(k))]
         eager = {k: eager[k] for k in steady}
@@ -73,27 +62,27 @@ def describe(item):
     return f"{label}: {text}{size}"
 
 
-def results_of(make, settings, before_call, *, wrap=False, seeds=0, change=None):
+def results_of(program, *, wrap=False, seeds=0, change=None):
     """Returns outputs, gradients, arguments and buffers after each call, by name."""
-    fn, calls = build(make, settings)
+    fn, calls = program.build()
     if change is not None:
         fn, calls = change(fn), change(calls)
     results = {}
 
     def before(original, index):
-        seed_all(settings["seed"] + seeds + index)
-        if before_call is not None:
-            before_call(original, index)
+        seed_all(program.settings["seed"] + seeds + index)
+        if program.before_call is not None:
+            program.before_call(original, index)
 
     def after(index, output):
         for what, value in (("output", output), ("argument", calls[index])):
             for number, leaf in enumerate(leaves(value)):
                 results[f"call {index} {what} {number}"] = copy_of(leaf)
-        if settings["train"]:
+        if program.settings["train"]:
             results.update(gradients(fn, calls[index], index))
 
-    compiled = compile_fn(fn, settings) if wrap else fn
-    call_all(compiled, fn, calls, settings, before_call=before, after=after)
+    compiled = program.compile(fn) if wrap else fn
+    program.call_all(compiled, fn, calls, before_call=before, after=after)
     if isinstance(fn, torch.nn.Module):
         results.update((f"buffer {k}", copy_of(v)) for k, v in fn.named_buffers())
     return results
@@ -115,7 +104,7 @@ def copy_of(leaf):
     return dense.to("cpu", copy=True)
 
 
-def float64_results(make, settings, before_call):
+def float64_results(program):
     """Returns the results in float64; {} if the program does not run in float64."""
 
     def change(value):
@@ -133,7 +122,7 @@ def float64_results(make, settings, before_call):
 
     try:
         with torch.compiler.set_stance("force_eager"):
-            return results_of(make, settings, before_call, change=change)
+            return results_of(program, change=change)
     except Exception:  # many programs name their dtypes; then eager is the reference
         return {}
 

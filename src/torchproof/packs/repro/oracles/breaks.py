@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from torchproof.packs.repro.oracles.error_text import is_same_reason, reason_of
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    collect_trace,
-    eager_error,
-    run_compiled,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, OTHER, SAME, collect_trace
 
 _SKIPS = (
     "Skipping the function and falling back to eager",
@@ -20,20 +12,17 @@ _SKIPS = (
 _SKIPPING_ERRORS = ("Unsupported", "UserError", "SkipFrame")
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects `type`, `id` and `names` of the reason, and whether the frame `skips`."""
     with collect_trace() as trace:
-        error = run_compiled(make, settings, before_call, backend="eager")
+        error = program.compiled_error(backend="eager")
     breaks = breaks_in(trace)
     alike = [item for item in breaks if is_same_reason(item, expected)]
     same = [item for item in alike if item["skips"] == expected["skips"]]
     what = "skipped frame" if expected["skips"] else "graph break"
     if error is not None and not same:
-        return unexpected_error(error, make, settings, before_call)
+        raise error
     if same:
-        in_eager = eager_error(make, settings, before_call) if error else None
-        if in_eager is not None:
-            return OTHER, f"eager fails: {in_eager}"
         return SAME, f"{what}, {describe(same[0])}"
     if alike:
         instead = "a graph break" if expected["skips"] else "a skipped frame"

@@ -8,29 +8,22 @@ import time
 
 import torch
 
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    SAME,
-    run_compiled,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, SAME, Program
 
 SHARE = 0.25  # of the stated seconds: another machine may be faster
 TIMES = 4.0  # the compile time of a small function, at least
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects the `seconds` that compilation took."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "triton")
         # The first compilation also imports the compiler; it is not counted.
-        compile_seconds(small, settings, None)
+        compile_seconds(Program(small, program.settings))
         torch.compiler.reset()
-        baseline, _ = compile_seconds(small, settings, None)
-        seconds, error = compile_seconds(make, settings, before_call)
-    if error is not None:
-        return unexpected_error(error, make, settings, before_call)
+        baseline = compile_seconds(Program(small, program.settings))
+        seconds = compile_seconds(program)
     numbers = f"the first pass over the calls takes {seconds:.1f} s compiled"
     numbers += f", a small function {baseline:.1f} s"
     if seconds >= max(SHARE * expected["seconds"], TIMES * baseline):
@@ -38,10 +31,10 @@ def run_oracle(make, settings, expected, before_call=None):
     return NONE, numbers
 
 
-def compile_seconds(make, settings, before_call):
+def compile_seconds(program):
     start = time.perf_counter()
-    error = run_compiled(make, settings, before_call)
-    return time.perf_counter() - start, error
+    program.run_compiled()
+    return time.perf_counter() - start
 
 
 def small():

@@ -9,32 +9,25 @@ from torchproof.packs.repro.oracles.error_text import (
     is_same_message,
     reason_of,
 )
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    collect_trace,
-    eager_error,
-    run_compiled,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, OTHER, SAME, collect_trace
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects the `error` class, its `message`, torch's `id` or None, and `names`.
 
     `backend` is the simplest backend that shows the error, or None.
     """
     defaults = {"backend": expected["backend"]} if expected.get("backend") else {}
     with collect_trace() as trace:
-        error = run_compiled(make, settings, before_call, **defaults)
+        error = program.compiled_error(**defaults)
     if error is None:
         return NONE, "it compiles and runs without an error"
-    in_eager = eager_error(make, settings, before_call)
-    if in_eager is not None:
-        return OTHER, f"eager fails: {in_eager}"
     for name, text in errors_in(error, trace):
         if is_same_error(name, text, expected):
             return SAME, f"{name}: {innermost(text)}"
+    in_eager = program.eager_error()
+    if in_eager is not None:
+        return OTHER, f"eager fails: {in_eager}"
     return OTHER, f"another error, {type(error).__name__}: {innermost(str(error))}"
 
 

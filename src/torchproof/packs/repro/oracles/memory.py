@@ -6,35 +6,18 @@ import gc
 
 import torch
 
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    build,
-    call_all,
-    compile_fn,
-    eager_error,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, OTHER, SAME
 
 # Smaller differences do not count.
 LEAST_SHARE = 0.1
 LEAST_BYTES = 2**24
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects `ratio`: the peak memory of compiled code over that of eager."""
     if not torch.cuda.is_available():
         return OTHER, "there is no CUDA device to measure memory on"
-    in_eager = eager_error(make, settings, before_call)
-    if in_eager is not None:
-        return OTHER, f"eager fails: {in_eager}"
-    try:
-        eager, compiled = (
-            peak_bytes(make, settings, before_call, wrap) for wrap in (False, True)
-        )
-    except Exception as error:
-        return unexpected_error(error, make, settings, before_call)
+    eager, compiled = (peak_bytes(program, wrap) for wrap in (False, True))
     numbers = f"{compiled / 2**20:.0f} MiB compiled, {eager / 2**20:.0f} MiB in eager"
     more = compiled - eager
     if more <= LEAST_SHARE * eager or more <= LEAST_BYTES:
@@ -44,14 +27,14 @@ def run_oracle(make, settings, expected, before_call=None):
     return SAME, numbers
 
 
-def peak_bytes(make, settings, before_call, wrap):
+def peak_bytes(program, wrap):
     """Measures the third pass over the calls, which compiles nothing any more."""
     gc.collect()
     torch.cuda.empty_cache()
-    fn, calls = build(make, settings)
-    called = compile_fn(fn, settings) if wrap else fn
+    fn, calls = program.build()
+    called = program.compile(fn) if wrap else fn
     with torch.compiler.set_stance("default" if wrap else "force_eager"):
         for _ in range(3):
             torch.cuda.reset_peak_memory_stats()
-            call_all(called, fn, calls, settings, before_call=before_call)
+            program.call_all(called, fn, calls)
     return torch.cuda.max_memory_allocated()

@@ -8,16 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchproof.packs.repro.oracles.error_text import reason_of, without_values
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    build,
-    call_all,
-    collect_trace,
-    run_compiled,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, OTHER, SAME, collect_trace
 
 
 class FunctionCounter(TorchFunctionMode):
@@ -77,24 +68,22 @@ class CompileCounter:
         return "compiled code is called" if called is False and self.calls else None
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects `because`, the type of the graph break that left nothing, or None.
 
     `called`: whether the program calls the compiled function; None if unknown.
     """
-    with CompileCounter(make) as compiles, collect_trace() as trace:
-        error = run_compiled(make, settings, before_call, backend="eager")
-    if error is not None:
-        return unexpected_error(error, make, settings, before_call)
+    with CompileCounter(program.make) as compiles, collect_trace() as trace:
+        program.run_compiled(backend="eager")
     graphs = len(list(trace.named("dynamo_output_graph")))
     if graphs:
         return NONE, f"{graphs} graphs are compiled"
     if mismatch := compiles.mismatch(expected.get("called")):
         return OTHER, mismatch
     with torch.compiler.set_stance("force_eager"):
-        fn, calls = build(make, settings)
+        fn, calls = program.build()
         with FunctionCounter() as functions:
-            call_all(fn, fn, calls, settings, before_call=before_call)
+            program.call_all(fn, fn, calls)
     if not functions.count:
         return OTHER, "eager computes nothing either"
     because = expected.get("because")

@@ -1,7 +1,7 @@
-"""Functions that all oracles share: build, compile and call the program under test.
+"""What all oracles share: building, compiling and calling the program under test.
 
-Takes the `make` function of a candidate and the settings of a repro. The verdict is
-printed as the last line, with one sentence that explains it.
+An oracle defines `run_oracle(program, expected)`, which returns a verdict and one
+sentence that explains it, or raises the error of compiled code.
 """
 
 from __future__ import annotations
@@ -29,13 +29,86 @@ def seed_all(number):
         sys.modules["numpy"].random.seed(number % 2**32)
 
 
-def build(make, settings):
-    """Returns a new function and its calls, on the device of the settings."""
-    seed_all(settings["seed"])
-    fn, calls = make()
-    if settings["device"] != "cpu":
-        fn, calls = (move_to(value, settings["device"]) for value in (fn, calls))
-    return fn, calls
+class Program:
+    """The program under test: `make` and `before_call` of a candidate."""
+
+    def __init__(self, make, settings, before_call=None):
+        self.make = make
+        self.settings = settings
+        self.before_call = before_call
+
+    def build(self):
+        """Returns a new function and its calls, on the device of the settings."""
+        seed_all(self.settings["seed"])
+        fn, calls = self.make()
+        if self.settings["device"] != "cpu":
+            fn, calls = (move_to(v, self.settings["device"]) for v in (fn, calls))
+        return fn, calls
+
+    def compile(self, fn, **defaults):
+        """Compiles as the settings say; `defaults` apply if they choose no backend."""
+        if self.settings["as_written"]:
+            return fn
+        options = self.settings["compile"]
+        return torch.compile(fn, **with_defaults(options, defaults))
+
+    def call_all(self, fn, original, calls, *, before_call=None, after=None):
+        """Makes all calls in order and passes each output to `after(index, output)`."""
+        before_call = before_call or self.before_call
+        for index, call in enumerate(calls):
+            if before_call is not None:
+                before_call(original, index)
+            if self.settings["train"]:
+                clear_gradients(original, call)
+            output = fn(**call) if isinstance(call, dict) else fn(*call)
+            if self.settings["train"]:
+                loss_of(output).backward()
+            if after is not None:
+                after(index, output)
+
+    def eager_error(self):
+        """Returns the error that eager raises, in one line; None if it runs."""
+        eager = compile_defaults(self.settings, {"backend": "eager"})
+        try:
+            with eager, torch.compiler.set_stance("force_eager"):
+                fn, calls = self.build()
+                self.call_all(fn, fn, calls)
+        except Exception as error:
+            return one_line(error)
+        return None
+
+    def run_compiled(self, **defaults):
+        """Compiles the program and makes all calls."""
+        with compile_defaults(self.settings, defaults):
+            fn, calls = self.build()
+            self.call_all(self.compile(fn, **defaults), fn, calls)
+
+    def compiled_error(self, **defaults):
+        """Returns the error that compiled code raises; None if it runs."""
+        try:
+            self.run_compiled(**defaults)
+        except Exception as error:
+            return error
+        return None
+
+
+def with_defaults(options, defaults):
+    chosen = {"backend", "mode", "options"} & set(options)
+    return {**({} if chosen else defaults), **options}
+
+
+@contextlib.contextmanager
+def compile_defaults(settings, defaults):
+    """Applies `defaults` to calls of torch.compile in the program itself."""
+    original = torch.compile
+    if settings["as_written"] and defaults:
+        torch.compile = lambda model=None, **options: original(
+            model, **with_defaults(options, defaults)
+        )
+    try:
+        yield
+    finally:
+        torch.compile = original
 
 
 def move_to(value, device):
@@ -52,32 +125,6 @@ def move_to(value, device):
     return value
 
 
-def compile_fn(fn, settings, **defaults):
-    """Compiles as the settings say; `defaults` apply if they choose no backend."""
-    if settings["as_written"]:
-        return fn
-    options = settings["compile"]
-    chosen = {"backend", "mode", "options"} & set(options)
-    return torch.compile(fn, **({} if chosen else defaults), **options)
-
-
-@contextlib.contextmanager
-def compile_defaults(settings, defaults):
-    """Applies `defaults` to calls of torch.compile in the program itself."""
-    original = torch.compile
-
-    def compile_with_defaults(model=None, **options):
-        chosen = {"backend", "mode", "options"} & set(options)
-        return original(model, **({} if chosen else defaults), **options)
-
-    if settings["as_written"] and defaults:
-        torch.compile = compile_with_defaults
-    try:
-        yield
-    finally:
-        torch.compile = original
-
-
 def leaves(value):
     """Yields everything inside nested containers."""
     if isinstance(value, collections.abc.Mapping):
@@ -89,14 +136,6 @@ def leaves(value):
             yield from leaves(item)
     else:
         yield value
-
-
-def call_once(fn, call, train):
-    """Makes one call; in training also computes its loss and runs backward."""
-    output = fn(**call) if isinstance(call, dict) else fn(*call)
-    if train:
-        loss_of(output).backward()
-    return output
 
 
 def loss_of(output):
@@ -113,55 +152,12 @@ def loss_of(output):
     return torch.stack(means).mean()
 
 
-def call_all(fn, original, calls, settings, *, before_call=None, after=None):
-    """Makes all calls in order and passes each output to `after(index, output)`."""
-    for index, call in enumerate(calls):
-        if before_call is not None:
-            before_call(original, index)
-        if settings["train"]:
-            clear_gradients(original, call)
-        output = call_once(fn, call, settings["train"])
-        if after is not None:
-            after(index, output)
-
-
 def clear_gradients(original, call):
     if isinstance(original, torch.nn.Module):
         original.zero_grad(set_to_none=True)
     for leaf in leaves(call):
         if isinstance(leaf, torch.Tensor):
             leaf.grad = None
-
-
-def eager_error(make, settings, before_call):
-    """Returns the error that eager raises, in one line; None if it runs."""
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            fn, calls = build(make, settings)
-            call_all(fn, fn, calls, settings, before_call=before_call)
-    except Exception as error:
-        return one_line(error)
-    return None
-
-
-def run_compiled(make, settings, before_call, **defaults):
-    """Compiles the program and makes all calls; returns the error raised, or None."""
-    try:
-        with compile_defaults(settings, defaults):
-            fn, calls = build(make, settings)
-            compiled = compile_fn(fn, settings, **defaults)
-            call_all(compiled, fn, calls, settings, before_call=before_call)
-    except Exception as error:
-        return error
-    return None
-
-
-def unexpected_error(error, make, settings, before_call):
-    """Returns the verdict for a call that raises although the failure is no error."""
-    in_eager = eager_error(make, settings, before_call)
-    if in_eager is not None:
-        return OTHER, f"eager fails too: {in_eager}"
-    return OTHER, f"compiled code raises {one_line(error)}"
 
 
 def one_line(error):
@@ -209,9 +205,16 @@ def collect_trace():
         log.removeHandler(handler)
 
 
-def report_and_exit(verdict):
-    """Prints the verdict as the last line and exits with its code."""
-    code, sentence = verdict
+def report_and_exit(run_oracle, program, expected):
+    """Prints the verdict as the last line and exits with its code; eager has to run."""
+    try:
+        code, sentence = run_oracle(program, expected)
+        in_eager = program.eager_error() if code == SAME else None
+    except Exception as error:
+        code, sentence = OTHER, f"compiled code raises {one_line(error)}"
+        in_eager = program.eager_error()
+    if in_eager is not None:
+        code, sentence = OTHER, f"eager fails: {in_eager}"
     sys.stderr.flush()
     print(f"{VERDICTS[code]}: {sentence}", flush=True)
     sys.exit(code)

@@ -7,28 +7,19 @@ import json
 import re
 
 from torchproof.packs.repro.oracles.error_text import kind_of_guard
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    collect_trace,
-    eager_error,
-    run_compiled,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, OTHER, SAME, collect_trace
 
 _LIMIT = "Dynamo recompile limit exceeded"
 _DECIDES = r"[=!<>]=|[<>]|\b(?:if|assert|for|while|range)\b|%"
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects the `kind` of guard and `times`, or the `limit`, or `specialized`."""
     with collect_trace() as trace:
-        error = run_compiled(make, settings, before_call, backend="eager")
-    if error is not None:
-        limit = expected.get("limit") and "RecompileLimit" in type(error).__name__
-        if not limit or eager_error(make, settings, before_call) is not None:
-            return unexpected_error(error, make, settings, before_call)
+        error = program.compiled_error(backend="eager")
+    is_limit = expected.get("limit") and "RecompileLimit" in type(error).__name__
+    if error is not None and not is_limit:
+        raise error
     if expected.get("specialized"):
         return check_sizes(trace)
     counts = recompiles_by_kind(trace)

@@ -7,16 +7,7 @@ import time
 
 import torch
 
-from torchproof.packs.repro.oracles.prelude import (
-    NONE,
-    OTHER,
-    SAME,
-    build,
-    call_all,
-    compile_fn,
-    eager_error,
-    unexpected_error,
-)
+from torchproof.packs.repro.oracles.prelude import NONE, SAME
 
 ROUNDS = 21
 ROUND_S = 0.005  # at least this long, by repeating the calls
@@ -25,19 +16,13 @@ LIMIT_S = 20.0
 NOTICEABLE = 0.05  # a smaller difference is no slowdown
 
 
-def run_oracle(make, settings, expected, before_call=None):
+def run_oracle(program, expected):
     """Expects `what`, "slower" or "no gain", and the `ratio` that was seen."""
-    in_eager = eager_error(make, settings, before_call)
-    if in_eager is not None:
-        return OTHER, f"eager fails: {in_eager}"
-    try:
-        eager = timed_function(make, settings, before_call, wrap=False)
-        compiled = timed_function(make, settings, before_call, wrap=True)
-        for run in (eager, compiled):
-            for _ in range(WARM_UP):
-                run()
-    except Exception as error:
-        return unexpected_error(error, make, settings, before_call)
+    eager = timed_function(program, wrap=False)
+    compiled = timed_function(program, wrap=True)
+    for run in (eager, compiled):
+        for _ in range(WARM_UP):
+            run()
     ratios = measure(eager, compiled)
     middle, low, high = interval(ratios)
     numbers = f"eager/compiled is {middle:.2f} ({low:.2f} to {high:.2f})"
@@ -51,15 +36,15 @@ def run_oracle(make, settings, expected, before_call=None):
     return NONE, f"compiled code is faster, or may be: {numbers}"
 
 
-def timed_function(make, settings, before_call, *, wrap):
+def timed_function(program, *, wrap):
     """Returns a function without arguments that makes all calls."""
-    fn, calls = build(make, settings)
-    compiled = compile_fn(fn, settings) if wrap else fn
+    fn, calls = program.build()
+    compiled = program.compile(fn) if wrap else fn
     stance = "default" if wrap else "force_eager"
 
     def run():
         with torch.compiler.set_stance(stance):
-            call_all(compiled, fn, calls, settings, before_call=before_call)
+            program.call_all(compiled, fn, calls)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.synchronize()
 
