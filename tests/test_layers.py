@@ -72,6 +72,7 @@ def shown(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -85,6 +86,7 @@ def walk(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
         typing_only = (
             isinstance(node, ast.If)
             and field == "body"
+            and isinstance(node.test, ast.Name | ast.Attribute)
             and ast.unparse(node.test).endswith("TYPE_CHECKING")
         )
         for child in children:
@@ -93,7 +95,12 @@ def walk(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
                 yield from walk(child, inner)
 
 
-def imports(path: Path) -> Iterator[Import]:
+@functools.cache
+def imports(path: Path) -> tuple[Import, ...]:
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[Import]:
     """Every module a file imports, relative names resolved.
 
     `from a import b` gives `a.b`, be b a module or a name.
@@ -109,11 +116,11 @@ def imports(path: Path) -> Iterator[Import]:
             for alias in node.names:
                 yield Import(f"{origin}.{alias.name}", node.lineno, late)
         elif isinstance(node, ast.Call) and node.args:
-            name, called = node.args[0], ast.unparse(node.func)
-            if called.endswith(("import_module", "__import__")) and (
-                isinstance(name, ast.Constant) and isinstance(name.value, str)
-            ):
-                yield Import(name.value, node.lineno, late)
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                called = ast.unparse(node.func)
+                if called.endswith(("import_module", "__import__")):
+                    yield Import(name.value, node.lineno, late)
 
 
 def imported_room(name: str) -> str | None:
@@ -145,7 +152,11 @@ def private_torch(path: Path) -> Iterator[int]:
         if is_private(found.name):
             yield found.line
     for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Attribute) and is_private(ast.unparse(node)):
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr.startswith("_")
+            and is_private(ast.unparse(node))
+        ):
             yield node.lineno
 
 
