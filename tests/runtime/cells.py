@@ -151,7 +151,7 @@ class Pair:
     def set_deadline(self, seconds: float) -> None:
         """What compiled well before had all the time it needed."""
         engine = torchproof.runtime.compiled_forward_of(self.model).engine
-        engine.settings = replace(engine.settings, deadline_s=seconds)
+        engine.options = replace(engine.options, deadline_s=seconds)
 
     @property
     def status(self) -> Any:

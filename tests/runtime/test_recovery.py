@@ -10,7 +10,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 
 import torchproof
-from torchproof.runtime import first_runs
+from torchproof.runtime import backend as torchproof_backend
 
 
 def fails_after_running(graph: Any, inputs: Any) -> Callable[..., Any]:
@@ -54,7 +54,7 @@ def test_inputs_that_overlap_are_put_back() -> None:
 def test_inputs_are_not_copied_where_memory_lacks(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(first_runs, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(torchproof_backend, "free_bytes", lambda device: 0)
     compiled = torchproof.compile(lambda x: x.add_(1) * 2, backend=backend)
     x = torch.ones(3)
     if backend == "aot_eager":

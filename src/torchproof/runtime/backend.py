@@ -2,7 +2,8 @@
 
 Takes an FX graph and its example inputs, returns a callable. A graph that fails in
 AOTAutograd, in Inductor or in its first run runs as uncompiled FX, with eager's answers
-and gradients. Only this graph loses its speed.
+and gradients. Only this graph loses its speed. What a first run writes to, and the RNG
+state, are saved before and restored if it fails.
 """
 
 from __future__ import annotations
@@ -12,30 +13,41 @@ import functools
 import itertools
 import re
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
 
 from torchproof.runtime import (
     codegen_worker,
     compile_job,
     compile_phases,
-    first_runs,
     graph_cache,
     interruptible_thread,
 )
-from torchproof.runtime.status_report import Compilation, Fallback
+from torchproof.runtime.status_report import Fallback
+from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import backends, subgraphs
 
+if TYPE_CHECKING:
+    from torchproof.runtime.engine import Engine
 
-class Owner(Protocol):
-    """Receives what the backend compiled, and what it runs eager."""
+# The phases of a first run that still compile: only in these is it interrupted.
+_COMPILING = frozenset(
+    {
+        "autotuning",
+        "graph recording",
+        "Triton compiler",
+        "C++ compiler",
+        "code generation",
+        "worker pool",
+        "lock",
+    }
+)
+_SHARE = 0.5  # of free memory that inputs of a run may be copied into
 
-    @property
-    def deadline_s(self) -> float: ...
-    def graph_compiled(self, item: Compilation) -> None: ...
-    def graph_failed(self, item: Fallback) -> None: ...
-    def graph_ran(self, name: str, failure: Fallback | None = None) -> None: ...
-    def ran_eager(self) -> None: ...
+Run = Callable[..., Any]
 
 
 class NotPrepared(Exception):
@@ -48,8 +60,8 @@ class Backend:
     Blocks share compiled code only if their backends are equal.
     """
 
-    def __init__(self, owner: Owner, arguments: Mapping[str, Any]) -> None:
-        self._owner = owner
+    def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
+        self._engine = engine
         self._compile = backends.compiler(arguments)
         self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
@@ -67,8 +79,8 @@ class Backend:
             return self._graph(gm, inputs, job, key)
         job.compiled.append(cached.name)
         eager = self._eager(gm)
-        return first_runs.guarded_forward(
-            cached.name, cached.compiled, eager, self, changed=cached.changed
+        return self._guarded_forward(
+            cached.name, cached.compiled, eager, changed=cached.changed
         )
 
     def _graph(
@@ -95,20 +107,18 @@ class Backend:
             self.graph_cache.put(
                 key, graph_cache.CachedGraph(name, compiled, changed(), gm)
             )
-        return first_runs.guarded_forward(
-            name, compiled, eager, self, changed=changed()
-        )
+        return self._guarded_forward(name, compiled, eager, changed=changed())
 
     def _failed(self, item: Fallback, job: compile_job.Job | None) -> None:
         if job is not None:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
-        self._owner.graph_failed(item)
+        self._engine.telemetry.fell_back(item)
 
     def _eager(self, gm: Any) -> Callable[..., Any]:
         """Runs the graph uncompiled, operation by operation."""
-        ran_eager = self._owner.ran_eager
+        ran_eager = self._engine.telemetry.ran_eager
 
         @functools.cache
         def plain() -> Callable[..., Any]:
@@ -125,18 +135,75 @@ class Backend:
 
     # -- first runs --------------------------------------------------------------------
 
-    def first_run_passed(self, name: str) -> None:
-        self._owner.graph_ran(name)
+    def _guarded_forward(
+        self, name: str, compiled: Run, eager: Run, *, changed: list[int] | None
+    ) -> Run:
+        """Guards the first run, which may write to the inputs `changed`, if known.
 
-    def first_run_failed(self, name: str, error: BaseException) -> None:
+        If there is no memory for a copy of them, a failure propagates.
+        """
+
+        def first(*args: Any) -> Any:
+            before = SavedInputs.of(
+                value
+                for number, value in enumerate(args)
+                if changed is None or number in changed
+            )
+            try:
+                answer = self._within_deadline(lambda: compiled(*args))
+            except (Exception, interruptible_thread.Interrupted) as error:
+                if before is None:
+                    raise
+                before.restore_after(name, error)
+                answer = eager(*args)  # raises if the error is the model's own
+                self._first_run_failed(name, error)
+                _redirect(call, eager)
+                return answer
+            _redirect(call, compiled)
+            self._engine.graph_ran(name)
+            return answer
+
+        call = functools.partial(first)
+        return call
+
+    def _guarded_backward(
+        self, name: str, run: Run, eager: Run
+    ) -> tuple[Run, Callable[[], Run]]:
+        """Guards the first run of a backward graph; also returns what to run later.
+
+        It may write to tensors that its forward saved. They are copied if there is
+        memory; if not, a failure propagates.
+        """
+        chosen = run
+
+        def first(args: list[Any]) -> Any:
+            nonlocal chosen
+            before = SavedInputs.of(v for v in args if not isinstance(v, nn.Parameter))
+            # The compiled graph empties the list `args`.
+            inputs = list(args) if before is not None else []
+            try:
+                return self._within_deadline(lambda: run(args))
+            except (Exception, interruptible_thread.Interrupted) as error:
+                if before is None:
+                    raise
+                before.restore_after(name, error)
+                self._first_run_failed(name, error)
+                chosen = eager
+                return eager(inputs)
+
+        return first, lambda: chosen
+
+    def _within_deadline(self, run: Callable[[], Any]) -> Any:
+        until = time.monotonic() + self._engine.options.deadline_s
+        with interruptible_thread.interrupt_after(until, _is_compiling):
+            return run()
+
+    def _first_run_failed(self, name: str, error: BaseException) -> None:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
-        self._owner.graph_failed(item)
-        self._owner.graph_ran(name, item)
-
-    def first_run_until(self) -> float:
-        return time.monotonic() + self._owner.deadline_s
+        self._engine.telemetry.fell_back(item)
+        self._engine.graph_ran(name, item)
 
     # -- backward ----------------------------------------------------------------------
 
@@ -154,32 +221,20 @@ class Backend:
             return eager
         backends.before_first_run(
             compiled,
-            lambda run: first_runs.guarded_backward(name, run, eager, self),
+            lambda run: self._guarded_backward(name, run, eager),
         )
         return compiled
 
     def _compile_late(self, name: str, compile_it: Callable[[], Any]) -> Any:
-        job = compile_job.Job(until=time.monotonic() + self._owner.deadline_s)
-        on_deadline = functools.partial(end_compilers, job)
-        try:
-            with (
-                interruptible_thread.interrupt_after(job.until, on_deadline),
-                compile_job.running(job),
-            ):
-                compiled = compile_it()
-        except interruptible_thread.Interrupted as error:
-            error.phase = job.phase
-            raise
-        self._owner.graph_compiled(job.compilation(name))
+        telemetry = self._engine.telemetry
+        deadline_s = self._engine.options.deadline_s
+        job = compile_job.Job(until=time.monotonic() + deadline_s)
+        with compile_job.interrupted_at_deadline(job), compile_job.running(job):
+            compiled = compile_it()
+        item = job.compilation(name)
+        telemetry.add_compile_time(item.seconds)
+        telemetry.compiled(item)
         return compiled
-
-
-def end_compilers(job: compile_job.Job, thread_id: int) -> bool:
-    """After the deadline: records the thread's phase and kills the job's compilers."""
-    stack = interruptible_thread.stack_of(thread_id)
-    job.phase = compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
-    job.end_compilers(thread_id)
-    return True
 
 
 def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fallback:
@@ -232,3 +287,72 @@ def one_line(error: BaseException) -> str:
         return f"{inner[1]}: {inner[2][:200]}"
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+# -- first runs ------------------------------------------------------------------------
+
+
+def _redirect(call: functools.partial[Any], run: Run) -> None:
+    """Changes what later calls run; a Python function between would cost a frame."""
+    call.__setstate__((run, (), {}, {}))  # type: ignore[attr-defined]
+
+
+def _is_compiling(thread_id: int) -> bool:
+    """Whether the thread is compiling kernels, and not running them."""
+    stack = interruptible_thread.stack_of(thread_id)
+    return compile_phases.phase_of_stack(stack) in _COMPILING
+
+
+def _fits(tensors: Sequence[Tensor]) -> bool:
+    sizes: dict[torch.device, int] = {}
+    for tensor in tensors:
+        size = tensor.numel() * tensor.itemsize
+        sizes[tensor.device] = sizes.get(tensor.device, 0) + size
+    return all(size < _SHARE * free_bytes(device) for device, size in sizes.items())
+
+
+class SavedInputs:
+    """Copies of a run's tensors and of the RNG state before it."""
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> SavedInputs | None:
+        """None if copies of the tensors would take too much of the free memory."""
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        return cls(tensors) if _fits(tensors) else None
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = [
+            (tensor, tensor.detach().clone(), tensor.grad_fn) for tensor in tensors
+        ]
+        self._cpu = torch.get_rng_state()
+        self._cuda = (
+            torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        )
+
+    def restore_after(self, name: str, error: BaseException) -> None:
+        if device_is_lost():
+            raise RuntimeError(
+                f"{name} has broken the CUDA context, and only a new process can use"
+                " the device; with `example=` a child process tries the model first"
+            ) from error
+        if any(value.grad_fn is not history for value, _, history in self._tensors):
+            raise error  # the autograd graph cannot be restored
+        with torch.no_grad():
+            for value, saved, _ in self._tensors:
+                if not torch.equal(value.detach(), saved):
+                    value.detach().copy_(saved)
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+            torch.cuda.empty_cache()  # memory that the failed run had reserved
+
+
+def device_is_lost() -> bool:
+    """Whether the CUDA context is unusable, as after an illegal address."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False

@@ -40,10 +40,6 @@ class ChildHung(ChildError):
         self.phase = phase
 
 
-class ChildStopped(ChildError):
-    """The child was killed because its caller stopped it."""
-
-
 class ChildDied(ChildError):
     """The child ended by itself, or by a signal from elsewhere."""
 
@@ -179,18 +175,12 @@ class Worker:
             child.kill()
             child.gone.wait(_END_PATIENCE_S)
 
-    def phase(self) -> str | None:
-        """The phase that the child is in, if it is busy."""
-        child = self._child
-        return child.phase() if child is not None and child.is_busy else None
-
     def send(
         self,
         payload: bytes,
         *,
         until: float,
         environment: Mapping[str, str] | None = None,
-        stop: threading.Event | None = None,
     ) -> bytes:
         """The child's answer, by `until` of `time.monotonic`; raises a ChildError.
 
@@ -198,7 +188,7 @@ class Worker:
         from another thread. Several threads may call it: one waits for the other.
         """
         variables = dict(environment or {})
-        with self._own_turn(until, stop):
+        with self._own_turn(until):
             while True:
                 child = self._usable_child()
                 request = {
@@ -207,18 +197,18 @@ class Worker:
                     "seconds_left": until - time.monotonic(),
                 }
                 with contextlib.suppress(_EndedIdle):
-                    answer = _exchange(child, request, until=until, stop=stop)
+                    answer = _exchange(child, request, until)
                     break
         if "error" in answer:
             raise ChildFailed(answer["error"])
         return unpacked(answer["output"])
 
     @contextlib.contextmanager
-    def _own_turn(self, until: float, stop: threading.Event | None) -> Iterator[None]:
+    def _own_turn(self, until: float) -> Iterator[None]:
         me = threading.current_thread()
         try:
             while not self._take_turn(me):
-                _check(until, stop, lambda: "wait for another graph")
+                _check(until, lambda: "wait for another graph")
                 time.sleep(_SLICE_S / 2)
             yield
         finally:
@@ -243,12 +233,10 @@ class Worker:
             return self._child
 
 
-def _exchange(
-    child: _Child, request: Message, *, until: float, stop: threading.Event | None
-) -> Message:
+def _exchange(child: _Child, request: Message, until: float) -> Message:
     child.is_busy = True
     try:
-        answer = child.ask(request, lambda: _check(until, stop, child.phase))
+        answer = child.ask(request, lambda: _check(until, child.phase))
     except (Ended, Garbled):
         child.kill()
         child.gone.wait(_END_PATIENCE_S)
@@ -264,11 +252,7 @@ def _exchange(
     return answer
 
 
-def _check(
-    until: float, stop: threading.Event | None, phase: Callable[[], str]
-) -> None:
-    if stop is not None and stop.is_set():
-        raise ChildStopped("stopped by its caller")
+def _check(until: float, phase: Callable[[], str]) -> None:
     if time.monotonic() >= until:
         raise ChildHung(phase())
 

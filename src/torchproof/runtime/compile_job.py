@@ -103,14 +103,32 @@ class Job:
         """Raises `Interrupted` after the deadline; torch calls it at safe places."""
         if time.monotonic() >= self.until:
             stack = interruptible_thread.stack_of(threading.get_ident())
-            frames = [(f.filename, f.name) for f in stack]
-            raise interruptible_thread.Interrupted(
-                compile_phases.phase_of_frames(frames)
-            )
+            raise interruptible_thread.Interrupted(compile_phases.phase_of_stack(stack))
 
     def end_compilers(self, thread_id: int) -> bool:
         """Kills the compilers this process started for the job; whether any ran."""
         return _kill_compilers(self.started_at, thread_id)
+
+
+@contextlib.contextmanager
+def interrupted_at_deadline(job: Job) -> Iterator[None]:
+    """Interrupts this thread at the deadline, and kills the compilers it started.
+
+    For work that only this thread can do. `Interrupted` has the phase.
+    """
+
+    def end(thread_id: int) -> bool:
+        stack = interruptible_thread.stack_of(thread_id)
+        job.phase = compile_phases.phase_of_stack(stack)
+        job.end_compilers(thread_id)
+        return True
+
+    try:
+        with interruptible_thread.interrupt_after(job.until, end):
+            yield
+    except interruptible_thread.Interrupted as error:
+        error.phase = job.phase
+        raise
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from traceback import FrameSummary
 
 # Part of a file's path, function names (empty: all functions), and the phase. The first
 # row that matches a frame gives its phase.
@@ -57,6 +58,10 @@ def phase_of_frames(frames: Sequence[tuple[str, str]]) -> str | None:
         if phase := _phase_of_frame(filename, function):
             return phase
     return None
+
+
+def phase_of_stack(stack: Sequence[FrameSummary]) -> str | None:
+    return phase_of_frames([(frame.filename, frame.name) for frame in stack])
 
 
 def _phase_of_frame(filename: str, function: str) -> str | None:

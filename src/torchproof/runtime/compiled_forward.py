@@ -24,7 +24,7 @@ from torchproof.process import forks
 from torchproof.records import MissingHook, untested_torch
 from torchproof.runtime import compile_job, recipe_following
 from torchproof.runtime.backend import one_line
-from torchproof.runtime.engine import Engine, Settings
+from torchproof.runtime.engine import Engine
 from torchproof.runtime.graph_replay import GraphReplayer, graphed
 from torchproof.runtime.method_replacement import MethodReplacement, Options, method_of
 from torchproof.runtime.monitor import Monitor
@@ -40,7 +40,7 @@ from torchproof.strategies import (
     Varying,
     parse,
 )
-from torchproof.torch_private import backends, contract, frames
+from torchproof.torch_private import backends, frames
 
 
 class CompiledForward(MethodReplacement):
@@ -108,20 +108,10 @@ class CompiledForward(MethodReplacement):
 
     def load_compiler(self) -> Engine:
         """Loads torch's compiler; before the first call, to leave that its deadline."""
-        options = self.options
-        arguments = options.compile_with
-        inductor = arguments.get("backend", "inductor") == "inductor"
-        backends.prepare_for_threads(inductor=inductor)
+        backends.prepare_for_threads(inductor=self.options.uses_inductor)
         if text := untested_torch():
             self.telemetry.note(text)
-        settings = Settings(
-            deadline_s=options.deadline_s,
-            recompile_limit=options.recompile_limit,
-            wait=options.wait,
-            codegen_in_child=inductor
-            and not contract.missing("compile in a child process"),
-        )
-        self._engine = Engine(settings, self.telemetry, arguments)
+        self._engine = Engine(self.options, self.telemetry)
         weakref.finalize(self, self._engine.close)
         return self._engine
 
@@ -185,7 +175,7 @@ class CompiledForward(MethodReplacement):
         if not first:
             return self.run(*args, **kwargs)
         self.telemetry.mark_current_call_eager()
-        in_child = self._engine is not None and self._engine.settings.codegen_in_child
+        in_child = self._engine is not None and self.options.codegen_in_child
         packed = self.pack is not None and self.pack["used"]
         if in_child and self.strategy != "eager" and not packed:
             # The child takes seconds to load torch, while this process traces.

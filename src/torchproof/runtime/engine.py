@@ -13,7 +13,6 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -27,8 +26,9 @@ from torchproof.runtime import (
 )
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.frame_conversion import convert_within_deadline
+from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.recompile_storms import Storms, kind_of
-from torchproof.runtime.status_report import Compilation, Fallback
+from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.torch_private import class_guards, frames, thread_state
 
@@ -77,29 +77,17 @@ class Claim:
         return self.thread == threading.get_ident()
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the engine compiles; see `torchproof.compile`."""
-
-    deadline_s: float
-    recompile_limit: int
-    wait: bool
-    codegen_in_child: bool
-
-
 class Engine:
     """Compiles the functions of one model, from any thread that calls it."""
 
-    def __init__(
-        self, settings: Settings, telemetry: Telemetry, arguments: Mapping[str, Any]
-    ) -> None:
-        self.settings = settings
+    def __init__(self, options: Options, telemetry: Telemetry) -> None:
+        self.options = options
         self.telemetry = telemetry
-        self.backend = backend.Backend(self, arguments)
+        self.backend = backend.Backend(self, options.compile_with)
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.saving_ms: float | None = None  # per call, if a speed trial measured it
-        self._storms = Storms(settings.recompile_limit)
+        self._storms = Storms(options.recompile_limit)
         self._names: dict[CodeType, str] = {}
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
         self._answers: list[Any] = []  # all compiled code
@@ -126,19 +114,6 @@ class Engine:
     def name_of(self, code: CodeType) -> str:
         return self._names.get(code) or frames.describe_code(code)
 
-    @property
-    def deadline_s(self) -> float:
-        return self.settings.deadline_s
-
-    # -- events from the backend -------------------------------------------------------
-
-    def graph_compiled(self, item: Compilation) -> None:
-        self.telemetry.add_compile_time(item.seconds)
-        self.telemetry.compiled(item)
-
-    def graph_failed(self, item: Fallback) -> None:
-        self.telemetry.fell_back(item)
-
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
         """After a graph's first run: withdraws recompiled code that failed."""
         code = self._unproven.pop(name, None)
@@ -151,9 +126,6 @@ class Engine:
             self.refused[code.code] = Refusal(inner=False, item=failure)
         else:
             self._eager_answers.append(code.answer)
-
-    def ran_eager(self) -> None:
-        self.telemetry.ran_eager()
 
     # -- calls -------------------------------------------------------------------------
 
@@ -181,7 +153,7 @@ class Engine:
         current = self._thread_call
         if call is None or getattr(current, "call", None) != call:
             current.call = call
-            current.until = now + self.deadline_s
+            current.until = now + self.options.deadline_s
             return current.until, False
         return current.until, now >= current.until
 
@@ -194,18 +166,18 @@ class Engine:
         if compile_job.current() is not None:
             # A backend or a log handler calls a model while another one compiles. A
             # second compilation here would deadlock with the first.
-            self.ran_eager()
+            self.telemetry.ran_eager()
             return frames.eager_once(inner=False)
         until, is_over = self._until()
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
         runs_eager = refusal is not None or class_guards.is_forward_ad_on()
         if runs_eager or is_over:
-            self.ran_eager()
+            self.telemetry.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
         method_replacement.refresh_all()
         state = thread_state.ThreadState()
-        if self.settings.wait or self._unused[conversion.code] >= _TRIES:
+        if self.options.wait or self._unused[conversion.code] >= _TRIES:
             return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
         if prepared is None:
@@ -228,7 +200,7 @@ class Engine:
         self, conversion: frames.Conversion, state: thread_state.ThreadState
     ) -> Any:
         self.background.begin(conversion, state, self.telemetry.call)
-        self.ran_eager()
+        self.telemetry.ran_eager()
         return frames.eager_once(inner=False)
 
     def _prepare(
@@ -243,10 +215,10 @@ class Engine:
         model at any time. So the call that uses this compilation is traced again.
         """
         code = conversion.code
-        until = time.monotonic() + self.deadline_s
+        until = time.monotonic() + self.options.deadline_s
         job = compile_job.Job(
             until,
-            codegen_in_child=self.settings.codegen_in_child,
+            codegen_in_child=self.options.codegen_in_child,
             uses_graph_cache=True,
             in_background=True,
             backward_early=True,
@@ -290,7 +262,7 @@ class Engine:
         if claim is not own_claim:
             if not claim.is_mine:
                 claim.done.wait(interruptible_thread.seconds_until(until))
-            self.ran_eager()
+            self.telemetry.ran_eager()
             return frames.eager_once(inner=False)
         try:
             return self._compile(conversion, state, until, prepared)
@@ -309,8 +281,8 @@ class Engine:
         code = conversion.code
         job = compile_job.Job(
             until,
-            codegen_in_child=self.settings.codegen_in_child,
-            backward_early=not self.settings.wait,
+            codegen_in_child=self.options.codegen_in_child,
+            backward_early=not self.options.wait,
         )
         if prepared is not None:
             job.uses_graph_cache = True
@@ -362,7 +334,7 @@ class Engine:
             # Another compilation would fail, or take as long, again.
             self.refused[code] = Refusal(inner=False, item=job.failure)
         if all_failed and cause is not None:
-            self.ran_eager()
+            self.telemetry.ran_eager()
             return frames.eager_once(inner=False)
         if job.failed:
             self._eager_answers.append(answer)
@@ -379,7 +351,7 @@ class Engine:
                 return refusal
             self.refused[code] = refusal
         self.telemetry.fell_back(item)
-        self.ran_eager()
+        self.telemetry.ran_eager()
         return refusal
 
     @property

@@ -13,7 +13,6 @@ import time
 from typing import Any
 
 from torchproof.runtime import (
-    backend,
     compile_job,
     compile_phases,
     gil_watchdog,
@@ -54,8 +53,7 @@ def convert_within_deadline(
             return answer
         why_not = "its guards depend on thread-local state"
     telemetry.note(f"compiled in the calling thread: {why_not}")
-    on_deadline = functools.partial(backend.end_compilers, job)
-    with interruptible_thread.interrupt_after(job.until, on_deadline):
+    with compile_job.interrupted_at_deadline(job):
         return _carry_out(conversion.with_frame_copy(), job)
 
 
@@ -115,7 +113,7 @@ def _wait(
         thread.stop(_PATIENCE_S)
         raise
     stack = thread.stack()
-    phase = compile_phases.phase_of_frames([(f.filename, f.name) for f in stack])
+    phase = compile_phases.phase_of_stack(stack)
     job.phase = phase
     # A graph whose compilers are killed, one after the other, fails; the rest of the
     # compilation may still succeed.

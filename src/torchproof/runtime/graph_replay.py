@@ -96,11 +96,10 @@ def _within_deadline(deadline_s: float) -> Iterator[None]:
     from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 
     job = compile_job.Job(until=time.monotonic() + deadline_s)
-    on_deadline = functools.partial(backend.end_compilers, job)
     try:
-        with interruptible_thread.interrupt_after(job.until, on_deadline):
+        with compile_job.interrupted_at_deadline(job):
             yield
-    except interruptible_thread.Interrupted:
-        phase = f", in {job.phase}" if job.phase else ""
+    except interruptible_thread.Interrupted as late:
+        phase = f", in {late.phase}" if late.phase else ""
         why = f"recording took longer than the deadline of {deadline_s:g} s{phase}"
         raise Stopped(Stop("capture", why, "compiling")) from None

@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
-from torchproof.torch_private import frames, scripting
+from torchproof.torch_private import contract, frames, scripting
 
 Verify = Literal["first", False] | int
 
@@ -47,6 +47,14 @@ class Options:
     def compile_with(self) -> dict[str, Any]:
         """The arguments for `torch.compile`, from the strategy and from the user."""
         return {**self.requested.arguments, **self.arguments}
+
+    @property
+    def uses_inductor(self) -> bool:
+        return bool(self.compile_with.get("backend", "inductor") == "inductor")
+
+    @property
+    def codegen_in_child(self) -> bool:
+        return self.uses_inductor and not contract.missing("compile in a child process")
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"on_event": None}
