@@ -77,7 +77,7 @@ def test_weights_have_made_numbers_unless_they_are_asked_for(tmp_path):
         ["x0.pt", "x1.pt"],
     ]
     _, _, draft = block_drafts(tmp_path / "with", weights=True)
-    last = variants(draft)[-1]
+    last = list(variants(draft))[-1]
     assert "weights" in last.about
     fn, calls = made(last, tmp_path)
     assert torch.equal(calls[0][0], ids)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, readme, versions
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
-from torchproof.packs.repro.candidate_order import Candidates
+from torchproof.packs.repro.candidate_order import forms_in_order, in_order
 from torchproof.packs.repro.failure_signature import (
     HANG_S,
     FailureSignature,
@@ -30,7 +30,9 @@ from torchproof.packs.repro.failure_signature import (
 )
 from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
 from torchproof.packs.repro.programs.anonymise import anonymise
+from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.program_reducer import reduce_program
+from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.repro_runner import ReproRunner
 from torchproof.packs.repro.target_recording import TargetRecording, record_target
 from torchproof.records import Run, one_line
@@ -116,59 +118,37 @@ def shrink(
     return anonymise(smallest, fails, deadline + _ANONYMISE_S)
 
 
+@dataclass(frozen=True)
 class _PackBuilder:
-    def __init__(
-        self,
-        subject: Subject,
-        signature: FailureSignature,
-        options: ReproOptions,
-        progress: Progress,
-    ) -> None:
-        self._run = subject.run
-        self._target = subject.target
-        self._target_options = subject.options
-        self._has_run = subject.has_run
-        self._signature = signature
-        self._options = options
-        self._progress = progress
-        self._redactor = Redactor.here(projects=_projects(subject.target))
+    subject: Subject
+    signature: FailureSignature
+    options: ReproOptions
+    progress: Progress
 
     def build(self, stage: writing.Stage, command: str) -> Manifest:
         """Records the target, finds and reduces a candidate, and seals the pack."""
+        redactor = Redactor.here(projects=_projects(self.subject.target))
+        environment = self.subject.run.environment
         with (
             writing.scratch("torchproof-") as folder,
             versions.CollectEnv(Path(folder)) as collect_env,
         ):
             recording = self._record(Path(folder))
-            candidates = Candidates(
-                recording,
-                self._target,
-                arguments=self._arguments(),
-                include=self._options.include,
-            )
             settings = self._settings(train=recording.train)
             report = collect_env.text()
-            facts = versions.collect_facts(
-                self._run.environment, recording.facts, report
-            )
-            header = pack_files.header(self._signature, facts)
+            facts = versions.collect_facts(environment, recording.facts, report)
+            header = pack_files.header(self.signature, facts)
             with ReproRunner(
-                self._signature, settings, header=header, folder=folder
+                self.signature, settings, header=header, folder=folder
             ) as runner:
-                first = self._first_failing(candidates, runner)
-                # Alone, a reduced program may fail otherwise; then the whole is packed.
-                for budget_s in dict.fromkeys((self._options.budget_s, 0.0)):
-                    candidate = self._shrink(first, runner, budget_s)
-                    text = self._redactor.source(runner.text(candidate))
-                    outcome = runner.run_isolated(text, candidate.files)
-                    if outcome.is_same:
-                        break
-                else:
-                    failed = [(candidate, outcome)]
-                    raise Unverified(_difference(self._signature, failed))
-                log = self._torch_log(runner, text, candidate)
+                first = self._first_failing(recording, runner)
+                candidate, text, outcome = self._reduced(first, runner, redactor)
+                self.progress("running the repro again with TORCH_LOGS")
+                # A log of the target would be private.
+                logs = {"TORCH_LOGS": _LOGS}
+                log = runner.run_isolated(text, candidate.files, logs).output
         verified = pack_files.VerifiedRepro(
-            signature=self._signature,
+            signature=self.signature,
             settings=settings,
             candidate=candidate,
             first=first,
@@ -177,28 +157,29 @@ class _PackBuilder:
             facts=facts,
             versions=versions.text(facts, report),
             command=command,
-            target=self._target.text,
-            minified=self._options.minify,
+            target=self.subject.target.text,
+            minified=self.options.minify,
         )
-        files = pack_files.files(verified, candidates.graphs()[:_MAX_GRAPHS], log)
-        return self._seal(stage, verified, files)
+        graphs = [each for each in recording.candidates if each.form == "graph"]
+        files = pack_files.files(verified, graphs[:_MAX_GRAPHS], log)
+        return self._seal(stage, verified, pack_files.redact(files, redactor), redactor)
 
     def _record(self, folder: Path) -> TargetRecording:
         """Runs the target once more; a script that has already run is not run again."""
-        if self._has_run and self._target.kind == "script":
+        if self.subject.has_run and self.subject.target.kind == "script":
             return TargetRecording(refused=(_SCRIPT_RUNS_ONCE,))
-        weights = "weights" in self._options.include
+        weights = "weights" in self.options.include
         return record_target(
-            self._target,
-            self._target_options,
+            self.subject.target,
+            self.subject.options,
             folder=folder,
             more={"weights": weights, "place": self._place()},
-            progress=self._progress,
+            progress=self.progress,
         )
 
     def _place(self) -> dict[str, object]:
         """Returns the innermost line outside torch, preferably in a library."""
-        finding = self._signature.finding
+        finding = self.signature.finding
         if finding is None:
             return {}
         frames = [_LIBRARY_FRAME.match(line) for line in finding.evidence]
@@ -206,35 +187,66 @@ class _PackBuilder:
             return {"file": match[1], "line": int(match[2])}
         return {"file": finding.file, "line": finding.line}
 
-    def _arguments(self) -> dict[str, object]:
-        """Returns the keyword arguments of a workload's factory."""
-        if self._target.kind != "workload":
-            return {}
-        environment = self._run.environment
-        names = ("size", "device", "train")
-        return {k: environment[k] for k in names if environment.get(k) is not None}
-
     def _settings(self, *, train: bool) -> Settings:
-        device = self._run.environment.get("device") or "cpu"
-        as_written = self._target_options.as_written or self._target.kind == "script"
+        options = self.subject.options
         return Settings(
-            compile=self._target_options.compile,
-            as_written=as_written,
+            compile=options.compile,
+            as_written=options.as_written or self.subject.target.kind == "script",
             train=train,
-            device=str(device),
+            device=str(self.subject.run.environment.get("device") or "cpu"),
         )
 
-    def _first_failing(self, candidates: Candidates, runner: ReproRunner) -> Candidate:
-        """Returns the first candidate that fails as the target did."""
+    def _first_failing(
+        self, recording: TargetRecording, runner: ReproRunner
+    ) -> Candidate:
+        """Returns the first candidate that fails as the target did.
+
+        Graphs are many: once the budget is spent, no more of them are tried.
+        """
+        refused = list(recording.refused)
+        deadline = time.monotonic() + self.options.budget_s
         attempts: list[tuple[Candidate, Outcome]] = []
-        for candidate in candidates.of(self._signature):
+        forms = forms_in_order(self.signature.kind)
+        if "source" in self.options.include:
+            forms = ("program", *(form for form in forms if form != "program"))
+        for candidate in in_order(
+            forms, recording.candidates, lambda: self._programs(refused)
+        ):
+            if candidate.form == "graph" and time.monotonic() > deadline:
+                continue
             name = f"{candidate.form} {candidate.origin}".strip()
-            self._progress(f"candidate {len(attempts) + 1}: {name}")
+            self.progress(f"candidate {len(attempts) + 1}: {name}")
             outcome = runner.run_forked(candidate)
             if outcome.is_same:
                 return candidate
             attempts.append((candidate, outcome))
-        raise Unverified(_difference(self._signature, attempts, candidates.refused))
+        raise Unverified(_difference(self.signature, attempts, refused))
+
+    def _programs(self, refused: list[str]) -> Iterator[Candidate]:
+        """Yields the target's program; a workload's factory gets its arguments."""
+        target, facts = self.subject.target, self.subject.run.environment
+        names = ("size", "device", "train") if target.kind == "workload" else ()
+        arguments = {k: facts[k] for k in names if facts.get(k) is not None}
+        as_written = "source" in self.options.include
+        try:
+            yield from program_candidates(target, arguments, as_written=as_written)
+        except Unsuitable as reason:
+            refused.append(str(reason))
+
+    def _reduced(
+        self, first: Candidate, runner: ReproRunner, redactor: Redactor
+    ) -> tuple[Candidate, str, Outcome]:
+        """Returns a reduced candidate, its repro, and the outcome of that one alone.
+
+        Alone, a reduced program may fail otherwise; then the whole is packed.
+        """
+        for budget_s in dict.fromkeys((self.options.budget_s, 0.0)):
+            candidate = self._shrink(first, runner, budget_s)
+            text = redactor.source(runner.text(candidate))
+            outcome = runner.run_isolated(text, candidate.files)
+            if outcome.is_same:
+                return candidate, text, outcome
+        raise Unverified(_difference(self.signature, [(candidate, outcome)]))
 
     def _shrink(
         self, candidate: Candidate, runner: ReproRunner, budget_s: float
@@ -243,28 +255,21 @@ class _PackBuilder:
 
         `--include source` turns this off; `--minify` reduces every candidate.
         """
-        private = candidate.form != "graph" and "source" not in self._options.include
-        if not (private or self._options.minify):
+        private = candidate.form != "graph" and "source" not in self.options.include
+        if not (private or self.options.minify):
             return candidate
         deadline = time.monotonic() + budget_s
         return shrink(
-            candidate, runner, deadline, anonymous=private, progress=self._progress
+            candidate, runner, deadline, anonymous=private, progress=self.progress
         )
-
-    def _torch_log(self, runner: ReproRunner, text: str, candidate: Candidate) -> str:
-        """Returns torch's log of the repro; a log of the target would be private."""
-        self._progress("running the repro again with TORCH_LOGS")
-        variables = {"TORCH_LOGS": _LOGS}
-        return runner.run_isolated(text, candidate.files, variables).output
 
     def _seal(
         self,
         stage: writing.Stage,
         verified: pack_files.VerifiedRepro,
-        plain_files: dict[str, pack_files.PackFile],
+        files: dict[str, pack_files.PackFile],
+        redactor: Redactor,
     ) -> Manifest:
-        redactor = self._redactor
-        files = pack_files.redact(plain_files, redactor)
         text = redactor.text(readme.report(verified, files, redactor.counts))
         files["README.md"] = pack_files.PackFile(text.encode(), "the bug report")
         for name, file in files.items():
@@ -273,7 +278,7 @@ class _PackBuilder:
             path.write_bytes(file.content)
         manifest = Manifest(
             kind="repro",
-            name=redactor.text(self._target.name),
+            name=redactor.text(self.subject.target.name),
             torchproof=__version__,
             target=redactor.text(verified.target),
             command=redactor.text(verified.command),
@@ -291,10 +296,10 @@ def _projects(target: Target) -> list[str]:
 def _difference(
     signature: FailureSignature,
     attempts: list[tuple[Candidate, Outcome]],
-    refused: list[str] | None = None,
+    refused: Sequence[str] = (),
 ) -> str:
     """Says in one line which failure was expected and what the candidates showed."""
     observed = [f"{each.form}: {one_line(o.text, 160)}" for each, o in attempts[:4]]
-    observed += [one_line(reason, 120) for reason in (refused or [])[:3]]
+    observed += [one_line(reason, 120) for reason in refused[:3]]
     expected = one_line(signature.headline, 160)
     return f"expected: {expected}; got: " + ("; ".join(observed) or "no candidate")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,18 +21,14 @@ Fails = Callable[[Candidate], bool]
 _MINIFIER_SHARE = 0.7  # of the time
 
 
-def variants(candidate: Candidate) -> list[Candidate]:
-    """Returns it with synthetic tensors, recorded inputs, and recorded weights."""
-    others = [
-        replace(
-            candidate,
-            source=each["source"],
-            about=each["about"],
-            files={k: Path(path).read_bytes() for k, path in each["files"].items()},
+def variants(candidate: Candidate) -> Iterator[Candidate]:
+    """Yields it with synthetic tensors, recorded inputs, and recorded weights."""
+    yield candidate
+    for each in candidate.record["variants"]:
+        files = {name: Path(path).read_bytes() for name, path in each["files"].items()}
+        yield replace(
+            candidate, source=each["source"], about=each["about"], files=files
         )
-        for each in candidate.record["variants"]
-    ]
-    return [candidate, *others]
 
 
 def operations(source: str) -> int:
