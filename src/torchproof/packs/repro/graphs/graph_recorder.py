@@ -19,7 +19,7 @@ from torchproof.packs.repro.graphs.graph_source import (
     graph_source,
     plain_graph,
 )
-from torchproof.packs.repro.graphs.tensor_source import extent
+from torchproof.packs.repro.tensor_source import extent
 from torchproof.torch_private import replace_backends, without_regions
 
 _CALLS = 3  # CUDA graphs replay from the third call on

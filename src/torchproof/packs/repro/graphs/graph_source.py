@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.checkpoint import checkpoint
 
-from torchproof.packs.repro.graphs.tensor_source import (
+from torchproof.packs.repro.tensor_source import (
     extent,
     numbers_source,
     tensor_source,

@@ -1,7 +1,6 @@
 """Writes expressions that create tensors and torch modules like given ones.
 
-Takes live objects, returns source. It never copies data; only the range of integers is
-kept, because they may index something.
+Takes live objects, returns source. It never copies data.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from torchproof.packs.repro.programs.file_merger import Unsuitable
+from torchproof.packs.repro.tensor_source import tensor_source
 
 # Parameters of recurrent layers and their defaults: the signature has only *args.
 _RECURRENT = {
@@ -32,11 +32,7 @@ def tensor_like(tensor: torch.Tensor) -> str:
         raise Unsuitable(f"{type(tensor).__name__} is a subclass of Tensor")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise Unsuitable("a tensor is sparse or quantized")
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-    source = _filled(tensor, shape)
-    if not tensor.is_contiguous():
-        extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True) if n)
-        source = f"{_filled(tensor, (extent,))}.as_strided({shape}, {stride})"
+    source = tensor_source(tensor)
     if tensor.requires_grad and not isinstance(tensor, torch.nn.Parameter):
         source += ".requires_grad_()"
     if isinstance(tensor, torch.nn.Parameter):
@@ -45,29 +41,6 @@ def tensor_like(tensor: torch.Tensor) -> str:
     if isinstance(tensor, torch.nn.Buffer):
         return f"torch.nn.Buffer({source})"
     return source
-
-
-def _filled(tensor: torch.Tensor, shape: tuple[int, ...]) -> str:
-    where = "" if tensor.device.type == "cpu" else f", device={tensor.device.type!r}"
-    kind = (
-        "" if tensor.dtype == torch.get_default_dtype() else f", dtype={tensor.dtype}"
-    )
-    size = ", ".join(map(str, shape)) or "()"
-    if tensor.is_floating_point() or tensor.is_complex():
-        if tensor.dtype.itemsize == 1:  # randn does not support 8-bit floats
-            return f"torch.randn({size}{where}).to({tensor.dtype})"
-        return f"torch.randn({size}{kind}{where})"
-    if not tensor.numel() or tensor.is_meta:
-        return f"torch.zeros({shape}{kind}{where})"
-    low, high = int(tensor.min()), int(tensor.max())
-    if tensor.dtype == torch.bool:
-        if low == high:
-            return f"torch.full({shape}, {bool(low)}{where})"
-        return f"torch.randint(2, {shape}{kind}{where})"
-    if low == high:
-        return f"torch.full({shape}, {low}{kind}{where})"
-    kind = "" if tensor.dtype == torch.int64 else kind
-    return f"torch.randint({low}, {high + 1}, {shape}{kind}{where})"
 
 
 def is_torch_module(module: torch.nn.Module) -> bool:

@@ -54,8 +54,8 @@ def numbers_source(tensor: Tensor, shape: tuple[int, ...]) -> str:
 
 def _drawn(numbers: Tensor, shape: tuple[int, ...]) -> tuple[str, torch.dtype]:
     """Returns an expression and the dtype of its value."""
-    if not numbers.numel():
-        return f"torch.empty({shape})", torch.get_default_dtype()
+    if not numbers.numel() or numbers.is_meta:
+        return f"torch.zeros({shape})", torch.float32
     if not numbers.is_floating_point():
         whole = numbers.to(torch.int64)
         low, high = int(whole.min()), int(whole.max())
