@@ -170,10 +170,11 @@ def test_a_repro_defines_all_that_its_oracle_uses(oracle: str) -> None:
 
 def test_graphs_of_one_origin_get_files_of_their_own() -> None:
     graph = Candidate("graph", SOURCE, "operations", 3, origin="0/0")
-    found = pack_files.files(WRITTEN, [graph, graph], "")
+    found = pack_files.files(WRITTEN, [graph, graph])
     assert {"graphs/graph_0_0.py", "graphs/graph_0_0_1.py"} <= set(found)
-    assert "logs/torch.txt" not in found
-    assert "logs/torch.txt" in pack_files.files(WRITTEN, [], "told")
+    assert "logs/torch.txt" in found
+    silent = dataclasses.replace(WRITTEN, outcome=Outcome("same", "FAILS", 1.0))
+    assert "logs/torch.txt" not in pack_files.files(silent, [])
 
 
 def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
@@ -185,14 +186,19 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
     private = "/home/zaphod/x brox-4711-key zaphod"
     draft = dataclasses.replace(WRITTEN.candidate, files={"inputs.pt": b"\xffraw"})
     facts = FACTS | {"variables": {"TORCH_X": private, "A_TOKEN": "brox-4711-key"}}
+    outcome = dataclasses.replace(WRITTEN.outcome, output=f"{private}\n" * 3)
     written = dataclasses.replace(
-        WRITTEN, candidate=draft, versions=versions.text(facts, ""), command=private
+        WRITTEN,
+        outcome=outcome,
+        candidate=draft,
+        versions=versions.text(facts, ""),
+        command=private,
     )
     graph = Candidate(
         "graph", f"zaphod_net = 1  # {private}\n", "operations", 3, origin="0"
     )
     redactor = Redactor(known)
-    given = pack_files.files(written, [graph], f"{private}\n" * 3)
+    given = pack_files.files(written, [graph])
     found = pack_files.redact(given, redactor)
     assert found["repro.py"].content == WRITTEN.repro.encode()
     assert found["inputs.pt"].content == b"\xffraw"
@@ -201,8 +207,8 @@ def test_nothing_private_is_left_and_what_was_verified_is_untouched() -> None:
         for planted in ("zaphod", "brox-4711-key"):
             assert planted.encode() not in paper.content, name
     assert redactor.counts["secret"] >= 6 and redactor.counts["home"] >= 5
-    clean = pack_files.redact(pack_files.files(WRITTEN, [], "log"), Redactor(known))
-    expected = pack_files.files(WRITTEN, [], "log")
+    clean = pack_files.redact(pack_files.files(WRITTEN, []), Redactor(known))
+    expected = pack_files.files(WRITTEN, [])
     assert {n: p.content for n, p in clean.items()} == {
         n: p.content for n, p in expected.items()
     }

@@ -143,10 +143,6 @@ class _PackBuilder:
             ) as runner:
                 first = self._first_failing(recording, runner)
                 candidate, text, outcome = self._reduced(first, runner, redactor)
-                self.progress("running the repro again with TORCH_LOGS")
-                # A log of the target would be private.
-                logs = {"TORCH_LOGS": _LOGS}
-                log = runner.run_isolated(text, candidate.files, logs).output
         verified = pack_files.VerifiedRepro(
             signature=self.signature,
             settings=settings,
@@ -161,7 +157,7 @@ class _PackBuilder:
             minified=self.options.minify,
         )
         graphs = [each for each in recording.candidates if each.form == "graph"]
-        files = pack_files.files(verified, graphs[:_MAX_GRAPHS], log)
+        files = pack_files.files(verified, graphs[:_MAX_GRAPHS])
         return self._seal(stage, verified, pack_files.redact(files, redactor), redactor)
 
     def _record(self, folder: Path) -> TargetRecording:
@@ -243,7 +239,8 @@ class _PackBuilder:
         for budget_s in dict.fromkeys((self.options.budget_s, 0.0)):
             candidate = self._shrink(first, runner, budget_s)
             text = redactor.source(runner.text(candidate))
-            outcome = runner.run_isolated(text, candidate.files)
+            self.progress("running the repro alone")
+            outcome = runner.run_isolated(text, candidate.files, {"TORCH_LOGS": _LOGS})
             if outcome.is_same:
                 return candidate, text, outcome
         raise Unverified(_difference(self.signature, [(candidate, outcome)]))

@@ -33,7 +33,6 @@ ORACLES = (
 
 _FOLDER = Path(__file__).parent / "oracles"
 _WIDTH = 88
-_BEFORE = "before_call"
 _SHARED = ("error_text", "prelude")
 _USAGE = """\
 Run it with `python repro.py`; it needs only torch. Its last line is the verdict:
@@ -50,10 +49,10 @@ def repro_text(
 ) -> str:
     """Returns the text of `repro.py`; `header` goes below the headline."""
     body, futures = _without_futures(candidate.source)
-    names = _names(body)
-    before = _BEFORE if _BEFORE in names else "None"
+    defines_before = re.search(r"^(?:def )?before_call\b", body, re.MULTILINE)
+    before = "before_call" if defines_before else "None"
     entry = "recognise"
-    while entry in names:
+    while re.search(rf"\b{entry}\b", body):
         entry += "_"
     sections = (
         _docstring(signature.headline, header),
@@ -145,18 +144,3 @@ def _body(source: str, imports: dict[str, None]) -> str:
         if not is_docstring and not is_ours:
             imports[ast.unparse(node)] = None
     return "\n".join(lines[begin:]).strip("\n")
-
-
-def _names(source: str) -> set[str]:
-    """Returns every name that a program reads or binds, in any scope."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(a.asname or a.name).split(".")[0] for a in node.names}
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            names |= set(node.names)
-    return names

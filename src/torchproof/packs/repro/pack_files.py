@@ -53,9 +53,7 @@ def header(signature: FailureSignature, facts: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def files(
-    verified: VerifiedRepro, graphs: Sequence[Candidate], log: str
-) -> dict[str, PackFile]:
+def files(verified: VerifiedRepro, graphs: Sequence[Candidate]) -> dict[str, PackFile]:
     """Returns all files except the README, by name."""
     candidate = verified.candidate
     contents = {
@@ -70,7 +68,7 @@ def files(
     }
     for name, content in candidate.files.items():
         contents[name] = PackFile(content, "tensors that the repro loads", final=True)
-    if log.strip():
+    if log := verified.outcome.output.strip():
         contents["logs/torch.txt"] = PackFile(
             log.encode("utf-8", "replace"), "torch's log of repro.py"
         )
