@@ -68,43 +68,12 @@ site: $(INSTALLED)
 	@echo "Built $(CURDIR)/site/index.html. To search in it, serve it:"
 	@echo "  python3 -m http.server --directory site"
 
+# Everything that takes longer than the tests, at one commit; it continues where it was
+# cut off. `scripts/prove.py --list` lists what it proves.
 prove: $(INSTALLED)
-	@echo "Proves: the slow tests pass, those of the workloads under Inductor, of searches"
-	@echo "on a Ray cluster that loses a node, and every command of the documents among"
-	@echo "them (pytest); check --effort quick costs at most 1.3 times a plain run of the"
-	@echo "same calls under torch.compile(backend='eager') (overhead.py); cured workloads"
-	@echo "are clean (diagnoses.py); bench says of work of known cost what is known of it"
-	@echo "(known_costs.py); timing adds at most 1 percent to a step of 1 ms (harness.py);"
-	@echo "faults of every kind are survived by torchproof.compile (reliability.py), by"
-	@echo "the thousand as well (soak.py); damaged files of every format are read or"
-	@echo "refused in one line (fuzz_files.py); random programs that read state in every"
-	@echo "way of Python answer as eager does after random changes, replayed and compiled"
-	@echo "(fuzz_state.py); torchproof.compile adds at most 2 us to a call"
-	@echo "(call_overhead.py), and with wait=False no pause is longer than a fifth of the"
-	@echo "time that compiling takes (stall.py); what the page on limitations says of the"
-	@echo "installed torch still holds (limitations.py), what was judged of the reading of"
-	@echo "transformers is still found (precision.py), check places breaks in scripts that"
-	@echo "train models of transformers where torch's own logs do (library_scripts.py), and"
-	@echo "packs of programs that fail in many ways fail where there is torch alone"
-	@echo "(repro_packs.py)."
 	@# Trials on a Ray cluster: without the extra, its tests are skipped.
 	$(PIP) install -c constraints.txt -e '.[ray]'
-	@# Exit code 5: no slow test exists.
-	$(BIN)/pytest -q -m "slow and not gpu" || test $$? -eq 5
-	$(BIN)/python benchmarks/overhead.py --write
-	$(BIN)/python benchmarks/diagnoses.py --write
-	$(BIN)/python benchmarks/known_costs.py --write
-	$(BIN)/python -m benchmarks.harness --write
-	$(BIN)/python benchmarks/reliability.py --write
-	$(BIN)/python benchmarks/soak.py --write
-	$(BIN)/python -m benchmarks.fuzz_files --write
-	$(BIN)/python benchmarks/fuzz_state.py --write
-	$(BIN)/python -m benchmarks.call_overhead --write
-	$(BIN)/python -m benchmarks.stall --write
-	$(BIN)/python benchmarks/limitations.py --write
-	$(BIN)/python benchmarks/precision.py
-	$(BIN)/python benchmarks/library_scripts.py --write
-	$(BIN)/python benchmarks/repro_packs.py --write
+	$(BIN)/python scripts/prove.py
 	$(BIN)/python scripts/docs/generate.py
 
 # The tests of hooks, rules and runtime on the oldest, the pinned and the newest torch,
