@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.runtime import vector_jacobian
-from torchproof.runtime.cudagraph import call_inputs, output_copies
+from torchproof.runtime.cudagraph import call_inputs
 from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import pytree_json
 from torchproof.torch_private.trees import mapped, tensor_paths, tensors, walk
@@ -168,7 +168,7 @@ def test_a_graph_refuses_such_a_call_and_runs_it(make: Make) -> None:
 def test_outputs_are_copied_whatever_they_hold(make: Make) -> None:
     x = torch.ones(2)
     value = make(x)
-    copied = output_copies.map_tensors(value, Tensor.clone)
+    copied = call_inputs.map_tensors(value, Tensor.clone)
     found = [part for _, part in walk(copied, objects=True) if isinstance(part, Tensor)]
     assert found and all(part is x_of(copied) is not x for part in found)
     assert len(list(walk(copied, objects=True))) == len(list(walk(value, objects=True)))

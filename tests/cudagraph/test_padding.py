@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,7 @@ class Pooling(nn.Module):
 
 def run_padded(padding: Padding, step: Any, *args: Any, **kwargs: Any) -> Any:
     """As a graphed step does: pad, run, cut to what eager gave."""
-    args, kwargs = padding.padded(args, kwargs, BUCKET)
+    args, kwargs = padding.padded((args, kwargs), BUCKET)
     return step(*args, **kwargs)
 
 
@@ -59,7 +58,7 @@ def test_a_decoder_answers_the_same_when_padded() -> None:
     pad = {"ids": names, "labels": Pad(names, value=-100)}
     padding = Padding.parse(pad, {"logits": names}, model)
     ids, labels = torch.randint(50, (3, 5)), torch.randint(50, (3, 5))
-    sizes = padding.sizes((ids,), {"labels": labels})
+    sizes = padding.sizes(((ids,), {"labels": labels}))
     assert sizes == {"batch": 3, "length": 5}
     with torch.no_grad():
         expected = model(ids, labels=labels)
@@ -98,7 +97,7 @@ def test_a_mean_over_what_is_padded_is_another_one() -> None:
     """What a comparison with eager is there to find."""
     model, x = Pooling(), torch.randn(3, 5, 2)
     padding = Padding.parse({"x": ("batch", "length")}, {"": ("batch",)}, model)
-    sizes = padding.sizes((x,), {})
+    sizes = padding.sizes(((x,), {}))
     assert sizes is not None
     found = padding.cut(run_padded(padding, model, x), sizes, BUCKET)
     assert found.shape == model(x).shape
@@ -108,14 +107,12 @@ def test_a_mean_over_what_is_padded_is_another_one() -> None:
     torch.testing.assert_close(only_batch.cut(grown, {"batch": 3}, BUCKET), model(x))
 
 
-def test_buffers_are_written_whole_at_every_call() -> None:
+def test_the_padding_has_the_declared_value() -> None:
     names = ("batch", "length")
     padding = Padding.parse({"x": Pad(names, value=7)}, None, lambda x: x)
-    into = ((torch.full((4, 8), 99),), {})
     for rows, columns in ((4, 8), (2, 3), (3, 1)):
         x = torch.arange(rows * columns).view(rows, columns)
-        (given,), _ = padding.padded((x,), {}, BUCKET, into=into)
-        assert given is into[0][0]
+        (given,), _ = padding.padded(((x,), {}), BUCKET)
         expected = torch.full((4, 8), 7)
         expected[:rows, :columns] = x
         assert torch.equal(given, expected)
@@ -129,8 +126,8 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
     padding = Padding.parse(pad, None, step)
     batch = {"ids": ids, "more": (mask, "kept"), "other": ids}
     for args, kwargs in (((batch, mask), {}), ((batch,), {"mask": mask})):
-        assert padding.sizes(args, kwargs) == {"batch": 3, "length": 5}
-        given, named = padding.padded(args, {**kwargs, "scale": 2.0}, BUCKET)
+        assert padding.sizes((args, kwargs)) == {"batch": 3, "length": 5}
+        given, named = padding.padded((args, {**kwargs, "scale": 2.0}), BUCKET)
         assert given[0]["ids"].shape == (4, 8)
         assert given[0]["more"][0].shape == (4,)
         assert given[0]["more"][1] == "kept"
@@ -144,33 +141,31 @@ def test_arguments_are_found_by_name_position_and_key() -> None:
 def test_numbers_stand_for_dimensions_that_vary_together() -> None:
     padding = Padding.parse({"x": 0, "y": (0, -1)}, {"": 0}, lambda x, y: x)
     x, y = torch.ones(3, 2), torch.ones(3, 5)
-    sizes = padding.sizes((x, y), {})
+    sizes = padding.sizes(((x, y), {}))
     assert sizes == {"dimension 0": 3, "dimension -1": 5}
-    (x, y), _ = padding.padded((x, y), {}, {"dimension 0": 4, "dimension -1": 8})
+    (x, y), _ = padding.padded(((x, y), {}), {"dimension 0": 4, "dimension -1": 8})
     assert x.shape == (4, 2)
     assert y.shape == (4, 8)
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    "args",
     [
-        ((torch.ones(3, 5), torch.ones(2, 5)), r"\bbatch\b.*\b3 in x\b.*\b2 in y\b"),
-        ((torch.ones(3, 5), [1]), r"\by\b.*\blist\b"),
-        ((torch.ones(3), None), r"\bx\b.*\b1 dimension.*\blength\b"),
-        ((torch.ones(3, 5, requires_grad=True), None), r"\bx\b.*\bgradient\b"),
-        ((torch.ones(3, 5, dtype=torch.bool), None), r"\bbool\b.*-100\b"),
-        ((torch.ones(3, 5, dtype=torch.uint8), None), r"\buint8\b.*-100\b"),
-        ((None, None), r"\bargument\b.*\bbatch\b"),
+        (torch.ones(3, 5), torch.ones(2, 5)),
+        (torch.ones(3, 5), [1]),
+        (torch.ones(3), None),
+        (torch.ones(3, 5, requires_grad=True), None),
+        (torch.ones(3, 5, dtype=torch.bool), None),
+        (torch.ones(3, 5, dtype=torch.uint8), None),
+        (None, None),
     ],
 )
-def test_a_call_that_does_not_fit_is_not_padded(args: Any, told: str) -> None:
+def test_a_call_that_does_not_fit_is_not_padded(args: Any) -> None:
     names = ("batch", "length")
     pad = {"x": Pad(names, value=-100), "y": names}
     padding = Padding.parse(pad, None, lambda x, y: x)
-    assert padding.sizes(args, {}) is None
-    assert re.search(told, padding.obstacle(args, {}) or "")
-    fitting = (torch.ones(3, 5), None)
-    assert padding.obstacle(fitting, {}) is None
+    assert padding.sizes((args, {})) is None
+    assert padding.sizes(((torch.ones(3, 5), None), {})) is not None
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from torchproof.runtime.cudagraph import preparation, recorded_step
+from torchproof.runtime.cudagraph import preparation
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import strategy
@@ -72,7 +72,7 @@ def counted(form: str) -> Strategy:
     return strategy.with_arguments(strategy.parse(form), backend=counting)
 
 
-def as_it_is(step: recorded_step.Forward) -> recorded_step.Forward:
+def as_it_is(step: preparation.Forward) -> preparation.Forward:
     return step
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import re
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
 from torchproof.runtime.cudagraph.object_state import ATOMS
-from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.runtime.cudagraph.watched_places import dict_of
 from torchproof.torch_private import dispatch_modes, step_capture, trees
 
@@ -49,6 +48,16 @@ _MARKS = re.compile("^_.*dynamo_|^_specialize_on$")
 
 
 tensors_in = trees.tensors
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same structure with `change` applied to every tensor, once per tensor."""
+    with torch.no_grad():
+        return trees.mapped(
+            value,
+            lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf,
+            objects=True,
+        )
 
 
 def key_of(call: Call) -> Hashable:

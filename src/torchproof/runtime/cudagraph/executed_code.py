@@ -26,23 +26,16 @@ from torch import Tensor
 
 from torchproof.records import whose
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.object_state import ATOMS
+from torchproof.runtime.cudagraph.object_state import ATOMS, words
 from torchproof.runtime.cudagraph.watched_places import isinstance_of
 
 _LOOKUPS = frozenset({"getattr", "hasattr"})
-# Code that uses one of these names may read any attribute of its objects.
-_WHOLE_LOOKUPS = frozenset(
-    {
-        "vars",
-        "dir",
-        "locals",
-        "__dict__",
-        "__getattribute__",
-        "attrgetter",
-        "format",  # "{0.name}".format(o)
-        "format_map",
-        "repr",
-    }
+# Code that uses one of these names may read any attribute of its objects, also
+# "{0.name}".format(o).
+_WHOLE_LOOKUPS = words(
+    """
+    vars dir locals __dict__ __getattribute__ attrgetter format format_map repr
+    """
 )
 _NAMED_LOOKUPS = (
     _LOOKUPS
@@ -54,105 +47,23 @@ _SINKS = ("/logging/", "/warnings.py", "/traceback.py", "/linecache.py")
 _IMPORTS = ("<frozen importlib", "<frozen zipimport")
 _DEPTH = 3  # attribute steps from a local variable to an object that is looked into
 
-# C modules of the standard library whose functions depend only on their arguments, or
-# on watched state.
-_PURE = frozenset(
-    {
-        "builtins",
-        "math",
-        "cmath",
-        "_operator",
-        "operator",
-        "itertools",
-        "functools",
-        "_functools",
-        "collections",
-        "_collections",
-        "_abc",
-        "abc",
-        "re",
-        "_sre",
-        "_struct",
-        "struct",
-        "binascii",
-        "zlib",
-        "_json",
-        "json",
-        "_string",
-        "unicodedata",
-        "_bisect",
-        "_heapq",
-        "_weakref",
-        "weakref",
-        "_contextvars",
-        "contextvars",
-        "_thread",
-        "threading",
-        "array",
-        "_ctypes",
-        "ctypes",
-        "types",
-        "_typing",
-        "typing",
-        "copy",
-        "enum",
-        "_warnings",
-        "_datetime",
-        "datetime",
-        "decimal",
-        "_decimal",
-        "_random",
-        "random",
-        "_codecs",
-        "_pickle",
-        "_opcode",
-        "_ast",
-        "_imp",
-        "atexit",
-        "_signal",
-        "_hashlib",
-        "_md5",
-        "_sha1",
-        "_sha256",
-        "_sha512",
-        "_sha2",
-        "_blake2",
-        "_sha3",
-        "_collections_abc",
-        "faulthandler",
-        "_tracemalloc",
-        "numbers",
-    }
+# C modules of the standard library, without a leading underscore, whose functions
+# depend only on their arguments, or on watched state.
+_PURE = words(
+    """
+    builtins math cmath operator itertools functools collections abc re sre struct
+    binascii zlib json string unicodedata bisect heapq weakref contextvars thread
+    threading array ctypes types typing warnings datetime decimal random codecs pickle
+    hashlib md5 sha1 sha2 sha3 sha256 sha512 blake2
+    """
 )
-_IMPURE_NAMES = frozenset(
-    {
-        "input",
-        "open",
-        "now",
-        "utcnow",
-        "today",
-        "__subclasses__",
-        "_getframe",
-        "getcontext",  # of decimal: the precision is thread-local
-    }
-)
-_HARMLESS_NAMES = frozenset(
-    {
-        "sleep",
-        "fspath",
-        "getpid",
-        "write",
-        "flush",
-        "isatty",
-        "collect",
-        "isenabled",
-        "intern",
-        "exc_info",
-        "exception",
-        "audit",
-        "getdefaultencoding",
-        "getfilesystemencoding",
-    }
+# The context of decimal is thread-local.
+_IMPURE_NAMES = words("input open now utcnow today __subclasses__ _getframe getcontext")
+_HARMLESS_NAMES = words(
+    """
+    sleep fspath getpid write flush isatty collect isenabled intern exc_info exception
+    audit getdefaultencoding getfilesystemencoding
+    """
 )
 
 
@@ -494,7 +405,9 @@ def _why_impure(called: Any, caller: str) -> str | None:
     top = str(module).partition(".")[0]
     if top not in sys.stdlib_module_names and top not in sys.builtin_module_names:
         return None
-    if name in _HARMLESS_NAMES or (top in _PURE and name not in _IMPURE_NAMES):
+    if name in _HARMLESS_NAMES or (
+        top.lstrip("_") in _PURE and name not in _IMPURE_NAMES
+    ):
         return None
     if top == "sys" and caller == "standard":  # for example to limit a loop
         return None

@@ -20,7 +20,7 @@ from torch import Tensor
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph import call_inputs, padding
 from torchproof.runtime.cudagraph.bucket_planner import Buckets
-from torchproof.runtime.cudagraph.call_inputs import Call
+from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import (
     Bucket,
@@ -30,9 +30,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stopped,
 )
 from torchproof.runtime.cudagraph.optimizers import LearningRates
-from torchproof.runtime.cudagraph.output_copies import map_tensors
-from torchproof.runtime.cudagraph.padder import Fit, Padder
-from torchproof.runtime.cudagraph.padding import Shapes
+from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.recorder import PaddingCheck, Recorder, Recording
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot

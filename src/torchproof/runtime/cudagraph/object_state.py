@@ -24,6 +24,12 @@ from typing import Any
 
 import numpy
 
+
+def words(text: str) -> frozenset[str]:
+    """A set of names, written without quotes and commas."""
+    return frozenset(text.split())
+
+
 # Constant values, compared by value.
 ATOMS = (bool, int, float, complex, str, bytes, type(None))
 CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque)

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from torchproof.records import UserError
+from torchproof.records import UserError, one_line
+from torchproof.runtime.cudagraph import bucket_planner
+from torchproof.runtime.cudagraph.bucket_planner import Bucket, Buckets, Size
+from torchproof.runtime.cudagraph.call_inputs import Call, map_tensors
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
-from torchproof.runtime.cudagraph.output_copies import map_tensors
 from torchproof.torch_private import trees
 
 Sizes = dict[str, int]
 Shapes = tuple[tuple[int, ...], ...]
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -56,58 +59,79 @@ class Pad:
 class Place:
     """A tensor in the arguments, and its dimensions that may be padded."""
 
-    label: str
     position: int | None  # of the argument, if it may be positional
     keyword: str | None
     inside: tuple[str, ...]  # the keys from the argument to the tensor
     dimensions: Mapping[int, str]
     value: float | bool
 
-    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """The value at this place; None if there is none."""
-        if self.keyword is not None and self.keyword in kwargs:
-            value = kwargs[self.keyword]
-        elif self.position is not None and self.position < len(args):
-            value = args[self.position]
-        else:
-            return None
-        for key in self.inside:
-            value = _part(value, key)
-        return value
+    @classmethod
+    def parse(cls, key: str, spec: Any, step: Callable[..., Any]) -> Place:
+        """The place of an argument, declared by its name or position."""
+        argument, *inside = key.split(".")
+        ordered, named, anything = _parameters(step)
+        position: int | None = None
+        keyword: str | None = argument
+        if argument.isdigit():
+            position = int(argument)
+            keyword = ordered[position] if position < len(ordered) else None
+        elif argument in ordered:
+            position = ordered.index(argument)
+        if not anything and (keyword is None or keyword not in named):
+            raise UserError(
+                f"pad[{key!r}]: the step has no such argument; its arguments are"
+                f" {', '.join(named)}"
+            )
+        pad = _pad(spec)
+        return cls(position, keyword, tuple(inside), pad.names(), pad.value)
 
-    def put(self, args: list[Any], kwargs: dict[str, Any], tensor: Tensor) -> None:
-        """Replaces the tensor at this place; copies the containers around it."""
+    def path(self, call: Call) -> tuple[int | str, ...] | None:
+        """The keys that lead from the call to the tensor; None if it is not given."""
+        args, kwargs = call
         if self.keyword is not None and self.keyword in kwargs:
-            kwargs[self.keyword] = _with(kwargs[self.keyword], self.inside, tensor)
-        else:
-            assert self.position is not None
-            args[self.position] = _with(args[self.position], self.inside, tensor)
+            return 1, self.keyword, *self.inside
+        if self.position is not None and self.position < len(args):
+            return 0, self.position, *self.inside
+        return None
 
-    def sized(self, tensor: Tensor, sizes: Sizes) -> tuple[int, ...]:
+    def accepts(self, value: Any) -> bool:
+        """Whether a value can be padded."""
+        return (
+            isinstance(value, Tensor)
+            and not value.requires_grad
+            and all(-value.dim() <= d < value.dim() for d in self.dimensions)
+            and _holds(value.dtype, self.value)
+        )
+
+    def padded(self, tensor: Tensor, sizes: Sizes) -> Tensor:
         shape = list(tensor.shape)
         for dimension, name in self.dimensions.items():
             shape[dimension] = sizes[name]
-        return tuple(shape)
+        with torch.no_grad():
+            result = tensor.new_full(shape, self.value)
+            _start(result, tensor.shape).copy_(tensor)
+        return result
 
 
-def _part(value: Any, key: str) -> Any:
+def _part(value: Any, key: int | str) -> Any:
     if isinstance(value, Mapping):
         return value.get(key)
-    if isinstance(value, list | tuple) and key.isdigit() and int(key) < len(value):
-        return value[int(key)]
+    if isinstance(value, list | tuple) and str(key).isdigit():
+        return value[int(key)] if int(key) < len(value) else None
     return None
 
 
-def _with(value: Any, inside: Sequence[str], tensor: Tensor) -> Any:
-    if not inside:
+def _with(value: Any, path: Sequence[int | str], tensor: Tensor) -> Any:
+    """A copy of nested containers with another tensor at a path."""
+    if not path:
         return tensor
-    part = _with(_part(value, inside[0]), inside[1:], tensor)
+    part = _with(_part(value, path[0]), path[1:], tensor)
     if isinstance(value, tuple):
         parts = [*value]
-        parts[int(inside[0])] = part
+        parts[int(path[0])] = part
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     again = copy.copy(value)
-    again[inside[0] if isinstance(value, Mapping) else int(inside[0])] = part
+    again[path[0] if isinstance(value, Mapping) else int(path[0])] = part
     return again
 
 
@@ -135,7 +159,7 @@ class Padding:
         `pad` maps the name or position of an argument to its dimensions; `a.b` is the
         entry b of argument a. `unpad` does the same for outputs; "" means all of them.
         """
-        places = tuple(_place(str(key), spec, step) for key, spec in pad.items())
+        places = tuple(Place.parse(str(key), spec, step) for key, spec in pad.items())
         padding = cls(places)
         if not padding.names:
             raise UserError(
@@ -153,57 +177,35 @@ class Padding:
                     )
         return cls(places, outputs)
 
-    def sizes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes | None:
+    def sizes(self, call: Call) -> Sizes | None:
         """The size of each name in a call; None if the call cannot be padded."""
-        sizes = self._survey(args, kwargs)
-        return None if isinstance(sizes, str) else sizes
-
-    def obstacle(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """Why a call cannot be padded; None if it can."""
-        sizes = self._survey(args, kwargs)
-        return sizes if isinstance(sizes, str) else None
-
-    def _survey(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sizes | str:
-        """The size of each name, or why the call cannot be padded."""
-        sizes: dict[str, tuple[int, str]] = {}
-        for place, value in self._values(args, kwargs):
-            reason = _why_unfit(place, value)
-            if reason:
-                return f"{place.label} {reason}"
+        sizes: Sizes = {}
+        for place, _, value in self._values(call):
+            if not place.accepts(value):
+                return None
             for dimension, name in place.dimensions.items():
                 size = value.shape[dimension]
-                before, other = sizes.setdefault(name, (size, place.label))
-                if size != before:
-                    return f"{name} is {before} in {other}, but {size} in {place.label}"
-        absent = [name for name in self.names if name not in sizes]
-        if absent:
-            return f"no argument has the dimension {absent[0]}"
-        return {name: sizes[name][0] for name in self.names}
+                if sizes.setdefault(name, size) != size:
+                    return None
+        if sizes.keys() != {*self.names}:
+            return None
+        return {name: sizes[name] for name in self.names}
 
-    def padded(
-        self,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        sizes: Sizes,
-        into: Call | None = None,
-    ) -> Call:
-        """The call with its declared tensors padded to these sizes.
+    def padded(self, call: Call, sizes: Sizes) -> Call:
+        """The call with its declared tensors padded to these sizes."""
+        for place, path, tensor in self._values(call):
+            call = _with(call, path, place.padded(tensor, sizes))
+        return call
 
-        With `into`, a call of that size, its tensors are overwritten and returned.
-        """
-        padded_args = list(args)
-        padded_kwargs = dict(kwargs)
-        for place, tensor in self._values(args, kwargs):
-            shape = place.sized(tensor, sizes)
-            buffer = None if into is None else place.find(*into)
-            if buffer is None and shape == tuple(tensor.shape):
-                continue
-            if buffer is None:
-                buffer = tensor.new_empty(shape)
-            assert buffer.shape == shape, f"{place.label}: {buffer.shape}, not {shape}"
-            _write(tensor, buffer, place.value)
-            place.put(padded_args, padded_kwargs, buffer)
-        return tuple(padded_args), padded_kwargs
+    def _values(self, call: Call) -> Iterator[tuple[Place, tuple[int | str, ...], Any]]:
+        """The value at each place; skips arguments that are missing or None."""
+        for place in self.places:
+            if (path := place.path(call)) is not None:
+                value: Any = call
+                for key in path:
+                    value = _part(value, key)
+                if value is not None:
+                    yield place, path, value
 
     def cut(self, output: Any, sizes: Sizes, bucket: Sizes) -> Any:
         """Cuts the output of a padded call by the names in `unpad`.
@@ -211,8 +213,7 @@ class Padding:
         Raises `Stopped` if a tensor is not in `unpad` or does not have the bucket's
         size.
         """
-        assert self.outputs is not None
-        shapes = {}
+        shapes = []
         for label, tensor in _tensors(output):
             shape = list(tensor.shape)
             for dimension, name in self._names_of(label, tensor).items():
@@ -224,8 +225,8 @@ class Padding:
                         f"{bucket[name]}"
                     )
                 shape[dimension] = sizes[name]
-            shapes[id(tensor)] = tuple(shape)
-        return _cut(output, shapes)
+            shapes.append(tuple(shape))
+        return cut_to(output, tuple(shapes))
 
     def _names_of(self, label: str, tensor: Tensor) -> Mapping[int, str]:
         """The declared dimensions of an output, or of a container around it."""
@@ -241,15 +242,6 @@ class Padding:
             f"{_shown(label)} is not in unpad: name the dimensions to cut, or ()"
         )
 
-    def _values(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Iterator[tuple[Place, Any]]:
-        """The value at each place; skips arguments that are missing or None."""
-        for place in self.places:
-            value = place.find(args, kwargs)
-            if value is not None:
-                yield place, value
-
 
 def shapes_of(output: Any) -> Shapes:
     """The shapes of an output's tensors, in a fixed order."""
@@ -257,9 +249,9 @@ def shapes_of(output: Any) -> Shapes:
 
 
 def cut_to(output: Any, shapes: Shapes) -> Any:
-    """Cuts the output of a padded call to the shapes that eager returned unpadded.
+    """Cuts the tensors of an output to these shapes.
 
-    Raises `Stopped` if the outputs do not correspond.
+    Raises `Stopped` if the output has other tensors, or smaller ones.
     """
     tensors = list(_tensors(output))
     if len(tensors) != len(shapes):
@@ -267,49 +259,39 @@ def cut_to(output: Any, shapes: Shapes) -> Any:
             f"the step returns {len(tensors)} tensors with padding, {len(shapes)}"
             " without"
         )
-    shapes_by_tensor = {}
+    by_tensor = {}
     for (label, tensor), shape in zip(tensors, shapes, strict=True):
-        larger = len(shape) == tensor.dim() and all(
-            size <= padded for size, padded in zip(shape, tensor.shape, strict=True)
-        )
-        if not larger:
+        if len(shape) != tensor.dim() or any(map(int.__gt__, shape, tensor.shape)):
             raise _stopped(
                 f"{_shown(label)} has shape {list(shape)}, but {list(tensor.shape)}"
                 " with padding"
             )
-        shapes_by_tensor[id(tensor)] = shape
-    return _cut(output, shapes_by_tensor)
+        by_tensor[id(tensor)] = shape
+
+    def cut(tensor: Tensor) -> Tensor:
+        if id(tensor) not in by_tensor:
+            raise _stopped("the step returns a set of tensors")
+        return _start(tensor, by_tensor[id(tensor)])
+
+    return map_tensors(output, cut)
+
+
+def _start(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """The part of a tensor at its start in every dimension."""
+    for dimension, size in enumerate(shape):
+        tensor = tensor.narrow(dimension, 0, size)
+    return tensor
+
+
+def _tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of an output with labels such as `logits`, `0` or `states.3`."""
+    for label, part in trees.walk(output, "", objects=True):
+        if isinstance(part, Tensor):
+            yield label, part
 
 
 def _pad(spec: Any) -> Pad:
     return spec if isinstance(spec, Pad) else Pad(() if spec is None else spec)
-
-
-def _place(key: str, spec: Any, step: Callable[..., Any]) -> Place:
-    """The place of an argument, declared by its name or position."""
-    argument, *inside = key.split(".")
-    ordered, named, anything = _parameters(step)
-    position: int | None = None
-    keyword: str | None = argument
-    if argument.isdigit():
-        position = int(argument)
-        keyword = ordered[position] if position < len(ordered) else None
-    elif argument in ordered:
-        position = ordered.index(argument)
-    if not anything and (keyword is None or keyword not in named):
-        raise UserError(
-            f"pad[{key!r}]: the step has no such argument; its arguments are"
-            f" {', '.join(named)}"
-        )
-    pad = _pad(spec)
-    return Place(
-        label=key,
-        position=position,
-        keyword=keyword,
-        inside=tuple(inside),
-        dimensions=pad.names(),
-        value=pad.value,
-    )
 
 
 def _parameters(step: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
@@ -326,20 +308,6 @@ def _parameters(step: Callable[..., Any]) -> tuple[list[str], list[str], bool]:
     )
 
 
-def _why_unfit(place: Place, value: Any) -> str | None:
-    """Why a value cannot be padded; None if it can."""
-    if not isinstance(value, Tensor):
-        return f"is a {type(value).__name__}, not a tensor"
-    if value.requires_grad:
-        return "requires a gradient, which padding does not support"
-    for dimension, name in place.dimensions.items():
-        if not -value.dim() <= dimension < value.dim():
-            return f"has {value.dim()} dimensions, none of which is {name}"
-    if not _holds(value.dtype, place.value):
-        return f"is {value.dtype}, which cannot hold {place.value!r}"
-    return None
-
-
 def _holds(dtype: torch.dtype, value: float | bool) -> bool:
     if dtype is torch.bool:
         return value in (0, 1)
@@ -349,41 +317,123 @@ def _holds(dtype: torch.dtype, value: float | bool) -> bool:
     return float(value).is_integer() and limits.min <= value <= limits.max
 
 
-def _write(tensor: Tensor, buffer: Tensor, value: float | bool) -> None:
-    """Copies the tensor to the start of the buffer, and fills the rest with `value`."""
-    with torch.no_grad():
-        region = buffer
-        for dimension, size in enumerate(tensor.shape):
-            rest = region.shape[dimension] - size
-            if rest:
-                region.narrow(dimension, size, rest).fill_(value)
-                region = region.narrow(dimension, 0, size)
-        region.copy_(tensor)
-
-
-def _tensors(output: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of an output with labels such as `logits`, `0` or `states.3`."""
-    for label, part in trees.walk(output, "", objects=True):
-        if isinstance(part, Tensor):
-            yield label, part
-
-
-def _cut(output: Any, shapes: Mapping[int, tuple[int, ...]]) -> Any:
-    """The output with each tensor cut to the shape for its id."""
-
-    def start(tensor: Tensor) -> Tensor:
-        if id(tensor) not in shapes:
-            raise _stopped("the step returns a set of tensors")
-        for dimension, size in enumerate(shapes[id(tensor)]):
-            tensor = tensor.narrow(dimension, 0, size)
-        return tensor
-
-    return map_tensors(output, start)
-
-
 def _shown(label: str) -> str:
     return f"output {label}" if label else "the output"
 
 
 def _stopped(reason: str) -> Stopped:
     return Stopped(Stop("input", f"not padded: {reason}"))
+
+
+# -- buckets ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A call, its bucket, and the call padded to the size of the bucket."""
+
+    sizes: Sizes
+    bucket: Sizes
+    padded_call: Call
+
+    @property
+    def size(self) -> Size:
+        return tuple(self.sizes.values())
+
+    @property
+    def padded(self) -> bool:
+        return self.sizes != self.bucket
+
+
+class Padder:
+    """Decides which calls are padded to which bucket, and counts the waste."""
+
+    def __init__(self, padding: Padding, sizes: Buckets | Iterable[int | Size]) -> None:
+        self.padding = padding
+        self.observed: Counter[Size] = Counter()
+        self.served: Counter[Size] = Counter()  # calls that a bucket's replay answered
+        self.bytes: dict[Size, int] = {}  # memory of the recordings, by size
+        self.use(sizes)
+
+    @classmethod
+    def parse(
+        cls, step: Callable[..., Any], pad: Any, unpad: Any, sizes: Any
+    ) -> Padder | None:
+        """The padder for the arguments of `torchproof.graph`; None without padding."""
+        if pad is None:
+            if unpad is not None or sizes is not None:
+                raise UserError(
+                    "unpad and buckets need pad, which names the dimensions to pad"
+                )
+            return None
+        for name, value in {"pad": pad, "unpad": unpad or {}}.items():
+            if not isinstance(value, Mapping):
+                kind = type(value).__name__
+                raise UserError(f"{name}: must be a dict of dimensions, not a {kind}")
+        return cls(Padding.parse(pad, unpad, step), () if sizes is None else sizes)
+
+    def use(self, sizes: Buckets | Iterable[int | Size]) -> None:
+        """Replaces the buckets."""
+        if not isinstance(sizes, Buckets):
+            every = _bucket_sizes(sizes)
+            if any(len(size) != len(self.padding.names) for size in every):
+                names = ", ".join(self.padding.names)
+                raise UserError(f"buckets: each needs one number for each of {names}")
+            ordered = sorted(every, key=lambda size: (math.prod(size), size))
+            sizes = Buckets(tuple(map(Bucket, ordered)), self.padding.names)
+        self.buckets = sizes
+
+    def fit(self, call: Call) -> Fit | None:
+        """The bucket and the padded call; None if no bucket fits."""
+        sizes = self.padding.sizes(call)
+        if sizes is None or not all(sizes.values()):
+            return None
+        size = tuple(sizes.values())
+        self.observed[size] += 1
+        bucket = self.buckets.bucket_for(size)
+        if bucket is None:
+            return None
+        if bucket == size:
+            return Fit(sizes, sizes, call)
+        bucket_sizes = dict(zip(self.padding.names, bucket, strict=True))
+        return Fit(sizes, bucket_sizes, self.padding.padded(call, bucket_sizes))
+
+    def cut(self, output: Any, fit: Fit, shapes: Shapes) -> Any:
+        """Cuts the output to the size of the call."""
+        if self.padding.outputs is not None:
+            return self.padding.cut(output, fit.sizes, fit.bucket)
+        return cut_to(output, shapes)
+
+    def counted(self) -> Buckets:
+        """The buckets with the counts of the calls that they answered."""
+        return self.buckets.counted(self.served)
+
+    def learn(self, call: Call, pool_bytes: int | None) -> None:
+        """Stores how much memory the recording of this call took."""
+        sizes = self.padding.sizes(call)
+        if sizes is not None and pool_bytes:
+            self.bytes[tuple(sizes.values())] = pool_bytes
+
+    def plan(self, **limits: Any) -> Buckets:
+        """Plans buckets for the observed sizes."""
+        if not self.observed:
+            raise UserError(
+                "no call was observed yet: call the step before planning buckets"
+            )
+        memory = bucket_planner.Memory(self.bytes) if self.bytes else None
+        return bucket_planner.plan(
+            self.observed, names=self.padding.names, memory=memory, **limits
+        )
+
+
+def _bucket_sizes(buckets: Any) -> list[Size]:
+    """Normalises the buckets: each is a number or a tuple of numbers."""
+    try:
+        every = [(each,) if isinstance(each, int) else tuple(each) for each in buckets]
+    except TypeError:
+        every = [()]
+    numbers = [number for size in every for number in size]
+    if not all(every) or any(type(n) is not int or n < 1 for n in numbers):
+        text = one_line(repr(buckets), 80)
+        raise UserError(f"buckets={text}: sizes must be positive integers")
+    return every

@@ -20,11 +20,10 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from torchproof.records import UserError
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
-from torchproof.runtime.cudagraph.recorded_step import Forward
 from torchproof.strategies import (
     CallRecorder,
     NotApplicable,
@@ -32,8 +31,9 @@ from torchproof.strategies import (
     nesting,
     regions,
 )
-from torchproof.torch_private import step_capture
+from torchproof.torch_private import step_capture, trees
 
+Forward = Callable[..., Any]
 Body = Callable[[Forward], Forward]
 
 GRAPHED = ("eager", "full", "regional", "nested")
@@ -234,3 +234,49 @@ def _code(function: Any) -> CodeType:
     """The code of the function below its decorators."""
     code: CodeType = inspect.unwrap(function).__code__
     return code
+
+
+# -- modules as steps -----------------------------------------------------------------
+
+
+def inference(forward: Forward) -> Forward:
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            return forward(*args, **kwargs)
+
+    return answer
+
+
+def with_loss(forward: Forward) -> Forward:
+    """Returns the output and its loss: `.loss`, else the mean of its tensors."""
+
+    def output_and_loss(*args: Any, **kwargs: Any) -> tuple[Any, Tensor]:
+        output = forward(*args, **kwargs)
+        return output, loss_of(output)
+
+    return output_and_loss
+
+
+def training(output_and_loss: Forward) -> Forward:
+    def forward_and_backward(*args: Any, **kwargs: Any) -> Any:
+        output, loss = output_and_loss(*args, **kwargs)
+        loss.backward()
+        return output
+
+    return forward_and_backward
+
+
+def loss_of(output: Any) -> Tensor:
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
+    means = [
+        tensor.float().mean()
+        for tensor in trees.tensors(output)
+        if tensor.is_floating_point() and tensor.requires_grad
+    ]
+    if not means:
+        raise UserError(
+            "train=True: no floating-point tensor of the output requires a gradient"
+        )
+    return means[0] if len(means) == 1 else torch.stack(means).mean()

@@ -46,6 +46,7 @@ from torchproof.runtime.cudagraph.object_state import (
     GETTERS,
     NUMBERS_IN_C,
     hidden,
+    words,
 )
 from torchproof.runtime.cudagraph.watched_places import (
     CELL,
@@ -83,28 +84,14 @@ _SELF_UPDATING = (  # their own state changes at every step
 _OWN = ("user", "library")
 _ENTRIES = frozenset({"forward", "__call__"})
 _OF_BACKWARD = frozenset({"backward", "vjp", "jvp", "setup_context"})
-_UNREAD = frozenset(  # entries of a class that no code reads implicitly
-    {
-        "__module__",
-        "__doc__",
-        "__dict__",
-        "__weakref__",
-        "__annotations__",
-        "__qualname__",
-        "__slots__",
-        "__firstlineno__",
-        "__static_attributes__",
-        "__abstractmethods__",
-        "__parameters__",
-        "__orig_bases__",
-        "__match_args__",
-        "__dataclass_params__",
-        "__annotate__",
-        "__annotations_cache__",
-        "__dataclass_fields__",
-        "__init_subclass__",
-        "__subclasshook__",
-    }
+# Entries of a class that no code reads implicitly.
+_UNREAD = words(
+    """
+    __module__ __doc__ __dict__ __weakref__ __annotations__ __qualname__ __slots__
+    __firstlineno__ __static_attributes__ __abstractmethods__ __parameters__
+    __orig_bases__ __match_args__ __dataclass_params__ __annotate__
+    __annotations_cache__ __dataclass_fields__ __init_subclass__ __subclasshook__
+    """
 )
 _OF_TYPES = frozenset({"__name__", "__qualname__"})  # in the C struct
 _OF_FUNCTIONS = frozenset({"__code__", "__defaults__", "__kwdefaults__"})

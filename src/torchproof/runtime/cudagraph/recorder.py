@@ -24,6 +24,7 @@ from torchproof.records import whose
 from torchproof.runtime.cudagraph.call_inputs import (
     Buffers,
     Call,
+    map_tensors,
     shapes_of,
     tensors_in,
 )
@@ -32,9 +33,7 @@ from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
 from torchproof.runtime.cudagraph.optimizers import LearningRates
-from torchproof.runtime.cudagraph.output_copies import OutputCopies, map_tensors
-from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.recorded_step import Forward
+from torchproof.runtime.cudagraph.preparation import Forward, Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors import compare
@@ -143,6 +142,25 @@ class Recording:
 
     def drop(self) -> None:
         self.capture.drop()
+
+
+class OutputCopies:
+    """Returns a copy of one recorded output at each call."""
+
+    def __init__(self, recorded: Any, *, buffers: bool) -> None:
+        self.recorded = map_tensors(recorded, Tensor.detach)
+        self.buffers = buffers
+        self.clones = self.cloned_bytes = 0
+
+    def __call__(self) -> Any:
+        if self.buffers:
+            return self.recorded
+        return map_tensors(self.recorded, self._clone)
+
+    def _clone(self, tensor: Tensor) -> Tensor:
+        self.clones += 1
+        self.cloned_bytes += tensor.numel() * tensor.itemsize
+        return tensor.clone()
 
 
 class _Attempt:
