@@ -32,7 +32,12 @@ from torchproof.runtime.cudagraph.graph_status import (
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.recorder import PaddingCheck, Recorder, Recording
+from torchproof.runtime.cudagraph.recorder import (
+    Clones,
+    PaddingCheck,
+    Recorder,
+    Recording,
+)
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import dispatch_modes
@@ -95,7 +100,7 @@ class Graphed:
         self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
         self._calls = self._plain_calls = self._recordings = self._replays = 0
-        self._clones = self._cloned_bytes = 0  # of dropped recordings
+        self._clones = Clones()
         self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
         self._log_stops(self._given_up)
         self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
@@ -220,7 +225,9 @@ class Graphed:
         snapshot = self._snapshot
         try:
             with self._within():
-                recording = self._recorder().record(call, buffers=self.buffers)
+                recording = self._recorder().record(
+                    call, None if self.buffers else self._clones
+                )
         except NotApplicable as error:
             raise Stopped(Stop("capture", str(error))) from error
         self._recordings += 1
@@ -334,21 +341,18 @@ class Graphed:
         The memory of existing recordings predicts that of new ones. `use()` applies the
         buckets.
         """
-        if self.padder is None:
-            raise UserError(
-                "graph: planning buckets needs pad={...}, which names the dimensions"
-                " to pad"
-            )
-        return self.padder.plan(**limits)
+        return self._needed_padder().plan(**limits)
 
     def use(self, buckets: Buckets) -> None:
         """Pads calls to these sizes from now on."""
+        self._needed_padder().use(buckets)
+
+    def _needed_padder(self) -> Padder:
         if self.padder is None:
             raise UserError(
-                "graph: using buckets needs pad={...}, which names the dimensions to"
-                " pad"
+                "graph: buckets need pad={...}, which names the dimensions to pad"
             )
-        self.padder.use(buckets)
+        return self.padder
 
     # -- external state -------------------------------------------------------------
 
@@ -409,8 +413,6 @@ class Graphed:
 
     def _end_recordings(self, snapshot: Snapshot) -> None:
         for recording in snapshot.recordings():
-            self._clones += recording.output_copies.clones
-            self._cloned_bytes += recording.output_copies.cloned_bytes
             recording.drop()
         snapshot.table.clear()
 
@@ -446,7 +448,6 @@ class Graphed:
 
     def status(self) -> Status:
         every = [each for snapshot in self._snapshots for each in snapshot.recordings()]
-        output_copies = [each.output_copies for each in every]
         return Status(
             strategy=self._snapshot.preparation.name,
             calls=self._calls,
@@ -454,9 +455,8 @@ class Graphed:
             plain_calls=self._plain_calls,
             recordings=self._recordings,
             pool_bytes=self.pool.bytes(),
-            clones=self._clones + sum(each.clones for each in output_copies),
-            cloned_bytes=self._cloned_bytes
-            + sum(e.cloned_bytes for e in output_copies),
+            clones=self._clones.count,
+            cloned_bytes=self._clones.bytes,
             buckets=tuple(_bucket(each) for each in every),
             padding=None if self.padder is None else self.padder.counted().to_json(),
             stops=self._stops(),

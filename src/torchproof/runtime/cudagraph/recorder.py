@@ -56,12 +56,12 @@ class Recorder:
     learning_rates: LearningRates
     pool: Pool
 
-    def record(self, call: Call, *, buffers: bool) -> Recording:
+    def record(self, call: Call, clones: Clones | None) -> Recording:
         """Records this call; the first replay of the recording has just executed it."""
         with RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
-                return attempt.recording(buffers=buffers)
+                return attempt.recording(clones)
 
 
 class PaddingCheck:
@@ -144,23 +144,33 @@ class Recording:
         self.capture.drop()
 
 
-class OutputCopies:
-    """Returns a copy of one recorded output at each call."""
+@dataclass
+class Clones:
+    """Clones outputs, and counts them over all recordings of a step."""
 
-    def __init__(self, recorded: Any, *, buffers: bool) -> None:
+    count: int = 0
+    bytes: int = 0
+
+    def clone(self, tensor: Tensor) -> Tensor:
+        self.count += 1
+        self.bytes += tensor.numel() * tensor.itemsize
+        return tensor.clone()
+
+
+class OutputCopies:
+    """Returns a copy of one recorded output at each call, or itself without `clones`.
+
+    No other code passes the memory of a recording to the caller.
+    """
+
+    def __init__(self, recorded: Any, clones: Clones | None) -> None:
         self.recorded = map_tensors(recorded, Tensor.detach)
-        self.buffers = buffers
-        self.clones = self.cloned_bytes = 0
+        self._clones = clones
 
     def __call__(self) -> Any:
-        if self.buffers:
+        if self._clones is None:
             return self.recorded
-        return map_tensors(self.recorded, self._clone)
-
-    def _clone(self, tensor: Tensor) -> Tensor:
-        self.clones += 1
-        self.cloned_bytes += tensor.numel() * tensor.itemsize
-        return tensor.clone()
+        return map_tensors(self.recorded, self._clones.clone)
 
 
 class _Attempt:
@@ -185,7 +195,7 @@ class _Attempt:
             self.undo()
             raise
 
-    def recording(self, *, buffers: bool) -> Recording:
+    def recording(self, clones: Clones | None) -> Recording:
         start = time.monotonic()
         recording = Recording(self.call, self.inputs, self.capture)
         eager = self.in_eager()
@@ -194,7 +204,7 @@ class _Attempt:
         output = self._recorded()
         if self.recorder.state.forget_foreign_changes():  # the compiler replaces some
             self.recorder.state.extend()
-        recording.output_copies = OutputCopies(output, buffers=buffers)
+        recording.output_copies = OutputCopies(output, clones)
         recording.gradients = self.gradients
         recording.undo = self.undo
         recording.writes = bool(self.eager_recorder.saved)

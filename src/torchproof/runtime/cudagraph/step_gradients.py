@@ -7,38 +7,44 @@ recorded backward always writes to the same memory. So before a replay, the cont
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from torchproof.torch_private import step_capture
 
-_grad = operator.attrgetter("grad")
+
+@dataclass(eq=False, slots=True)
+class _Gradient:
+    """The gradient of one parameter before, during and after the recorded run."""
+
+    label: str
+    parameter: Tensor
+    before: Tensor | None
+    planted: Tensor | None = None
+    after: Tensor | None = None
+
+    def set(self, gradient: Tensor | None) -> None:
+        if self.parameter.grad is not gradient:
+            self.parameter.grad = gradient
 
 
 class Gradients:
     """The gradients of all parameters that the step can reach, in one recording."""
 
     def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
-        self._all = list(parameters)
-        self._before: list[Tensor | None] = [p.grad for _, p in self._all]
-        self._used: list[tuple[str, Tensor]] = []
-        self._start: list[Tensor | None] = []
-        self._end: list[Tensor | None] = []
-        # indices of gradients that the recording accumulates into
-        self._accumulated: list[int] = []
-        self._planted: list[Tensor | None] = []
-        # gradients that the step only reads
-        self._read: list[tuple[Tensor, Tensor]] = []
+        self._all = [_Gradient(label, each, each.grad) for label, each in parameters]
+        self._used: list[_Gradient] = []
+        self._accumulated: list[_Gradient] = []  # the recording adds to them
+        self._read: list[_Gradient] = []  # the step only reads them
         self._adds = self._drops_all = False
 
     def begin(self) -> None:
         """Restores the original `.grad` before a run."""
-        for (_, parameter), before in zip(self._all, self._before, strict=True):
-            if parameter.grad is not before:
-                parameter.grad = before
+        for each in self._all:
+            each.set(each.before)
 
     undo = begin
 
@@ -48,15 +54,11 @@ class Gradients:
         This distinguishes a step that accumulates from one that drops gradients first.
         """
         self.begin()
-        self._planted = [
-            torch.zeros_like(parameter)
-            if before is None and parameter.requires_grad
-            else before
-            for (_, parameter), before in zip(self._all, self._before, strict=True)
-        ]
-        for (_, parameter), planted in zip(self._all, self._planted, strict=True):
-            if parameter.grad is not planted:
-                parameter.grad = planted
+        for each in self._all:
+            each.planted = each.before
+            if each.before is None and each.parameter.requires_grad:
+                each.planted = torch.zeros_like(each.parameter)
+            each.set(each.planted)
 
     def learn(
         self, wrote: Callable[[Tensor], bool], read: Callable[[Tensor], bool]
@@ -65,49 +67,45 @@ class Gradients:
 
         Returns the zeros from `plant`, which need not be restored.
         """
-        pairs = list(zip(self._all, self._planted, strict=True))
-        dropped = [each for each, planted in pairs if each[1].grad is not planted]
+        dropped = [g for g in self._all if g.parameter.grad is not g.planted]
         added = [
-            each
-            for each, planted in pairs
-            if planted is not None and each[1].grad is planted and wrote(planted)
+            g
+            for g in self._all
+            if g.planted is not None
+            and g.parameter.grad is g.planted
+            and wrote(g.planted)
         ]
         self._used = dropped + added
-        used = {id(parameter) for _, parameter in self._used}
+        used = {*self._used}
         self._read = [
-            (parameter, before)
-            for (_, parameter), before in zip(self._all, self._before, strict=True)
-            if before is not None and id(parameter) not in used and read(before)
+            g
+            for g in self._all
+            if g.before is not None and g not in used and read(g.before)
         ]
-        self._parameters = [parameter for _, parameter in self._used]
         self._drops_all = bool(dropped) and not added
-        new = [
-            planted
-            for planted, before in zip(self._planted, self._before, strict=True)
-            if planted is not None and planted is not before
+        zeros = [
+            g.planted
+            for g in self._all
+            if g.planted is not None and g.planted is not g.before
         ]
-        self._planted = []
-        return new
+        for each in self._all:
+            each.planted = None
+        return zeros
 
     def current(self) -> dict[str, Tensor]:
         return {
-            f"gradient of {label}": parameter.grad
-            for label, parameter in self._used
-            if parameter.grad is not None
+            f"gradient of {each.label}": each.parameter.grad
+            for each in self._used
+            if each.parameter.grad is not None
         }
 
     def recorded(self) -> None:
-        """Stores the gradients at the start and at the end of the recording."""
-        before = {id(p): b for (_, p), b in zip(self._all, self._before, strict=True)}
-        self._start = [before[id(parameter)] for parameter in self._parameters]
-        self._end = [parameter.grad for parameter in self._parameters]
-        self._adds = any(start is not None for start in self._start)
+        """Stores the gradients at the end of the recording."""
+        for each in self._used:
+            each.after = each.parameter.grad
+        self._adds = any(each.before is not None for each in self._used)
         self._accumulated = [
-            place
-            for place, (start, end) in enumerate(
-                zip(self._start, self._end, strict=True)
-            )
-            if start is not None and start is end
+            g for g in self._used if g.before is not None and g.before is g.after
         ]
 
     def fits(self) -> bool:
@@ -116,37 +114,30 @@ class Gradients:
         A recording that started without gradients cannot accumulate into them.
         Gradients that the step only reads must be the same tensors as in the recording.
         """
-        if any(parameter.grad is not before for parameter, before in self._read):
+        if any(each.parameter.grad is not each.before for each in self._read):
             return False
         if not self._used or self._drops_all:
             return True
-        absent = [each is None for each in map(_grad, self._parameters)]
+        present = [each for each in self._used if each.parameter.grad is not None]
         if not self._adds:
-            return all(absent)
-        begun = [start is None for start in self._start]
-        return not all(absent) and not any(map(operator.gt, begun, absent))
+            return not present
+        return bool(present) and all(each.before is not None for each in present)
 
     def arrange(self) -> None:
         """Copies `.grad` to the memory that the replay accumulates into."""
-        if not self._accumulated:
-            return
         absent = []
-        for place in self._accumulated:
-            parameter, memory = self._parameters[place], self._start[place]
+        for each in self._accumulated:
+            gradient, memory = each.parameter.grad, each.before
             assert memory is not None
-            gradient = parameter.grad
-            if gradient is memory:
-                continue
             if gradient is None:
                 absent.append(memory)
-            else:
+            elif gradient is not memory:
                 memory.copy_(gradient)
-            parameter.grad = memory
+            each.set(memory)
         if absent:
             step_capture.zero_all(absent)
 
     def attach(self) -> None:
         """Sets `.grad` to the memory that the replay wrote."""
-        for parameter, end in zip(self._parameters, self._end, strict=True):
-            if parameter.grad is not end:
-                parameter.grad = end
+        for each in self._used:
+            each.set(each.after)
