@@ -294,6 +294,7 @@ class _Place:
 
     expression: str
     function: str | None
+    data: Mapping[str, str]
 
 
 def _suspicion(
@@ -307,7 +308,7 @@ def _suspicion(
         return None
     line = source.lines[node.lineno - 1]
     end = node.end_col_offset if last == node.lineno else None
-    at = _Place(source.brief(node), function)
+    at = _Place(source.brief(node), function, match.data)
     finding = Finding(
         code=rule.code,
         kind=rule.kind if rule.certain else "hazard",

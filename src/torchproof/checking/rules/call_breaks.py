@@ -255,22 +255,19 @@ class OutsideWorld(GraphBreak):
         if isinstance(node, ast.Subscript):
             written = not isinstance(node.ctx, ast.Load)
             if written and at.dotted(node.value) == "os.environ":
-                yield self._match(node, at, "writes to the environment", _PASS)
+                yield Match(node, cause=f"{at.quote(node)} writes to the environment")
             return
-        dotted = at.dotted(node.func) or ""
+        dotted, code = at.dotted(node.func) or "", at.quote(node)
         if _CLOCK.fullmatch(dotted):
             fix = "time the compiled call from outside; torch.profiler shows the inside"
-            yield self._match(node, at, "reads the clock", fix)
+            yield Match(node, cause=f"{code} reads the clock", fix=fix)
         elif _FILES.fullmatch(dotted):
-            yield self._match(node, at, "reaches outside the tensor program", _PASS)
+            yield Match(node, cause=f"{code} reaches outside the tensor program")
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
             fix = f"draw with torch.rand or random.uniform, or {_PASS}"
-            yield self._match(node, at, what, fix)
-
-    def _match(self, node: ast.expr, at: Flow, what: str, fix: str) -> Match:
-        return Match(node, cause=f"{at.quote(node)} {what}", fix=fix)
+            yield Match(node, cause=f"{code} {what}", fix=fix)
 
 
 class DisabledCall(GraphBreak):

@@ -122,6 +122,10 @@ class UnrolledLoop(Speed):
     """
 
     code = "SP511"
+    source_text = (
+        "the loop over `{at.expression}` would be unrolled into the graph of"
+        " {at.function}"
+    )
     reference = torch_pages.COMPILE_TIME
     kind = "compile_time"
     cause_text = (
@@ -192,18 +196,8 @@ class UnrolledLoop(Speed):
         if not isinstance(loop, ast.Call) or at.dotted(loop.func) != "range":
             return
         lengths = any(at.kind(each) is Kind.LENGTH for each in loop.args)
-        if not lengths or not _carries(node, at):
-            return
-        text = at.source.brief(loop)
-        yield Match(
-            loop,
-            f"the loop over `{text}` would be unrolled into the graph of"
-            f" {at.function.name}",
-            "each step is a copy of the loop's body, and each other length is compiled"
-            " again",
-            "compute all steps at once with operations over the whole dimension; or"
-            " compile only the body of the loop and loop outside",
-        )
+        if lengths and _carries(node, at):
+            yield Match(loop)
 
 
 def _carries(loop: ast.For, at: Flow) -> bool:

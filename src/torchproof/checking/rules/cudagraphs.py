@@ -146,6 +146,7 @@ class CpuTensor(Skip):
     """
 
     code = "CG312"
+    source_text = "`{at.expression}` uses the CPU in each call of {at.function}"
     reasons = ("cpu device",)
     message_text = "{at.what} needs the CPU: torch does not capture its graph"
     cause_text = "a CUDA graph holds work of one GPU only"
@@ -160,23 +161,9 @@ class CpuTensor(Skip):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
         if _is_scalar(node, at) or _is_moved(node, at):
-            what = "creates a tensor on the CPU"
-            fix = (
-                "create it once in __init__ with register_buffer, or pass"
-                " device=x.device; a plain Python number needs no tensor"
-            )
+            yield Match(node)
         elif _leaves(node, at):
-            what = "moves a tensor to the CPU"
-            fix = "move the tensor after the compiled call"
-        else:
-            return
-        yield Match(
-            node,
-            f"`{at.source.brief(node)}` {what} in each call of {at.function.name}",
-            "a CUDA graph holds the work of one GPU: what is on the CPU can cut it in"
-            " two, or keep it from being captured",
-            fix,
-        )
+            yield Match(node, fix="move the tensor after the compiled call")
 
 
 def _makes(node: ast.expr, at: Flow) -> bool:

@@ -444,16 +444,12 @@ class OutputHeld(LifetimeRule):
         if _is_copied(node.value):
             return
         for target in node.targets:
-            name = at.dotted(target) or ""
-            if not (name.startswith("self.") and name.count(".") == 1):
-                continue
-            yield Match(
-                node,
-                cause="with CUDA graphs (mode='reduce-overhead') the next call"
-                " overwrites the memory of what the last one gave",
-                fix="keep a copy, made outside the compiled function:"
-                f" {name}.clone(); or return it",
-            )
+            if name := at.source.own(target):
+                yield Match(
+                    node,
+                    fix="keep a copy, made outside the compiled function:"
+                    f" self.{name}.clone(); or return it",
+                )
 
 
 def _is_copied(value: ast.expr) -> bool:

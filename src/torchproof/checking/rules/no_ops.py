@@ -131,8 +131,7 @@ class NeverCalled(NoOp):
             subject = source.text_of(site.subject)
             yield Match(
                 site.node,
-                cause=f"torch.compile leaves {source.brief(site.subject)} as it is and"
-                " returns a compiled one, which nothing calls",
+                data={"name": source.brief(site.subject), "what": "one"},
                 fix=f"use the result: {subject} = torch.compile({subject}), or compile"
                 f" a module in place with {subject}.compile()",
             )
@@ -167,6 +166,7 @@ class OtherMethod(NoOp):
     """
 
     code = "NC802"
+    source_text = "`{at.expression}` on the compiled module would run uncompiled"
     cause_text = (
         "torch.compile(module) compiles forward only; {at.data[method]} is the"
         " original's own method"
@@ -196,30 +196,18 @@ class OtherMethod(NoOp):
         if file is None:
             return
         for node in source.nodes:
-            if not isinstance(node, ast.Call) or not isinstance(
-                node.func, ast.Attribute
-            ):
+            called = node.func if isinstance(node, ast.Call) else None
+            if not isinstance(called, ast.Attribute):
                 continue
-            site = file.of(node.func.value)
-            if site is None or site.subject is None:
-                continue
-            if not _is_other(node.func.attr, site, file):
-                continue
-            text = source.brief(node.func)
-            name = node.func.attr
-            yield Match(
-                node,
-                f"`{text}()` on the compiled module would run uncompiled",
-                f"torch.compile(module) compiles forward only; {name} is the"
-                " original's own method",
-                f"if {name} calls forward, compile in place with model.compile();"
-                f" otherwise compile the method itself: model.{name} ="
-                f" torch.compile(model.{name})",
-            )
+            site = file.of(called.value)
+            if site is not None and _is_other(called.attr, site, file):
+                yield Match(node, data={"method": called.attr})
 
 
 def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
     """Whether a method runs the model's own code but is not compiled."""
+    if site.subject is None:
+        return False
     cls = _class(site, file)
     if cls is None:
         return name in _METHODS and not _is_function(site, file)
@@ -229,28 +217,15 @@ def _is_other(name: str, site: Compiled, file: Compilation) -> bool:
     plain = name.startswith("_") or name in ("forward", "train", "eval", "compile")
     runs = any("compile" in each for each in method.decorators)
     special = {"property", "staticmethod", "classmethod"} & set(method.decorators)
-    return not plain and not runs and not special and _computes(method.node)
-
-
-def _computes(function: Definition) -> bool:
-    """Whether a method takes an argument besides self, as methods that run a model."""
-    return len(function.args.args) > 1
+    computes = len(method.node.args.args) > 1  # methods that run a model take inputs
+    return not plain and not runs and not special and computes
 
 
 def _class(site: Compiled, file: Compilation) -> Class | None:
     """The class of the compiled module, if the file shows it."""
-    subject: ast.AST | None = site.subject
-    for _ in range(4):
-        if isinstance(subject, ast.Call):
-            dotted = file.source.dotted(subject.func) or ""
-            if isinstance(subject.func, ast.Attribute) and subject.func.attr in _SAME:
-                subject = subject.func.value
-                continue
-            return file.source.classes.get(dotted)
-        if not isinstance(subject, ast.Name | ast.Attribute):
-            return None
-        subject = file.bindings.meaning(subject)
-    return None
+    made = file.bindings.origin(site.subject)
+    called = made.func if isinstance(made, ast.Call) else None
+    return file.source.classes.get(file.source.dotted(called) or "")
 
 
 def _is_function(site: Compiled, file: Compilation) -> bool:
@@ -330,14 +305,10 @@ class OriginalCalled(NoOp):
                 continue
             call = _first_call(subject, site, file)
             if call is not None:
-                text = source.brief(call)
                 yield Match(
                     call,
-                    f"`{text}` runs uncompiled: the compiled one is {names[0]}, and"
-                    " nothing uses it",
-                    f"torch.compile leaves {names[1]} as it is and returns a compiled"
-                    " one",
-                    f"call {names[0]} here, or assign the result to {names[1]}",
+                    f"{source.quote(call)} runs uncompiled: the compiled one is"
+                    f" {names[0]}, and nothing uses it",
                 )
 
 

@@ -317,12 +317,9 @@ def _counted(node: ast.AugAssign | ast.Assign, at: Flow) -> str | None:
             return None
     else:
         return None
-    dotted = at.dotted(target) or ""
     whole = isinstance(step, ast.Constant) and type(step.value) is int
-    on_self = dotted.startswith("self.") and dotted.count(".") == 1
-    return (
-        dotted[5:] if on_self and whole and isinstance(operation, _COUNTERS) else None
-    )
+    counts = whole and isinstance(operation, _COUNTERS)
+    return at.source.own(target) if counts else None
 
 
 def _is_integer(name: str, at: Flow) -> bool:

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeVar
 
@@ -194,6 +194,7 @@ class Match:
     cause: str = ""
     fix: str = ""
     severity: Severity | None = None  # None: `source_severity` of the rule
+    data: Mapping[str, str] = field(default_factory=dict)  # what an event would tell
 
 
 class Rule:

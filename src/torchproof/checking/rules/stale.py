@@ -70,6 +70,9 @@ class FrozenEnvironment(StaleAnswer):
     """
 
     code = "NM411"
+    source_text = (
+        "{at.function} would keep the value that `{at.expression}` had at trace time"
+    )
     what = "environment"
     cause_text = (
         "{at.data[name]} is read while tracing and not guarded: its value is a constant"
@@ -93,17 +96,8 @@ class FrozenEnvironment(StaleAnswer):
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
-        if not _reads_environment(node, at):
-            return
-        assert isinstance(node, ast.expr)
-        text = at.source.brief(node)
-        yield Match(
-            node,
-            f"{at.function.name} would keep the value that `{text}` had at trace time",
-            "nothing checks an environment variable when compiled code runs: a later"
-            " change has no effect",
-            "read it before the compiled call and pass the value as an argument",
-        )
+        if _reads_environment(node, at):
+            yield Match(node, data={"name": at.quote(node)})
 
 
 def _reads_environment(node: ast.AST, at: Flow) -> bool:
@@ -176,6 +170,10 @@ class NumpySeed(StaleAnswer):
     """
 
     code = "NM413"
+    source_text = (
+        "`{at.expression}` would draw from torch instead of numpy, or cause a graph"
+        " break in {at.function}"
+    )
     reference = torch_pages.RANDOMNESS
     what = "numpy_seed"
     message_text = (
@@ -200,18 +198,8 @@ class NumpySeed(StaleAnswer):
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
         dotted = at.dotted(node.func) or ""
-        if not dotted.startswith(("np.random.", "numpy.random.")):
-            return
-        text = at.source.brief(node)
-        yield Match(
-            node,
-            f"`{text}` would draw from torch instead of numpy, or cause a graph break"
-            f" in {at.function.name}",
-            "tracing replaces numpy by torch, so numpy's seed has no effect; what it"
-            " cannot replace splits the graph",
-            "draw with torch.rand, torch.randn or torch.randint, or pass the numbers"
-            " as an argument",
-        )
+        if dotted.startswith(("np.random.", "numpy.random.")):
+            yield Match(node, data={"name": dotted})
 
 
 class ConstantResult(StaleAnswer):

@@ -24,8 +24,6 @@ _DEPRECATED = (
     "torch.jit.freeze",
     "torch.jit.optimize_for_inference",
 )
-# Methods of a module that return the module itself.
-_SAME = {"to", "cuda", "cpu", "half", "float", "bfloat16", "double", "requires_grad_"}
 _REPLACEMENT = (
     "torch.compile for speed in Python, torch.export for a file without Python"
 )
@@ -41,23 +39,14 @@ def _calls(source: Source, names: tuple[str, ...]) -> Iterator[ast.Call]:
 
 def _code(node: ast.AST | None, names: Bindings) -> Function | Class | None:
     """The traced or scripted function or class, if the file contains it."""
-    source = names.source
-    for _ in range(4):
-        if isinstance(node, ast.Call):
-            called = node.func
-            if isinstance(called, ast.Attribute) and called.attr in (*_SAME, "eval"):
-                node = called.value
-                continue
-            return source.classes.get(source.dotted(called) or "")
-        if isinstance(node, ast.ClassDef):
-            return source.classes.get(node.name)
-        if isinstance(node, ast.FunctionDef):
-            inside = source.function_at(node)
-            name = f"{inside}.{node.name}" if inside else node.name
-            return source.functions.get(name)
-        if not isinstance(node, ast.Name | ast.Attribute):
-            return None
-        node = names.meaning(node)
+    source, made = names.source, names.origin(node)
+    if isinstance(made, ast.Call):
+        return source.classes.get(source.dotted(made.func) or "")
+    if isinstance(made, ast.ClassDef):
+        return source.classes.get(made.name)
+    if isinstance(made, ast.FunctionDef):
+        inside = source.function_at(made)
+        return source.functions.get(f"{inside}.{made.name}" if inside else made.name)
     return None
 
 

@@ -6,10 +6,13 @@ import ast
 import functools
 from collections.abc import Iterator
 
+from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source
 
 Scope = ast.AST
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module, ast.ClassDef)
+# Methods of a module that return the module itself.
+_SAME = words("to cuda cpu eval train half float bfloat16 double requires_grad_")
 _UNREADABLE = ast.Constant(value=None)  # the value of a loop variable or a parameter
 
 
@@ -49,6 +52,21 @@ class Bindings:
                 )
             scope = None if scope is self.source.tree else self.scope(scope)
             same = False
+        return None
+
+    def origin(self, node: ast.AST | None) -> ast.AST | None:
+        """The call or definition behind a name, through `.to(...)` and `.eval()`."""
+        for _ in range(4):
+            if isinstance(node, ast.Name | ast.Attribute):
+                node = self.meaning(node)
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in _SAME
+            ):
+                node = node.func.value
+            else:
+                return node
         return None
 
     def values(self, node: ast.expr) -> list[ast.AST]:

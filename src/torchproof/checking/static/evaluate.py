@@ -195,7 +195,7 @@ class Values:
         if dotted is not None and dotted in self.environment:
             return self.environment[dotted]
         owner = self.function.owner
-        if owner and dotted and dotted.startswith("self.") and dotted.count(".") == 1:
+        if owner and self.function.source.own(node):
             return self.program.attribute(owner, node.attr)
         if node.attr in ("weight", "bias") and base is Kind.LAYER:
             return Kind.TENSOR

@@ -260,9 +260,8 @@ def _assignments(cls: Class) -> dict[str, list[ast.expr]]:
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 targets = [node.target]
             for target in targets:
-                dotted = cls.source.dotted(target) or ""
-                if dotted.startswith("self.") and dotted.count(".") == 1:
-                    values.setdefault(dotted[5:], []).append(node.value)  # type: ignore[attr-defined]
+                if name := cls.source.own(target):
+                    values.setdefault(name, []).append(node.value)  # type: ignore[attr-defined]
     return values
 
 
@@ -275,9 +274,8 @@ def _set_by(
             yield str(node.args[0].value), Kind.TENSOR  # type: ignore[attr-defined]
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            dotted = source.dotted(target)
-            if dotted and dotted.startswith("self.") and dotted.count(".") == 1:
-                yield dotted[5:], _assigned(node.value, source, method)
+            if name := source.own(target):
+                yield name, _assigned(node.value, source, method)
 
 
 def _assigned(value: ast.expr, source: Source, method: Function) -> Kind:

@@ -170,6 +170,11 @@ class Source:
         words.append(self.names.get(node.id, node.id))
         return ".".join(reversed(words))
 
+    def own(self, node: ast.AST | None) -> str | None:
+        """`name` for `self.name`; None for anything else."""
+        first, _, name = (self.dotted(node) or "").partition(".")
+        return name if first == "self" and name and "." not in name else None
+
     @functools.cached_property
     def globals(self) -> Mapping[str, ast.expr]:
         """Names that the module assigns, with the last value of each."""
