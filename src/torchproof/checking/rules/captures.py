@@ -54,9 +54,8 @@ class CaptureInCapture(SourceRule):
     def read(self, source: Source) -> Iterator[Match]:
         if "cuda.graph" not in source.text and "make_graphed" not in source.text:
             return
-        file = with_graphs(source)
-        for node in source.nodes if file else ():
-            assert file is not None
+        file = compiled.of(source)
+        for node in source.nodes if file.has_graphs else ():
             if isinstance(node, ast.With) and _captures(node, source):
                 inside = [each for s in node.body for each in file.within(s)]
                 yield from (Match(call) for call, site in inside if site.has_graphs)
@@ -75,13 +74,6 @@ def _captures(node: ast.With, source: Source) -> bool:
             if dotted in ("torch.cuda.graph", "torch.cuda.graphs.graph"):
                 return True
     return False
-
-
-def with_graphs(source: Source) -> Compilation | None:
-    file = compiled.of(source)
-    if file is None or not any(site.has_graphs for site in file.sites):
-        return None
-    return file
 
 
 class UnmarkedSteps(SourceRule):
@@ -122,8 +114,8 @@ class UnmarkedSteps(SourceRule):
     )
 
     def read(self, source: Source) -> Iterator[Match]:
-        file = with_graphs(source)
-        if file is None or MARK in source.text:
+        file = compiled.of(source)
+        if not file.has_graphs or MARK in source.text:
             return
         for node, site in file.within(source.tree):
             if not site.has_graphs or not under_no_grad(node, file):

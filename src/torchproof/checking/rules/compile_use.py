@@ -25,7 +25,7 @@ _ALARMS = ("signal.alarm", "signal.setitimer")
 def sites(source: Source, *words: str) -> Iterator[tuple[Compiled, Compilation]]:
     """Each torch.compile of a file that contains one of the words."""
     file = compiled.of(source)
-    if file is not None and any(word in source.text for word in words):
+    if any(word in source.text for word in words):
         yield from ((site, file) for site in file.sites)
 
 
@@ -410,7 +410,7 @@ class PrefixedCheckpoint(SourceRule):
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
-        if file is None or "state_dict" not in source.text:
+        if not file.sites or "state_dict" not in source.text:
             return
         if "_orig_mod" in source.text:  # the program handles the prefix
             return

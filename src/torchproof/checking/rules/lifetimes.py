@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.captures import MARK, under_no_grad, with_graphs
+from torchproof.checking.rules.captures import MARK, under_no_grad
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -22,6 +22,7 @@ from torchproof.checking.rules.rule import (
     plural,
     shorten,
 )
+from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import words
@@ -178,8 +179,8 @@ class OutputRead(LifetimeRule):
         )
 
     def read(self, source: Source) -> Iterator[Match]:
-        file = with_graphs(source)
-        if file is None:
+        file = compiled.of(source)
+        if not file.has_graphs:
             return
         reported: set[ast.AST] = set()
         for node in source.nodes:

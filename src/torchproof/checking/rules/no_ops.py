@@ -122,7 +122,7 @@ class NeverCalled(NoOp):
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
-        for site in file.sites if file else ():
+        for site in file.sites:
             statement = source.parents.get(site.node)
             if not isinstance(statement, ast.Expr) or site.subject is None:
                 continue
@@ -193,7 +193,7 @@ class OtherMethod(NoOp):
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
-        if file is None:
+        if not file.sites:
             return
         for node in source.nodes:
             called = node.func if isinstance(node, ast.Call) else None
@@ -295,8 +295,7 @@ class OriginalCalled(NoOp):
 
     def read(self, source: Source) -> Iterator[Match]:
         file = compiled.of(source)
-        for site in file.sites if file else ():
-            assert file is not None
+        for site in file.sites:
             result, subject = file.name(site), site.subject
             if result is None or not isinstance(subject, ast.Name | ast.Attribute):
                 continue

@@ -51,8 +51,7 @@ class AfterParallel(SourceRule):
         if not any(word in source.text for word in (*DDP, *FSDP, *SHARD)):
             return
         file = compiled.of(source)
-        for site in file.sites if file else ():
-            assert file is not None
+        for site in file.sites:
             wrapping = wrapped_before(site, file)
             if wrapping is None:
                 continue

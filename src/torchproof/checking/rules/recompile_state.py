@@ -527,7 +527,7 @@ class LearningRate(Recompile):
         if "optim" not in source.text or "lr" not in source.text:
             return
         file = compiled.of(source)
-        if file is None:
+        if not file.sites:
             return
         for site in file.sites:
             for node, optimizer in _steps(site.subject or site.node, file):

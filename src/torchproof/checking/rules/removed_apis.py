@@ -130,7 +130,7 @@ class RemovedApiUse(SourceRule):
         if "_dynamo.explain" in source.text or "_dynamo.export" in source.text:
             yield from self._old_signatures(source)
         file = compiled.of(source)
-        for site in file.sites if file else ():
+        for site in file.sites:
             yield from self._arguments(site, source)
 
     def _name(self, node: ast.Call, source: Source) -> Iterator[Match]:

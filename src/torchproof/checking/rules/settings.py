@@ -149,7 +149,7 @@ def _is_plain(source: Source, node: ast.AST) -> bool:
 def _compiled_before(node: ast.AST, source: Source) -> bool:
     file = compiled.of(source)
     scope, line = _function(source, node), getattr(node, "lineno", 0)
-    for site in file.sites if file else ():
+    for site in file.sites:
         same = _function(source, site.node) is scope and site.node.lineno < line
         if same and site.function is None and not _is_looped(source, site.node):
             return True
@@ -191,7 +191,7 @@ class UnknownSetting(SourceRule):
                 yield from self._assigned(node, source)
                 yield from self._patched(node, source)
         file = compiled.of(source)
-        for site in file.sites if file else ():
+        for site in file.sites:
             yield from self._options(site, source)
             yield from self._ignored_mode(site, source)
 

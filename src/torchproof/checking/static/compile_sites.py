@@ -100,8 +100,8 @@ def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, st
     if not any(word in source.text for word in _PARALLEL):
         return None, ""
     file = compiled.of(source)
-    for site in file.sites if file else ():
-        wrapping = compiled.wrapped_before(site, file) if site.node is node else None  # type: ignore[arg-type]
+    for site in file.sites:
+        wrapping = compiled.wrapped_before(site, file) if site.node is node else None
         if wrapping is not None:
             name = name_of(wrapping, source)
             return "after", _AFTER["DDP" if name in compiled.DDP else "FSDP"]

@@ -61,10 +61,18 @@ class Compilation:
     """The torch.compile calls of a file, and the names bound to their results."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.bindings = source, bindings.of(source)
-        self.sites = list(self._sites())
+        self.source = source
+        self.sites = list(self._sites()) if "compile" in source.text else []
         self._by_node = {site.node: site for site in self.sites}
         self._by_function = {s.function: s for s in self.sites if s.function}
+
+    @functools.cached_property
+    def bindings(self) -> bindings.Bindings:
+        return bindings.of(self.source)
+
+    @property
+    def has_graphs(self) -> bool:
+        return any(site.has_graphs for site in self.sites)
 
     def _sites(self) -> Iterator[Compiled]:
         source = self.source
@@ -121,24 +129,8 @@ class Compilation:
 
 
 @functools.lru_cache(maxsize=4)
-def of(source: Source) -> Compilation | None:
-    """The torch.compile calls of a file; None if it has none."""
-    if "compile" not in source.text or not _compiles(source):
-        return None
-    compilation = Compilation(source)
-    return compilation if compilation.sites else None
-
-
-def _compiles(source: Source) -> bool:
-    """Whether the file names torch.compile: a fast check before the full search."""
-    if any(name in COMPILE for name in source.names.values()):
-        return True
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == "compile"
-        and source.dotted(node) in COMPILE
-        for node in source.nodes
-    )
+def of(source: Source) -> Compilation:
+    return Compilation(source)
 
 
 def literal(node: ast.AST | None) -> str | None:
