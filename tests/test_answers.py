@@ -8,7 +8,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from torchproof.checking import rules
-from torchproof.checking.rules.answers import events_from
 from torchproof.observe import capture
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.targets.options import Options
@@ -26,6 +25,25 @@ from torchproof.targets.target import parse
 
 FOLDER = Path(__file__).parent / "rules"
 Diagnosed = Callable[[Path], list[Finding]]
+
+
+def events_from(plain: Iterable[Mapping[str, Any]]) -> list[Event]:
+    """Events restored from `dataclasses.asdict` or from JSON."""
+    return [
+        Event(
+            kind=entry["kind"],
+            frames=tuple(_frame(each) for each in entry["frames"]),
+            function=_frame(entry["function"]) if entry["function"] else None,
+            data=entry["data"],
+            call=entry["call"],
+        )
+        for entry in plain
+    ]
+
+
+def _frame(plain: Mapping[str, Any]) -> Frame:
+    columns = plain["columns"]
+    return Frame(**{**plain, "columns": tuple(columns) if columns else None})
 
 
 def settings(program: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from torchproof.checking.rules import RULES
 from torchproof.checking.rules.recompile_inputs import LayoutChange
 from torchproof.checking.rules.rule import Match, Rule
-from torchproof.checking.static import compile_sites
+from torchproof.checking.static.compiled import compile_sites
 from torchproof.checking.static.expansions import Expansions
 from torchproof.checking.static.flow import Flow, joined
 from torchproof.checking.static.kinds import Kind
@@ -151,7 +151,7 @@ def _walked(
     for source in sources:
         try:
             suspicions += _of_file(source)
-            calls += compile_sites.of(source)
+            calls += compile_sites(source)
         except RecursionError:
             deep[source.path] = None
     order = sorted(

@@ -1,4 +1,4 @@
-"""Finds each torch.compile of a file, and the calls that run its result."""
+"""Finds each torch.compile of a file, its arguments, and the calls of its result."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import ast
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torchproof.checking.static import bindings
 from torchproof.checking.static.program import COMPILE
 from torchproof.checking.static.source import Definition, Source, walk
+from torchproof.records import CompileSite
 
 ARGUMENTS = ("backend", "mode", "dynamic", "fullgraph", "options")
 WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -60,8 +62,8 @@ class Compiled:
 class Compilation:
     """The torch.compile calls of a file, and the names bound to their results."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self, source: Source, names: tuple[str, ...] = COMPILE) -> None:
+        self.source, self._names = source, names
         self.sites = list(self._sites()) if "compile" in source.text else []
         self._by_node = {site.node: site for site in self.sites}
         self._by_function = {s.function: s for s in self.sites if s.function}
@@ -77,7 +79,7 @@ class Compilation:
     def _sites(self) -> Iterator[Compiled]:
         source = self.source
         for node in source.nodes:
-            if isinstance(node, ast.Call) and source.dotted(node.func) in COMPILE:
+            if isinstance(node, ast.Call) and source.dotted(node.func) in self._names:
                 function = source.parents.get(node)
                 if isinstance(function, Definition) and node in function.decorator_list:
                     yield Compiled(node, source, function=function)
@@ -85,7 +87,7 @@ class Compilation:
                     yield Compiled(node, source, _subject(node))
             elif isinstance(node, Definition):
                 for each in node.decorator_list:
-                    if source.dotted(each) in COMPILE or _is_partial(each, source):
+                    if source.dotted(each) in self._names or _is_partial(each, source):
                         yield Compiled(each, source, function=node)
 
     def of(self, node: ast.expr) -> Compiled | None:
@@ -193,3 +195,102 @@ def _sharded(name: ast.Name, file: Compilation) -> ast.Call | None:
 
 def name_of(node: ast.Call, source: Source) -> str:
     return (source.dotted(node.func) or "").rpartition(".")[2]
+
+
+# -- for the report --------------------------------------------------------------------
+
+_PARALLEL = (*DDP, *FSDP, *SHARD, "DataParallel")
+# Libraries whose objects have a method `compile()` that is not nn.Module's.
+_NOT_MODULES = ("keras", "tensorflow", "sqlalchemy", "jinja2", "jax")
+
+
+def compile_sites(source: Source) -> list[CompileSite]:
+    """Every call and decorator that compiles something, in the order of the file."""
+    subjects: dict[ast.expr, str] = {}
+    for site in Compilation(source, (*COMPILE, "torchproof.compile")).sites:
+        decorated = site.function.name if site.function else ""
+        subjects[site.node] = (
+            source.text_of(site.subject) if site.subject else decorated
+        )
+    for node in source.nodes if "compile" in source.text else ():
+        if isinstance(node, ast.Call) and node not in subjects:
+            subject = _compiled_otherwise(node, source)
+            if subject is not None:
+                subjects[node] = subject
+    sites = [_site(node, subject, source) for node, subject in subjects.items()]
+    return sorted(sites, key=lambda site: site.line)
+
+
+def _compiled_otherwise(node: ast.Call, source: Source) -> str | None:
+    """What `model.compile()` and other calls compile; None if they compile nothing."""
+    if _is_partial(node, source):
+        return ""
+    if any(k.arg == "torch_compile" and is_true(k.value) for k in node.keywords):
+        return f"the model of {name_of(node, source)}"  # TrainingArguments
+    called = node.func
+    if not isinstance(called, ast.Attribute) or called.attr != "compile" or node.args:
+        return None
+    known = all(k.arg in ARGUMENTS for k in node.keywords)
+    if not known or source.dotted(called.value) in ("re", "regex", "builtins"):
+        return None
+    others = any(word in source.text for word in _NOT_MODULES)
+    return source.text_of(called.value) if node.keywords or not others else None
+
+
+def _site(node: ast.expr, subject: str, source: Source) -> CompileSite:
+    keywords = node.keywords if isinstance(node, ast.Call) else []
+    texts = {k.arg: source.text_of(k.value) for k in keywords if k.arg}
+    arguments: dict[str, Any] = {name: texts.get(name) for name in ARGUMENTS}
+    order, observation = _order(node, subject, source)
+    return CompileSite(
+        file=str(source.path),
+        line=node.lineno,
+        end_line=node.end_lineno or node.lineno,
+        function=source.function_at(node),
+        subject=subject,
+        order=order,
+        observation=observation,
+        source=source.lines[node.lineno - 1],
+        **arguments,
+    )
+
+
+def _order(node: ast.expr, subject: str, source: Source) -> tuple[str | None, str]:
+    """Whether the call comes before or after DDP or FSDP, and the consequence."""
+    if not any(word in source.text for word in _PARALLEL):
+        return None, ""
+    file = of(source)
+    for site in file.sites:
+        wrapping = wrapped_before(site, file) if site.node is node else None
+        if wrapping is not None:
+            name = name_of(wrapping, source)
+            return "after", _AFTER["DDP" if name in DDP else "FSDP"]
+    later = _wraps_later(node, subject, source)
+    return ("before", f"{later} wraps it afterwards") if later else (None, "")
+
+
+_AFTER = {
+    "DDP": "after DDP: the graphs are split at the gradient buckets",
+    "FSDP": "after FSDP: the hooks of sharded modules break the graphs",
+}
+
+
+def _wraps_later(node: ast.expr, subject: str, source: Source) -> str | None:
+    """The name of the wrapper applied to the compiled model later in the function."""
+    parent = source.parents.get(node)
+    if isinstance(parent, ast.Call) and name_of(parent, source) in _PARALLEL:
+        return name_of(parent, source)
+    names = {subject}
+    if isinstance(parent, ast.Assign):
+        names |= {source.dotted(target) or "" for target in parent.targets}
+    inside = source.function_at(node)
+    for other in source.nodes:
+        if not isinstance(other, ast.Call) or not other.args:
+            continue
+        called = name_of(other, source)
+        if called not in _PARALLEL or other.lineno <= node.lineno:
+            continue
+        about = source.dotted(other.args[0]) or ""
+        if about in names - {""} and source.function_at(other) == inside:
+            return called
+    return None
