@@ -288,44 +288,15 @@ def _of_file(source: Source) -> Iterator[Suspicion]:
                 yield result
 
 
-@dataclass(frozen=True)
-class _Place:
-    """What the texts of a rule name as `at`."""
-
-    expression: str
-    function: str | None
-    data: Mapping[str, str]
-
-
 def _suspicion(
     rule: Rule, match: Match, source: Source, function: str | None
 ) -> Suspicion | None:
     """The suspicion for a match; None if a comment in the source ignores it."""
-    node = match.node
-    assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
-    last = node.end_lineno or node.lineno
-    if source.ignores(node.lineno, last, rule.code):
+    finding = rule.suspected(match, source, function)
+    assert finding.line is not None
+    last = getattr(match.node, "end_lineno", None) or finding.line
+    if source.ignores(finding.line, last, rule.code):
         return None
-    line = source.lines[node.lineno - 1]
-    end = node.end_col_offset if last == node.lineno else None
-    at = _Place(source.brief(node), function, match.data)
-    finding = Finding(
-        code=rule.code,
-        kind=rule.kind if rule.certain else "hazard",
-        suspects=None if rule.certain else rule.kind,
-        severity=match.severity or rule.source_severity,
-        message=match.message or rule.source_text.format(at=at),
-        cause=match.cause or rule.cause_text.format(at=at),
-        fix=match.fix or rule.fix_text.format(at=at),
-        file=str(source.path),
-        line=node.lineno,
-        function=function,
-        owner="user",
-        origin="static",
-        column=_column(line, node.col_offset),
-        end_column=_column(line, end if end is not None else len(line.encode())),
-        source=line,
-    )
     return Suspicion(
         finding=finding,
         last_line=last,
@@ -333,11 +304,6 @@ def _suspicion(
         calls=rule.calls,
         certain=rule.certain,
     )
-
-
-def _column(line: str, offset: int) -> int:
-    """Offsets count bytes; columns count characters from one."""
-    return len(line.encode()[:offset].decode(errors="ignore")) + 1
 
 
 def _functions(program: Program, roots: Mapping[str, Iterable[str]]) -> list[Function]:

@@ -17,6 +17,7 @@ from torchproof.checking.rules.rule import (
     stack,
 )
 from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.source import walk
 from torchproof.records import Event, Severity
 
 _GENERATED = ("Inductor", "the backend")
@@ -387,7 +388,8 @@ class FrozenEnvironment(StaleAnswer):
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if _reads_environment(node, at):
-            yield Match(node, data={"name": at.quote(node)})
+            texts = [n.value for n in walk(node) if isinstance(n, ast.Constant)]
+            yield Match(node, data={"name": str(texts[0]) if texts else "it"})
 
 
 def _reads_environment(node: ast.AST, at: Flow) -> bool:

@@ -13,6 +13,7 @@ from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
     Rule,
+    SourcePlace,
     event_place,
     expression_of,
     grouped,
@@ -234,6 +235,12 @@ class GraphBreak(Rule):
         if self.fix_text:
             return self.say(self.fix_text, group)
         return own_hints(group) or move_out(group)
+
+    def source_cause(self, at: SourcePlace) -> str:
+        return self.why(at)
+
+    def source_fix(self, at: SourcePlace) -> str:
+        return self.remedy(at)
 
     def setting(self, group: EventGroup) -> str:
         """A torch setting, as a statement, that keeps the operation in the graph."""

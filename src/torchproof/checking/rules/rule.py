@@ -183,6 +183,22 @@ class EventGroup:
 
 
 @dataclass(frozen=True)
+class SourcePlace(EventGroup):
+    """A place in the source, for the texts that it shares with a run."""
+
+    text: str = ""
+    name: str = ""
+
+    @property
+    def expression(self) -> str:
+        return self.text
+
+    @property
+    def function(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
 class Match:
     """A place in the source where a rule suspects its pattern.
 
@@ -230,6 +246,45 @@ class Rule:
     def read(self, source: Source) -> Iterator[Match]:
         """What is suspicious in a file, compiled or not."""
         return iter(())
+
+    def source_cause(self, at: SourcePlace) -> str:
+        return self.cause_text.format(at=at)
+
+    def source_fix(self, at: SourcePlace) -> str:
+        return self.fix_text.format(at=at)
+
+    def suspected(self, match: Match, source: Source, function: str | None) -> Finding:
+        """The finding about a match, that no run has confirmed."""
+        node = match.node
+        assert isinstance(node, ast.expr | ast.stmt | ast.excepthandler)
+        file, line = str(source.path), source.lines[node.lineno - 1]
+        frame = Frame(file, node.lineno, function or "", line.strip())
+        at = SourcePlace(
+            (Event("source", data=match.data),),
+            Place(frame, "user", None),
+            Facts(Observation((), {})),
+            text=source.brief(node),
+            name=function or "",
+        )
+        one_line = (node.end_lineno or node.lineno) == node.lineno
+        end = node.end_col_offset if one_line else None
+        return Finding(
+            code=self.code,
+            kind=self.kind if self.certain else "hazard",
+            suspects=None if self.certain else self.kind,
+            severity=match.severity or self.source_severity,
+            message=match.message or self.source_text.format(at=at),
+            cause=match.cause or self.source_cause(at),
+            fix=match.fix or self.source_fix(at),
+            file=file,
+            line=node.lineno,
+            function=function,
+            owner="user",
+            origin="static",
+            column=_characters(line, node.col_offset),
+            end_column=_characters(line, len(line.encode()) if end is None else end),
+            source=line,
+        )
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -315,6 +370,11 @@ def _call_site(group: EventGroup) -> Iterator[str]:
     if group.place.owner != "user" and caller is not None:
         where = f"{shown(caller.file)}:{caller.line} {caller.function}"
         yield f"called at {where}: {caller.code}"
+
+
+def _characters(line: str, offset: int) -> int:
+    """A column, which counts characters from one, for an offset in bytes."""
+    return len(line.encode()[:offset].decode(errors="ignore")) + 1
 
 
 def _columns(frame: Frame | None) -> tuple[int | None, int | None]:

@@ -23,6 +23,10 @@ _SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"
 _SIZED_BY_VALUES = words(
     "nonzero argwhere unique unique_consecutive masked_select bincount"
 )
+_COMPARISON = (
+    "keep the comparison a tensor, torch.isclose(a, b).all(), and choose with"
+    " torch.where; or decide outside the compiled function"
+)
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 
 
@@ -99,11 +103,7 @@ class TensorToPython(GraphBreak):
             assert isinstance(node, ast.Subscript)
             reads = _reads_by_index(node, at)
         if reads:
-            yield Match(
-                node,
-                fix="keep the value as a tensor and read it after the compiled call, or"
-                " set torch._dynamo.config.capture_scalar_outputs = True",
-            )
+            yield Match(node)
 
 
 def _reads_by_call(node: ast.Call, at: Flow) -> bool:
@@ -203,10 +203,7 @@ class TensorBranch(GraphBreak):
                 " function"
             )
         if "allclose" in group.expression or "torch.equal" in group.expression:
-            return (
-                "keep the comparison a tensor, torch.isclose(a, b).all(), and choose"
-                " with torch.where; or decide outside the compiled function"
-            )
+            return _COMPARISON
         if _about_sizes(group):
             return (
                 f"`{_condition(group)}` depends on a size that is known only at run"
@@ -233,16 +230,9 @@ class TensorBranch(GraphBreak):
 
     def _branches(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         for test in _tests(node, at):
-            message = (
-                f"`{_word(node)}{at.source.brief(test)}` would cause a graph break"
-            )
-            yield Match(
-                test,
-                f"{message} in {at.function.name}",
-                f"{at.quote(test)} depends on the value of a tensor, which tracing does"
-                " not have",
-                _fix(node),
-            )
+            text = f"`{_word(node)}{at.source.brief(test)}`"
+            message = f"{text} would cause a graph break in {at.function.name}"
+            yield Match(test, message, fix=_operator_fix(node))
 
     def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
         dotted = at.dotted(node.func) or ""
@@ -254,14 +244,7 @@ class TensorBranch(GraphBreak):
         else:
             gives_bool = at.called(node) in ("equal", "allclose", "is_nonzero")
         if gives_bool:
-            yield Match(
-                node,
-                cause=f"{at.quote(node)} gives a Python bool, for which tracing has no"
-                " value",
-                fix="keep the comparison a tensor, torch.isclose(a, b).all() or (a =="
-                " b).all(), and choose with torch.where; or decide outside the compiled"
-                " function",
-            )
+            yield Match(node, fix=_COMPARISON)
 
 
 def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
@@ -305,12 +288,8 @@ def _word(node: ast.AST) -> str:
     return "" if isinstance(node, ast.Compare) else words.get(type(node), "if ")
 
 
-def _fix(node: ast.AST) -> str:
-    if isinstance(node, ast.While):
-        return (
-            "bound the loop by a Python number, or use torch.while_loop; or loop"
-            " outside the compiled function"
-        )
+def _operator_fix(node: ast.AST) -> str:
+    """What to write instead of an operator; empty: the fix of a statement applies."""
     if isinstance(node, ast.Assert):
         return (
             "use a plain string: Dynamo captures `assert condition, 'text'`, but not an"
@@ -323,10 +302,7 @@ def _fix(node: ast.AST) -> str:
         )
     if isinstance(node, ast.Compare):
         return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
-    return (
-        "compute both branches and select with torch.where, or use torch.cond; if the"
-        " condition is known before the call, pass it as a Python bool"
-    )
+    return ""
 
 
 def _about_sizes(group: EventGroup) -> bool:
@@ -400,22 +376,15 @@ class DataDependentShape(GraphBreak):
         assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)
         if isinstance(node, ast.AugAssign):  # `x[mask] += y` reads first
             if isinstance(node.target, ast.Subscript) and _by_mask(node.target, at):
-                yield self._masked(node.target)
+                yield Match(node.target)
         elif isinstance(node, ast.Subscript):
             if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
-                yield self._masked(node)
-        elif self._is_call(node, at):
-            yield self._masked(node)
-        elif (fix := _unsized(node, at)) is not None:
+                yield Match(node)
+        elif self._is_call(node, at) or _lacks_classes(node, at):
+            yield Match(node)
+        elif _lacks_size(node, at):
+            fix = "pass the size of the result: repeat_interleave(..., output_size=n)"
             yield Match(node, fix=fix)
-
-    def _masked(self, node: ast.expr) -> Match:
-        return Match(
-            node,
-            fix="keep the size fixed: torch.where(mask, a, b), x.masked_fill(mask, v),"
-            " or multiply by the mask; or set"
-            " torch._dynamo.config.capture_dynamic_output_shape_ops = True",
-        )
 
     def _is_call(self, node: ast.Call, at: Flow) -> bool:
         if at.dotted(node.func) == "torch.where":
@@ -432,25 +401,30 @@ def _by_mask(node: ast.Subscript, at: Flow) -> bool:
     return any(at.kind(part) is Kind.MASK for part in parts)
 
 
-def _unsized(node: ast.Call, at: Flow) -> str | None:
-    """The fix, if a call could pass the output size but leaves it to the values."""
-    dotted = at.dotted(node.func) or ""
+def _lacks_classes(node: ast.Call, at: Flow) -> bool:
+    """Whether a call is one_hot without the number of classes."""
     keywords = {k.arg: k.value for k in node.keywords}
-    if dotted in _ONE_HOT and None not in keywords:
-        classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
-        if classes is not None and at.text(classes) != "-1":
-            return None
-        return "pass the number of classes: one_hot(x, num_classes=n)"
-    if dotted == "torch.repeat_interleave":
-        repeats = node.args[1] if len(node.args) > 1 else keywords.get("repeats")
-        repeats = repeats or (node.args[0] if node.args else None)
+    if at.dotted(node.func) not in _ONE_HOT or None in keywords:
+        return False
+    classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
+    return classes is None or at.text(classes) == "-1"
+
+
+def _lacks_size(node: ast.Call, at: Flow) -> bool:
+    """Whether a call is repeat_interleave by a tensor, without the output size."""
+    keywords = {k.arg: k.value for k in node.keywords}
+    repeats = keywords.get("repeats")
+    if at.dotted(node.func) == "torch.repeat_interleave":
+        repeats = repeats or next(iter(node.args[1::-1]), None)
     elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
-        repeats = node.args[0] if node.args else keywords.get("repeats")
+        repeats = repeats or next(iter(node.args), None)
     else:
-        return None
-    if repeats is None or "output_size" in keywords or not at.kind(repeats).is_tensor:
-        return None
-    return "pass the size of the result: repeat_interleave(..., output_size=n)"
+        return False
+    return (
+        repeats is not None
+        and "output_size" not in keywords
+        and (at.kind(repeats).is_tensor)
+    )
 
 
 class RecurrentModule(GraphBreak):
