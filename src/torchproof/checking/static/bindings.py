@@ -40,18 +40,13 @@ class Bindings:
             name = node.id
         if name is None:
             return None
-        scope: Scope | None = self._start(node)
-        same = True
-        while scope is not None:
+        start = self._start(node)
+        for scope in self._scopes(start):
             assignments = self._assignments.get(scope, {}).get(name)
-            if assignments and not (
-                isinstance(scope, ast.ClassDef) and "." not in name
-            ):
-                return _last(
-                    assignments, node.lineno if same and "." not in name else None
-                )
-            scope = None if scope is self.source.tree else self.scope(scope)
-            same = False
+            in_class = isinstance(scope, ast.ClassDef) and "." not in name
+            if assignments and not in_class:
+                here = scope is start and "." not in name
+                return _last(assignments, node.lineno if here else None)
         return None
 
     def origin(self, node: ast.AST | None) -> ast.AST | None:
@@ -69,25 +64,19 @@ class Bindings:
                 return node
         return None
 
-    def values(self, node: ast.expr) -> list[ast.AST]:
-        """All values assigned to the name in the scope that binds it."""
-        name = self.source.dotted(node)
-        scope: Scope | None = self._start(node)
-        while scope is not None and name is not None:
-            assignments = self._assignments.get(scope, {}).get(name)
-            if assignments:
-                return [value for _, value in assignments if value is not _UNREADABLE]
-            scope = None if scope is self.source.tree else self.scope(scope)
-        return []
-
     def owner(self, name: ast.Name) -> Scope | None:
         """The scope that binds a name at the place where it is used."""
-        scope: Scope | None = self._start(name)
-        while scope is not None:
-            if name.id in self._assignments.get(scope, {}):
-                return scope
-            scope = None if scope is self.source.tree else self.scope(scope)
-        return None
+        scopes = self._scopes(self._start(name))
+        return next(
+            (s for s in scopes if name.id in self._assignments.get(s, {})), None
+        )
+
+    def _scopes(self, scope: Scope) -> Iterator[Scope]:
+        """A scope and those around it."""
+        yield scope
+        while scope is not self.source.tree:
+            scope = self.scope(scope)
+            yield scope
 
     def _start(self, node: ast.AST) -> Scope:
         scope = self.scope(node)

@@ -35,10 +35,8 @@ class Flow:
         self.values = Values(
             function, program, arguments, returned=lambda f: returned(f, program)
         )
-        self.loops = 0
         self.conditions: list[ast.expr] = []  # the tests of the enclosing branches
-        self.tries = 0
-        self.reported: set[str] = set()  # what patterns report once per function
+        self.reported: set[str] = set()  # what a rule reports once per function
         self._look = look
         self._failing = 0
 
@@ -174,10 +172,8 @@ class Flow:
         self._loop(node)
 
     def _loop(self, node: ast.For | ast.While) -> None:
-        self.loops += 1
         before = self.values.copy()
         self.block(node.body)
-        self.loops -= 1
         self.values.merge(before)
         self.block(node.orelse)
 
@@ -189,9 +185,7 @@ class Flow:
         return self.block(node.body)
 
     def _try(self, node: ast.Try) -> bool:
-        self.tries += 1
         ended = self.block(node.body)
-        self.tries -= 1
         for handler in node.handlers:
             self._failing += 1  # runs only if the body fails
             self.block(handler.body)
