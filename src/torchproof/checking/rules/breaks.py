@@ -27,7 +27,6 @@ from torchproof.records import (
     Finding,
     Frame,
     Severity,
-    Status,
     module_of,
     original_name,
     package_of,
@@ -189,20 +188,11 @@ class GraphBreak(Rule):
                 f" comprehension on its own: {sentence(group.data['explanation'])}"
             )
         why = self.why(group)
-        nested = group.data.get("nested") or ""
-        if group.extra["kind"] == "skipped_frame":
-            if "loop" in nested:
-                why += (
-                    "; Dynamo cannot resume inside a loop, so it skips the whole frame"
-                )
-            elif "Context" in nested or "with" in nested.lower():
-                why += (
-                    "; Dynamo cannot resume inside this `with`, so it skips the whole"
-                    " frame"
-                )
-            else:
-                why += "; Dynamo cannot resume here, so it skips the whole frame"
-        return why
+        if group.extra["kind"] != "skipped_frame":
+            return why
+        places = {"loop": "inside a loop", "with": "inside this `with`", "": "here"}
+        where = places[_nested_in(group)]
+        return f"{why}; Dynamo cannot resume {where}, so it skips the whole frame"
 
     def why(self, group: EventGroup) -> str:
         """Why Dynamo breaks at this code."""
@@ -219,15 +209,12 @@ class GraphBreak(Rule):
         if group.place.owner == "library" and group.frame is not None:
             return self.library_fix(group)
         advice = self.remedy(group)
-        nested = group.data.get("nested") or ""
         if group.extra["kind"] == "skipped_frame":
-            if "loop" in nested:
-                advice += (
-                    "; or move it outside the loop, or move the loop body into its own "
-                    "function, so that only that function breaks"
-                )
-            elif "Context" in nested or "with" in nested.lower():
-                advice += "; or move it outside the `with` block"
+            advice += {
+                "loop": "; or move it outside the loop, or move the loop body into its"
+                " own function, so that only that function breaks",
+                "with": "; or move it outside the `with` block",
+            }.get(_nested_in(group), "")
         return advice
 
     def remedy(self, group: EventGroup) -> str:
@@ -284,9 +271,6 @@ class GraphBreak(Rule):
             return "medium" if group.steps * 2 >= calls else "low"
         return "high" if group.steps * 2 >= calls else "medium"
 
-    def status(self, group: EventGroup) -> Status:
-        return "open"
-
     def evidence(self, group: EventGroup) -> Iterable[str]:
         data = group.data
         if data["gb_id"]:
@@ -300,6 +284,14 @@ class GraphBreak(Rule):
         inner = group.first.frames[-1] if group.first.frames else None
         if inner is not None and inner not in (library, group.frame):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+
+
+def _nested_in(group: EventGroup) -> str:
+    """The statement around a break that keeps Dynamo from resuming after it."""
+    nested = group.data.get("nested") or ""
+    if "loop" in nested:
+        return "loop"
+    return "with" if "Context" in nested or "with" in nested.lower() else ""
 
 
 def _first_call_only(group: EventGroup) -> bool:
