@@ -27,7 +27,7 @@ SUSPECTED = Finding(
     owner="user",
     origin="static",
 )
-ITEM = Suspicion(SUSPECTED, last_line=6, shown_by=("GB101",))
+ITEM = Suspicion(SUSPECTED, last_line=6, shown_by=("GB101", "CE704"))
 SHOWN = replace(
     SUSPECTED,
     kind="graph_break",
@@ -82,7 +82,7 @@ def test_a_break_that_fullgraph_makes_an_error_is_shown_by_the_error() -> None:
     error = replace(SHOWN, code="CE704", kind="compile_error")
     [found] = join([ITEM], [error], TRACED).findings
     assert (found.code, found.origin) == ("CE704", "both")
-    recompile = replace(ITEM, finding=replace(SUSPECTED, suspects="recompile"))
+    recompile = replace(ITEM, shown_by=("RC213",))
     assert join([recompile], [error], TRACED).findings == (error,)
 
 

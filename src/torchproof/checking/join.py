@@ -10,9 +10,6 @@ from torchproof.checking.rules import by_code
 from torchproof.checking.suspicions import Suspicion
 from torchproof.records import Finding
 
-_BREAKS = {"graph_break", "skipped_frame"}
-_UNDER_FULLGRAPH = "CE704"  # a graph break that fullgraph=True turns into an error
-
 
 @dataclass(frozen=True)
 class RunEvidence:
@@ -76,8 +73,6 @@ def _once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 def _shows(finding: Finding, suspicion: Suspicion) -> bool:
     """Whether a finding in the same file confirms the suspicion."""
     suspected, codes = suspicion.finding, suspicion.shown_by
-    if suspected.suspects in _BREAKS:
-        codes = (*codes, _UNDER_FULLGRAPH)
     if not codes or not finding.code.startswith(codes):
         return False
     if finding.line in _lines(suspicion):

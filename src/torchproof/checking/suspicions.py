@@ -300,7 +300,7 @@ def _suspicion(
     return Suspicion(
         finding=finding,
         last_line=last,
-        shown_by=rule.shown_by or (rule.code,),
+        shown_by=(*(rule.shown_by or (rule.code,)), *rule.also_shown_by),
         calls=rule.calls,
         certain=rule.certain,
     )

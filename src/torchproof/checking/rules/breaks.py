@@ -130,6 +130,7 @@ class GraphBreak(Rule):
     placed = True
     types: tuple[str, ...] = ()  # patterns of torch's break type
     cause_text = fix_text = ""  # empty: torch's explanation and hints
+    also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
 
     @classmethod

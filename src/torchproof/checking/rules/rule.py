@@ -237,6 +237,7 @@ class Rule:
     source_severity: ClassVar[Severity] = "medium"
     certain: ClassVar[bool] = False  # the source alone shows it; else a run decides
     shown_by: ClassVar[tuple[str, ...]] = ()  # codes that confirm it; empty: `code`
+    also_shown_by: ClassVar[tuple[str, ...]] = ()  # codes that confirm a whole family
     calls: ClassVar[int] = 1  # the calls that a run needs to confirm it
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
