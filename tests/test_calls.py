@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchproof.measure.numerics.judgement import judge
 from torchproof.records.run import Frame
 from torchproof.targets import calls
 from torchproof.targets.target import Loaded, parse
+from torchproof.torch_private.comparison import compare
 
 
 class Cache:
@@ -35,15 +35,15 @@ def test_tensors_are_compared_wherever_an_output_holds_them(
     wrap: Callable[[torch.Tensor], Any],
 ) -> None:
     eager = answers(lambda x: wrap(x + 1))
-    assert judge(answers(lambda x: wrap(x + 1)), eager).verdict == "same"
-    assert judge(answers(lambda x: wrap(x + 2)), eager).verdict == "wrong"
+    assert compare(answers(lambda x: wrap(x + 1)), eager).verdict == "same"
+    assert compare(answers(lambda x: wrap(x + 2)), eager).verdict == "wrong"
 
 
 def test_an_output_that_cannot_be_compared_is_not_called_right() -> None:
     def later(x: torch.Tensor) -> Iterator[torch.Tensor]:
         yield x
 
-    found = judge(answers(later), answers(later))
+    found = compare(answers(later), answers(later))
     assert found.verdict is None
     assert "generator" in found.why
 
@@ -55,8 +55,8 @@ def test_a_function_without_an_output_is_judged_by_what_it_changes() -> None:
     def triple(x: torch.Tensor) -> None:
         x.mul_(3)
 
-    assert judge(answers(double), answers(double)).verdict == "same"
-    assert judge(answers(triple), answers(double)).verdict == "wrong"
+    assert compare(answers(double), answers(double)).verdict == "same"
+    assert compare(answers(triple), answers(double)).verdict == "wrong"
 
 
 def test_an_input_that_is_converted_has_a_gradient_of_its_own() -> None:

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from torchproof.measure.numerics import reference
-from torchproof.measure.numerics.judgement import Numerics, judge
 from torchproof.targets.calls import answers, seed
 from torchproof.targets.target import Loaded
+from torchproof.torch_private.comparison import Comparison, compare
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 Make = Callable[[], tuple[Any, list[Any]]]
 
 
-def verdicts(make: Make, *, train: bool = False, **how: Any) -> dict[str, Numerics]:
+def verdicts(make: Make, *, train: bool = False, **how: Any) -> dict[str, Comparison]:
     """What judging each answer of a compiled target gives, and all of them together.
 
     `how` goes to torch.compile.
@@ -40,13 +40,13 @@ def verdicts(make: Make, *, train: bool = False, **how: Any) -> dict[str, Numeri
     found = answers(made, torch.compile(made.fn, **how), train=train)
     assert told.exact is not None
     each = {
-        name: judge({name: value}, {name: told.eager[name]}, {name: told.exact[name]})
+        name: compare({name: value}, {name: told.eager[name]}, {name: told.exact[name]})
         for name, value in found.items()
     }
-    return each | {"all": told.judge(found)}
+    return each | {"all": told.compare(found)}
 
 
-def verdict(make: Make, **how: Any) -> Numerics:
+def verdict(make: Make, **how: Any) -> Comparison:
     return verdicts(make, **how)["all"]
 
 

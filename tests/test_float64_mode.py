@@ -273,8 +273,8 @@ def test_where_float64_cannot_run_it_says_why() -> None:
         told = reference(lambda made=made: made, run)
         assert told.exact is None and why in told.why
         assert made.calls[0].dtype == torch.float32
-        assert told.judge(told.eager).verdict == "same"
-        assert told.judge({"output": told.eager["output"] + 1}).verdict == "wrong"
+        assert told.compare(told.eager).verdict == "same"
+        assert told.compare({"output": told.eager["output"] + 1}).verdict == "wrong"
 
 
 def test_everything_is_put_back() -> None:
@@ -310,4 +310,4 @@ def test_a_target_whose_float64_takes_another_way_is_judged_by_eager() -> None:
 
     told = refer(lambda kind: Made(fn=fn, calls=[drawn(4).to(kind)]), torch.float32)
     assert told.exact is not None
-    assert told.judge(told.eager).reference == "eager"
+    assert told.compare(told.eager).reference == "eager"

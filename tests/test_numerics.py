@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from torchproof.measure.numerics.agreement import EXCUSE
-from torchproof.measure.numerics.judgement import Numerics, judge
+from torchproof.torch_private.comparison import EXCUSE, Comparison, compare
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
 
-def one(given: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Numerics:
+def one(given: Any, eager: Any, exact: Any = None, *perturbed: Any) -> Comparison:
     """The verdict on a single answer."""
-    return judge(
+    return compare(
         {"output": given},
         {"output": eager},
         None if exact is None else {"output": exact},
@@ -122,9 +121,9 @@ def test_another_form_is_wrong(given: Any, why: str) -> None:
 def test_an_answer_too_many_or_too_few_is_wrong() -> None:
     both = {"output": torch.ones(2), "gradient of w": torch.ones(2)}
     less = {"output": torch.ones(2)}
-    assert judge(less, both, both).where == "gradient of w"
-    assert judge(both, less, less).verdict == "wrong"
-    assert judge({}, {}, {}).verdict is None
+    assert compare(less, both, both).where == "gradient of w"
+    assert compare(both, less, less).verdict == "wrong"
+    assert compare({}, {}, {}).verdict is None
 
 
 @pytest.mark.parametrize(
@@ -192,9 +191,9 @@ def test_nudged_runs_are_asked_for_only_in_doubt() -> None:
 
     exact = randn(1000)
     arm = {"output": rounded(exact, 1)}
-    judge(arm, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed)
+    compare(arm, {"output": rounded(exact, 2)}, {"output": exact}, perturbed=perturbed)
     assert not asked
-    judge({"output": arm["output"] + 1}, arm, {"output": exact}, perturbed=perturbed)
+    compare({"output": arm["output"] + 1}, arm, {"output": exact}, perturbed=perturbed)
     assert asked == [True]
 
 
@@ -248,7 +247,7 @@ def test_what_is_shown_is_the_largest_error_that_means_something() -> None:
     exact = {"loss": randn(10), "gradient of bias": randn(10) * 1e-20}
     eager = {"loss": rounded(exact["loss"], 1), "gradient of bias": noise(1)}
     given = {"loss": rounded(exact["loss"], 2), "gradient of bias": noise(2)}
-    told = judge(given, eager, exact)
+    told = compare(given, eager, exact)
     assert (told.verdict, told.where) == ("rounding", "loss")
     assert told.max_rel_error is not None and told.max_rel_error < 1e-5
     assert told.to_json()["reference"] == "float64"

@@ -182,12 +182,12 @@ def test_code_that_was_seen_to_be_wrong_does_not_run_without_its_graph(
 ) -> None:
     """On the CPU what is recorded is not compiled: so the verdict is put in."""
     from torchproof.runtime.cudagraph import preparation, recorder
-    from torchproof.runtime.tensors.compare import ValueComparison
+    from torchproof.torch_private.comparison import Comparison
 
     def compiled(*_: Any) -> None:
         raise AssertionError("the code that was wrong has been run")
 
-    verdict = ValueComparison("wrong", why="by one")
+    verdict = Comparison("wrong", why="by one")
     monkeypatch.setattr(recorder, "compare_results", lambda *_: verdict)
     monkeypatch.setattr(preparation.Full, "apart", compiled)
     plain = Net().eval()

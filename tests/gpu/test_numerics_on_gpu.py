@@ -82,7 +82,7 @@ def test_compiled_training_is_right_and_a_lie_is_caught(
     told = refer(0.0, kind)
     made = load(0.0, kind)
     found = answers(made, torch.compile(made.fn), train=True)
-    assert told.judge(found).verdict in ("same", "rounding"), told.judge(found)
+    assert told.compare(found).verdict in ("same", "rounding"), told.compare(found)
     found["call 0: output"][1, 2, 3] += 1
-    assert told.judge(found).where == "call 0: output"
-    assert told.judge(found).verdict == "wrong"
+    assert told.compare(found).where == "call 0: output"
+    assert told.compare(found).verdict == "wrong"

@@ -27,7 +27,7 @@ from torchproof.process import Channel, Ended
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
-from torchproof.torch_private import describe
+from torchproof.torch_private import comparison, describe
 
 if TYPE_CHECKING:
     from torchproof.strategies import Applied
@@ -127,7 +127,7 @@ class StrategyWorker:
             "stateful": any(
                 not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
             ),
-            "deterministic": numerics.judge(twice, once).verdict
+            "deterministic": comparison.compare(twice, once).verdict
             in {"same", "rounding"},
             "work": calls.amount(self.loaded),
             "host_copies": calls.host_copies(self.loaded),
@@ -141,7 +141,10 @@ class StrategyWorker:
         import torch
 
         outputs = torch.load(path, weights_only=False)
-        return {"numerics": self.references[number].judge(outputs).to_json()}
+        reference = self.references[number]
+        forms = comparison.form_differences(outputs, reference.eager)
+        found = reference.compare(outputs).to_json()
+        return {"numerics": found | {"forms": [dataclasses.asdict(f) for f in forms]}}
 
     def prepare(self, answers: str | None) -> dict[str, Any]:
         """Applies the strategy, times the first call, and saves the outputs."""

@@ -57,11 +57,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
     from torchproof.runtime.steps import step as step
-    from torchproof.runtime.tensors.compare import ValueComparison as ValueComparison
-    from torchproof.runtime.tensors.compare import allowance as allowance
-    from torchproof.runtime.tensors.compare import compare_parts as compare_parts
-    from torchproof.runtime.tensors.compare import parts_of as parts_of
-    from torchproof.runtime.tensors.compare import types_in_use as types_in_use
 else:
     __getattr__, __all__ = lazy_exports(
         __name__,
@@ -95,13 +90,6 @@ else:
                 "status",
             ],
             ".steps": ["step"],
-            ".tensors.compare": [
-                "ValueComparison",
-                "allowance",
-                "compare_parts",
-                "parts_of",
-                "types_in_use",
-            ],
         },
         modules=[
             ".loading.cache_install",

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Key, copy_all, key_of, regions_of
-from torchproof.torch_private import trees
+from torchproof.torch_private import comparison, trees
 
 # Types of module attributes that are restored.
 _DATA = (bool, int, float, complex, str, bytes, Tensor, list, dict, tuple, set)
@@ -102,7 +102,7 @@ class SavedState:
     def holds(self, tensor: Tensor) -> bool:
         """Whether `restore()` may write into this tensor's memory."""
         return any(
-            key_of(each) in self._regions for each in trees.plain_tensors(tensor)
+            key_of(each) in self._regions for each in comparison.plain_tensors(tensor)
         )
 
     def _changed_without_copy(self) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class _SavedTensor:
     @classmethod
     def of(cls, label: str, tensor: Tensor, refused: dict[str, None]) -> _SavedTensor:
         plain = []
-        for each in trees.plain_tensors(tensor):
+        for each in comparison.plain_tensors(tensor):
             if nn.parameter.is_lazy(each):
                 refused[f"{label}: a lazy module has not created it yet"] = None
             elif each.layout is not torch.strided:
@@ -213,7 +213,7 @@ class _SavedTensor:
 def _views(tensor: Tensor) -> list[tuple[Any, ...]]:
     return [
         (key_of(each), each.storage_offset(), each.shape, each.stride())
-        for each in trees.plain_tensors(tensor)
+        for each in comparison.plain_tensors(tensor)
         if each.layout is torch.strided
     ]
 

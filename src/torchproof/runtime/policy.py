@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from torchproof.torch_private import trees
+from torchproof.torch_private import comparison
 
 Strategy = Literal["full", "regional", "eager"]
 
@@ -81,14 +81,16 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(
         _numel(each) * each.itemsize
         if not _is_packed(each)
-        else sum(part.numel() * part.itemsize for part in trees.plain_tensors(each))
+        else sum(
+            part.numel() * part.itemsize for part in comparison.plain_tensors(each)
+        )
         for each in tensors
     )
 
 
 def _is_packed(tensor: torch.Tensor) -> bool:
     """Whether its data lies in tensors of another type, as of quantised weights."""
-    return any(part.dtype != tensor.dtype for part in trees.plain_tensors(tensor))
+    return any(part.dtype != tensor.dtype for part in comparison.plain_tensors(tensor))
 
 
 def _amount(count: float) -> str:

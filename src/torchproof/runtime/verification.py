@@ -9,7 +9,8 @@ and a mismatch does no harm. `verified` returns the answer and a `Verification`.
 
 The comparison covers outputs, tensors that either run changed (buffers, arguments),
 and, if outputs require gradients, a vector-Jacobian product with a fixed random vector
-for parameters and arguments. `tensors.compare` has the tolerances.
+for parameters and arguments. It also covers strides, `requires_grad` and shared memory
+of outputs. `torch_private.comparison` has the tolerances.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ from torchproof.runtime.forward_state import (
     tensors_of,
 )
 from torchproof.runtime.status_report import Fallback
-from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import ValueComparison, parts_of
 from torchproof.runtime.vector_jacobian import (
     Differentiated,
     are_sharded,
     edges_of,
     pull_back,
 )
-from torchproof.torch_private import trees
+from torchproof.torch_private import comparison, trees
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
@@ -192,7 +191,7 @@ class _Outcome:
     """The results of one run without its autograd graph, or the error it raised."""
 
     output: Mapping[str, Any] = field(default_factory=dict)
-    differentiable: frozenset[str] = frozenset()  # outputs that require gradients
+    forms: Mapping[str, comparison.Form] = field(default_factory=dict)
     changed: Mapping[str, Tensor] = field(default_factory=dict)
     gradients: Differentiated | None = None
     types: frozenset[torch.dtype] = frozenset()
@@ -210,6 +209,7 @@ class _Run:
         edges, args, kwargs = edges_of(self.owner, self.args, self.kwargs, apart=True)
         try:
             output = compiled(*args, **kwargs)
+            forms = self._forms(output)
             changed = state.changed()
             gradients = pull_back(output, edges) if self.train else None
         except Exception as error:
@@ -219,9 +219,9 @@ class _Run:
             label: part.clone()
             if isinstance(part, Tensor) and state.holds(part)
             else part
-            for label, part in parts_of(output, "output").items()
+            for label, part in trees.values_of(output, "output").items()
         }
-        return _Outcome(parts, _differentiable(output), changed, gradients)
+        return _Outcome(parts, forms, changed, gradients)
 
     def of_eager(
         self, eager: Call, state: SavedState
@@ -231,6 +231,7 @@ class _Run:
 
         edges, _, _ = edges_of(self.owner, self.args, self.kwargs)
         output = eager(*self.args, **self.kwargs)
+        forms = self._forms(output)
         drawn = state.rng.drawn_since(state.rng.current())
         changed = state.changed()
         gradients = None
@@ -241,19 +242,25 @@ class _Run:
                 gradients = pull_back(output, edges, retain=True)
             finally:
                 before.restore()
-        parts = parts_of(output, "output")
+        parts = trees.values_of(output, "output")
         ends = list(trees.tensors(output, objects=True))
         return (
             output,
             _Outcome(
                 output=parts,
-                differentiable=_differentiable(output),
+                forms=forms,
                 changed=changed,
                 gradients=gradients,
                 types=frozenset(autograd_dtypes(ends)),
             ),
             drawn,
         )
+
+    def _forms(self, output: Any) -> dict[str, comparison.Form]:
+        """Strides, `requires_grad` and shared memory of the outputs of a call."""
+        outputs = dict(trees.walk(output, "output", objects=True))
+        inputs = dict(tensors_of(self.owner, self.args, self.kwargs))
+        return comparison.forms_of(outputs, inputs)
 
     def judged(
         self, actual: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
@@ -268,26 +275,40 @@ class _Run:
     def _compared(
         self, actual: _Outcome, expected: _Outcome, drawn: set[str], notes: list[str]
     ) -> Verification:
-        form = compare.compare_parts(actual.output, expected.output, None)
-        if form.verdict == "wrong":
-            return _verification(form)
-        for label in sorted(expected.differentiable - actual.differentiable):
-            why = "it does not require a gradient, and eager's does"
-            return Verification("wrong", where=label, why=why)
+        for label in {**expected.output, **actual.output}:
+            if label not in actual.output or label not in expected.output:
+                whose = "only eager" if label in expected.output else "only compiled"
+                return Verification("wrong", where=label, why=f"{whose} code gives it")
+            values = actual.output[label], expected.output[label]
+            if why := comparison.different_form(*values):
+                return Verification("wrong", where=label, why=why)
+        for each in comparison.form_differences(actual.forms, expected.forms):
+            if each.harmful:
+                return Verification("wrong", where=each.where, why=each.why)
+            notes.append(f"{each.where}: {each.why}")
         if random := _not_alike(drawn):
             why = f"the call draws random numbers from {random}"
             return Verification("not compared", why=why)
-        values = _tensors(expected.output)
-        types = expected.types | self._types(values)
-        allowed = compare.allowance(types, values)
-        comparisons = [
-            compare.compare_parts(actual.output, expected.output, allowed),
-            compare.compare_parts(actual.changed, expected.changed, allowed),
-            *self._compared_gradients(actual, expected, types, notes),
-        ]
-        worst = max(comparisons, key=lambda c: (_ORDER[c.verdict], c.error or 0.0))
-        limits = f"{allowed.element:g} an element, {allowed.whole:g} as a whole"
-        return _verification(worst, f"{limits} ({_short(allowed.type)})")
+        tensors = _tensors(expected.output)
+        types = expected.types | self._types(tensors)
+        tolerance = comparison.tolerance_for(types, tensors)
+        worst = comparison.worst(
+            [
+                comparison.compare(actual.output, expected.output, tolerance=tolerance),
+                comparison.compare(
+                    actual.changed, expected.changed, tolerance=tolerance
+                ),
+                *self._compared_gradients(actual, expected, types, notes),
+            ]
+        )
+        limits = f"{tolerance.element:g} an element, {tolerance.whole:g} as a whole"
+        return Verification(
+            verdict=worst.verdict or "not compared",
+            error=worst.max_rel_error,
+            where=worst.where,
+            why=worst.why,
+            tolerance=f"{limits} ({_short(tolerance.type)})",
+        )
 
     def _compared_gradients(
         self,
@@ -295,7 +316,7 @@ class _Run:
         expected: _Outcome,
         types: AbstractSet[torch.dtype],
         notes: list[str],
-    ) -> list[ValueComparison]:
+    ) -> list[comparison.Comparison]:
         compiled, eager = actual.gradients, expected.gradients
         if compiled is None or eager is None:
             return []
@@ -305,30 +326,18 @@ class _Run:
             return []
         if compiled.failed:
             why = f"backward of compiled code: {compiled.refused}"
-            return [ValueComparison("wrong", None, "gradients", why)]
+            return [comparison.wrong(why, "gradients")]
         values = [each for each in eager.by_label.values() if each is not None]
-        allowed = compare.allowance(types, values, gradients=True)
-        return [compare.compare_parts(compiled.by_label, eager.by_label, allowed)]
+        tolerance = comparison.tolerance_for(types, values, gradients=True)
+        found = comparison.compare(
+            compiled.by_label, eager.by_label, tolerance=tolerance
+        )
+        return [found]
 
     def _types(self, outputs: list[Tensor]) -> set[torch.dtype]:
         every = [each for _, each in tensors_of(self.owner, self.args, self.kwargs)]
         weights = every if self.owner is None else list(self.owner.parameters())
-        return compare.types_in_use(every + outputs, weights)
-
-
-_ORDER = {"same": 0, "rounding": 1, "wrong": 2}
-
-
-def _verification(
-    comparison: ValueComparison, tolerance: str | None = None
-) -> Verification:
-    return Verification(
-        verdict=comparison.verdict,
-        error=comparison.error,
-        where=comparison.where,
-        why=comparison.why,
-        tolerance=tolerance,
-    )
+        return comparison.types_in_use(every + outputs, weights)
 
 
 def _not_alike(drawn: set[str]) -> str | None:
@@ -344,14 +353,6 @@ def _not_alike(drawn: set[str]) -> str | None:
 
 def _tensors(parts: Mapping[str, Any]) -> list[Tensor]:
     return [part for part in parts.values() if isinstance(part, Tensor)]
-
-
-def _differentiable(output: Any) -> frozenset[str]:
-    return frozenset(
-        label
-        for label, part in trees.walk(output, "output", objects=True)
-        if isinstance(part, Tensor) and part.requires_grad
-    )
 
 
 def _repro(args: Any, kwargs: Mapping[str, Any], state: SavedState) -> Repro:

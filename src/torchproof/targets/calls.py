@@ -213,6 +213,7 @@ def answers(
         outputs = dict(_comparable(where + "output", output))
         collected |= outputs or {where + "output": Opaque(type(output).__name__)}
         collected |= _comparable(where + "argument", call)
+        collected |= _forms(where + "output", output, call, loaded.fn)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
                 collected |= _comparable(f"{where}gradient of {name}", gradient)
@@ -237,6 +238,19 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
             for where, part in torch_private.trees.walk(leaf, name, objects=True):
                 if isinstance(part, torch.Tensor):
                     yield where, _copied(part)
+
+
+def _forms(label: str, output: Any, call: Any, fn: Any) -> Answers:
+    """Strides, `requires_grad` and shared memory of the output's tensors."""
+    import torch
+
+    outputs = dict(torch_private.trees.walk(output, label, objects=True))
+    inputs = dict(torch_private.trees.walk(call, "argument", objects=True))
+    if isinstance(fn, torch.nn.Module):
+        inputs |= {f"parameter {name}": each for name, each in fn.named_parameters()}
+        inputs |= {f"buffer {name}": each for name, each in fn.named_buffers()}
+    forms = torch_private.comparison.forms_of(outputs, inputs)
+    return {f"form of {name}": form for name, form in forms.items()}
 
 
 def compare_at_most(elements: int | None) -> None:

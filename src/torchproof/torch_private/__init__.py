@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.torch_private import comparison as comparison
     from torchproof.torch_private import configs as configs
     from torchproof.torch_private import contract as contract
     from torchproof.torch_private import dispatch_modes as dispatch_modes
@@ -189,6 +190,7 @@ else:
             ".dynamo.compile_contexts",
             ".inductor.compile_costs",
             ".dynamo.compiled_graphs",
+            ".comparison",
             ".configs",
             ".contract",
             ".cudagraphs.cudagraph_recordings",

@@ -27,6 +27,7 @@ _REGISTERED: Any = getattr(_pytree, "SUPPORTED_NODES", {})
 Path = tuple[int | str, ...]  # the keys that lead to a part: value[a][b]
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), Tensor})
+_VALUES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 # Values that have attributes but are not entered.
 _WHOLE = (
     Tensor,
@@ -173,16 +174,19 @@ def _descend(
                 entered.discard(above.pop())
 
 
-def plain_tensors(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors that contain the data: the inner ones of a wrapper subclass."""
-    flatten = getattr(tensor, "__tensor_flatten__", None)
-    if flatten is None:
-        yield tensor
-        return
-    for name in flatten()[0]:
-        inner = getattr(tensor, name)
-        if isinstance(inner, Tensor):
-            yield from plain_tensors(inner)
+def values_of(value: Any, label: str) -> dict[str, Any]:
+    """The parts of a value to compare: detached tensors, plain values, and types.
+
+    The result keeps alive only what is compared.
+    """
+    found: dict[str, Any] = {}
+    for name, part in walk(value, label, objects=True):
+        if isinstance(part, Tensor):
+            found[name] = part.detach()
+        else:
+            plain = part is None or isinstance(part, _VALUES)
+            found[name] = part if plain else type(part)
+    return found
 
 
 # -- replacing -------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import torch
 from torchproof import torch_private
 from torchproof.measure import numerics
 from torchproof.targets import Answers, Loaded, Target, calls
+from torchproof.torch_private import comparison
 
 _CALL = re.compile(r"call (\d+): ")
 # A backend's name, or a function that makes one from the arguments of torch.compile.
@@ -41,7 +42,7 @@ class WrongCall:
     """The first call with wrong outputs, and their verdict."""
 
     call: int
-    numerics: numerics.Numerics
+    numerics: comparison.Comparison
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class TargetRunner:
                 {k: each[k] for k in labels if k in each}
                 for each in (answers, reference.eager)
             )
-            result = numerics.judge(
+            result = comparison.compare(
                 outputs, expected, reference.exact, perturbed=reference.perturbed
             )
             if result.verdict == "wrong":
@@ -149,6 +150,8 @@ def same(answers: Answers, others: Answers) -> bool:
 
 
 def _close(one: Any, other: Any) -> bool:
+    if isinstance(one, comparison.Form):
+        return True
     if not isinstance(one, torch.Tensor):
         return type(one) is type(other) and bool(one == other)
     try:

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from torchproof.measure import numerics
 from torchproof.measure.diagnosis.reruns import TargetRunner, WrongCall
 from torchproof.measure.numerics import float64_mode
 from torchproof.records import Frame, frames_in
-from torchproof.torch_private import compile_costs, switches
+from torchproof.torch_private import comparison, compile_costs, switches
 
 # Backends from the first layer to the last; each runs all layers before it.
 LAYERS: dict[str, str] = {
@@ -131,7 +130,7 @@ class _Instrumented:
         exact = _exact_values(self.plain, inputs, recorder.draws)
         explained: set[Any] = set()
         for node, value in zip(self.shown, values, strict=True):
-            result = numerics.judge(
+            result = comparison.compare(
                 {node.name: value},
                 {node.name: replay.values[node.name]},
                 exact and {node.name: exact[node.name]},

@@ -1,11 +1,10 @@
-"""Judges whether the outputs of a strategy are right.
+"""Computes what the outputs of a strategy are compared with.
 
-Takes the outputs of a pass over a target's calls, as flat mappings from labels to
-tensors and plain values: of the strategy, of eager, and of eager in float64. Returns a
-`Numerics`. A strategy may be as inexact as eager itself is in its working precision.
+Takes functions that build a target and run it. Returns the outputs of eager, of eager
+in float64, and of eager with perturbed inputs, as flat mappings from labels to tensors
+and plain values. `torch_private.comparison` compares.
 """
 
-from torchproof.measure.numerics.judgement import Answers, Numerics, judge
 from torchproof.measure.numerics.reference import Reference, reference
 
-__all__ = ["Answers", "Numerics", "Reference", "judge", "reference"]
+__all__ = ["Reference", "reference"]

@@ -19,9 +19,10 @@ from torchproof.measure.numerics.float64_mode import (
     float64_computation,
     wider,
 )
-from torchproof.measure.numerics.judgement import Answers, Numerics, judge
 from torchproof.measure.numerics.swap_tensors import swapped_values
 from torchproof.records import one_line
+from torchproof.targets import Answers
+from torchproof.torch_private import comparison
 
 T = TypeVar("T")
 # Eager runs on perturbed inputs, which are only made if an output is in doubt.
@@ -41,8 +42,10 @@ class Reference:
     draws: bool
     perturbed: Callable[[], Sequence[Answers]] = tuple
 
-    def judge(self, answers: Answers) -> Numerics:
-        return judge(answers, self.eager, self.exact, perturbed=self.perturbed)
+    def compare(self, answers: Answers) -> comparison.Comparison:
+        return comparison.compare(
+            answers, self.eager, self.exact, perturbed=self.perturbed
+        )
 
 
 def reference(make: Callable[[], T], run: Callable[[T], Answers]) -> Reference:

@@ -18,13 +18,10 @@ import torch
 from torchproof.runtime import (
     ARTIFACTS,
     DeployedModel,
-    ValueComparison,
-    allowance,
-    compare_parts,
     open_pack,
     pytree_json,
-    types_in_use,
 )
+from torchproof.torch_private import comparison
 
 
 class Blocked(MetaPathFinder):
@@ -67,21 +64,21 @@ def run_verification(
     worst = 0.0
     for question in verification["questions"]:
         try:
-            comparison = _ask(deployed, question, kinds)
+            found = _ask(deployed, question, kinds)
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             return {"ok": False, "where": question["name"], "why": message}
-        if comparison.verdict == "wrong":
-            why = f"{comparison.where}: {comparison.why}"
+        if found.verdict == "wrong":
+            why = f"{found.where}: {found.why}"
             return {"ok": False, "where": question["name"], "why": why}
-        worst = max(worst, comparison.error or 0.0)
+        worst = max(worst, found.max_rel_error or 0.0)
     count = len(verification["questions"])
     return {"ok": True, "answers": count, "max_rel_error": worst}
 
 
 def _ask(
     deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[torch.dtype]
-) -> ValueComparison:
+) -> comparison.Comparison:
     call = deployed.details["call"]
     inputs = question["inputs"]
     named = {
@@ -95,7 +92,7 @@ def _ask(
     if (
         difference := pytree_json.difference(form, question["form"], "output")
     ) is not None:
-        return ValueComparison("wrong", None, "output", difference)
+        return comparison.wrong(difference, "output")
     answer = list(pytree_json.in_packed_order(form, question["form"], answer))
     return compare_with_eager(
         answer, inputs, question["tensors"], question["after"], kinds=kinds
@@ -109,14 +106,15 @@ def compare_with_eager(
     after: Sequence[torch.Tensor],
     *,
     kinds: Sequence[torch.dtype],
-) -> ValueComparison:
+) -> comparison.Comparison:
     """Compare the outputs, and the inputs after the call, with eager's."""
     actual = {f"output {i}": t for i, t in enumerate(answer)}
     actual |= {f"input {i} after the call": t for i, t in enumerate(inputs)}
     eager = {f"output {i}": t for i, t in enumerate(expected)}
     eager |= {f"input {i} after the call": t for i, t in enumerate(after)}
-    types = types_in_use(list(eager.values()), []) | set(kinds)
-    return compare_parts(actual, eager, allowance(types, eager.values()))
+    types = comparison.types_in_use(list(eager.values()), []) | set(kinds)
+    tolerance = comparison.tolerance_for(types, eager.values())
+    return comparison.compare(actual, eager, tolerance=tolerance)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,10 @@ from torch import nn
 from torchproof.runtime import (
     Arguments,
     CompiledForward,
-    allowance,
-    compare_parts,
-    parts_of,
     precompiled_calls,
     save_state,
-    types_in_use,
 )
-from torchproof.torch_private import InstalledCall
+from torchproof.torch_private import InstalledCall, comparison, trees
 
 _ATTRIBUTES = 200  # at most this many attributes, each once per class
 _SECONDS = 60.0
@@ -89,7 +85,7 @@ class _Eager:
 
 
 def _detached(value: Any) -> dict[str, Any]:
-    parts = parts_of(value, "output")
+    parts = trees.values_of(value, "output")
     return {
         name: part.detach().clone() if isinstance(part, torch.Tensor) else part
         for name, part in parts.items()
@@ -112,13 +108,10 @@ def _matters(
 
 def _alike(actual: dict[str, Any], eager: dict[str, Any]) -> str | None:
     tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
-    allowed = allowance(types_in_use(tensors, []), tensors)
-    comparison = compare_parts(actual, eager, allowed)
-    return (
-        None
-        if comparison.verdict != "wrong"
-        else f"{comparison.where}: {comparison.why}"
-    )
+    types = comparison.types_in_use(tensors, [])
+    tolerance = comparison.tolerance_for(types, tensors)
+    found = comparison.compare(actual, eager, tolerance=tolerance)
+    return None if found.verdict != "wrong" else f"{found.where}: {found.why}"
 
 
 # -- changes ---------------------------------------------------------------------------

@@ -191,7 +191,7 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
     log = graph_origin.LookupLog()
     with cache_lookups.graph_lookups(log.note):
         answers = _answers(loaded, compiled, details=details)
-    comparison = reference.judge(answers)
+    comparison = reference.compare(answers)
     if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
             f"in a fresh process the outputs differ from eager's at {comparison.where}:"

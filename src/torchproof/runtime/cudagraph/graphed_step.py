@@ -475,6 +475,6 @@ def _bucket(recording: Recording) -> Bucket:
         replays=recording.replays,
         pool_bytes=recording.pool_bytes,
         record_s=recording.record_s,
-        verdict="random" if recording.random else verdict.verdict,
-        error=verdict.error,
+        verdict="random" if recording.random else str(verdict.verdict),
+        error=verdict.max_rel_error,
     )

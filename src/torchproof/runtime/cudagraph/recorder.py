@@ -36,9 +36,8 @@ from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.preparation import Forward, Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
-from torchproof.runtime.tensors import compare
-from torchproof.runtime.tensors.compare import ValueComparison
 from torchproof.runtime.tensors.rng_state import RngState
+from torchproof.torch_private import comparison, trees
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that a model creates at its first call exists at the second; and state that the
@@ -106,7 +105,7 @@ class Recording:
         self.capture = capture
         self.output_copies: OutputCopies
         self.gradients: Gradients
-        self.verdict = ValueComparison("same")
+        self.verdict = comparison.Comparison("same")
         self.random = False
         self.changed_python = False  # the first call changed Python state
         self.writes = False  # whether it writes to existing memory
@@ -485,7 +484,7 @@ class StepResult:
     def of(
         cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
     ) -> StepResult:
-        parts = compare.parts_of(output, "output")
+        parts = trees.values_of(output, "output")
         return cls(
             output={label: _copy(part) for label, part in {**parts, **written}.items()},
             gradients={label: _copy(each) for label, each in gradients.items()},
@@ -498,29 +497,32 @@ def _copy(part: Any) -> Any:
 
 def compare_results(
     actual: StepResult, expected: StepResult, weights: Collection[Tensor]
-) -> ValueComparison:
+) -> comparison.Comparison:
     """Compares outputs and gradients within tolerances; returns the worse verdict.
 
     The dtypes of `weights` widen the tolerances, because they took part in the results.
     """
-    comparisons = [
-        _compare_parts(actual.output, expected.output, weights, gradients=False),
-        _compare_parts(actual.gradients, expected.gradients, weights, gradients=True),
-    ]
-    order = ("same", "rounding", "wrong")
-    return max(
-        comparisons, key=lambda each: (order.index(each.verdict), each.error or 0.0)
+    for each in comparison.form_differences(
+        comparison.forms_of(actual.output, {}), comparison.forms_of(expected.output, {})
+    ):
+        if each.harmful:
+            return comparison.wrong(each.why, each.where)
+    return comparison.worst(
+        [
+            _compared(actual.output, expected.output, weights, gradients=False),
+            _compared(actual.gradients, expected.gradients, weights, gradients=True),
+        ]
     )
 
 
-def _compare_parts(
+def _compared(
     actual: Mapping[str, Any],
     expected: Mapping[str, Any],
     weights: Collection[Tensor],
     *,
     gradients: bool,
-) -> ValueComparison:
+) -> comparison.Comparison:
     tensors = [each for each in expected.values() if isinstance(each, Tensor)]
-    types = compare.types_in_use([*tensors, *weights], weights)
-    allowed = compare.allowance(types, tensors, gradients=gradients)
-    return compare.compare_parts(actual, expected, allowed)
+    types = comparison.types_in_use([*tensors, *weights], weights)
+    tolerance = comparison.tolerance_for(types, tensors, gradients=gradients)
+    return comparison.compare(actual, expected, tolerance=tolerance)
