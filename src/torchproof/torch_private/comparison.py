@@ -678,7 +678,7 @@ def memory_of(tensor: Tensor) -> tuple[Any, int, int] | None:
     plain = type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.layout is not torch.strided or tensor.is_meta:
         return None
-    if not tensor.numel():
+    if tensor.is_nested or not tensor.numel():
         return None
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     first = int(tensor.storage_offset())
