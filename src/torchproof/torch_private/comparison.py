@@ -298,7 +298,7 @@ def compare_tensors(
     scale = size_of(x)
     found = Found()
     for values in chunks(a, e, x, *noisy):
-        found.add(values[:3], values[3:], kind, scale, tolerance)
+        found.add(values[:3], values[3:], kind, scale=scale, tolerance=tolerance)
     result = found.result(scale, has_exact=x is not e, tolerance=tolerance)
     if result.verdict != "wrong" and tolerance is None and bool(nan.any()):
         why = f"eager itself gives NaN, in {share(nan)}"
@@ -325,6 +325,7 @@ class Found:
         values: Sequence[Tensor],
         noisy: Sequence[Tensor],
         kind: torch.finfo,
+        *,
         scale: Scale,
         tolerance: Tolerance | None,
     ) -> None:
