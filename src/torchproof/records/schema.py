@@ -293,5 +293,5 @@ def _quoted(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    text = line(json.dumps(value))
+    text = line(json.dumps(value, default=str))  # TOML has dates
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."

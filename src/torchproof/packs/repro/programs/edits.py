@@ -206,8 +206,6 @@ def _simpler(node: ast.expr) -> Iterator[ast.expr]:
             yield value
         case ast.JoinedStr():
             yield ast.Constant("")
-        case ast.Tuple(elts=[element]) | ast.List(elts=[element]):
-            yield element
 
 
 def _simpler_call(node: ast.Call) -> Iterator[ast.expr]:

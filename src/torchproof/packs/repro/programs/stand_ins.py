@@ -60,7 +60,6 @@ _PLACES: tuple[tuple[str, Any], ...] = (
     ("torch.nn.functional", torch.nn.functional),
     ("torch.Tensor", torch.Tensor),
 )
-_MAX_DEPTH = 40
 # Code reaches the children of these by index, not by name.
 _INDEXED = (torch.nn.ModuleDict, torch.nn.ModuleList, torch.nn.Sequential)
 
@@ -86,20 +85,10 @@ class SourceWriter:
         self._alive: list[Any] = []  # else Python could reuse an id in _memo
         self._globals: dict[tuple[str, int], str] = {}
         self._taken: set[str] = set()
-        self._depth = 0
 
     # -- values ------------------------------------------------------------------------
 
     def value(self, obj: Any) -> str:
-        self._depth += 1
-        try:
-            if self._depth > _MAX_DEPTH:
-                raise Unsuitable("its values are nested too deeply")
-            return self._value(obj)
-        finally:
-            self._depth -= 1
-
-    def _value(self, obj: Any) -> str:
         if (source := _literal(obj)) is not None:
             return source
         if id(obj) in self._memo:
