@@ -140,6 +140,20 @@ def test_what_the_failure_needs_is_kept_and_listed() -> None:
     assert "AcmeModel" not in found.source and "'acme'" not in found.source
 
 
+def test_names_of_operators_are_replaced_in_strings_too() -> None:
+    source = (
+        "import torch\nlibrary = torch.library.Library('acme', 'DEF')\n"
+        "library.define('sell(Tensor goods) -> Tensor')\n"
+        "@torch.library.impl('acme::sell', 'CPU')\ndef sold(goods): return goods\n"
+        "def make(): return torch.ops.acme.sell, [(torch.ops.aten.sin,)]\n"
+    )
+    found = anonymise(draft(source), lambda candidate: True, soon())
+    for word in ("acme", "sell", "goods"):
+        assert word not in found.source
+    assert "torch.ops.aten.sin" in found.source and "'DEF'" in found.source
+    assert found.about.endswith("are replaced")
+
+
 def test_numbers_in_words_are_kept_without_a_try() -> None:
     source = "LIMIT = float('inf')\ndef make(): return print, [('acme', LIMIT)]\n"
     tried: list[str] = []

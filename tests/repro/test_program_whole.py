@@ -152,3 +152,68 @@ def test_with_its_source_asked_for_a_file_stays_as_it_is(tmp_path: Path) -> None
     source = next(program_candidates(target, as_written=True)).source
     assert source.startswith(text)
     assert run(source)["make"]() == (len, [([],)])  # type: ignore[operator]
+
+
+OPERATOR = """
+import torch
+from typing import NamedTuple
+
+LIBRARY = torch.library.Library("acme", "FRAGMENT")
+LIBRARY.define("grown(Tensor x) -> Tensor")
+
+@torch.library.impl(LIBRARY, "grown", "CompositeExplicitAutograd")
+def grown(x):
+    return x + 1
+
+@torch.library.custom_op("acme::scaled", mutates_args=())
+def scaled(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    "What a decorator may read."
+    return x * by
+
+@scaled.register_fake
+def _(x, by=2.0):
+    return torch.empty_like(x)
+
+class Bounds(NamedTuple):
+    low: float = 0.5
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    "Nobody reads this."
+    count: int = 1
+    return torch.ops.acme.scaled(torch.ops.acme.grown(x)) * Bounds().low * count
+
+def make():
+    return plain, [(torch.ones(2),)]
+"""
+
+
+def test_what_a_decorator_or_a_base_class_reads_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "operator.py").write_text(OPERATOR, encoding="utf-8")
+    source = extracted(f"{tmp_path}/operator.py:make").source
+    assert "by: float=2.0) -> torch.Tensor" in source and "may read" in source
+    assert "low: float" in source and "register_fake" in source
+    assert "def plain(x):" in source and "Nobody" not in source
+    fn, calls = run(source)["make"]()  # type: ignore[operator]
+    assert fn(*calls[0]).tolist() == [2.0, 2.0]
+
+
+def test_if_the_extract_does_not_do_all_of_the_program_is_there(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        hidden="""
+        FOUND = []
+
+        class Base:
+            def __init_subclass__(cls): FOUND.append(cls)
+
+        class Part(Base):
+            def __call__(self, x): return x + 1
+
+        def make():
+            return FOUND[0](), [(1,)]
+        """,
+    )
+    extract, whole = program_candidates(parse(f"{tmp_path}/hidden.py:make"))
+    assert "Part" not in extract.source
+    fn, calls = run(whole.source)["make"]()  # type: ignore[operator]
+    assert fn(*calls[0]) == 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 _ID = re.compile(r"^\[?(?:!\d+/)?(?P<id>\d+/\d+(?:_\d+)?)\]?: ")
@@ -52,9 +51,8 @@ def parse(reason: str) -> Guard:
     comment = _COMMENT.search(text)
     condition = text[: comment.start()] if comment else text.split("  # ")[0]
     condition = condition.strip()
-    guard = next(
-        parsed for read in _READERS if (parsed := read(condition, text)) is not None
-    )
+    guard = _tensor(condition, text) or _listed(condition, text)
+    guard = guard or _shape(condition, text) or _value(condition, text)
     guard = replace(guard, graph=number["id"] if number else "")
     if cell := _CELL.search(text):
         guard = replace(guard, source=cell["name"], cause="value", other="closure")
@@ -106,161 +104,104 @@ def _dispatch_keys(expected: str, actual: str) -> tuple[str, str, str]:
     return "dispatch_key", expected, actual
 
 
-def _type(condition: str, text: str) -> Guard | None:
-    match = re.match(
-        r"expected type of '(?P<name>.+?)' to be (?:a tensor type, '|<class '.+?'>,)"
-        r" but found <class '(?P<type>.+?)'>",
-        condition,
-    )
-    if match:
-        return Guard(
-            cause="type",
-            source=readable_source(match["name"]),
-            text=text,
-            expected="Tensor",
-            actual=_class(match["type"]),
-        )
-    match = re.match(r"(?P<name>.+?) is (?P<not>not )?None$", condition)
-    if match:
-        expected, actual = "None", "something else"
-        if match["not"]:
-            expected, actual = "something", "None"
-        return Guard(
-            cause="type",
-            source=readable_source(match["name"]),
-            text=text,
-            expected=expected,
-            actual=actual,
-        )
-    match = re.match(
-        r"___check_type_id\((?P<name>.+?), \d+\)(?:, type=(?P<type>.+))?$", condition
-    )
-    if match:
-        source = readable_source(match["name"])
-        return _type_id(source, _class(match["type"] or ""), text)
-    if condition == "'NoneType' object has no attribute 'size'":
-        # Torch evaluated old shape guards on None in place of a tensor.
-        return Guard(
-            cause="type", source="an input", text=text, expected="Tensor", actual="None"
-        )
+_NONE = {"expected": "None", "actual": "something else"}
+_NOT_NONE = {"expected": "something", "actual": "None"}
+_FREED = {"source": "an object", "other": "object that was freed"}
+
+# Torch's messages with the cause that they mean. The groups of a pattern are fields of
+# the guard, in addition to those that follow; `kind` is the class of an object. The
+# first pattern that matches counts.
+_PATTERNS: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (
+        r"expected type of '(?P<source>.+?)' to be (?:a tensor type, '|<class '.+?'>,)"
+        r" but found <class '(?P<actual>.+?)'>",
+        "type",
+        {"expected": "Tensor"},
+    ),
+    (r"(?P<source>.+?) is None$", "type", _NONE),
+    (r"(?P<source>.+?) is not None$", "type", _NOT_NONE),
+    (
+        r"___check_type_id\((?P<source>.+?), \d+\)(?:, type=(?P<kind>.+))?$",
+        "type",
+        {"actual": "another type"},
+    ),
+    # Torch evaluated old shape guards on None in place of a tensor.
+    (
+        r"'NoneType' object has no attribute 'size'$",
+        "type",
+        {"source": "an input", "expected": "Tensor", "actual": "None"},
+    ),
+    (
+        r"___check_obj_id\((?P<source>.+?)\.__code__, \d+\)(?:, type=.+)?$",
+        "identity",
+        {"other": "function"},
+    ),
+    (
+        r"___check_obj_id\((?P<source>.+?), \d+\)(?:, type=(?P<kind>.+))?$",
+        "identity",
+        {},
+    ),
+    (
+        r"(?s)(?=.*(?:got deallocated|(?i:invalidated)))"
+        r"(?:.*?(?:\((?P<source>[^)]*)\)|because (?P<bare>\S+)))?",
+        "identity",
+        _FREED,
+    ),
+    (
+        r'Duplicate tensor(?:[^"]*"(?P<source>.+?)"(?:.*"(?P<other>.+?)")?)?',
+        "alias",
+        {"source": "two inputs"},
+    ),
+    (r"(?P<source>\S+) is (?:not )?(?P<other>\S+)$", "alias", {}),
+    (r"GLOBAL_STATE changed: (?P<source>.+)$", "global_state", {}),
+    (
+        r".*torch_function_mode_stack",
+        "global_state",
+        {"source": "torch function modes (default device)"},
+    ),
+    (r".*___check_global_state", "global_state", {"source": "global torch state"}),
+    (r"BACKEND_MATCH", "backend", {"source": "backend"}),
+    (r"len\((?P<source>.+)\) (?:==|!=) (?P<expected>\d+)$", "length", {}),
+    (r"not (?P<source>[\w.\[\]'\"]+)$", "length", {"expected": "0"}),
+    (
+        r"list\((?:dict\.keys|[\w.]+)\((?P<source>.+?)\)\)(?:\[\d+\])?"
+        r" == (?P<expected>.+)$",
+        "keys",
+        {},
+    ),
+    (r"(?:not )?___dict_contains\((?P<expected>.+?), (?P<source>.+)\)$", "keys", {}),
+)
+
+
+def _listed(condition: str, text: str) -> Guard | None:
+    for pattern, cause, more in _PATTERNS:
+        if match := re.match(pattern, condition):
+            found = {k: v for k, v in match.groupdict().items() if v is not None}
+            return _guard(cause, more | found, text)
     return None
 
 
-def _type_id(source: str, kind: str, text: str) -> Guard:
-    if hasattr(builtins, kind):
-        return Guard(
-            cause="type",
-            source=source,
-            text=text,
-            expected=kind,
-            actual="another type",
-        )
+def _guard(cause: str, found: dict[str, str], text: str) -> Guard:
+    source = readable_source(found.get("bare") or found["source"])
+    kind = _class(found.get("kind", ""))
+    other = found.get("other", kind if cause == "identity" else "")
+    expected = found.get("expected")
+    actual = found.get("actual")
+    if cause == "type" and expected is None:
+        if not hasattr(builtins, kind):
+            cause, actual, other = "identity", None, f"object of class {kind}"
+        else:
+            expected = kind
+    if cause == "alias":
+        other = readable_source(other or source)
     return Guard(
-        cause="identity", source=source, text=text, other=f"object of class {kind}"
+        cause=cause,
+        source=source,
+        text=text,
+        expected=expected,
+        actual=_class(actual) if actual else None,
+        other=other,
     )
-
-
-def _identity(condition: str, text: str) -> Guard | None:
-    match = re.match(
-        r"___check_obj_id\((?P<name>.+?), \d+\)(?:, type=(?P<type>.+))?$", condition
-    )
-    if match:
-        source = match["name"]
-        kind = (
-            "function" if source.endswith("__code__") else _class(match["type"] or "")
-        )
-        return Guard(
-            cause="identity",
-            source=readable_source(source.removesuffix(".__code__")),
-            text=text,
-            other=kind,
-        )
-    if "got deallocated" in condition or "invalidated" in condition.lower():
-        named = re.search(r"\((?P<name>[^)]*)\)|because (?P<bare>\S+)", condition)
-        name = (named["name"] or named["bare"]) if named else "an object"
-        return Guard(
-            cause="identity",
-            source=readable_source(name),
-            text=text,
-            other="object that was freed",
-        )
-    return None
-
-
-def _alias(condition: str, text: str) -> Guard | None:
-    if condition.startswith("Duplicate tensor"):
-        names = re.findall(r"\"(.+?)\"", condition) or ["two inputs"]
-        return Guard(
-            cause="alias",
-            source=readable_source(names[0]),
-            text=text,
-            other=readable_source(names[-1]),
-        )
-    match = re.match(r"(?P<one>\S+) is (?P<not>not )?(?P<two>\S+)$", condition)
-    if match and match["two"] != "None":
-        return Guard(
-            cause="alias",
-            source=readable_source(match["one"]),
-            text=text,
-            other=readable_source(match["two"]),
-        )
-    return None
-
-
-def _global_state(condition: str, text: str) -> Guard | None:
-    if match := re.match(r"GLOBAL_STATE changed: (?P<what>.+)$", condition):
-        return Guard(cause="global_state", source=match["what"].strip(), text=text)
-    if "torch_function_mode_stack" in condition:
-        return Guard(
-            cause="global_state",
-            source="torch function modes (default device)",
-            text=text,
-        )
-    if "___check_global_state" in condition:
-        return Guard(cause="global_state", source="global torch state", text=text)
-    if condition.startswith("BACKEND_MATCH"):
-        return Guard(cause="backend", source="backend", text=text)
-    return None
-
-
-def _container(condition: str, text: str) -> Guard | None:
-    match = re.match(r"len\((?P<name>.+)\) (?:==|!=) (?P<length>\d+)$", condition)
-    if match:
-        return Guard(
-            cause="length",
-            source=readable_source(match["name"]),
-            text=text,
-            expected=match["length"],
-        )
-    if match := re.match(r"not (?P<name>[\w.\[\]'\"]+)$", condition):
-        return Guard(
-            cause="length",
-            source=readable_source(match["name"]),
-            text=text,
-            expected="0",
-        )
-    match = re.match(
-        r"list\((?:dict\.keys|[\w.]+)\((?P<name>.+?)\)\)(?:\[\d+\])? == (?P<keys>.+)$",
-        condition,
-    )
-    if match:
-        return Guard(
-            cause="keys",
-            source=readable_source(match["name"]),
-            text=text,
-            expected=match["keys"],
-        )
-    match = re.match(
-        r"(?:not )?___dict_contains\((?P<key>.+?), (?P<name>.+)\)$", condition
-    )
-    if match:
-        return Guard(
-            cause="keys",
-            source=readable_source(match["name"]),
-            text=text,
-            expected=match["key"],
-        )
-    return None
 
 
 def _shape(condition: str, text: str) -> Guard | None:
@@ -308,21 +249,16 @@ def _shape(condition: str, text: str) -> Guard | None:
     )
 
 
-def _value(condition: str, text: str) -> Guard | None:
+def _value(condition: str, text: str) -> Guard:
     match = re.match(r"(?P<name>.+?) == (?P<value>.+)$", condition)
     if match is None:
-        return None
-    name, value = match["name"], match["value"]
+        return Guard(cause="other", source=_readable(condition), text=text)
     return Guard(
-        cause=_scalar_cause(name),
-        source=readable_source(name),
+        cause=_scalar_cause(match["name"]),
+        source=readable_source(match["name"]),
         text=text,
-        expected=value,
+        expected=match["value"],
     )
-
-
-def _unrecognised(condition: str, text: str) -> Guard:
-    return Guard(cause="other", source=_readable(condition), text=text)
 
 
 def _scalar_cause(name: str) -> str:
@@ -361,16 +297,3 @@ def _readable(condition: str) -> str:
 def _class(text: str) -> str:
     """The last name of `<class 'torch.nn.parameter.Parameter'>`: `Parameter`."""
     return re.sub(r"<class '(.+)'>", r"\1", text).rsplit(".", 1)[-1]
-
-
-_READERS: tuple[Callable[[str, str], Guard | None], ...] = (
-    _tensor,
-    _type,
-    _identity,
-    _alias,
-    _global_state,
-    _container,
-    _shape,
-    _value,
-    _unrecognised,
-)

@@ -40,7 +40,7 @@ def audit(
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     job = capture.job(target, options)
     child = follow(
-        "torchproof.observe.audit", job, lambda entry, seconds: None, conditions
+        "torchproof.observe.audit.running", job, lambda entry, seconds: None, conditions
     )
     return AuditResult(
         status=_status(child, target),
@@ -64,11 +64,11 @@ def _status(child: Followed, target: Target) -> Part:
         return Part("failed", why)
     if child.ending != "finished":
         return Part("failed", f"ended by {child.ending}")
-    requested = entry_events.requested_graphs(child.entries)
+    requested = child.of("graph_asked")
     failures = child.of("call_failed")
     if failures and not child.of("dead_read"):
         first = failures[0]
         return Part("failed", f"call {first['call']}: {first['message']}")
-    if not requested.graphs:
+    if not requested:
         return Part("skipped", _NO_GRAPHS)
-    return Part("passed", _SIMULATED if requested.simulated else "")
+    return Part("passed", _SIMULATED if any(r["simulated"] for r in requested) else "")

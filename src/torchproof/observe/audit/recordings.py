@@ -1,7 +1,7 @@
 """The watcher for CUDA graphs: which are skipped, split, recorded and replayed.
 
 Listens to torch's CUDA graph trees while the target runs on CUDA. Writes entries to the
-stream, which `outcomes` turns into events and counts.
+stream, which `events` turns into events and counts.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from torchproof.process import Stream
+from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
 from torchproof.targets import Target, calls, script
 from torchproof.torch_private import contract, environment
@@ -199,3 +200,8 @@ def count_kernels(trace: Iterable[Mapping[str, Any]]) -> Kernels:
         elif event.get("name", "").startswith(_GRAPH_LAUNCHES):
             launches.add(number)
     return Kernels(len(kernels), sum(number in launches for number in kernels))
+
+
+if __name__ == "__main__":
+    hold()
+    sys.exit(main(sys.argv[1:]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 
@@ -40,10 +41,14 @@ register_forward_hook state_dict apply log info warning debug error write read
 print close result real imag T mT H requires_grad grad_fn is_leaf layout
 setup_context ctx save_for_backward saved_tensors mark_dirty extra_repr
 inductor eager aot_eager cudagraphs default reduce-overhead max-autotune
+DEF IMPL FRAGMENT CPU CUDA Meta Autograd CompositeExplicitAutograd
+CompositeImplicitAutograd aten prims Tensor
 float16 float32 float64 int8 int16 int32 int64 uint8 complex64 complex128
 none mean batchmean zeros reflect replicate circular constant bilinear nearest
 """
 _RESERVED = frozenset(_WORDS.split())
+# The name of an operator, `shop::sell`, or its schema, `sell(Tensor x) -> Tensor`.
+_SCHEMA = re.compile(r"\w+::\w+$|(?:\w+::)?\w+\(.*\) -> ")
 
 
 def anonymise(
@@ -106,14 +111,22 @@ def _rewritten(source: str, words: Mapping[str, str]) -> str:
                 for keyword in node.keywords:
                     if keyword.arg:
                         keyword.arg = words.get(keyword.arg, keyword.arg)
-            case ast.Attribute() if _root(node) not in imported:
+            case ast.Attribute() if _root(node) not in imported or _is_operator(node):
                 node.attr = words.get(node.attr, node.attr)
+            case ast.Constant(value=str(text)) if _SCHEMA.match(text):
+                node.value = re.sub(r"\w+", lambda m: words.get(m[0], m[0]), text)
             case ast.Constant(value=str(text)):
                 node.value = words.get(text, text)
             case ast.Constant(value=bytes(data)):
                 text = data.decode("latin-1")
                 node.value = words.get(text, text).encode("latin-1")
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+
+
+def _is_operator(node: ast.Attribute) -> bool:
+    """Whether it is `torch.ops.shop`, or `sell` of `torch.ops.shop.sell`."""
+    text = ast.unparse(node)
+    return text.startswith("torch.ops.") and text.split(".")[2] not in _RESERVED
 
 
 def _is_own(
@@ -167,6 +180,10 @@ def _defined(tree: ast.Module) -> Iterator[tuple[str, str]]:
         match node:
             case ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name, "attribute"
+            case ast.Attribute(attr=name) if _is_operator(node):
+                yield name, "function"
+            case ast.Constant(value=str(text)) if "::" in text and _SCHEMA.match(text):
+                yield from ((name, "function") for name in text.split("::"))
             case ast.Call(func=ast.Name(), keywords=keywords):
                 yield from ((k.arg, "attribute") for k in keywords if k.arg)
     for occurrence in Names(tree).occurrences:
@@ -191,7 +208,8 @@ def _strings(source: str) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
             value = node.value
             text = value if isinstance(value, str) else value.decode("latin-1")
-            if text not in _RESERVED and len(text) > 1 and not _is_number(text):
+            is_kept = text in _RESERVED or _SCHEMA.match(text) or _is_number(text)
+            if len(text) > 1 and not is_kept:
                 strings[text] = None
     return list(strings)
 

@@ -221,7 +221,11 @@ def _simpler_call(node: ast.Call) -> Iterator[ast.expr]:
 
 
 def fewer_items(node: ast.AST) -> Iterator[Change]:
-    """Removes arguments, keywords, elements, bases and decorators."""
+    """Removes arguments, keywords, elements, bases, decorators and parameters."""
+    if isinstance(node, ast.arguments):
+        for place in reversed(range(len(node.args))):
+            yield partial(_remove_parameter, node, place)
+        return
     for field in ("keywords", "args", "elts", "decorator_list", "bases"):
         items = getattr(node, field, None)
         if isinstance(items, list):
@@ -230,6 +234,13 @@ def fewer_items(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.Dict):
         for start, end in _spans(len(node.keys)):
             yield partial(_remove_keys, node, start, end)
+
+
+def _remove_parameter(node: ast.arguments, place: int) -> None:
+    default = place - (len(node.args) - len(node.defaults))
+    if default >= 0:
+        del node.defaults[default]
+    del node.args[place]
 
 
 def _remove_keys(node: ast.Dict, start: int, end: int) -> None:

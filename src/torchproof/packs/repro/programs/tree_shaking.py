@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -127,10 +128,11 @@ def _has_effect(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
     if not names.bound:
         return names.used <= available
     if isinstance(node, _Definition | ast.ClassDef):
-        read = {n for each in node.decorator_list for n in mentioned_names(each)}
-        roots = read & names.used
-        registers = any("register" in name or "impl" in name for name in read)
-        return bool(roots) and roots <= available and (registers or "library" in read)
+        decorators = ast.Module([ast.Expr(d) for d in node.decorator_list], [])
+        mentioned = " ".join(mentioned_names(decorators))
+        roots = {o.name for o in Names(decorators).occurrences}
+        registers = re.search("register|impl|library", mentioned)
+        return registers is not None and (roots & names.used) <= available
     # An object such as `torch.library.Library("name", "DEF")`.
     return "torch.library" in ast.unparse(node) and isinstance(node, ast.Assign)
 
