@@ -90,6 +90,37 @@ def test_local_files_are_merged_and_their_names_told_apart(tmp_path: Path) -> No
     assert "parts" not in draft.source.replace("a_Net", "")
 
 
+def test_modules_under_other_names_and_registries_are_followed(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        parts__core="from .extra import LIMIT\ndef grown(x): return x + LIMIT\n",
+        parts__extra="LIMIT = 2\n",
+        main="""
+        import parts
+        from parts import grown, more
+
+        KNOWN = {}
+
+        def known(fn):
+            KNOWN[fn.__name__] = fn
+            return fn
+
+        @known
+        def step(x):
+            LIMIT = 10
+            return grown(x) + more.LIMIT + parts.more.LIMIT + LIMIT
+
+        def make():
+            return (lambda x: KNOWN["step"](x)), [(1,)]
+        """,
+    )
+    package = "from .core import *\nfrom . import extra as more\n"
+    (tmp_path / "parts" / "__init__.py").write_text(package, encoding="utf-8")
+    source = extracted(f"{tmp_path}/main.py:make").source
+    fn, calls = run(source)["make"]()  # type: ignore[operator]
+    assert fn(*calls[0]) == 17
+
+
 def test_a_workload_is_built_with_its_arguments() -> None:
     arguments = {"size": "tiny", "device": "cpu", "train": False}
     draft = next(program_candidates(parse("workload:gpt-original"), arguments))

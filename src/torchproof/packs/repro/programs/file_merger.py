@@ -112,7 +112,7 @@ class _Program:
             public = sorted(self.files[home].names.module.bound)
             node.names = [ast.alias(name) for name in public if name[0] != "_"]
         for alias in node.names:
-            inner = _submodule(home, alias.name)
+            inner = self.module_in(home, alias.name)
             self._read_all(inner)
             found[id(alias)] = (
                 _Imported(inner) if inner else _Imported(home, alias.name)
@@ -123,6 +123,13 @@ class _Program:
         for path in paths:
             if path is not None:
                 self.read(path)
+
+    def module_in(self, home: Path, name: str) -> Path | None:
+        """Returns the local module that a module or package calls `name`."""
+        imported = self.files[home].of_global(name) if home in self.files else None
+        if imported is not None and imported.attribute is None:
+            return imported.file
+        return _submodule(home, name)
 
     def _home(self, node: ast.ImportFrom, path: Path) -> Path | None:
         """Returns the local file or directory of a `from ... import`."""
@@ -253,7 +260,7 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         module = self._module(node.value)
-        if module is None or _submodule(module, node.attr):
+        if module is None or self._program.module_in(module, node.attr):
             return self.generic_visit(node)
         return ast.Name(self._program.merged_name(module, node.attr), node.ctx)
 
@@ -261,7 +268,7 @@ class _Rewriter(ast.NodeTransformer):
         """Returns the local file that an expression such as `parts.b` stands for."""
         if isinstance(node, ast.Attribute):
             package = self._module(node.value)
-            return _submodule(package, node.attr) if package else None
+            return self._program.module_in(package, node.attr) if package else None
         imported = self._imported.get(id(node))
         return imported.file if imported and imported.attribute is None else None
 

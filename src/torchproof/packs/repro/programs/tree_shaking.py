@@ -88,11 +88,19 @@ def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
     }
     kept: set[int] = set()
     while True:
+        own = needed - imported
+        reading = {
+            n for _, names in statements if names.used & own for n in names.bound
+        }
         more = [
             (place, names)
             for place, (node, names) in enumerate(statements)
             if place not in kept
-            and (names.bound & needed or _has_effect(node, names, needed | imported))
+            and (
+                names.bound & needed
+                or _has_effect(node, names, needed | imported)
+                or _is_decorated(node, reading)
+            )
         ]
         if not more:
             break
@@ -135,6 +143,12 @@ def _has_effect(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
         return registers is not None and (roots & names.used) <= available
     # An object such as `torch.library.Library("name", "DEF")`.
     return "torch.library" in ast.unparse(node) and isinstance(node, ast.Assign)
+
+
+def _is_decorated(node: ast.stmt, names: set[str]) -> bool:
+    """Whether one of the named functions decorates a definition."""
+    decorators = getattr(node, "decorator_list", ())
+    return any(name in names for each in decorators for name in mentioned_names(each))
 
 
 def _is_irrelevant(node: ast.stmt) -> bool:
