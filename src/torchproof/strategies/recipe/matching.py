@@ -112,10 +112,7 @@ def differences(
 def _of_environment(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
     recorded = recipe.environment
     if not recorded:
-        words = "not checked: the recipe has no environment"
-        yield Difference(
-            what="environment", recipe=None, here=None, decisive=False, words=words
-        )
+        yield _unchecked("environment", "the recipe has no environment")
         return
     same_kind = recorded.get("device") == current.get("device", recorded.get("device"))
     for name, word in ENVIRONMENT_KEYS.items():
@@ -144,10 +141,7 @@ def _release(version: Any) -> str:
 def _of_model(recipe: Recipe, current: Mapping[str, Any]) -> Iterator[Difference]:
     recorded = recipe.model
     if not recorded:
-        words = "not checked: the recipe has no fingerprint of the model"
-        yield Difference(
-            what="model", recipe=None, here=None, decisive=False, words=words
-        )
+        yield _unchecked("model", "the recipe has no fingerprint of the model")
         return
     if recorded.get("class") not in (None, current["class"]):
         yield Difference("model", recorded["class"], current["class"])
@@ -162,26 +156,17 @@ def _of_structure(
     if recorded.get("structure") == current["structure"]:
         return
     if recorded.get("structure") is None:
-        words = "not checked: the recipe has no structure of the model"
-        yield Difference(
-            what="structure", recipe=None, here=None, decisive=False, words=words
-        )
+        yield _unchecked("structure", "the recipe has no structure of the model")
         return
     counts = recorded.get("parameters"), current["parameters"]
     if None not in counts and counts[0] != counts[1]:
         more = counts[1] - counts[0]
-        words = (
-            f"the model has {abs(more):,} {'more' if more > 0 else 'fewer'} parameters"
-        )
+        how = "more" if more > 0 else "fewer"
+        words = f"the model has {abs(more):,} {how} parameters"
     else:
         words = "the model has other submodules, or tensors of other types"
-    yield Difference(
-        what="structure",
-        recipe=recorded["structure"],
-        here=current["structure"],
-        decisive=True,
-        words=words,
-    )
+    values = recorded["structure"], current["structure"]
+    yield Difference("structure", *values, words=words)
 
 
 def _of_code(
@@ -195,26 +180,16 @@ def _of_code(
             continue  # reported below
         changed = "is not part of the model here" if name in gone else "changed"
         words = f"the code of {name} {changed}"
-        yield Difference(
-            what=f"code of {name}",
-            recipe=code,
-            here=current.get(name),
-            decisive=True,
-            words=words,
-        )
+        yield Difference(f"code of {name}", code, current.get(name), words=words)
     for name, hashed in sorted(current.items()):
         # Code that replaces missing code is covered by the difference above.
         is_covered = hashed in recorded.values() or name in recorded or gone
-        if hashed is not None and is_covered:
-            continue
-        words = f"not checked: the code of {name} is unknown"
-        yield Difference(
-            what=f"code of {name}",
-            recipe=recorded.get(name),
-            here=hashed,
-            decisive=False,
-            words=words,
-        )
+        if hashed is None or not is_covered:
+            yield _unchecked(f"code of {name}", f"the code of {name} is unknown")
+
+
+def _unchecked(what: str, why: str) -> Difference:
+    return Difference(what, None, None, decisive=False, words=f"not checked: {why}")
 
 
 def _shown(value: Any) -> str:
