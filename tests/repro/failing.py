@@ -61,7 +61,7 @@ CASES = (
     Case("gradient_penalty", "compile_error", (*_QUICK, "--as-written", "--train")),
     Case("unbacked_batch", "compile_error", _NORMAL, _BELOW),
     Case("tide_operator", "compile_error", forms=("program",)),
-    Case("quarry_operator", "numerics", _NORMAL, ("program",)),
+    Case("quarry_operator", "compile_error", _NORMAL, ("program",)),
     Case("step_counter", "recompile"),
     Case("shape_storm", "recompile", (*_QUICK, "--compile", "dynamic=False")),
     Case("optional_mask", "recompile"),
