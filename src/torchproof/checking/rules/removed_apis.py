@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
@@ -12,72 +11,35 @@ from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compiled, literal
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Severity
 
-
-@dataclass(frozen=True)
-class RemovedApi:
-    """The replacement of a removed or deprecated function."""
-
-    instead: str
-    raises: bool = False  # otherwise it works with a warning
-
-    @property
-    def severity(self) -> Severity:
-        return "high" if self.raises else "low"
-
-
-REMOVED = {
-    "torch.cuda.amp.autocast": RemovedApi('torch.amp.autocast("cuda", ...)'),
-    "torch.cuda.amp.GradScaler": RemovedApi('torch.amp.GradScaler("cuda", ...)'),
-    "torch.cuda.amp.custom_fwd": RemovedApi(
-        'torch.amp.custom_fwd(..., device_type="cuda")'
-    ),
-    "torch.cuda.amp.custom_bwd": RemovedApi(
-        'torch.amp.custom_bwd(..., device_type="cuda")'
-    ),
-    "torch.cpu.amp.autocast": RemovedApi('torch.amp.autocast("cpu", ...)'),
-    "torch.backends.cuda.sdp_kernel": RemovedApi("torch.nn.attention.sdpa_kernel(...)"),
-    "torch.cuda.memory_cached": RemovedApi("torch.cuda.memory_reserved()"),
-    "torch.cuda.max_memory_cached": RemovedApi("torch.cuda.max_memory_reserved()"),
-    "torch.get_autocast_gpu_dtype": RemovedApi('torch.get_autocast_dtype("cuda")'),
-    "torch._dynamo.mark_unbacked": RemovedApi(
-        "torch._dynamo.decorators.mark_unbacked(...)", raises=True
-    ),
-    "torch._dynamo.utils.CompileProfiler": RemovedApi(
-        "torchproof check, or torch._dynamo.utils.counters", raises=True
-    ),
-    "torch._dynamo.testing.CompileProfiler": RemovedApi(
-        "torchproof check, or torch._dynamo.utils.counters", raises=True
-    ),
-    "torch._dynamo.skip": RemovedApi("torch.compiler.disable(...)", raises=True),
-    "torch.export.dynamic_dim": RemovedApi("torch.export.Dim(...)", raises=True),
-    "torch.export.export_for_training": RemovedApi(
-        "torch.export.export(...)", raises=True
-    ),
-    "torch.export.export_for_inference": RemovedApi(
-        "torch.export.export(...).run_decompositions()", raises=True
-    ),
-    "torch._export.capture_pre_autograd_graph": RemovedApi(
-        "torch.export.export(...)", raises=True
-    ),
-    "torch.onnx.dynamo_export": RemovedApi(
-        "torch.onnx.export(..., dynamo=True)", raises=True
-    ),
+_PROFILE = "torchproof check, or torch._dynamo.utils.counters"
+# What torch 2.11 to 2.15 warn about, and what to use instead.
+_DEPRECATED = {
+    "torch.cuda.amp.autocast": 'torch.amp.autocast("cuda", ...)',
+    "torch.cuda.amp.GradScaler": 'torch.amp.GradScaler("cuda", ...)',
+    "torch.cuda.amp.custom_fwd": 'torch.amp.custom_fwd(..., device_type="cuda")',
+    "torch.cuda.amp.custom_bwd": 'torch.amp.custom_bwd(..., device_type="cuda")',
+    "torch.cpu.amp.autocast": 'torch.amp.autocast("cpu", ...)',
+    "torch.backends.cuda.sdp_kernel": "torch.nn.attention.sdpa_kernel(...)",
+    "torch.cuda.memory_cached": "torch.cuda.memory_reserved()",
+    "torch.cuda.max_memory_cached": "torch.cuda.max_memory_reserved()",
+    "torch.get_autocast_gpu_dtype": 'torch.get_autocast_dtype("cuda")',
 }
-# Every file that uses one of those names contains one of these words.
-_WORDS = (
-    "cuda.amp",
-    "cpu.amp",
-    "sdp_kernel",
-    "memory_cached",
-    "autocast_gpu_dtype",
-    "_dynamo",
-    "torch.export",
-    "torch._export",
-    "dynamo_export",
-    "pad_sequence",
-)
+# What these versions do not have.
+_REMOVED = {
+    "torch._dynamo.mark_unbacked": "torch._dynamo.decorators.mark_unbacked(...)",
+    "torch._dynamo.utils.CompileProfiler": _PROFILE,
+    "torch._dynamo.testing.CompileProfiler": _PROFILE,
+    "torch._dynamo.skip": "torch.compiler.disable(...)",
+    "torch.export.dynamic_dim": "torch.export.Dim(...)",
+    "torch.export.export_for_training": "torch.export.export(...)",
+    "torch.export.export_for_inference": "torch.export.export(...)"
+    ".run_decompositions()",
+    "torch._export.capture_pre_autograd_graph": "torch.export.export(...)",
+    "torch.onnx.dynamo_export": "torch.onnx.export(..., dynamo=True)",
+}
+# With arguments besides the function, torch warns about these.
+_OLD_SIGNATURES = ("torch._dynamo.explain", "torch._dynamo.export")
 # Keywords that a function no longer takes, and what to do instead.
 _KEYWORDS = {
     "torch.nn.utils.rnn.pad_sequence": {
@@ -122,62 +84,44 @@ class RemovedApiUse(SourceRule):
     source_severity = "low"
 
     def read(self, source: Source) -> Iterator[Match]:
-        if any(word in source.text for word in _WORDS):
-            for node in source.nodes:
-                if isinstance(node, ast.Call):
-                    yield from self._name(node, source)
-                    yield from self._keywords(node, source)
-        if "_dynamo.explain" in source.text or "_dynamo.export" in source.text:
-            yield from self._old_signatures(source)
-        file = compiled.of(source)
-        for site in file.sites:
+        for node in source.nodes:
+            if isinstance(node, ast.Call):
+                dotted = source.dotted(node.func) or ""
+                if dotted.startswith("torch."):
+                    yield from self._called(node, dotted, source)
+        for site in compiled.of(source).sites:
             yield from self._arguments(site, source)
 
-    def _name(self, node: ast.Call, source: Source) -> Iterator[Match]:
-        dotted = source.dotted(node.func) or ""
-        gone = REMOVED.get(dotted)
-        if gone is None or _is_probed(node, source):
-            return
-        what = "does not exist" if gone.raises else "is deprecated"
-        cause = (
-            f"torch 2.11, 2.13 and 2.15 have no {dotted}: this raises AttributeError"
-            if gone.raises
-            else f"torch warns of {dotted} and will drop it"
-        )
-        yield Match(
-            node=node.func,
-            message=f"{dotted} {what}",
-            cause=cause,
-            fix=f"use {gone.instead}",
-            severity=gone.severity,
-        )
-
-    def _keywords(self, node: ast.Call, source: Source) -> Iterator[Match]:
-        dotted = source.dotted(node.func) or ""
-        for keyword in node.keywords if dotted in _KEYWORDS else ():
-            fix = _KEYWORDS[dotted].get(keyword.arg or "")
-            if fix:
+    def _called(self, node: ast.Call, dotted: str, source: Source) -> Iterator[Match]:
+        if dotted in _REMOVED and not _is_probed(node, source):
+            yield Match(
+                node.func,
+                f"{dotted} does not exist",
+                f"torch 2.11, 2.13 and 2.15 have no {dotted}: this raises"
+                " AttributeError",
+                f"use {_REMOVED[dotted]}",
+                severity="high",
+            )
+        if dotted in _DEPRECATED and not _is_probed(node, source):
+            cause = f"torch warns of {dotted} and will drop it"
+            fix = f"use {_DEPRECATED[dotted]}"
+            yield Match(node.func, f"{dotted} is deprecated", cause, fix)
+        if dotted in _OLD_SIGNATURES and len(node.args) > 1:
+            name = dotted.rpartition(".")[2]
+            yield Match(
+                node,
+                f"{name}(f, *args) is deprecated",
+                f"torch warns of {dotted} with arguments beside the function",
+                f"write torch._dynamo.{name}(f)(*args)",
+            )
+        for keyword in node.keywords:
+            if fix := _KEYWORDS.get(dotted, {}).get(keyword.arg or ""):
                 yield Match(
-                    node=keyword.value,
-                    message=f"{dotted} takes no {keyword.arg}: this raises TypeError",
-                    cause=f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
-                    fix=fix,
+                    keyword.value,
+                    f"{dotted} takes no {keyword.arg}: this raises TypeError",
+                    f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
+                    fix,
                     severity="high",
-                )
-
-    def _old_signatures(self, source: Source) -> Iterator[Match]:
-        """`explain(f, x)` instead of `explain(f)(x)`."""
-        for node in source.nodes:
-            if not isinstance(node, ast.Call) or len(node.args) < 2:
-                continue
-            dotted = source.dotted(node.func) or ""
-            if dotted in ("torch._dynamo.explain", "torch._dynamo.export"):
-                name = dotted.rpartition(".")[2]
-                yield Match(
-                    node,
-                    f"{name}(f, *args) is deprecated",
-                    f"torch warns of {dotted} with arguments beside the function",
-                    f"write torch._dynamo.{name}(f)(*args)",
                 )
 
     def _arguments(self, site: Compiled, source: Source) -> Iterator[Match]:
