@@ -7,6 +7,7 @@ top to bottom: which failure, the program, the oracle that recognises the failur
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import textwrap
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
+from torchproof.packs.repro.programs.tree_shaking import shake
 
 ORACLES = (
     "breaks",
@@ -118,13 +120,32 @@ def _oracle_sources(name: str) -> tuple[list[str], list[str]]:
     assert name in ORACLES, name
     imports: dict[str, None] = {}
     source = _source(name)
-    parts = [part for part in _SHARED if f"oracles.{part} import" in source]
-    bodies = [_body(_source(part), imports) for part in (*parts, name)]
+    sources = [_source(part) for part in _SHARED if f"oracles.{part} import" in source]
+    if "import comparison" in source:
+        sources.insert(0, _comparison())
+        source = source.replace("comparison.compare_value", "compare_value")
+    bodies = [_body(text, imports) for text in (*sources, source)]
     return sorted(imports, key=lambda line: (line == "import torch", line)), bodies
 
 
 def _source(name: str) -> str:
     return (_FOLDER / f"{name}.py").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _comparison() -> str:
+    """Returns the parts of torchproof's comparison that an oracle uses.
+
+    It has no annotations of functions: they name classes that are defined below.
+    """
+    path = _FOLDER.parents[2] / "torch_private" / "comparison.py"
+    tree = shake(ast.parse(path.read_text(encoding="utf-8")), ["compare_value"])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
+    return ast.unparse(tree)
 
 
 def _body(source: str, imports: dict[str, None]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from torchproof.packs.repro.oracles.error_text import (
+    how_wrong,
     innermost,
     kind_of_guard,
     names_in,
@@ -229,7 +230,7 @@ def _numerics(finding: Finding, run: Run) -> _Reading:
     operations = re.findall(r"\btorch(?:\.\w+)+", finding.cause)[:1]
     layer = _evidence_after(finding, "first wrong in ")
     expected = {
-        "how": _how(finding.message),
+        "how": how_wrong(finding.message),
         "error": float(relative.split(",")[0]) if relative else None,
     }
     if "random" in finding.cause.lower() and finding.severity == "low":
@@ -242,15 +243,6 @@ def _numerics(finding: Finding, run: Run) -> _Reading:
         search=" ".join(["torch.compile wrong result", *operations]),
         expected=expected,
     )
-
-
-def _how(message: str) -> str:
-    if "NaN where eager has none" in message:
-        return "nan"
-    if "infinity on one side only" in message:
-        return "infinity"
-    form = r": (?:its (?:dtype|shape)|it is of type|only eager gives|eager gives none)"
-    return "form" if re.search(form, message) else "value"
 
 
 def _stale(finding: Finding, run: Run) -> _Reading:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from torchproof.packs.repro.oracles.error_text import how_wrong
 from torchproof.packs.repro.oracles.prelude import (
     NONE,
     OTHER,
@@ -11,12 +12,8 @@ from torchproof.packs.repro.oracles.prelude import (
     leaves,
     seed_all,
 )
+from torchproof.torch_private import comparison
 
-# The tolerance: this many times eager's own distance from float64, plus this many
-# epsilons of the dtype for roundings in another order.
-EAGER_ERRORS = 8
-ROUNDINGS = 64
-SHORT_ROUNDINGS = 8  # for dtypes of 16 bits and less
 INFINITE = ("nan", "infinity")
 
 
@@ -128,12 +125,7 @@ def float64_results(program):
 
 
 def is_equal(one, other):
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return type(one) is type(other) and (
-            one == other or not isinstance(one, (bool, int, float, complex, str))
-        )
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and torch.equal(one.nan_to_num(), other.nan_to_num())
+    return comparison.compare_value(one, other).verdict in ("same", None)
 
 
 def differences(actual, eager, exact):
@@ -144,80 +136,7 @@ def differences(actual, eager, exact):
             only = "eager" if label in eager else "compiled code"
             wrong.append((label, "form", None, f"only {only} returns it"))
             continue
-        mine, right = actual[label], eager[label]
-        if not isinstance(mine, torch.Tensor) or not isinstance(right, torch.Tensor):
-            if not is_equal(mine, right) and type(mine) in (bool, int, float, str):
-                text = f"it is {mine!r}, in eager {right!r}"
-                wrong.append((label, "value", None, text))
-            continue
-        differing = difference(mine, right, exact.get(label))
-        if differing is not None:
-            wrong.append((label, *differing))
+        one = comparison.compare_value(actual[label], eager[label], exact.get(label))
+        if one.verdict == "wrong":
+            wrong.append((label, how_wrong(one.why), one.max_rel_error, one.why))
     return wrong
-
-
-def difference(mine, right, exact):
-    """Returns kind, relative error and description of a wrong tensor, or None."""
-    for name in ("dtype", "shape"):
-        one, other = getattr(mine, name), getattr(right, name)
-        if one != other:
-            return "form", None, f"its {name} is {one}, in eager {other}"
-    if not right.is_floating_point() and not right.is_complex():
-        if torch.equal(mine, right):
-            return None
-        return "value", None, f"{share(mine != right)} differ, {example(mine, right)}"
-    fits = isinstance(exact, torch.Tensor) and exact.shape == right.shape
-    m, r = as_doubles(mine), as_doubles(right)
-    x = as_doubles(exact) if fits else r
-    if bool((x.isnan() & ~r.isnan()).any()):
-        x = r
-    lost = m.isnan() & ~r.isnan()
-    if bool(lost.any()):
-        return "nan", None, f"NaN where eager has none, in {share(lost)}"
-    infinite = (m != r) & (m.isinf() | r.isinf()) & ~r.isnan()
-    if x is not r:
-        overflows = (x.abs() >= 0.999 * torch.finfo(right.dtype).max) & (m * x > 0)
-        infinite &= ~torch.where(m.isinf(), overflows, x.isfinite())
-    if bool(infinite.any()):
-        text = f"infinity on one side only, in {share(infinite)}"
-        return "infinity", None, f"{text}, {example(m, r, infinite)}"
-    return beyond_tolerance(m, r, x, torch.finfo(right.dtype))
-
-
-def beyond_tolerance(m, r, x, kind):
-    size = torch.where(x.isfinite(), x.abs(), 0.0)
-    error = finite(m - x)
-    many = (ROUNDINGS if kind.bits > 16 else SHORT_ROUNDINGS) * kind.eps
-    typical = size.square().mean().sqrt() if size.numel() else 0.0
-    allowed = many * (size + typical) + kind.tiny
-    if x is not r and size.numel():
-        allowed = allowed + EAGER_ERRORS * finite(r - x).amax()
-    wrong = (error > allowed) & (m != r) & ~r.isnan()
-    if not bool(wrong.any()):
-        return None
-    largest = float(size.amax())
-    worst = float(torch.where(wrong, error, 0.0).amax())
-    text = f"{share(wrong)} are beyond the tolerance, {example(m, r, wrong)}"
-    return "value", worst / largest if largest else None, text
-
-
-def as_doubles(values):
-    if values.is_complex():
-        values = torch.view_as_real(values.resolve_conj().to(torch.complex128))
-    return values.to(torch.float64).flatten()
-
-
-def finite(values):
-    return torch.where(values.isfinite(), values.abs(), 0.0)
-
-
-def share(where):
-    return f"{int(where.sum())} of {where.numel()} elements"
-
-
-def example(mine, right, where=None):
-    """Describes the first element that differs."""
-    where = mine != right if where is None else where
-    at = int(where.flatten().int().argmax())
-    one, other = mine.flatten()[at].item(), right.flatten()[at].item()
-    return f"element {at} is {one:.6g}, in eager {other:.6g}"
