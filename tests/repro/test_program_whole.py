@@ -148,7 +148,7 @@ def test_a_package_that_is_needed_is_named(tmp_path: Path) -> None:
 def test_a_package_that_is_not_needed_is_cut(tmp_path: Path) -> None:
     written(
         tmp_path,
-        frugal="import rich\ndef show(): rich.print()\n"
+        frugal="import rich\ndef show(): rich.print()\nrich.print('hello')\n"
         "def make(): return len, [([],)]\n",
     )
     draft = extracted(f"{tmp_path}/frugal.py:make")
@@ -205,6 +205,11 @@ def scaled(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
 def _(x, by=2.0):
     return torch.empty_like(x)
 
+def scaled_back(context, gradient):
+    return gradient * 2.0, None
+
+scaled.register_autograd(scaled_back)
+
 class Bounds(NamedTuple):
     low: float = 0.5
 
@@ -223,6 +228,7 @@ def test_what_a_decorator_or_a_base_class_reads_is_kept(tmp_path: Path) -> None:
     source = extracted(f"{tmp_path}/operator.py:make").source
     assert "by: float=2.0) -> torch.Tensor" in source and "may read" in source
     assert "low: float" in source and "register_fake" in source
+    assert "register_autograd(scaled_back)" in source
     assert "def plain(x):" in source and "Nobody" not in source
     fn, calls = run(source)["make"]()  # type: ignore[operator]
     assert fn(*calls[0]).tolist() == [2.0, 2.0]

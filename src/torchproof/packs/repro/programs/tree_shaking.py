@@ -83,7 +83,7 @@ def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
     imported = {
         name
         for node, names in statements
-        if isinstance(node, _Import)
+        if isinstance(node, _Import) and not foreign_packages(ast.Module([node], []))
         for name in names.bound
     }
     kept: set[int] = set()
@@ -98,7 +98,8 @@ def _keep_reachable(tree: ast.Module, needed: set[str]) -> None:
             if place not in kept
             and (
                 names.bound & needed
-                or _has_effect(node, names, needed | imported)
+                or names.used <= needed
+                or _registers(node, names, needed | imported)
                 or _is_decorated(node, reading)
             )
         ]
@@ -129,20 +130,23 @@ def _globals_of(tree: ast.Module) -> list[_Globals]:
     return found
 
 
-def _has_effect(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
-    """Whether a statement changes something that is kept, or registers something."""
+def _registers(node: ast.stmt, names: _Globals, available: set[str]) -> bool:
+    """Whether a statement registers something with torch or with a kept object."""
     if isinstance(node, _Import):
         return "__future__" in ast.unparse(node)
-    if not names.bound:
-        return names.used <= available
-    if isinstance(node, _Definition | ast.ClassDef):
-        decorators = ast.Module([ast.Expr(d) for d in node.decorator_list], [])
-        mentioned = " ".join(mentioned_names(decorators))
-        roots = {o.name for o in Names(decorators).occurrences}
-        registers = re.search("register|impl|library", mentioned)
-        return registers is not None and (roots & names.used) <= available
-    # An object such as `torch.library.Library("name", "DEF")`.
-    return "torch.library" in ast.unparse(node) and isinstance(node, ast.Assign)
+    match node:
+        case ast.Expr(value=ast.Call(func=called)):  # `sell.register_autograd(back)`
+            calls: list[ast.expr] = [called]
+        case ast.FunctionDef(decorator_list=calls) | ast.ClassDef(decorator_list=calls):
+            pass
+        case ast.Assign(value=value):  # `torch.library.Library("shop", "DEF")`
+            calls = [value] if "torch.library" in ast.unparse(value) else []
+        case _:
+            return False
+    module = ast.Module([ast.Expr(each) for each in calls], [])
+    is_registering = re.search(r"register|\bimpl|library", ast.unparse(module))
+    used = {occurrence.name for occurrence in Names(module).occurrences} & names.used
+    return is_registering is not None and used <= available
 
 
 def _is_decorated(node: ast.stmt, names: set[str]) -> bool:
