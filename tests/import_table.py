@@ -88,4 +88,4 @@ WITHOUT_TORCH = (
     "tuning",
 )
 # Of those, what only a process of its own loads, where the extra `ray` is installed.
-WITH_RAY = ("tuning/cluster/bridge.py", "tuning/cluster/worker_pool.py")
+WITH_RAY = ("tuning/cluster/driver.py",)

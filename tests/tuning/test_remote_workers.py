@@ -16,9 +16,11 @@ import pytest
 
 from torchproof.cli.verbs import main
 from torchproof.measure.specs import Plan
+from torchproof.records import UserError
 from torchproof.targets.target import parse
 from torchproof.tuning import cluster
-from torchproof.tuning.cluster import node_shares, watchdog
+from torchproof.tuning.cluster import folder_cleanup, node_shares
+from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
 from torchproof.tuning.cluster.remote_worker import RemoteJob, RemoteWorker, remote_job
 
@@ -35,20 +37,26 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteJob:
     return remote_job(Plan(parse("model.py:make"), ()), "0" * 12, shares_caches=True)
 
 
-def match(remote_job: RemoteJob) -> tuple[str, str]:
+def match(remote_job: RemoteJob) -> str:
     """How a node would answer, before it changes anything in its process."""
 
     class Willing(RemoteWorker):
-        def _settle_in(self, cpus: float, gpus: int) -> None: ...
+        def _set_up(self, where: str) -> None: ...
 
-    return Willing(remote_job, 1, "node 10.0.0.2").join(2, 0)
+    return Willing(remote_job, 1, Place("a", 0, "node 10.0.0.2", 2, 0)).join()
+
+
+def refusal(remote_job: RemoteJob) -> str:
+    with pytest.raises(UserError) as error:
+        match(remote_job)
+    return str(error.value)
 
 
 def test_a_node_like_this_machine_joins_in_its_folder(
     given: RemoteJob, tmp_path: Path
 ) -> None:
     os.chdir("/")
-    assert match(given) == ("done", "node 10.0.0.2")
+    assert match(given) == "node 10.0.0.2"
     assert Path.cwd() == tmp_path
 
 
@@ -58,27 +66,23 @@ def test_what_steers_a_target_goes_along_and_nothing_else(given: RemoteJob) -> N
 
 
 def test_a_node_without_the_folder_is_refused(given: RemoteJob) -> None:
-    ending, why = match(replace(given, folder="/no/such/folder"))
-    assert ending == "refused" and "/no/such/folder" in why
+    assert "/no/such/folder" in refusal(replace(given, folder="/no/such/folder"))
 
 
 def test_a_node_without_the_targets_file_is_refused(
     given: RemoteJob, tmp_path: Path
 ) -> None:
     Path("model.py").unlink()
-    ending, why = match(given)
-    assert ending == "refused" and str(tmp_path / "model.py") in why
+    assert str(tmp_path / "model.py") in refusal(given)
 
 
 def test_a_node_with_another_file_is_refused(given: RemoteJob) -> None:
     Path("model.py").write_text(FACTORY + "# another\n")
-    ending, why = match(given)
-    assert ending == "refused" and "model.py" in why
+    assert "model.py" in refusal(given)
 
 
 def test_a_node_with_another_torchproof_is_refused(given: RemoteJob) -> None:
-    ending, why = match(replace(given, package="another"))
-    assert ending == "refused" and "torchproof" in why
+    assert "torchproof" in refusal(replace(given, package="another"))
 
 
 def test_a_workload_needs_no_file_of_the_users(given: RemoteJob) -> None:
@@ -172,38 +176,33 @@ def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-@pytest.mark.parametrize("which", ["worker", "raylet"])
-def test_a_worker_ends_with_its_raylet_and_its_folder_with_it(
-    which: str, tmp_path: Path
-) -> None:
+def test_the_folder_of_a_worker_ends_with_it(tmp_path: Path) -> None:
     own, other = tmp_path / "worker-1", tmp_path / "worker-2"
     own.mkdir()
     other.mkdir()
-    processes = {"worker": sleeper(), "raylet": sleeper()}
-    told = [str(process.pid) for process in processes.values()]
+    worker = sleeper()
     try:
-        subprocess.run([sys.executable, watchdog.__file__, *told, own], check=True)
+        command = [sys.executable, folder_cleanup.__file__, str(worker.pid), own]
+        subprocess.run(command, check=True)
         time.sleep(0.7)
-        assert processes["worker"].poll() is None and own.exists()
-        processes[which].kill()  # and nobody has asked yet how it ended
-        processes["worker"].wait(10)
+        assert own.exists()
+        worker.kill()  # and nobody has asked yet how it ended
         end = time.monotonic() + 10
         while own.exists() and time.monotonic() < end:
             time.sleep(0.1)
         assert not own.exists() and other.exists()
     finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+        worker.kill()
+        worker.wait()
 
 
 def test_the_last_worker_removes_what_all_shared(tmp_path: Path) -> None:
     home = tmp_path / "search"
     for name in ("worker-1", "worker-2", "caches"):
         (home / name).mkdir(parents=True)
-    watchdog.remove(home / "worker-1")
+    folder_cleanup.remove(home / "worker-1")
     assert (home / "caches").exists()
-    watchdog.remove(home / "worker-2")
+    folder_cleanup.remove(home / "worker-2")
     assert not home.exists()
 
 

@@ -1,8 +1,7 @@
 """A trial worker on a node of a cluster, inside a Ray actor.
 
 Takes a `RemoteJob`: the plan and the environment of the machine that started the
-search. Its methods return pairs of an ending and an answer, since Ray wraps exceptions
-that a node raises.
+search.
 """
 
 from __future__ import annotations
@@ -13,22 +12,21 @@ import os
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from torchproof.measure import Plan, WorkerError
+from torchproof.measure import Plan
+from torchproof.process import parent_death
 from torchproof.records import UserError
 from torchproof.targets import own_file
-from torchproof.tuning.cluster import watchdog
+from torchproof.tuning.cluster import folder_cleanup
+from torchproof.tuning.cluster.node_shares import Place
 from torchproof.tuning.cluster.node_timing_lock import NodeTimingLock
 from torchproof.tuning.trial_worker import Worker
 
 _COMPILE_THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
-# An answer; a `UserError`; a `WorkerError`; any other exception, which is a bug.
-Ending = Literal["done", "refused", "failed", "broken"]
 # Variables that change the target or its measurement. A node has its own values of all
 # others, and secrets stay on this machine.
 _STEERING = (
@@ -90,24 +88,22 @@ def _package() -> list[Path]:
 class RemoteWorker:
     """One device of a node."""
 
-    def __init__(self, job: RemoteJob, number: int, where: str) -> None:
-        self._job, self._number, self._where = job, number, where
+    def __init__(self, job: RemoteJob, number: int, place: Place) -> None:
+        self._job, self._number, self._place = job, number, place
         self._worker: Worker | None = None
 
-    def join(self, cpus: float, gpus: int) -> tuple[Ending, Any]:
+    def join(self) -> str:
         """Give this process the directory and variables of the search.
 
-        Returns "refused" if the node lacks a file that the target needs. `cpus` and
-        `gpus` count those of the whole node.
+        Returns the name of the device in reports. Raises `UserError` if the node lacks
+        a file that the target needs.
         """
-        try:
-            self._match()
-        except UserError as error:
-            return "refused", str(error)
-        if gpus > 1:
-            self._where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
-        self._set_up(cpus, gpus)
-        return "done", self._where
+        self._match()
+        where = self._place.where
+        if self._place.gpus > 1:
+            where += f", GPU {os.environ.get('CUDA_VISIBLE_DEVICES')}"
+        self._set_up(where)
+        return where
 
     def _match(self) -> None:
         job = self._job
@@ -127,11 +123,13 @@ class RemoteWorker:
         if _hashed(file) != job.contents:
             raise UserError(f"its {file} differs from the file on this machine")
 
-    def _set_up(self, cpus: float, gpus: int) -> None:
+    def _set_up(self, where: str) -> None:
         job = self._job
+        # A busy worker would outlive its raylet, and keep its GPU memory.
+        parent_death.kill_with_parent()
         # Ray limits OpenMP to the worker's share, which would change the target. Keep
         # the limit only if the node itself is a share of a machine.
-        if cpus >= (os.cpu_count() or 1):
+        if self._place.cpus >= (os.cpu_count() or 1):
             os.environ.pop("OMP_NUM_THREADS", None)
         os.environ.update(job.variables)
         # Ray starts workers with low priority; only some users may raise it again.
@@ -140,41 +138,31 @@ class RemoteWorker:
         home = Path(tempfile.gettempdir()) / f"torchproof-{job.search}"
         folder = home / f"worker-{self._number}"
         folder.mkdir(parents=True)
-        arguments = [str(os.getpid()), str(os.getppid()), str(folder)]
         subprocess.run(
-            [sys.executable, watchdog.__file__, *arguments],
+            [sys.executable, folder_cleanup.__file__, str(os.getpid()), str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             check=True,
         )
-        self._worker = self._new_worker(home, folder, cpus, gpus)
+        self._worker = self._new_worker(home, folder, where)
 
-    def _new_worker(self, home: Path, folder: Path, cpus: float, gpus: int) -> Worker:
-        job, plan = self._job, self._job.plan
+    def _new_worker(self, home: Path, folder: Path, where: str) -> Worker:
+        job, plan, gpus = self._job, self._job.plan, self._place.gpus
         if gpus > 1 and _COMPILE_THREADS not in job.variables:
             # Inductor would start a process per core for each GPU.
-            share = str(max(1, int(cpus / gpus)))
+            share = str(max(1, int(self._place.cpus / gpus)))
             plan = replace(plan, environment={_COMPILE_THREADS: share})
         return Worker(
             plan,
             folder,
             caches=home / "caches",
             shares_caches=job.shares_caches,
-            where=self._where,
+            where=where,
             timing_lock=NodeTimingLock(home) if gpus > 1 else None,
         )
 
-    def do(self, name: str, *arguments: Any) -> tuple[Ending, Any]:
+    def call(self, name: str, *arguments: Any) -> Any:
         """Call a method of the worker."""
-        try:
-            return "done", getattr(self._worker, name)(*arguments)
-        except UserError as error:
-            return "refused", str(error)
-        except WorkerError as error:
-            return "failed", str(error)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{Path(last.filename).name}:{last.lineno}"
-            return "broken", f"{type(error).__name__}: {error} ({place})"
+        return getattr(self._worker, name)(*arguments)
