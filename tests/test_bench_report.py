@@ -153,7 +153,7 @@ def varied(key: str, *rows: tuple[Any, str, float], **more: Any) -> list[Measure
 def section(rows: list[Measurement]) -> list[str]:
     """The lines of a section, without its title and the names of its columns."""
     (found,) = bench_sections.variants(bench(rows))
-    return list(terminal.table(found, 80))[2:]
+    return list(found.text(80))[2:]
 
 
 def test_batch_sizes_stay_in_order() -> None:
@@ -254,7 +254,7 @@ def test_markdown_has_the_baseline_table() -> None:
     lines = render(RUN, "md").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| Strategy"))
     table = [line[2:-2].split(" | ") for line in lines[start : start + 5]]
-    titles = ["Strategy", "Median step", "Interval", "Peak memory", "vs eager"]
+    titles = ["Strategy", "Median step", "Interval", "Peak memory", "Vs eager"]
     assert table[0] == [*titles, "First call", "Numerics", "Verdict"]
     full = ["full", "0.500 ms", "0.495-0.505", "512 MiB", "2.00x (1.96-2.04)"]
     assert table[3] == [*full, "12.0 s", "rounding", "2.00x faster"]

@@ -132,7 +132,7 @@ def test_measured_shapes_and_settings_have_their_tables() -> None:
     more += [bench_runs.row("full", 2.0, variant={"config": "max_autotune=True"})]
     text = shown(replace(FULL, measurements=(*FULL.measurements, *more)))
     heads = [rows[0][0] for rows in tables(section(text, "Baseline comparison"))]
-    assert "batch" in heads
+    assert "Batch" in heads
     assert "max_autotune=True" in section(text, "Config ablation")
     assert "--ablate" in section(shown(FULL), "Config ablation")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from facts import missing, numbers
 from test_report import CLEAN, ITEM, RUN, WANTED, blocks, text, words
 
-from torchproof.records.run import Part
+from torchproof.records.run import Baseline, Part
 
 HAZARD = replace(
     ITEM,
@@ -20,7 +20,7 @@ HAZARD = replace(
     line=50,
 )
 GONE = replace(ITEM, status="resolved", line=12)
-BEFORE = {"id": "20260101-0101-model", "findings": {"high": 1, "medium": 0, "low": 0}}
+BEFORE = Baseline(id="20260101-0101-model", findings={"high": 1})
 READ = replace(
     CLEAN,
     target="src",
@@ -62,7 +62,7 @@ def test_hazards_of_a_run_are_a_line_each_and_not_among_what_was_found() -> None
     assert words(suspected[1:]) == f"model.py:50:16 GB104 {HAZARD.message}"
     assert words(wanted[1:]) == f"model.py:57:16 GB106 {WANTED.message}"
     assert words(gone[1:]) == f"model.py:12:16 GB101 {GONE.message}"
-    assert BEFORE["id"] in gone[0]
+    assert str(BEFORE.id) in gone[0]
     assert missing(words(end), "graph break", "recompile", "; 1 ") == []
     assert end[-2].endswith(" torchproof rule GB104")
     assert end[-1].endswith(f" torchproof show {CLEAN.id} -v")

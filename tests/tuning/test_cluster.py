@@ -257,7 +257,7 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as on the nodes
 
     def lose_all(text: str) -> None:
-        if text.startswith("regional: on"):
+        if text.startswith("finals: on"):
             for raylet in nodes.raylets.values():
                 os.kill(raylet, signal.SIGKILL)
 
@@ -269,7 +269,7 @@ def test_a_cluster_that_is_lost_as_a_whole_leaves_what_there_is(
     assert_nothing_stays(tmp_path, before)
     run = tune(target, PLAIN, tune_options=replace(asked, ray=None, resume=True))
     assert run.tuning is not None and run.tuning.chosen == "regional"
-    assert run.tuning.resumed == 1 and trials(run)["full"].resumed
+    assert run.tuning.resumed == 2 and trials(run)["full"].resumed
 
 
 @pytest.mark.parametrize(

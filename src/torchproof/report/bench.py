@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from torchproof.records import Measurement, Run
-from torchproof.report import bench_sections, numbers
-from torchproof.report.bench_sections import Table
+from torchproof.report import bench_sections, layout, numbers
+from torchproof.report.layout import INDENT, aligned, wrap
 
-_INDENT = "   "
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
 _FULL, _SHADE = "\u2588", "\u2592"
 _LEAST_BAR, _MOST_BAR = 10, 40
-_NUMBERS = {"median", "interval", "cold", "warm", "memory", "recompiles", "us/call"}
 
 
 def render(run: Run, *, width: int = 80) -> str:
@@ -22,14 +19,14 @@ def render(run: Run, *, width: int = 80) -> str:
     blocks = [[*header(run, width)], [*_steady(run, width)]]
     rows = bench_sections.ranked(run)
     if rows:
-        blocks.append([*table(bench_sections.costs(run), width)])
+        blocks.append([*bench_sections.costs(run).text(width)])
     blocks += [[*_details(row, width)] for row in rows]
-    blocks += [[*table(section, width)] for section in bench_sections.variants(run)]
+    blocks += [[*section.text(width)] for section in bench_sections.variants(run)]
     missing = bench_sections.not_ranked(run)
     if missing:
-        blocks.append(["Not ranked:", *_items(missing, width)])
+        blocks.append(["Not ranked:", *layout.items(missing, width)])
     blocks.append([*_ending(run, width)])
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return layout.joined(blocks)
 
 
 def header(run: Run, width: int) -> Iterator[str]:
@@ -71,12 +68,12 @@ def _steady(run: Run, width: int) -> Iterator[str]:
     if not rows:
         return
     head, cells = ("strategy", "median", "interval"), list(map(_time_cells, rows))
-    widths = _widths([head, *cells])
+    widths = layout.widths([head, *cells])
     verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
     room = width - sum(widths) - 8 - max(map(len, verdicts))
     narrow = room < _LEAST_BAR  # the name then gets a line of its own
     if narrow:
-        room += widths[0] - len(_INDENT) + 2
+        room += widths[0] - len(INDENT) + 2
     length = max(_LEAST_BAR, min(_MOST_BAR, room))
     end = max(row.high_ms or row.median_ms or 0.0 for row in rows)
     scale = f"0{numbers.milliseconds(end):>{length - 1}}"
@@ -85,11 +82,11 @@ def _steady(run: Run, width: int) -> Iterator[str]:
     for row, last in zip((head, *cells), (scale, *ends), strict=True):
         if narrow:
             yield row[0]
-            yield f"{_INDENT}{_line(row[1:], widths[1:], head[1:])}  {last}"
+            yield f"{INDENT}{aligned(row[1:], widths[1:], head[1:])}  {last}"
         else:
-            yield f"{_line(row, widths, head)}  {last}"
+            yield f"{aligned(row, widths, head)}  {last}"
     if any(_SHADE in drawn for drawn in bars):
-        yield f"{_INDENT}{_SHADE} interval of the median"
+        yield f"{INDENT}{_SHADE} interval of the median"
 
 
 def _time_cells(row: Measurement) -> tuple[str, ...]:
@@ -116,67 +113,16 @@ def bar(row: Measurement, *, end: float, length: int) -> str:
     return _FULL * (eighths // 8) + part
 
 
-# -- tables and prose ------------------------------------------------------------------
-
-
-def table(section: Table, width: int) -> Iterator[str]:
-    """Aligned columns; a last column of prose is wrapped below its row."""
-    if section.title:
-        yield f"{section.title}:"
-    prose = section.header[-1] == "stops checking"
-    columns = len(section.header) - prose
-    rows = [row[:columns] for row in (section.header, *section.rows)]
-    widths = _widths(rows)
-    narrow = sum(widths) + 2 * (columns - 1) > width
-    for row, whole in zip(rows, (section.header, *section.rows), strict=True):
-        if narrow:  # the name gets a line of its own
-            yield row[0]
-            yield _INDENT + _line(row[1:], widths[1:], rows[0][1:])
-        else:
-            yield _line(row, widths, rows[0])
-        if prose and whole is not section.header:
-            yield from wrap(f"{section.header[-1]}: {whole[-1]}", width, _INDENT)
-    yield from _items(section.lines, width)
-
-
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _line(cells: Sequence[str], widths: Sequence[int], header: Sequence[str]) -> str:
-    """Names aligned to the left, numbers to the right."""
-    return "  ".join(
-        f"{cell:>{width}}" if name in _NUMBERS else f"{cell:<{width}}"
-        for cell, width, name in zip(cells, widths, header, strict=True)
-    ).rstrip()
-
-
 def _details(row: Measurement, width: int) -> Iterator[str]:
     lines = list(bench_sections.details(row))
     if lines:
         yield row.strategy
-        yield from _items(lines, width)
-
-
-def _items(lines: Sequence[str], width: int) -> Iterator[str]:
-    for line in lines:
-        yield from wrap(line, width, _INDENT, _INDENT * 2)
+        yield from layout.items(lines, width)
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
     decision, row = bench_sections.chosen(run)
     yield from wrap(f"Decision: {decision}.", width)
     if row and row.source:
-        yield from ("", *textwrap.indent(row.source.rstrip(), "    ").splitlines(), "")
+        yield from layout.code(row.source)
     yield f"Saved as run {run.id}."
-
-
-def wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width=width,
-        initial_indent=first,
-        subsequent_indent=first if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

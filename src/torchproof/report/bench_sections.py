@@ -7,7 +7,6 @@ wrong outputs appear only in the backend table; `not_ranked` lists them with a r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torchproof.measure import (
@@ -20,6 +19,7 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, Run
 from torchproof.report import numbers
+from torchproof.report.layout import Table
 
 CONTROL = "control"  # the name of the setting that changes nothing
 TITLES = {
@@ -36,23 +36,6 @@ PHASES = {
     "triton": "kernels (Triton or C++)",
 }
 _APART = {"config", "guards", "backend"}  # variants with a table of their own
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    lines: tuple[str, ...] = ()  # sentences printed below the table
-
-    def shortened(self) -> Table:
-        """Moves a strategy that all rows share into the title."""
-        at = self.header.index("strategy")
-        if len({row[at] for row in self.rows}) != 1:
-            return self
-        rows = tuple(row[:at] + row[at + 1 :] for row in self.rows)
-        header = self.header[:at] + self.header[at + 1 :]
-        return Table(f"{self.title} ({self.rows[0][at]})", header, rows, self.lines)
 
 
 def ranked(run: Run) -> list[Measurement]:
@@ -79,6 +62,32 @@ def chosen(run: Run) -> tuple[Decision, Measurement | None]:
     return result, next((r for r in run.measurements if name_of(r) == name), None)
 
 
+def measured(rows: Sequence[Measurement]) -> Table:
+    """All of a strategy in one row, for a document that has the room."""
+    header = ("strategy", "median step", "interval", "peak memory", "vs eager")
+    cells = [
+        (
+            name_of(row),
+            numbers.milliseconds(row.median_ms),
+            numbers.interval(row.low_ms, row.high_ms),
+            numbers.size(row.peak_bytes),
+            gain(row),
+            numbers.seconds(row.first_call_s),
+            numerics(row),
+            row.verdict or numbers.UNKNOWN,
+        )
+        for row in rows
+    ]
+    return Table("", (*header, "first call", "numerics", "verdict"), tuple(cells))
+
+
+def gain(row: Measurement) -> str:
+    """`1.62x (1.50-1.70)`; eager is the reference."""
+    if row.strategy == "eager":
+        return "reference"
+    return numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
+
+
 def costs(run: Run) -> Table:
     """The gain of each strategy, and its start-up time, memory and numerics."""
     header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
@@ -86,11 +95,9 @@ def costs(run: Run) -> Table:
 
 
 def _costs(row: Measurement) -> tuple[str, ...]:
-    eager = row.strategy == "eager"
-    gain = numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
     return (
         row.strategy,
-        "reference" if eager else gain,
+        gain(row),
         numbers.seconds(row.first_call_s),
         numbers.seconds((row.warm_start or {}).get("first_call_s")),
         numbers.size(row.peak_bytes),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.measure import Comparison, Metric, Row
-from torchproof.report import numbers
+from torchproof.report import layout, numbers
+from torchproof.report.layout import INDENT, wrap
 
 _UNITS: dict[str, Callable[[float | None], str]] = {
     "ms": numbers.milliseconds,
@@ -17,7 +17,6 @@ _UNITS: dict[str, Callable[[float | None], str]] = {
     "count": numbers.count,
     "x": lambda value: numbers.times(value, None, None),
 }
-_INDENT = "   "
 
 
 def to_text(comparison: Comparison, *, width: int = 80) -> str:
@@ -29,7 +28,7 @@ def to_text(comparison: Comparison, *, width: int = 80) -> str:
         [*_findings(comparison, width)],
         [*_ending(comparison, width)],
     ]
-    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+    return layout.joined(blocks)
 
 
 def _runs(comparison: Comparison) -> list[tuple[str, Mapping[str, Any]]]:
@@ -100,12 +99,12 @@ def findings(comparison: Comparison) -> Iterator[str]:
 
 def _warnings(comparison: Comparison, width: int) -> Iterator[str]:
     for text in warnings(comparison):
-        yield from _wrap(text, width)
+        yield from wrap(text, width, "", INDENT)
 
 
 def _row(row: Row, width: int) -> Iterator[str]:
     note = row.broken or row.note or ("the control" if row.control else "")
-    yield from _wrap(f"{row.name}: {note}" if note else row.name, width)
+    yield from wrap(f"{row.name}: {note}" if note else row.name, width, "", INDENT)
     yield from _metrics(row.metrics, width)
 
 
@@ -114,9 +113,9 @@ def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
     for metric in measured:
         name, a, b, verdict = cells(metric)
         mark = "  REGRESSION" if metric.regression else ""
-        yield f"{_INDENT}{name:<10} {a:>10}  ->{b:>11}   {verdict}{mark}"
+        yield f"{INDENT}{name:<10} {a:>10}  ->{b:>11}   {verdict}{mark}"
         if metric.why:
-            yield from _wrap(metric.why, width, _INDENT * 2)
+            yield from wrap(metric.why, width, INDENT * 2)
 
 
 def _counts(comparison: Comparison, width: int) -> Iterator[str]:
@@ -126,26 +125,16 @@ def _counts(comparison: Comparison, width: int) -> Iterator[str]:
 
 def _findings(comparison: Comparison, width: int) -> Iterator[str]:
     for line in findings(comparison):
-        yield from _wrap(line, width)
+        yield from wrap(line, width, "", INDENT)
 
 
 def _ending(comparison: Comparison, width: int) -> Iterator[str]:
     if any(metric.low for row in comparison.rows for metric in row.metrics):
-        yield from _wrap(
+        yield from wrap(
             "The runs were measured at different times: each interval comes from one"
             " run, and the runs are not paired.",
             width,
+            rest=INDENT,
         )
     for text in summary(comparison):
-        yield from _wrap(text, width)
-
-
-def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        width=width,
-        initial_indent=indent,
-        subsequent_indent=indent or _INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        yield from wrap(text, width, "", INDENT)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from torchproof.measure import Comparison, Metric
-from torchproof.records import Measurement, Run, Trial, Tuning
+from torchproof.records import Measurement, Run
 from torchproof.report import (
     bench_sections,
     markup,
-    measurement_tables,
     optimisation,
     search_words,
 )
 from torchproof.report import comparison_text as compared
 from torchproof.report.heading import heading
+from torchproof.report.layout import Table
 
 table = markup.table
-baseline = measurement_tables.baseline
 
 
 def render(run: Run) -> str:
@@ -30,9 +29,9 @@ def _bench(run: Run) -> Iterator[str]:
     yield from heading(run, "torch.compile bench")
     rows = bench_sections.ranked(run)
     if rows:
-        yield measurement_tables.baseline(rows)
+        yield bench_sections.measured(rows).markdown()
     yield from _details((row.strategy, row) for row in rows)
-    yield from map(measurement_tables.of_section, bench_sections.variants(run))
+    yield from (section.markdown() for section in bench_sections.variants(run))
     missing = bench_sections.not_ranked(run)
     if missing:
         yield f"### Not ranked\n\n{_list(missing)}"
@@ -71,7 +70,8 @@ def _tune(run: Run) -> Iterator[str]:
         ranked = search_words.ranked(search)
         rows = [trial for trial in ranked if trial.final is final]
         if rows:
-            yield f"## {title}\n\n{_trials(rows, search)}"
+            table_of = Table("", *search_words.full_table(rows, search))
+            yield f"## {title}\n\n{table_of.markdown()}"
         if any(trial.is_warm for trial in rows):
             yield markup.prose(search_words.WARM)
     if failed := search_words.failed(search):
@@ -83,12 +83,6 @@ def _tune(run: Run) -> Iterator[str]:
     details = list(_details(search_words.finals(run).items()))
     if details:
         yield "\n\n".join(["## Other measurements of the finalists", *details])
-
-
-def _trials(rows: Sequence[Trial], search: Tuning) -> str:
-    header, cells_by_row = search_words.full_table(rows, search)
-    head = tuple(f"{name[:1].upper()}{name[1:]}" for name in header)
-    return table(head, [tuple(map(markup.inline, cells)) for cells in cells_by_row])
 
 
 # -- compare ---------------------------------------------------------------------------

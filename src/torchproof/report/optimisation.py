@@ -16,11 +16,11 @@ from torchproof.report import (
     commands,
     earlier_run,
     markup,
-    measurement_tables,
     numbers,
 )
 from torchproof.report.finding_section import entry, place, title
 from torchproof.report.heading import heading
+from torchproof.report.layout import Table
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
 _ARGUMENTS = ("Backend", "Mode", "Dynamic", "Fullgraph", "Options")
@@ -53,11 +53,11 @@ def render(run: Run) -> Iterator[str]:
 def _baseline(run: Run) -> Iterator[str]:
     yield "## Baseline comparison"
     rows = bench_sections.ranked(run)
-    yield measurement_tables.baseline(rows) if rows else _unmeasured(run)
+    yield bench_sections.measured(rows).markdown() if rows else _unmeasured(run)
     varied = [
         table for table in bench_sections.variants(run) if not _is_ablation(table)
     ]
-    yield from map(measurement_tables.of_section, varied)
+    yield from (table.markdown() for table in varied)
     if missing := bench_sections.not_ranked(run):
         yield f"Not ranked:\n\n{markup.bullets(map(markup.inline, missing))}"
 
@@ -70,7 +70,7 @@ def _unmeasured(run: Run) -> str:
     return f"{text} To compare them:\n\n{markup.fence(command, 'bash')}"
 
 
-def _is_ablation(table: bench_sections.Table) -> bool:
+def _is_ablation(table: Table) -> bool:
     return table.title.startswith(bench_sections.TITLES["config"])
 
 
@@ -81,7 +81,7 @@ def _ablation(run: Run) -> Iterator[str]:
     if tables or command:
         yield "## Config ablation"
     if tables:
-        yield from map(measurement_tables.of_section, tables)
+        yield from (table.markdown() for table in tables)
     elif command:
         text = "This run varied no Inductor setting. To measure some, one at a time:"
         yield f"{text}\n\n{markup.fence(command, 'bash')}"

@@ -127,7 +127,7 @@ def cells(trial: Trial, search: Tuning) -> tuple[str, ...]:
 
 def full_table(
     trials: Sequence[Trial], search: Tuning
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """The header and the rows, also with what a terminal has no room for."""
     placed = any(trial.where for trial in trials)
     header = (*columns(search), "stage", "trial took", *["where"][:placed])
@@ -136,7 +136,7 @@ def full_table(
         cost = numbers.seconds(trial.seconds)
         where = [trial.where or numbers.UNKNOWN][:placed]
         rows.append((*cells(trial, search), trial.stage, cost, *where))
-    return header, rows
+    return header, tuple(rows)
 
 
 # -- the search ------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Takes a `Run`, returns text. Each finding shows its place, message, cause and fi
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -13,11 +12,11 @@ from pathlib import Path
 from torchproof.records import SEVERITIES, Finding, Part, Run
 from torchproof.report import numbers, source_columns
 from torchproof.report.capture_summary import captured
+from torchproof.report.layout import INDENT, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
 _HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
-_INDENT = "   "
 
 
 def render(
@@ -34,10 +33,10 @@ def render(
         else:
             lines += [*_finding(finding, colour, width, verbose), ""]
     for heading, findings in short.items():
-        lines += _wrap(heading, width)
+        lines += wrap(heading, width)
         for finding in findings:
             text = f"{_place(finding)}  {finding.code}  {finding.message}"
-            lines += _wrap(text, width, _INDENT, _INDENT * 2)
+            lines += wrap(text, width, INDENT, INDENT * 2)
         lines.append("")
     return "\n".join([*lines, *_footer(run, width)]) + "\n"
 
@@ -67,7 +66,7 @@ def _only_read(run: Run) -> bool:
 def _header(run: Run, width: int) -> Iterator[str]:
     if _only_read(run):
         scope = run.parts.get("static", Part("skipped")).why or "not read"
-        yield from _wrap(f"{run.target}: {scope}, not executed", width)
+        yield from wrap(f"{run.target}: {scope}, not executed", width)
         return
     yield from _run_header(run, width)
 
@@ -85,18 +84,18 @@ def _run_header(run: Run, width: int) -> Iterator[str]:
     text += f" on {device}" if device else ""
     text += f", torch {torch}" if torch else ""
     text += ", as written" if as_written else f", strategy {run.strategy}"
-    yield from _wrap(text, width)
-    yield from _wrap(
+    yield from wrap(text, width)
+    yield from wrap(
         f"compiled {count('compiled_calls')} of {count('calls')} calls, "
         f"graphs {count('graphs')}, breaks {count('graph_breaks')}, "
         f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
         width,
     )
-    yield from _wrap(captured(run), width)
-    yield from _wrap(_measured(run), width)
+    yield from wrap(captured(run), width)
+    yield from wrap(_measured(run), width)
     if run.error or run.ending != "finished":
         why = run.error or f"the run ended early ({run.ending})"
-        yield from _wrap(f"Incomplete: {why}. Results so far follow.", width)
+        yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 
 def _measured(run: Run) -> str:
@@ -125,13 +124,19 @@ def _finding(
         "" if finding.cost_us is None else f"  {numbers.plain(finding.cost_us)} us/call"
     )
     yield f"{_place(finding)}  {finding.code} {severity}{mark}{cost}"
-    yield from _wrap(finding.message, width, _INDENT)
+    yield from wrap(finding.message, width, INDENT)
     yield from _source(finding)
     for label, text in (("why: ", finding.cause), ("fix: ", finding.fix)):
-        yield from _wrap(text, width, _INDENT + label)
+        yield from _labelled(label, text, width)
     if verbose:
         for item in finding.evidence:
-            yield from _wrap(item, width, _INDENT + "  - ")
+            yield from _labelled("  - ", item, width)
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """A paragraph whose lines begin below each other, after the label."""
+    first = INDENT + label
+    return wrap(text, width, first, " " * len(first))
 
 
 def _place(finding: Finding) -> str:
@@ -141,17 +146,6 @@ def _place(finding: Finding) -> str:
     file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
     column = f":{finding.column}" if finding.column else ""
     return f"{file}:{finding.line}{column}"
-
-
-def _wrap(text: str, width: int, first: str = "", rest: str | None = None) -> list[str]:
-    return textwrap.wrap(
-        text,
-        width=width,
-        initial_indent=first,
-        subsequent_indent=" " * len(first) if rest is None else rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _source(finding: Finding) -> Iterator[str]:
@@ -167,19 +161,19 @@ def _source(finding: Finding) -> Iterator[str]:
 
 def _footer(run: Run, width: int) -> Iterator[str]:
     still_open = [f for f in run.findings if f.status == "open"]
-    yield from _wrap(_tally(run, still_open), width)
+    yield from wrap(_tally(run, still_open), width)
     for name, part in run.parts.items():
         if name in ("breaks", "static") or not part.why:
             continue
         if part.status == "failed":
-            yield from _wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
+            yield from wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
         elif part.status == "passed":
-            yield from _wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
+            yield from wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
-        yield from _wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
+        yield from wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
     source_note = run.parts.get("static", Part("skipped")).why
     if "not understood" in source_note and not _only_read(run):
-        yield from _wrap(f"Part static: {source_note}.", width, "", "  ")
+        yield from wrap(f"Part static: {source_note}.", width, "", "  ")
     if still_open:
         yield f"Explain one:  torchproof rule {still_open[0].code}"
     if run.findings:

@@ -38,6 +38,7 @@ from torchproof.report.html.finding_list import (
     costs,
     entries,
 )
+from torchproof.report.layout import Table
 
 if TYPE_CHECKING:
     import jinja2
@@ -213,7 +214,7 @@ def _missing(drawn: Mapping[str, Any]) -> list[str]:
     return missing if not drawn["sweeps"] else [t for t in missing if t != "strategies"]
 
 
-def _tables(run: Run) -> list[bench_sections.Table]:
+def _tables(run: Run) -> list[Table]:
     """The variants without a chart."""
     swept = {bench_sections.TITLES[key] for key in charts.SIZES}
     swept |= {"By batch and sequence", "By sequence and batch"}

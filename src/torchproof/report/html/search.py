@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from torchproof.records import Measurement, Run, Trial
-from torchproof.report import search_words
+from torchproof.report import layout, search_words
 from torchproof.report.html import scatter
 
 _SHAPES = {
@@ -16,7 +16,6 @@ _SHAPES = {
     "chosen": Markup('<path d="M0 -9L9 0L0 9L-9 0Z"/>'),
     "other": Markup('<circle r="5"/>'),
 }
-_RIGHT = ("step", "first call", "memory", "trial took")
 
 
 def content(run: Run) -> dict[str, Any]:
@@ -46,7 +45,7 @@ def content(run: Run) -> dict[str, Any]:
 
 def _kind(column: str) -> str:
     """The CSS class of the column's cells."""
-    if column in _RIGHT or column.endswith(" steps"):
+    if layout.is_number(column) or column == "trial took":
         return "n"
     return "gain" if column == "vs eager" else "said"
 

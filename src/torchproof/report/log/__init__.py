@@ -14,9 +14,10 @@ from pathlib import Path
 
 from torchproof.records import Run, UserError, store
 from torchproof.report.log import expectations, observation, review
-from torchproof.report.log.entry_markdown import Draft, code, items, own_words
+from torchproof.report.log.entry_markdown import Draft, own_words
 from torchproof.report.log.log_entries import Entry, entries, find, open_block
 from torchproof.report.log.log_file import DEFAULT, append, read
+from torchproof.report.markup import bullets, code
 
 __all__ = ["DEFAULT", "Added", "add", "entries", "plan", "read", "retrospective"]
 
@@ -145,7 +146,7 @@ def _is_of(entry: Entry, run: Run) -> bool:
 
 def _to_come(target: str) -> str:
     command = f"torchproof check {target}" if target else "torchproof check TARGET"
-    return items(
+    return bullets(
         [
             f"next: runs, for example {code(command)}",
             f"then: {code('torchproof log retrospective')}",

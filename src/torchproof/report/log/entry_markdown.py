@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from torchproof.records import one_line
-from torchproof.report import markdown
 from torchproof.report.log.log_entries import DATE
+from torchproof.report.markup import code
 
 _TITLE = 76
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # no text
@@ -49,33 +48,7 @@ def title(text: str) -> str:
     return (short.replace("`", "") if short.count("`") % 2 else short) + " ..."
 
 
-def code(text: str) -> str:
-    """A code span that can contain backticks."""
-    plain = one_line(text, 2000)
-    longest = max(map(len, re.findall("`+", plain)), default=0)
-    ticks = "`" * (longest + 1)
-    space = " " if plain.startswith("`") or plain.endswith("`") else ""
-    return f"{ticks}{space}{plain}{space}{ticks}" if plain else "-"
-
-
-def prose(text: str) -> str:
-    """Untrusted text on one line, with HTML tags escaped outside of code spans."""
-    parts = re.split(r"(`[^`]+`)", one_line(text))
-    return "".join(
-        part if part.startswith("`") else re.sub(r"<(?=[\w/!?])", r"\\<", part)
-        for part in parts
-    )
-
-
 def own_words(text: str) -> str:
     """The user's text, with headings escaped, since a heading would end the entry."""
     lines = [re.sub(r"^(\s{0,3})#", r"\1\\#", line) for line in text.splitlines()]
     return "\n".join(line.rstrip() for line in lines).strip()
-
-
-def items(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return markdown.table(header, rows)

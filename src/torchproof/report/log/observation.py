@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from torchproof.measure import PATH_SUFFIXES, decision, name_of, ratio_text
 from torchproof.records import RUNS, SEVERITIES, Baseline, Finding, Measurement, Run
 from torchproof.report import bench_sections, numbers, search_words
-from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
+from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import best
+from torchproof.report.markup import bullets, code, prose, table
 
 _MOST = 12  # findings, or rows, that an entry lists
 _COUNTS = (
@@ -47,9 +48,9 @@ def draft(run: Run, came_from: str) -> Draft:
         sentence=sentence(run),
         facts=(("Run", f"{code(run.id)}, started {run.started or '-'}"),),
         sections=(
-            ("Details", items(details(run))),
+            ("Details", bullets(details(run))),
             ("Key figures", _figures(run)),
-            ("Artifacts", items(_artifacts(run, came_from))),
+            ("Artifacts", bullets(_artifacts(run, came_from))),
         ),
     )
 

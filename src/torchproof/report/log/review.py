@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from torchproof.records import Run
 from torchproof.report import numbers
 from torchproof.report.log import expectations
-from torchproof.report.log.entry_markdown import Draft, code, items, prose, table
+from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import Expectation
 from torchproof.report.log.log_entries import DATE, Entry
+from torchproof.report.markup import bullets, code, prose, table
 
 LEARNED = "What we learned: (write here)"
 _COLUMNS = ("graph_breaks", "recompiles", "findings", "speed")
@@ -42,7 +43,7 @@ def draft(plan: Entry, runs: Sequence[Run]) -> Draft:
             ("Details", _details(plan, runs)),
             ("Key figures", "\n\n".join(filter(None, figures))),
             ("Learned", LEARNED),
-            ("Artifacts", items(f"{code(f'torchproof show {r.id}')}" for r in runs)),
+            ("Artifacts", bullets(f"{code(f'torchproof show {r.id}')}" for r in runs)),
         ),
     )
 
@@ -94,7 +95,7 @@ def _details(plan: Entry, runs: Sequence[Run]) -> str:
         f" {prose(run.error or run.ending)}"
         for run in broken
     ]
-    return items(lines)
+    return bullets(lines)
 
 
 def plan_text(plan: Entry) -> list[str]:
