@@ -79,13 +79,14 @@ class Table:
         if self.title:
             yield f"{self.title}:"
         count = len(self.header) - (self.header[-1] == _PROSE)
-        head = tuple(_SHORT.get(name, name) for name in self.header[:count])
+        names = self.header[:count]
+        head = tuple(_SHORT.get(name, name) for name in names)
         sizes = widths([head, *(row[:count] for row in self.rows)])
         margin = "" if self.marked is None else " " * len(_MARK)
         room = width - len(margin) - sum(sizes[1:]) - 2 * (count - 1)
         sizes[0] = min(sizes[0], max(room, 0))
         if room >= len(head[0]):
-            yield margin + aligned(head, sizes, self.header)
+            yield margin + aligned(head, sizes, names)
         for row in self.rows:
             mark = _MARK if row[0] == self.marked else margin
             if room < len(head[0]):
@@ -96,7 +97,7 @@ class Table:
             if len(name) > sizes[0]:
                 yield f"{mark}{name}"
                 mark, name = margin, ""
-            yield mark + aligned((name, *row[1:count]), sizes, self.header)
+            yield mark + aligned((name, *row[1:count]), sizes, names)
             if count < len(row):
                 yield from wrap(f"{_PROSE}: {row[-1]}", width, INDENT)
         yield from items(self.lines, width)
