@@ -334,23 +334,14 @@ def _repeated(site: Compiled, file: Compilation) -> str | None:
     scope = file.bindings.scope(site.node)
     if isinstance(scope, Definition) and scope.name == "forward":
         owner = file.bindings.scope(scope)
-        if isinstance(owner, ast.ClassDef) and not _is_cached(site, file):
+        cached = file.source.is_inside(site.node, ast.If)  # if self.fast is None: ...
+        if isinstance(owner, ast.ClassDef) and not cached:
             return "at each forward"
     at: ast.AST | None = site.node
     while (at := file.source.parents.get(at)) is not None and at is not scope:  # type: ignore[arg-type]
         if isinstance(at, ast.For | ast.While):
             return "in each iteration" if _invariant(site, at, file) else None
     return None
-
-
-def _is_cached(site: Compiled, file: Compilation) -> bool:
-    """Whether a condition guards it: `if self.compiled is None: ...`."""
-    for at in file.source.above(site.node):
-        if isinstance(at, ast.If):
-            return True
-        if isinstance(at, Definition):
-            return False
-    return False
 
 
 def _invariant(site: Compiled, loop: ast.For | ast.While, file: Compilation) -> bool:

@@ -156,16 +156,13 @@ class ContainerShape(Recompile):
         if not isinstance(called, ast.Attribute) or called.attr != "append":
             return
         name = at.dotted(called.value) or ""
-        if not _is_kept_list(name, at) or _is_emptied(name, at):
-            return
-        yield Match(
-            node,
-            f"`{at.source.brief(node)}` would compile {at.function.name} again in each"
-            " call",
-            f"compiled code holds for one length of `{name}`, and each call makes it"
-            " longer",
-            "return the value and append it outside the compiled function",
-        )
+        if _is_kept_list(name, at) and not _is_emptied(name, at):
+            yield Match(
+                node,
+                cause=f"compiled code holds for one length of `{name}`, and each call"
+                " makes it longer",
+                fix="return the value and append it outside the compiled function",
+            )
 
     def _arguments(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if at.function.node.name != "forward":
@@ -295,13 +292,11 @@ class AttributeChange(Recompile):
         name = _counted(node, at)
         if name is None or not _is_integer(name, at):
             return
-        text = at.source.brief(node)
         yield Match(
             node,
-            f"`{text}` would recompile {at.function.name} in each call",
-            f"compiled code holds for one value of `self.{name}`, and each call changes"
-            " it",
-            f"count in a tensor (self.register_buffer({name!r},"
+            cause=f"compiled code holds for one value of `self.{name}`, and each call"
+            " changes it",
+            fix=f"count in a tensor (self.register_buffer({name!r},"
             " torch.zeros((), dtype=torch.long)) and add_(1)), or count outside the"
             " compiled function",
         )
@@ -359,26 +354,21 @@ class GlobalValue(Recompile):
     nodes = (ast.AugAssign,)
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
-    source_text = "`{at.expression}` would compile {at.function} again in each call"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)
         target, step = node.target, node.value
         if not isinstance(target, ast.Name) or not isinstance(step, ast.Constant):
             return
-        if type(step.value) is not int or target.id not in at.source.globals:
-            return
-        if not any(
-            isinstance(n, ast.Global) and target.id in n.names
-            for n in walk(at.function.node)
-        ):
-            return
-        yield Match(
-            node,
-            cause="before torch 2.14 compiled code holds for one value of"
-            f" `{target.id}`, and each call changes it",
-            fix="count outside the compiled function, or in a tensor",
-        )
+        shared = [n for n in walk(at.function.node) if isinstance(n, ast.Global)]
+        is_global = any(target.id in each.names for each in shared)
+        if type(step.value) is int and target.id in at.source.globals and is_global:
+            yield Match(
+                node,
+                cause="before torch 2.14 compiled code holds for one value of"
+                f" `{target.id}`, and each call changes it",
+                fix="count outside the compiled function, or in a tensor",
+            )
 
 
 class NewObject(Recompile):

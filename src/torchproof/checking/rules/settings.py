@@ -151,17 +151,12 @@ def _compiled_before(node: ast.AST, source: Source) -> bool:
     scope, line = _function(source, node), getattr(node, "lineno", 0)
     for site in file.sites:
         same = _function(source, site.node) is scope and site.node.lineno < line
-        if same and site.function is None and not _is_looped(source, site.node):
+        if (
+            same
+            and site.function is None
+            and not source.is_inside(site.node, ast.If, ast.Try)
+        ):
             return True
-    return False
-
-
-def _is_looped(source: Source, node: ast.AST) -> bool:
-    for at in source.above(node):
-        if isinstance(at, ast.If | ast.Try):
-            return True
-        if isinstance(at, Definition):
-            return False
     return False
 
 

@@ -159,6 +159,13 @@ class Source:
         while at is not None and (at := self.parents.get(at)) is not None:
             yield at
 
+    def is_inside(self, node: ast.AST, *types: type[ast.AST]) -> bool:
+        """Whether a node of these types is around it, in the same function."""
+        for each in self.above(node):
+            if isinstance(each, (*types, Definition)):
+                return isinstance(each, types)
+        return False
+
     def dotted(self, node: ast.AST | None) -> str | None:
         """`torch.nn.functional.relu` for `F.relu`; None if it is not a dotted name."""
         words: list[str] = []
