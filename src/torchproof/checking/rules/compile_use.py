@@ -21,7 +21,6 @@ from torchproof.checking.static.compiled import (
 )
 from torchproof.checking.static.kinds import words
 from torchproof.checking.static.source import Definition, Source, walk
-from torchproof.records import Severity
 
 # Exceptions that show whether torch.compile exists, not whether compiling works.
 _PROBES = ("ImportError", "ModuleNotFoundError", "AttributeError", "NameError")
@@ -461,58 +460,52 @@ class AfterParallel(SourceRule):
         file = compiled.of(source)
         for site in file.sites:
             wrapping = wrapped_before(site, file)
-            if wrapping is None:
-                continue
-            text = source.brief(site.node)
-            severity, message, cause, fix = _explanation(wrapping, site, source)
-            yield Match(
-                node=site.node,
-                message=f"`{text}` {message}",
-                cause=cause,
-                fix=fix,
-                severity=severity,
-            )
+            if wrapping is not None:
+                yield _wrapped(wrapping, site, source)
 
 
-def _explanation(
-    wrapping: ast.Call, site: Compiled, source: Source
-) -> tuple[Severity, str, str, str]:
-    name = name_of(wrapping, source)
+def _wrapped(wrapping: ast.Call, site: Compiled, source: Source) -> Match:
+    """What compiling after DDP or FSDP does."""
+    name, code = name_of(wrapping, source), source.quote(site.node)
     arguments = {k.arg: k.value for k in wrapping.keywords if k.arg}
     whole = is_true(site.arguments.get("fullgraph"))
+    if name in DDP and whole:
+        return Match(
+            site.node,
+            f"{code} raises at its first call: DDP's own forward breaks the graph",
+            "DDP's forward calls code that Dynamo does not trace, and fullgraph=True"
+            " forbids that",
+            "remove fullgraph here, or use it on the inner module: compile the module"
+            " first, then wrap it",
+            severity="high",
+        )
     if name in DDP:
-        if whole:
-            return (
-                "high",
-                "raises at its first call: DDP's own forward breaks the graph",
-                "DDP's forward calls code that Dynamo does not trace, and"
-                " fullgraph=True forbids that",
-                "remove fullgraph here, or use it on the inner module: compile the"
-                " module first, then wrap it",
-            )
-        return (
-            "low",
-            "also compiles DDP's forward, and splits the graphs at its buckets",
+        return Match(
+            site.node,
+            f"{code} also compiles DDP's forward, and splits the graphs at its buckets",
             "torch splits what is compiled after DDP at each bucket of gradients, so"
             " that sending them overlaps with backward; a bucket has 25 MB",
             "PyTorch recommends this order for DDP; for larger graphs increase"
             " bucket_cap_mb, or compile the blocks before wrapping",
+            severity="low",
         )
     if name in FSDP and not is_true(arguments.get("use_orig_params")):
-        return (
-            "high",
-            "compiles nothing: FSDP has no use_orig_params=True",
+        return Match(
+            site.node,
+            f"{code} compiles nothing: FSDP has no use_orig_params=True",
             "Dynamo traces no FSDP module that holds flattened parameters, and the"
             " whole model runs uncompiled",
             "compile each block first and then wrap it; or use fully_shard; at least"
             " pass use_orig_params=True",
+            severity="high",
         )
-    return (
-        "high" if whole else "medium",
-        "raises at its first call: FSDP's hooks break the graph"
-        if whole
-        else "causes graph breaks at the hooks of the sharded inner modules",
+    raises = "raises at its first call: FSDP's hooks break the graph"
+    breaks = "causes graph breaks at the hooks of the sharded inner modules"
+    return Match(
+        site.node,
+        f"{code} {raises if whole else breaks}",
         f"{name} gathers parameters in hooks, and Dynamo does not trace them",
         "compile each block before sharding it: block.compile(), then"
         " fully_shard(block)",
+        severity="high" if whole else "medium",
     )
