@@ -2,16 +2,17 @@
 
 Takes a run of `check` that contains the failure. `failure_signature` turns the finding
 into data that an oracle can compare. `target_recording` runs the target once more and
-writes candidate programs; `candidate_order` decides which to try first. `repro_runner`
-runs each candidate as a `repro.py`. The first one that fails in the same way is reduced
-(`graphs`, `programs`), redacted, run once more and packed.
+writes candidate programs. `repro_runner` runs each candidate as a `repro.py`. The first
+one that fails in the same way is reduced (`graphs`, `programs`), redacted, run once
+more and packed.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +21,14 @@ from torchproof.packs import writing
 from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, readme, versions
-from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
-from torchproof.packs.repro.candidate_order import forms_in_order, in_order
+from torchproof.packs.repro.candidate import Candidate, Form, Outcome, Settings
 from torchproof.packs.repro.failure_signature import (
     HANG_S,
     FailureSignature,
     choose_failure,
     hang_signature,
 )
-from torchproof.packs.repro.graphs.graph_reducer import reduce_graph
+from torchproof.packs.repro.graphs.graph_reducer import reduce_graph, variants
 from torchproof.packs.repro.programs.anonymise import anonymise
 from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.program_reducer import reduce_program
@@ -46,6 +46,21 @@ _MAX_GRAPHS = 40  # graphs of one target that a pack includes for reading
 # An evidence line of a finding that names library code called by the user's line.
 _LIBRARY_FRAME = re.compile(r"in (/.+\.py):(\d+) ")
 _LOGS = "graph_breaks,recompiles,cudagraphs,perf_hints"
+# Failures that show in a captured graph, because they arise below Dynamo.
+_BELOW_DYNAMO = frozenset(
+    {
+        "compile_error",
+        "numerics",
+        "hang",
+        "slowdown",
+        "compile_time",
+        "memory",
+        "cudagraph_skip",
+        "cudagraph_rerecord",
+    }
+)
+# Failures of Dynamo, which need the Python code.
+_IN_DYNAMO = frozenset({"host_sync", "graph_break", "skipped_frame"})
 
 
 @dataclass(frozen=True)
@@ -202,10 +217,10 @@ class _PackBuilder:
         refused = list(recording.refused)
         deadline = time.monotonic() + self.options.budget_s
         attempts: list[tuple[Candidate, Outcome]] = []
-        forms = forms_in_order(self.signature.kind)
+        forms = _forms_in_order(self.signature.kind)
         if "source" in self.options.include:
             forms = ("program", *(form for form in forms if form != "program"))
-        for candidate in in_order(
+        for candidate in _in_order(
             forms, recording.candidates, lambda: self._programs(refused)
         ):
             if candidate.form == "graph" and time.monotonic() > deadline:
@@ -300,3 +315,33 @@ def _difference(
     observed += [one_line(reason, 120) for reason in refused[:3]]
     expected = one_line(signature.headline, 160)
     return f"expected: {expected}; got: " + ("; ".join(observed) or "no candidate")
+
+
+def _forms_in_order(kind: str) -> tuple[Form, ...]:
+    """Returns the forms to try for a kind of failure.
+
+    A failure of neither kind above needs several calls: the whole program comes first.
+    """
+    if kind in _BELOW_DYNAMO:
+        return ("graph", "program", "frame")
+    if kind in _IN_DYNAMO:
+        return ("frame", "program", "graph")
+    return ("program", "frame", "graph")
+
+
+def _in_order(
+    forms: Iterable[Form],
+    recorded: Iterable[Candidate],
+    programs: Callable[[], Iterator[Candidate]],
+) -> Iterator[Candidate]:
+    """Yields all graphs with synthetic tensors before any with recorded ones."""
+    recorded = list(recorded)
+    for form in forms:
+        candidates = [each for each in recorded if each.form == form]
+        if form == "program":
+            yield from programs()
+        elif form == "graph":
+            for depth in itertools.zip_longest(*map(variants, candidates)):
+                yield from filter(None, depth)
+        else:
+            yield from candidates

@@ -288,22 +288,6 @@ def _recording(finding: Finding, run: Run) -> _Reading:
     )
 
 
-def _lifetime(finding: Finding, run: Run) -> _Reading:
-    return FailureSignature(
-        oracle="lifetimes",
-        headline="a later call overwrites an output of CUDA graphs",
-        search="accessing tensor output of CUDAGraphs that has been overwritten",
-    )
-
-
-def _sync(finding: Finding, run: Run) -> _Reading:
-    return FailureSignature(
-        oracle="syncs",
-        headline="the host waits for the device in a compiled call",
-        search="torch.compile host device synchronization",
-    )
-
-
 # -- findings about cost ---------------------------------------------------------------
 
 
@@ -369,8 +353,16 @@ _READERS: Mapping[str, Callable[[Finding, Run], _Reading]] = {
     "memory": _memory,
     "cudagraph_skip": _skip,
     "cudagraph_rerecord": _recording,
-    "cudagraph_lifetime": _lifetime,
-    "host_sync": _sync,
+    "cudagraph_lifetime": lambda *_: FailureSignature(
+        oracle="lifetimes",
+        headline="a later call overwrites an output of CUDA graphs",
+        search="accessing tensor output of CUDAGraphs that has been overwritten",
+    ),
+    "host_sync": lambda *_: FailureSignature(
+        oracle="syncs",
+        headline="the host waits for the device in a compiled call",
+        search="torch.compile host device synchronization",
+    ),
 }
 
 
