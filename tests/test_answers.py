@@ -73,13 +73,16 @@ def serve(cache: str, requests: Connection) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
     from torchproof.measure.diagnosis import diagnose
     from torchproof.measure.diagnosis.reruns import TargetRunner
+    from torchproof.torch_private.comparison import form_differences
 
     while told := requests.recv():
         job = json.loads(told)
         target = parse(job["target"]["text"])
         trial = TargetRunner(target, job)
-        wrong = trial.wrong(trial.compiled()) is not None
-        events = diagnose(target, job, wrong=wrong)
+        compiled = trial.compiled()
+        wrong = trial.wrong(compiled) is not None
+        forms = form_differences(compiled, trial.reference.eager)
+        events = diagnose(target, job, wrong=wrong, forms=forms)
         requests.send(json.dumps([dataclasses.asdict(event) for event in events]))
 
 

@@ -166,7 +166,10 @@ class Session:
         self.progress("looking for state changes that compiled code does not see")
         with contextlib.suppress(WorkerError):  # the diagnosis is optional
             answer = worker.ask(
-                "diagnose", self.limit_s, wrong=outputs.get("verdict") == "wrong"
+                "diagnose",
+                self.limit_s,
+                wrong=outputs.get("verdict") == "wrong",
+                forms=outputs.get("forms", []),
             )
             self.events += map(Event.from_json, answer["events"])
 

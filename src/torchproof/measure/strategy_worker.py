@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,9 @@ class StrategyWorker:
         reference = self.references[number]
         forms = comparison.form_differences(outputs, reference.eager)
         found = reference.compare(outputs).to_json()
-        return {"numerics": found | {"forms": [dataclasses.asdict(f) for f in forms]}}
+        if forms:
+            found["forms"] = [dataclasses.asdict(each) for each in forms]
+        return {"numerics": found}
 
     def prepare(self, answers: str | None) -> dict[str, Any]:
         """Applies the strategy, times the first call, and saves the outputs."""
@@ -325,11 +328,18 @@ class StrategyWorker:
                         self._invoke(call)
         return self.anatomy.to_json()
 
-    def diagnose(self, wrong: bool) -> dict[str, Any]:
+    def diagnose(
+        self, wrong: bool, forms: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
-        events = diagnosis.diagnose(self.target, self.job, wrong=wrong)
+        events = diagnosis.diagnose(
+            self.target,
+            self.job,
+            wrong=wrong,
+            forms=[comparison.FormDifference(**each) for each in forms],
+        )
         return {"events": [dataclasses.asdict(event) for event in events]}
 
     def draw_as_eager(self, answers: str) -> dict[str, Any]:

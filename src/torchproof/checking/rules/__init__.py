@@ -87,6 +87,7 @@ _LISTED: tuple[type[Rule], ...] = (
     errors.OtherError,
     shapes.QuietSpecialisation,
     answers.UndeclaredMutation,
+    answers.OtherForm,
     answers.CompilingBranch,
     answers.OtherRandomNumbers,
     answers.GeneratedCode,

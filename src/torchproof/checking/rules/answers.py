@@ -271,6 +271,68 @@ class CompilingBranch(WrongAnswer):
         return bool(group.data.get("asks"))
 
 
+class OtherForm(WrongAnswer):
+    """A compiled output has other memory, strides or `requires_grad` than eager's.
+
+    ## Why
+    The values agree, but code after the call can behave differently. A write to an
+    output changes an input that shares its memory. `view` fails on other strides.
+    Without `requires_grad`, training silently skips a part.
+
+    ## Bad
+        y = x * torch.ones(3)      # Inductor of torch 2.13 returns x itself
+        y.add_(1)                  # and then this changes x
+
+    ## Good
+        y = x.clone()
+
+    ## Fix safety
+    A copy, `contiguous()` and `detach()` do not change values.
+    """
+
+    code = "NM406"
+    message_text = (
+        "{at.function} returns a tensor with the same values compiled, but with other"
+        " {at.data[what]} than in eager ({difference})"
+    )
+    cause_text = "compiled code keeps the values of its outputs: {at.data[form][why]}"
+    _fixes: ClassVar[dict[str, str]] = {
+        "memory": (
+            "if something writes to that output or input later, write to a copy"
+            " (x.clone()) made outside the compiled function"
+        ),
+        "strides": (
+            "call .contiguous() on the output where the layout matters, and leave"
+            " torch._inductor.config.keep_output_stride at True"
+        ),
+        "requires_grad": (
+            "call .detach() on an output that must not require a gradient; if a"
+            " gradient is missing, isolate the operation in a function marked"
+            " @torch.compiler.disable"
+        ),
+    }
+
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.data.get("form"))
+
+    def severity(self, group: EventGroup) -> Severity:
+        forms = [event.data["form"] for event in group.events]
+        if not any(form["harmful"] for form in forms):
+            return "low"
+        return "medium" if group.data["what"] == "strides" else "high"
+
+    def difference(self, group: EventGroup) -> str:
+        form = group.data["form"]
+        return f"{form['where']}: {form['why']}"
+
+    def fix(self, group: EventGroup) -> str:
+        return self._fixes[group.data["what"]]
+
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        for event in group.events[:4]:
+            yield f"{event.data['form']['where']}: {event.data['form']['why']}"
+
+
 class WrongOnce(WrongAnswer):
     """A compiled output was wrong once, and right when the calls ran again.
 

@@ -6,6 +6,7 @@ of kind `wrong_answer` and `stale_answer`, which the rules NM4xx turn into findi
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,23 +23,33 @@ from torchproof.measure.diagnosis.suspects import (
 from torchproof.observe import Read, reads_of
 from torchproof.records import Event, Frame
 from torchproof.targets import Target, calls
-from torchproof.torch_private import switches
+from torchproof.torch_private import comparison, switches
 
 _TRACING = "eager"
 RANDOM = "the random stream"
 
 
-def diagnose(target: Target, job: dict[str, Any], *, wrong: bool) -> list[Event]:
+def diagnose(
+    target: Target,
+    job: dict[str, Any],
+    *,
+    wrong: bool,
+    forms: Sequence[comparison.FormDifference] = (),
+) -> list[Event]:
     """Returns events about the outputs of a target.
 
-    There are none if eager does not give the same outputs twice.
+    `wrong` says that compiled values differ from eager's, `forms` how strides and the
+    like do. There are no events if eager does not give the same outputs twice.
     """
     runner = TargetRunner(target, job)
     reads, outputs = watch(runner)
     if not same(outputs, runner.eager()):
         return []
     function = calls.function_of(runner.fresh())
-    events = _explain(runner, reads, function) if wrong else []
+    if wrong:
+        events = _explain(runner, reads, function)
+    else:
+        events = [_other_form(each, function) for each in forms]
     causes = [
         *outside_state.ignored_hooks(runner, reads),
         *outside_state.frozen_variables(runner, reads),
@@ -130,6 +141,11 @@ def _wrong(
         data=details,
         call=wrong.call,
     )
+
+
+def _other_form(form: comparison.FormDifference, function: Frame) -> Event:
+    data = {"what": form.what, "form": dataclasses.asdict(form)}
+    return Event("wrong_answer", function=function, data=data)
 
 
 def _stale(cause: StaleCause, function: Frame, layer: Layer | None) -> Event:

@@ -1,0 +1,10 @@
+"""The same convolution with Inductor's default, and sizes of one."""
+import torch
+
+
+def make():
+    torch.manual_seed(0)
+    return torch.nn.Conv2d(8, 16, 3), [(torch.randn(1, 8, 16, 3),)]
+
+
+EXPECT = []
