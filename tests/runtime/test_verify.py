@@ -350,3 +350,31 @@ def test_compiled_code_that_is_right() -> None:
     assert found.verdict in ("same", "rounding"), found
     assert found.notes == ()
     torch._dynamo.reset()
+
+
+# -- memory, strides and gradients of outputs ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "why"),
+    [
+        (lambda x: x * 1, lambda x: x, "shares memory with input 0"),
+        (lambda x: x.t() + 0, lambda x: (x + 0).t().contiguous(), None),
+        (lambda x: x + 0, lambda x: (x + 0).t().contiguous().t(), "not contiguous"),
+        (lambda x: x[:1] + 0, lambda x: (x[:1] + 0).as_strided((1, 3), (7, 1)), None),
+        (lambda x: (x + 0, x + 0), lambda x: (y := x + 0, y), "shares memory with out"),
+        (lambda x: (y := x + 0, y.view(-1)), lambda x: (x + 0, (x + 0).view(-1)), None),
+    ],
+)
+def test_outputs_of_another_form(
+    eager: Callable[..., Any], compiled: Callable[..., Any], why: str | None
+) -> None:
+    found = checked(eager, compiled, torch.randn(2, 3))
+    assert found.verdict == ("wrong" if why else "same"), found
+    assert (why or "") in found.why
+
+
+def test_a_view_of_an_input_that_compiled_code_copies_is_noted() -> None:
+    found = checked(lambda x: x.view(-1), lambda x: x.reshape(-1) + 0, torch.ones(2, 3))
+    assert found.verdict == "same"
+    assert any("does not share memory with input 0" in note for note in found.notes)

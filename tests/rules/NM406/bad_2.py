@@ -6,7 +6,12 @@ COMPILE = {"options": {"keep_output_stride": False}}
 
 def make():
     torch.manual_seed(0)
-    return torch.nn.Conv2d(8, 16, 3), [(torch.randn(2, 8, 16, 16),)]
+    convolution = torch.nn.Conv2d(8, 16, 3)
+
+    def f(x):
+        return convolution(x)
+
+    return f, [(torch.randn(2, 8, 16, 16),)]
 
 
-EXPECT = [{"code": "NM406", "kind": "numerics", "severity": "medium", "line": "def forward", "fix": ["contiguous()", "keep_output_stride"]}]
+EXPECT = [{"code": "NM406", "kind": "numerics", "severity": "medium", "line": "def f(x)", "fix": ["contiguous()", "keep_output_stride"]}]

@@ -4,7 +4,12 @@ import torch
 
 def make():
     torch.manual_seed(0)
-    return torch.nn.Conv2d(8, 16, 3), [(torch.randn(1, 8, 16, 3),)]
+    convolution = torch.nn.Conv2d(8, 16, 3)
+
+    def f(x):
+        return convolution(x)
+
+    return f, [(torch.randn(1, 8, 16, 3),)]
 
 
 EXPECT = []
