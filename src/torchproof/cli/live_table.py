@@ -1,4 +1,4 @@
-"""What a search is doing, live on stderr: a table on a terminal, lines elsewhere.
+"""What a verb is doing, live on stderr: a table on a terminal, lines elsewhere.
 
 The cursor is never hidden, so that nothing has to bring it back: not after Ctrl-C, not
 after Ctrl-Z, not when the process is killed.
@@ -30,7 +30,7 @@ _WIDE = 72  # columns of a terminal that has room for what else was measured
 
 
 class LiveTable:
-    """The `progress` of a search: call it with a line, `show` it a state."""
+    """The progress of a verb: call it with a line; `show` the state of a search."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet

@@ -10,10 +10,9 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from torchproof.records import Run, UserError, files, printable
 
@@ -21,28 +20,15 @@ if TYPE_CHECKING:
     from torchproof.api import Comparison, PackResult
     from torchproof.cli.live_table import LiveTable
 
-_Shown = TypeVar("_Shown", bound="_Progress | LiveTable")
-
 
 @contextlib.contextmanager
-def progress(options: argparse.Namespace) -> Iterator[_Progress]:
-    with _interruptible(_Progress(options.quiet)) as line:
-        yield line
-
-
-@contextlib.contextmanager
-def board(options: argparse.Namespace) -> Iterator[LiveTable]:
-    """The progress of a search."""
+def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
+    """What goes on, on stderr, until the work ends or is interrupted."""
     from torchproof.cli.live_table import LiveTable
 
-    with _interruptible(LiveTable(options.quiet)) as table:
-        yield table
-
-
-@contextlib.contextmanager
-def _interruptible(display: _Shown) -> Iterator[_Shown]:
     # A job that is cancelled ends as one that is interrupted: saved, no child left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    display = LiveTable(options.quiet)
     try:
         yield display
     finally:
@@ -136,26 +122,3 @@ def write(text: str, options: argparse.Namespace) -> None:
 def note(text: str) -> None:
     """One line on stderr, of which no character acts on a terminal."""
     print(printable.unbroken(text), file=sys.stderr)
-
-
-class _Progress:
-    """One line that is rewritten on a terminal; a line every few seconds elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._last, self._shown = quiet, 0.0, False
-
-    def __call__(self, text: str) -> None:
-        terminal = sys.stderr.isatty()
-        if self._quiet or time.monotonic() - self._last < (0.1 if terminal else 5):
-            return
-        self._last = time.monotonic()
-        if terminal:
-            self._shown = True
-            message = printable.unbroken(text)
-            print(f"\r\x1b[K{message}", end="", file=sys.stderr, flush=True)
-        else:
-            note(text)
-
-    def end(self) -> None:
-        if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

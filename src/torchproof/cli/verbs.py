@@ -191,7 +191,7 @@ def tune(options: argparse.Namespace) -> int:
         resume=options.resume,
         ray=options.ray,
     )
-    with output.board(options) as board:
+    with output.progress(options) as board:
         run = api.tune(
             api.parse(options.target, options.script),
             _run_options(options),

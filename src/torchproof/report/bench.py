@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Measurement, Run
-from torchproof.report import bench_sections, layout, numbers
+from torchproof.report import bench_sections, layout, numbers, run_words
 from torchproof.report.layout import INDENT, aligned, wrap
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
@@ -55,8 +55,7 @@ def opening(run: Run, width: int) -> Iterator[str]:
 
 
 def incomplete(run: Run, width: int) -> Iterator[str]:
-    if run.error or run.ending != "finished":
-        why = run.error or f"the run ended early ({run.ending})"
+    if why := run_words.incomplete(run):
         yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 

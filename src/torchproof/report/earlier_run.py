@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchproof.measure import TIMING_CONDITIONS, exclusion_reason, name_of
-from torchproof.records import SEVERITIES, Baseline, Measurement, Run
-from torchproof.report import capture_summary, markup, numbers
+from torchproof.records import Baseline, Measurement, Run
+from torchproof.report import markup, numbers, run_words
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ def _findings(run: Run, before: Baseline) -> Iterator[Change]:
     if before.findings is None:
         return
     still_open = [f for f in run.findings if f.status == "open"]
-    for severity in SEVERITIES:
-        after = sum(f.severity == severity for f in still_open)
+    for severity, after in run_words.by_severity(still_open).items():
         was = before.findings.get(severity)
         yield _counted(f"open findings, {severity}", was, after)
 
 
 def _counts(run: Run, before: Baseline) -> Iterator[Change]:
     was = before.counts or {}
-    for name in [name for name in run.counts if name not in capture_summary.TOLD]:
+    for name in [name for name in run.counts if name not in run_words.TOLD]:
         old, new = was.get(name), run.counts.get(name)
         if old is not None or new is not None:
             fewer_is_better = "calls" not in name and name != "graphs"

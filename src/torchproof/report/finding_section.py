@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from torchproof.checking import Rule, by_code, torch_pages
 from torchproof.records import CATEGORIES, Finding, Run, UserError, line
 from torchproof.report import commands, markup, numbers
+from torchproof.report.run_words import place
 
-_HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
 _TITLE = 150  # characters; a longer message is repeated below the heading
 # The effect of each kind of finding on the program.
 IMPACT = {
@@ -45,14 +44,6 @@ def title(finding: Finding) -> str:
     if cut.count("`") % 2:
         cut = cut.rpartition("`")[0].rstrip() or f"{cut}`"
     return f"{cut} ..."
-
-
-def place(finding: Finding) -> str:
-    """`file.py:42`, without the directories above an installed package."""
-    if finding.file is None:
-        return numbers.UNKNOWN
-    file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
-    return file if finding.line is None else f"{file}:{finding.line}"
 
 
 def entry(finding: Finding, run: Run) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Run
-from torchproof.report import commands, markup
+from torchproof.report import commands, markup, run_words
 
 _MACHINE = ("threads", "cores", "machine", "platform")
 _FACTS = ("torch", "cuda", "python", "gpu", "device", *_MACHINE)
@@ -20,8 +20,7 @@ _CACHES = (
 def heading(run: Run, title: str) -> Iterator[str]:
     yield f"# {title}: {markup.code(run.target)}"
     yield markup.bullets(f"**{name}:** {text}" for name, text in _facts(run))
-    if run.error or run.ending != "finished":
-        why = run.error or f"the run ended early ({run.ending})"
+    if why := run_words.incomplete(run):
         yield f"Incomplete: {markup.inline(why)}. Results so far follow."
 
 

@@ -12,13 +12,13 @@ from torchproof import __version__
 from torchproof.records import CATEGORIES, SEVERITIES, CompileSite, Finding, Part, Run
 from torchproof.report import (
     bench_sections,
-    capture_summary,
     commands,
     earlier_run,
     markup,
     numbers,
+    run_words,
 )
-from torchproof.report.finding_section import entry, place, title
+from torchproof.report.finding_section import entry, title
 from torchproof.report.heading import heading
 from torchproof.report.layout import Table
 
@@ -108,16 +108,16 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
     ]
     if aside:
         yield f"Not in this table: {', '.join(aside)}."
-    counts = {k: v for k, v in run.counts.items() if k not in capture_summary.TOLD}
+    counts = {k: v for k, v in run.counts.items() if k not in run_words.TOLD}
     if any(value is not None for value in counts.values()):
         names = [markup.inline(name.replace("_", " ")) for name in counts]
         yield markup.table(names, [[numbers.count(v) for v in counts.values()]])
-    if text := capture_summary.captured(run):
+    if text := run_words.captured(run):
         yield f"{text}."
 
 
 def _tally(findings: Sequence[Finding]) -> list[str]:
-    split = [sum(f.severity == severity for f in findings) for severity in SEVERITIES]
+    split = run_words.by_severity(findings).values()
     return [str(number) for number in (*split, len(findings))]
 
 
@@ -161,7 +161,7 @@ def _priorities(still_open: Sequence[Finding]) -> Iterator[str]:
     yield "## Priorities"
     for severity, label in _PRIORITIES.items():
         items = [
-            f"[ ] {f.code} {markup.code(place(f))}: {markup.inline(title(f))}"
+            f"[ ] {f.code} {markup.code(run_words.place(f))}: {markup.inline(title(f))}"
             for f in still_open
             if f.severity == severity
         ]
@@ -185,7 +185,7 @@ def _set_aside(run: Run, status: str, description: str) -> Iterator[str]:
     yield f"## {status.capitalize()}"
     yield description
     rows = [
-        (f.code, f.category, markup.code(place(f)), markup.inline(f.message))
+        (f.code, f.category, markup.code(run_words.place(f)), markup.inline(f.message))
         for f in findings
     ]
     yield markup.table(("Code", "Category", "Location", "Message"), rows)

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from torchproof import __version__
 from torchproof.checking import by_code
-from torchproof.records import Finding, Run, UserError, line, seen
-from torchproof.report import commands
+from torchproof.records import SEVERITIES, Finding, Run, UserError, line, seen, to_plain
+from torchproof.report import commands, run_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
@@ -35,7 +35,7 @@ def render(run: Run) -> str:
 
 def _run(run: Run) -> Plain:
     findings = [f for f in run.findings if f.status != "resolved"]
-    findings.sort(key=_rank)
+    findings.sort(key=lambda f: (f.status != "open", SEVERITIES.index(f.severity)))
     placed = [f for f in findings if location(f, run)]
     placeless = [f for f in findings if not location(f, run)]
     reported = placed[:MOST]
@@ -49,16 +49,11 @@ def _run(run: Run) -> Plain:
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
         "results": [_result(f, run, codes, identities) for f in reported],
-        "properties": {"counts": dict(run.counts), "resolved": _resolved(run)},
+        "properties": {
+            "counts": dict(run.counts),
+            "resolved": len(run.findings) - len(findings),
+        },
     }
-
-
-def _rank(finding: Finding) -> tuple[bool, int]:
-    return finding.status != "open", list(LEVELS).index(finding.severity)
-
-
-def _resolved(run: Run) -> int:
-    return sum(f.status == "resolved" for f in run.findings)
 
 
 def _text(text: str) -> Plain:
@@ -112,12 +107,11 @@ def _settings(tags: list[str]) -> Plain:
 
 def _invocation(run: Run, notifications: list[Plain]) -> Plain:
     """The command, whether it completed, and the notifications."""
-    whole = not run.error and run.ending == "finished"
-    plain: Plain = {"executionSuccessful": whole}
+    why = run_words.incomplete(run)
+    plain: Plain = {"executionSuccessful": not why}
     if run.command:
         plain["commandLine"] = seen(run.command)
-    if not whole:
-        why = run.error or f"the run ended early ({run.ending})"
+    if why:
         notifications = [_notification("error", line(why)), *notifications]
     if notifications:
         plain["toolExecutionNotifications"] = notifications
@@ -179,10 +173,8 @@ def _properties(finding: Finding) -> Plain:
         "severity": finding.severity,
         "count": finding.count,
         "steps": finding.steps,
+        "cost_us": to_plain(finding.cost_us),
     }
-    cost = finding.cost_us  # JSON has no NaN and no infinity
-    if cost is not None and cost == cost and abs(cost) != float("inf"):
-        facts["cost_us"] = cost
     return {name: value for name, value in facts.items() if value is not None}
 
 

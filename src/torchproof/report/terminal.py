@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
-from torchproof.records import SEVERITIES, Finding, Part, Run
-from torchproof.report import numbers, source_columns
-from torchproof.report.capture_summary import captured
+from torchproof.records import Finding, Part, Run
+from torchproof.report import numbers, run_words, source_columns
 from torchproof.report.layout import INDENT, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
-_HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
 
 
 def render(
@@ -91,26 +88,10 @@ def _run_header(run: Run, width: int) -> Iterator[str]:
         f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
         width,
     )
-    yield from wrap(captured(run), width)
-    yield from wrap(_measured(run), width)
-    if run.error or run.ending != "finished":
-        why = run.error or f"the run ended early ({run.ending})"
+    yield from wrap(run_words.captured(run), width)
+    yield from wrap(run_words.call_time(run), width)
+    if why := run_words.incomplete(run):
         yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
-
-
-def _measured(run: Run) -> str:
-    """The time of a call, eager and compiled; empty if it was not measured."""
-    rows = [row for row in run.measurements if not row.variant and row.median_ms]
-    if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
-        return ""
-    eager, compiled = rows[:2]
-    text = f"a call takes {numbers.milliseconds(eager.median_ms)} eager,"
-    text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
-    text += f" ({compiled.verdict})" if compiled.verdict else ""
-    if compiled.first_call_s is not None:
-        text += f"; first compiled call {numbers.seconds(compiled.first_call_s)}"
-    same = (compiled.numerics or {}).get("verdict")
-    return text + (f"; outputs: {same}" if same else "")
 
 
 def _finding(
@@ -140,12 +121,9 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 
 def _place(finding: Finding) -> str:
-    """`file:line:column`, without the directories above an installed package."""
-    if finding.file is None:
-        return "-"
-    file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
-    column = f":{finding.column}" if finding.column else ""
-    return f"{file}:{finding.line}{column}"
+    """`file:line:column`."""
+    column = f":{finding.column}" if finding.file and finding.column else ""
+    return f"{run_words.place(finding)}{column}"
 
 
 def _source(finding: Finding) -> Iterator[str]:
@@ -191,10 +169,8 @@ def _tally(run: Run, still_open: list[Finding]) -> str:
     hazards = len(still_open) - len(observed)
     also = f"; {hazards} suspected from the source" if hazards else ""
     if observed:
-        tally = [(sum(f.severity == s for f in observed), s) for s in SEVERITIES]
-        split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
-        noun = "finding" if len(observed) == 1 else "findings"
-        return f"{len(observed)} {noun} ({split}){note}{also}."
+        count = numbers.amount(len(observed), "finding")
+        return f"{count} ({run_words.severities(observed)}){note}{also}."
     if breaks.status == "failed":
         return f"No findings before the failure{also}."
     if breaks.status == "passed":

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from torchproof.measure import exclusion_reason
 from torchproof.records import Measurement, Run
-from torchproof.report import bench_sections, numbers
+from torchproof.report import bench_sections, numbers, run_words
 
 SIZES = ("batch", "sequence")
 MOST = 12  # bars in a chart that shows only the largest values
@@ -197,10 +197,7 @@ def _rounds(row: Measurement) -> list[float]:
 def _tone(row: Measurement) -> str:
     if row.strategy == "eager":
         return "eager"
-    low, high = row.vs_eager_low, row.vs_eager_high
-    if low is not None and low > 1:
-        return "faster"
-    return "slower" if high is not None and high < 1 else "level"
+    return run_words.tone(row.vs_eager_low, row.vs_eager_high)
 
 
 def _percent(value: float | None, end: float) -> float:

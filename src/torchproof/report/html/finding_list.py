@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import commands, numbers, source_columns
-from torchproof.report.finding_section import impact, place, reference
+from torchproof.report import commands, numbers, run_words, source_columns
+from torchproof.report.finding_section import impact, reference
 from torchproof.report.html import charts
 
 PAGE = 100  # findings shown at once
@@ -41,7 +41,7 @@ class Entry:
     @property
     def place(self) -> str:
         """Empty for a finding without a location."""
-        return at_home(place(self.finding)) if self.finding.file else ""
+        return at_home(run_words.place(self.finding)) if self.finding.file else ""
 
     @property
     def lines(self) -> list[Line]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchproof.records import SEVERITIES, Finding, Measurement, Part, Run
-from torchproof.report import bench_sections, capture_summary, numbers, search_words
+from torchproof.records import Measurement, Part, Run
+from torchproof.report import bench_sections, numbers, run_words, search_words
 from torchproof.report.html import charts, search
 from torchproof.report.html.finding_list import Entry
 
@@ -33,8 +33,7 @@ def headline(run: Run, findings: Sequence[Entry]) -> Headline:
         result = _of_tune(run)
     else:
         result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
-    if run.error or run.ending != "finished":
-        why = run.error or f"the run ended early ({run.ending})"
+    if why := run_words.incomplete(run):
         so_far = f"Results so far: {result.text}" if result.text else ""
         return Headline("bad", "incomplete", f"{why}.", (so_far,) if so_far else ())
     return result
@@ -60,7 +59,7 @@ def _of_tune(run: Run) -> Headline:
 
 def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
     open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
-    sentences = _measured(run), capture_summary.captured(run), _resolved(run)
+    sentences = run_words.call_time(run), run_words.captured(run), _resolved(run)
     more = tuple(filter(None, sentences))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
@@ -101,17 +100,6 @@ def _nothing(run: Run) -> tuple[str, str]:
     return "open", "No part of the check completed."
 
 
-def _measured(run: Run) -> str:
-    """The time of a call, eager and compiled; empty if it was not measured."""
-    rows = charts.plain(run)
-    if [row.strategy for row in rows[:1]] != ["eager"] or len(rows) < 2:
-        return ""
-    eager, compiled = rows[:2]
-    text = f"a call takes {numbers.milliseconds(eager.median_ms)} eager,"
-    text += f" {numbers.milliseconds(compiled.median_ms)} compiled"
-    return text + (f" ({compiled.verdict})" if compiled.verdict else "")
-
-
 # -- tiles -----------------------------------------------------------------------------
 
 
@@ -127,7 +115,7 @@ def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
 
 def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
     open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
-    yield Tile("Open findings", str(len(open_)), _split(open_))
+    yield Tile("Open findings", str(len(open_)), run_words.severities(open_))
     counts, calls = run.counts, run.counts.get("calls")
     if calls is not None and counts.get("compiled_calls") is not None:
         yield Tile("Compiled calls", f"{counts['compiled_calls']} of {calls}")
@@ -142,11 +130,6 @@ def _count(
     if number is not None:
         note = "" if other is None else numbers.amount(other, beside)
         yield Tile(label, str(number), note)
-
-
-def _split(findings: Sequence[Finding]) -> str:
-    tally = [(sum(f.severity == s for f in findings), s) for s in SEVERITIES]
-    return ", ".join(f"{count} {severity}" for count, severity in tally if count)
 
 
 def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.records import Trial, Tuning
-from torchproof.report import numbers, search_words
+from torchproof.report import numbers, run_words, search_words
 from torchproof.report.html import charts
 
 LOG_FROM = 8.0  # ratio of the largest to the smallest value that needs a log axis
@@ -106,10 +106,7 @@ def _mark(trial: Trial, x: float, y: float, search: Tuning) -> Mark:
 def _tone(trial: Trial) -> str:
     if trial.is_eager:
         return "eager"
-    low, high = trial.vs_eager_low, trial.vs_eager_high
-    if low is not None and low > 1:
-        return "faster"
-    return "slower" if high is not None and high < 1 else "level"
+    return run_words.tone(trial.vs_eager_low, trial.vs_eager_high)
 
 
 def _words(drawn: Sequence[Trial], search: Tuning) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torchproof.records import SEVERITIES, Measurement, Run, UserError
-from torchproof.report import bench_sections, numbers
+from torchproof.report import bench_sections, numbers, run_words
 
 Verdict = Literal["met", "missed", "not settled", "not measured"]
 
@@ -140,7 +140,7 @@ def best(run: Run) -> Measurement | None:
 
 def value(run: Run, metric: str) -> Value | None:
     """None if the run did not measure it, or is incomplete."""
-    if run.error or run.ending != "finished":
+    if run_words.incomplete(run):
         return None
     if metric in COUNTS:
         count = run.counts.get(metric)

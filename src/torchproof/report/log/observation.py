@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchproof.measure import PATH_SUFFIXES, decision, name_of, ratio_text
 from torchproof.records import RUNS, SEVERITIES, Baseline, Finding, Measurement, Run
-from torchproof.report import bench_sections, numbers, search_words
+from torchproof.report import bench_sections, numbers, run_words, search_words
 from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import best
 from torchproof.report.markup import bullets, code, prose, table
@@ -57,8 +57,7 @@ def draft(run: Run, came_from: str) -> Draft:
 
 def sentence(run: Run) -> str:
     """The result in one sentence, for readers who do not know the run."""
-    if run.error or run.ending != "finished":
-        why = run.error or f"it ended early ({run.ending})"
+    if why := run_words.incomplete(run):
         return f"The {run.verb} of {code(run.target)} is incomplete: {prose(why)}."
     where = run.environment.get("gpu") or run.environment.get("device")
     on = f" on {prose(str(where))}" if where else ""
@@ -76,7 +75,7 @@ def sentence(run: Run) -> str:
 
 
 def _result(run: Run) -> str:
-    if run.error or run.ending != "finished":
+    if run_words.incomplete(run):
         return "incomplete"
     if run.verb == "tune":
         return search_words.search_of(run).chosen or "no strategy chosen"
@@ -153,7 +152,16 @@ def _figures(run: Run) -> str:
 def _counts(run: Run) -> str:
     before = run.baseline or Baseline()
     old = {**(before.counts or {}), **_open(before.findings or {})}
-    now = {**run.counts, **_open(_tally(run))} if run.verb == "check" else run.counts
+    now = (
+        {
+            **run.counts,
+            **_open(
+                run_words.by_severity(f for f in run.findings if f.status == "open")
+            ),
+        }
+        if run.verb == "check"
+        else run.counts
+    )
     names = [
         name
         for name in (*_COUNTS, *(f"open findings, {s}" for s in SEVERITIES))
@@ -172,11 +180,6 @@ def _counts(run: Run) -> str:
         for name, values in zip(names, cells, strict=True)
     ]
     return table(header, rows) if rows else ""
-
-
-def _tally(run: Run) -> dict[str, int]:
-    findings = [f for f in run.findings if f.status == "open"]
-    return {s: sum(f.severity == s for f in findings) for s in SEVERITIES}
 
 
 def _open(tally: Mapping[str, int | None]) -> dict[str, int | None]:
@@ -199,11 +202,10 @@ def _rows(run: Run) -> str:
 
 
 def _cells(row: Measurement) -> tuple[str, ...]:
-    gain = numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high)
     return (
         numbers.milliseconds(row.median_ms),
         numbers.interval(row.low_ms, row.high_ms),
-        "reference" if row.strategy == "eager" else gain,
+        bench_sections.gain(row),
         numbers.seconds(row.first_call_s),
         numbers.size(row.peak_bytes),
         bench_sections.numerics(row),

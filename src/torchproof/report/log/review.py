@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torchproof.records import Run
-from torchproof.report import numbers
+from torchproof.report import numbers, run_words
 from torchproof.report.log import expectations
 from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import Expectation
@@ -89,7 +89,7 @@ def _details(plan: Entry, runs: Sequence[Run]) -> str:
     lines = [f"planned: {text}" for text in plan_text(plan)[:1]]
     if target := plan.named("Target"):
         lines.append(f"only runs of {code(target)} count")
-    broken = [run for run in runs if run.error or run.ending != "finished"]
+    broken = filter(run_words.incomplete, runs)
     lines += [
         f"{code(run.id)} is incomplete and does not count:"
         f" {prose(run.error or run.ending)}"

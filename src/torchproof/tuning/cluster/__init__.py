@@ -56,6 +56,7 @@ class Cluster:
                 self._progress(message["said"])
                 message = self._driver.receive(timeout_s)
         except TimeoutError:
+            self._driver.kill()  # it hangs in Ray, and has no workers yet
             raise self._lost(f"no cluster answered within {timeout_s:.0f} s") from None
         except Ended:
             raise self._lost("the connection to it was lost") from None
