@@ -50,10 +50,10 @@ def call_time(run: Run) -> str:
 
 
 def by_severity(findings: Iterable[Finding]) -> dict[str, int]:
-    counts = dict.fromkeys(SEVERITIES, 0)
+    counts: dict[str, int] = {severity: 0 for severity in SEVERITIES}
     for finding in findings:
         counts[finding.severity] += 1
-    return dict(counts)
+    return counts
 
 
 def severities(findings: Iterable[Finding]) -> str:
