@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,10 +51,8 @@ def call_time(run: Run) -> str:
 
 
 def by_severity(findings: Iterable[Finding]) -> dict[str, int]:
-    counts: dict[str, int] = {severity: 0 for severity in SEVERITIES}
-    for finding in findings:
-        counts[finding.severity] += 1
-    return counts
+    counts = Counter(finding.severity for finding in findings)
+    return {severity: counts[severity] for severity in SEVERITIES}
 
 
 def severities(findings: Iterable[Finding]) -> str:
