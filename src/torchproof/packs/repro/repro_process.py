@@ -1,4 +1,4 @@
-"""The process that runs repros: `python -m ... PRELOAD`, started by `repro_runner`.
+"""The process that runs repros: `python THIS_FILE PRELOAD`; `repro_runner` starts it.
 
 It imports torch once and runs each job in a fork. A job names the `folder` of a
 `repro.py` and the environment `variables`. With `isolated` in place of a preload, it

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torchproof.packs.repro import repro_process
 from torchproof.packs.repro.assembly import repro_text
 from torchproof.packs.repro.candidate import Candidate, Outcome, Settings
 from torchproof.packs.repro.failure_signature import FailureSignature
@@ -36,13 +37,13 @@ _REMOVED = re.compile(
 _DYNAMO_ORACLES = frozenset({"breaks", "recompiles", "no_ops"})
 # Oracles that time a compilation: they must not share compiler caches.
 _TIMING_ORACLES = frozenset({"compile_time", "hang"})
+_COLD = 3  # limits of a run that imports torch and compiles without caches
 _OUTPUT_CHARACTERS = 12_000  # of a run's output, counted from its end
 _VERDICTS: dict[int, tuple[str, Literal["same", "other", "none"]]] = {
     1: ("FAILS AS STATED", "same"),
     0: ("DOES NOT FAIL", "none"),
     3: ("FAILS IN ANOTHER WAY", "other"),
 }
-_PROCESS = "torchproof.packs.repro.repro_process"
 
 
 class ReproRunner:
@@ -99,7 +100,7 @@ class ReproRunner:
                 )
             with child:
                 try:
-                    code: int | None = child.wait(self._limit_s())
+                    code: int | None = child.wait(_COLD * self._limit_s())
                 except TimeoutError:
                     code = None
             ending = JobEnding(code, time.monotonic() - start)
@@ -142,8 +143,8 @@ class ReproRunner:
         self, preload: str, cwd: Path, variables: Mapping[str, str], output: Any
     ) -> Child:
         python_path = {k: v for k, v in os.environ.items() if k == "PYTHONPATH"}
-        return spawn(
-            *("-m", _PROCESS, preload),
+        return spawn(  # as a file, which does not import this package
+            *("-P", repro_process.__file__, preload),
             environment={**variables, **python_path},
             inherit=False,
             cwd=cwd,
