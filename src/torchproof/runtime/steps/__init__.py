@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar, overload
 
 import torch
+from torch import Tensor
 
 from torchproof.process import forks
 from torchproof.records import UserError
-from torchproof.runtime.steps.output_tensors import Copies
 from torchproof.runtime.steps.pending_forwards import (
     Forward,
     Place,
@@ -98,6 +98,34 @@ class _Process:
 _process = _Process()
 
 
+class _Copies:
+    """Copies each tensor once; a copy is not copied again."""
+
+    def __init__(self, on_copy: Callable[[Tensor], None]) -> None:
+        self._on_copy = on_copy
+        # By id, because == compares elements. The id of a dead tensor may be reused.
+        self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
+
+    def of(self, value: Any) -> Any:
+        """The same value with a copy in place of each tensor."""
+        return trees.mapped(value, self._copy, objects=True)
+
+    def _copy(self, tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor):
+            return tensor
+        entry = self._copies.get(id(tensor))
+        if entry is not None and entry[0]() is tensor:
+            return entry[1]
+        copied = tensor.clone()
+        self._on_copy(copied)
+        for each in (tensor, copied):
+            self._copies[id(each)] = weakref.ref(each), copied
+        return copied
+
+    def forget(self) -> None:
+        self._copies.clear()
+
+
 class Step:
     """One step: runs compiled functions, and copies tensors that outlive it."""
 
@@ -105,7 +133,7 @@ class Step:
         self._thread = thread
         self._place = place
         self._tally = Tally(steps=1)
-        self._copies = Copies(self._count_copy)
+        self._copies = _Copies(self._count_copy)
         self._marks = (0, 0)  # all marks, and those of torchproof, at the beginning
         self._training = False
         self._open = True
@@ -140,7 +168,7 @@ class Step:
 
     # -- beginning and end -----------------------------------------------------------
 
-    def _keep_gradients(self, parameters: tuple[torch.Tensor, ...]) -> None:
+    def _keep_gradients(self, parameters: tuple[Tensor, ...]) -> None:
         """Copies gradients that exist when a step begins, to accumulate into them.
 
         Later gradients are added in place, so one copy is enough.
@@ -195,7 +223,7 @@ class Step:
                 " remove the call, because the step makes the mark"
             )
 
-    def _count_copy(self, copied: torch.Tensor) -> None:
+    def _count_copy(self, copied: Tensor) -> None:
         self._tally.clones += 1
         self._tally.bytes_cloned += copied.numel() * copied.element_size()
 
@@ -213,7 +241,7 @@ class _Traced:
 class _StepContext:
     """Begins and ends a step, as context manager or decorator; inner ones join it."""
 
-    def __init__(self, outputs: Outputs, parameters: tuple[torch.Tensor, ...]) -> None:
+    def __init__(self, outputs: Outputs, parameters: tuple[Tensor, ...]) -> None:
         self._outputs = outputs
         self._parameters = parameters
 
@@ -283,14 +311,14 @@ class _Steps:
     def __call__(self, fn: Function) -> Function: ...
     @overload
     def __call__(
-        self, *, outputs: Outputs = ..., parameters: Iterable[torch.Tensor] = ...
+        self, *, outputs: Outputs = ..., parameters: Iterable[Tensor] = ...
     ) -> _StepContext: ...
     def __call__(
         self,
         fn: Callable[..., Any] | None = None,
         *,
         outputs: Outputs = "copies",
-        parameters: Iterable[torch.Tensor] = (),
+        parameters: Iterable[Tensor] = (),
     ) -> Any:
         if outputs not in ("copies", "buffers"):
             raise UserError(f"outputs={outputs!r}: choose 'copies' or 'buffers'")
