@@ -295,7 +295,10 @@ class OtherForm(WrongAnswer):
         "{at.function} returns a tensor with the same values compiled, but with other"
         " {at.data[what]} than in eager ({difference})"
     )
-    cause_text = "compiled code keeps the values of its outputs: {at.data[form][why]}"
+    cause_text = (
+        "the compiler kept the output's values, not its {at.data[what]}:"
+        " {at.data[form][why]}"
+    )
     _fixes: ClassVar[dict[str, str]] = {
         "memory": (
             "if something writes to that output or input later, write to a copy"
