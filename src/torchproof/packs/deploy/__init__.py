@@ -64,7 +64,8 @@ def pack(
     """
     _assert_makeable(target, options, deploy_options)
     dest = dest or Path(f"torchproof-deploy-{target.name}")
-    redact = Redactor.here().text
+    redactor = Redactor.here()
+    redact = redactor.text
     with (
         writing.folder(dest, overwrite=overwrite) as stage,
         writing.scratch("torchproof-deploy-") as scratch,
@@ -96,7 +97,7 @@ def pack(
         details = {**details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
         manifest = seal(manifest)
-    return PackResult(dest, manifest, tuple(proof.get("notes", ())))
+    return PackResult(dest, manifest, (*proof.get("notes", ()), *redactor.notes))
 
 
 def _sealed(

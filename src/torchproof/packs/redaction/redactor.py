@@ -64,9 +64,21 @@ class Redactor:
         variables = os.environ if environ is None else environ
         return cls(private_values(variables, [*projects, os.getcwd()]))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not searched for, in one line for the user."""
+        if secret_patterns.vendor_patterns():
+            return ()
+        return (
+            "detect-secrets is not installed, so the tokens of some vendors were not"
+            " searched for: pip install detect-secrets, or read the pack before you"
+            " publish it",
+        )
+
     def text(self, text: str) -> str:
         text = self._hide_literals(text, secrets=True)
         text = self._hide_forms(text)
+        text = self._hide_places(text, secret_patterns.vendor_tokens)
         text = self._count("<secret>", secret_patterns.assigned_values(text))
         text = self._count("<site-packages>", _SITE.subn("<site-packages>", text))
         text = self._hide_places(text, secret_patterns.emails)

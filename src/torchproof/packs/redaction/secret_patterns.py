@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterator
@@ -151,6 +152,49 @@ class Place:
     start: int
     end: int
     placeholder: str
+
+
+# Of detect-secrets, what the patterns above find more of. The last four look for a word
+# such as key before any 44 characters, which takes torch's cache keys for secrets.
+_COVERED = {
+    "BasicAuthDetector",
+    "IPPublicDetector",
+    "JwtTokenDetector",
+    "PrivateKeyDetector",
+    "CloudantDetector",
+    "IbmCloudIamDetector",
+    "IbmCosHmacDetector",
+    "SoftlayerDetector",
+}
+_SHORTEST_GROUP = 16  # shorter groups are prefixes such as `ghp`
+
+
+@functools.cache
+def vendor_patterns() -> tuple[re.Pattern[str], ...]:
+    """The token formats that detect-secrets knows; none if it is not installed."""
+    try:
+        from detect_secrets.core.plugins import util
+    except ImportError:
+        return ()
+    plugins = util.get_mapping_from_secret_type_to_class().values()
+    return tuple(
+        pattern
+        for plugin in plugins
+        if plugin.__name__ not in _COVERED
+        for pattern in getattr(plugin, "denylist", ())
+    )
+
+
+def vendor_tokens(text: str) -> Iterator[Place]:
+    """The tokens in formats of detect-secrets, without the words around them."""
+    for pattern in vendor_patterns():
+        for match in pattern.finditer(text):
+            groups = range(1, pattern.groups + 1)
+            long = [g for g in groups if len(match[g] or "") >= _SHORTEST_GROUP]
+            start, end = match.span(long[0] if long else 0)
+            token = text[start:end].strip("\"'=: \t\r\n")
+            start = text.index(token, start)
+            yield Place(start, start + len(token), SECRET)
 
 
 def emails(text: str) -> Iterator[Place]:
