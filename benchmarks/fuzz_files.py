@@ -250,11 +250,12 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The details and the files of a deploy pack that nothing was compiled for."""
     import torch
 
+    from torchproof.records import schema
     from torchproof.runtime.loading import compatibility, example_inputs
     from torchproof.strategies.recipe import FILE
 
     call = {
-        "inputs": example_inputs.describe((torch.ones(3, 4),)),
+        "inputs": schema.to_plain(example_inputs.describe((torch.ones(3, 4),))),
         "state": {"training": False, "others": []},
         "gradients": False,
         "keys": ["k"],
@@ -266,9 +267,8 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "train": False,
         "graphs": 1,
         "calls": [call],
-        "code": {"a": {"file": "a.py", "sha256": "0"}},
-        "place": compatibility.environment_facts("cpu"),
-        "config": {},
+        "code": {"a": {"file": "a.py", "sha256": "0", "code": None}},
+        "place": schema.to_plain(compatibility.place_here("cpu")),
         "switches": {},
         "verified": {
             "seconds": 1.0,
@@ -279,7 +279,8 @@ def _deployed(case: Case, model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "symptom": {"ids": ["a"], "headline": "b"},
     }
     recipe = sound_recipe(model, "eager")
-    graphs = [{"key": "k", "facts": {"gm": ["digest", None], "x": ["d", "text"]}}]
+    facts = {"gm": {"digest": "g", "text": None}, "x": {"digest": "d", "text": "t"}}
+    graphs = [{"key": "k", "facts": facts}]
     files = {FILE: recipe.dumps().encode(), "graphs.json": written(graphs).encode()}
     if case.chance.random() < 0.5:
         files["graphs.json"] = json_file(graphs, case.chance)

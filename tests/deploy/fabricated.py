@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from torchproof import packs
-from torchproof.runtime.loading import compatibility, example_inputs, graph_origin
+from torchproof.records import schema
+from torchproof.runtime.loading import compatibility, example_inputs
 from torchproof.strategies.recipe import FILE, Recipe
 from torchproof.strategies.recipe.fingerprint import fingerprint
 from torchproof.strategies.recipe.matching import environment_here
@@ -44,7 +45,7 @@ def recipe_of(model: nn.Module) -> Recipe:
 
 def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
     call = {
-        "inputs": example_inputs.describe(CALL),
+        "inputs": schema.to_plain(example_inputs.describe(CALL)),
         "state": {"training": True, "others": []},
         "gradients": False,
     }
@@ -53,11 +54,9 @@ def details_of(model: nn.Module, **changes: Any) -> dict[str, Any]:
         "strategy": WITHOUT_CODE.name,
         "train": False,
         "graphs": 0,
-        "keys": [],
         "calls": [call],
         "code": {},
-        "place": compatibility.environment_facts("cpu"),
-        "config": {},
+        "place": schema.to_plain(compatibility.place_here("cpu")),
     }
     return told | changes
 
@@ -69,7 +68,7 @@ def fabricated(
     make = packs.archive if dest.name.endswith(".tar.gz") else packs.folder
     with make(dest) as stage:
         recipe_of(model).write(stage.path / FILE)
-        (stage.path / graph_origin.FILE).write_text(json.dumps([]))
+        (stage.path / "graphs.json").write_text(json.dumps([]))
         cached = stage.path / "caches" / "ab" / "code.py"
         cached.parent.mkdir(parents=True)
         cached.write_text("x = 1\n")

@@ -10,43 +10,58 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.packs import writing
-from torchproof.packs.deploy import aoti, torchscript
+from torchproof.packs.deploy import Job, packages
+from torchproof.records import schema
 from torchproof.records.run import Frame
-from torchproof.runtime.loading.deployed_model import DeployedModel
-from torchproof.runtime.loading.packages import ARTIFACTS
+from torchproof.runtime.loading.pack_details import PackageDetails
+from torchproof.runtime.loading.packages import DeployedModel, load_package
 from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.manifest import Manifest
-from torchproof.targets.target import Loaded
+from torchproof.targets.target import Loaded, Target
 
-BUILDS = {"aoti": aoti.build, "torchscript": torchscript.build}
+ASKED = """
+import json, sys
+from torchproof.packs.deploy import Job, packages
+from torchproof.records import schema
+from torchproof.runtime import Unverified
+try:
+    print(json.dumps(packages.verify(schema.build(Job, json.loads(sys.argv[1])))))
+except Unverified as error:
+    print(json.dumps({"ok": False, "why": str(error)}))
+"""
 
 
 def loaded(fn: Callable[..., Any], *calls: Any) -> Loaded:
     return Loaded(fn, list(calls), None, Frame(__file__, 1, "make"))
 
 
-def built(folder: Path, target: Loaded, artifact: str, **job: Any) -> dict[str, Any]:
+def _job(folder: Path, stage: Path, artifact: str) -> Job:
+    return Job(
+        target=Target("x.py:make", "factory", "x.py"),
+        train=False,
+        device=None,
+        size=None,
+        artifact=artifact,
+        recipe=None,
+        strategy="full",
+        stage=str(stage),
+        scratch=str(folder),
+    )
+
+
+def built(folder: Path, target: Loaded, artifact: str) -> PackageDetails:
     """A pack in `folder/pack`, and what its manifest says."""
-    told = {"train": False, "questions": str(folder / "questions.pt"), **job}
     with writing.folder(folder / "pack") as stage:
-        details = BUILDS[artifact](target, stage.path, told)
-        stage.seal(Manifest("deploy", "model", "0", details=details), details["files"])
+        details = packages.build(target, _job(folder, stage.path, artifact))
+        plain = schema.to_plain(details)
+        stage.seal(Manifest("deploy", "model", "0", details=plain))
     return details
 
 
-def asked(folder: Path, details: dict[str, Any]) -> dict[str, Any]:
+def asked(folder: Path, artifact: str) -> dict[str, Any]:
     """What a process without the model's code says of the pack."""
-    job = {
-        "pack": str(folder / "pack"),
-        "questions": str(folder / "questions.pt"),
-        "blocked": details["without"],
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "torchproof.packs.deploy.package_worker",
-        json.dumps(job),
-    ]
+    job = schema.to_plain(_job(folder, folder / "pack", artifact))
+    command = [sys.executable, "-c", ASKED, json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
@@ -54,5 +69,4 @@ def asked(folder: Path, details: dict[str, Any]) -> dict[str, Any]:
 
 
 def opened(folder: Path) -> DeployedModel:
-    contents = open_pack(folder / "pack")
-    return ARTIFACTS[contents.manifest.details["artifact"]](contents)
+    return load_package(open_pack(folder / "pack"))

@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import nn
 
+from torchproof.packs import Unverified, deploy
 from torchproof.packs.deploy import aoti, verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
 from torchproof.records.run import UserError
 from torchproof.runtime.loading.input_spec import InputSpec, evaluate
 from torchproof.runtime.loading.pytree_json import Unfit
+from torchproof.targets import Options, Target
 
 
 def rows(number: int, width: int = 8) -> torch.Tensor:
@@ -83,11 +85,11 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path, Any]
 @pytest.mark.slow
 def test_a_process_without_the_models_code_gives_the_answers(net: Any) -> None:
     _, folder, details = net
-    assert "test_aoti_packages" in details["without"]
-    assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details["asked"])
-    told = packages.asked(folder, details)
+    assert "test_aoti_packages" in details.without
+    assert {"call 0", "call 1", "x.size(0) = 2"} <= set(details.asked)
+    told = packages.asked(folder, "aoti")
     assert told["ok"], told
-    assert told["answers"] == len(details["asked"])
+    assert told["answers"] == len(details.asked)
 
 
 @pytest.mark.slow
@@ -118,7 +120,7 @@ def test_it_answers_as_the_model_does_and_refuses_what_it_was_not_made_for(
 
 
 def test_a_branch_on_values_is_refused_with_its_line(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"test_aoti_packages\.py:\d+: if"):
+    with pytest.raises(Unverified, match=r"test_aoti_packages\.py:\d+: if"):
         packages.built(tmp_path, packages.loaded(Branch(), (rows(4),)), "aoti")
     assert not (tmp_path / "pack").exists()
 
@@ -168,14 +170,16 @@ def test_a_size_that_export_fixes_is_refused() -> None:
 def test_calls_of_several_forms_are_refused(tmp_path: Path) -> None:
     calls = call(4), {**call(4), "scale": torch.ones(())}
     model = Net().eval()
-    with pytest.raises(Refusal, match=r"call 1\b.*call 0\b"):
+    with pytest.raises(Unverified, match=r"call 1\b.*call 0\b"):
         packages.built(tmp_path, packages.loaded(model, *calls), "aoti")
 
 
-def test_training_is_refused(tmp_path: Path) -> None:
-    target = packages.loaded(BySize(), (rows(4),))
+@pytest.mark.parametrize("artifact", ["aoti", "torchscript"])
+def test_training_is_refused(artifact: str) -> None:
+    target = Target("x.py:make", "factory", "x.py")
+    options = deploy.DeployOptions(artifact=artifact)
     with pytest.raises(UserError, match="--train"):
-        packages.built(tmp_path, target, "aoti", train=True)
+        deploy.pack(target, Options(train=True), options)
 
 
 def test_questions_go_to_the_ends_of_a_range() -> None:

@@ -11,18 +11,21 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fabricated import CALL, Net, fabricated
+from fabricated import CALL, Net, details_of, fabricated
 from pack_keys import KEY, OTHER_PUBLIC, PUBLIC
 
 import torchproof
+from torchproof.records import schema
 from torchproof.records.run import UserError
 from torchproof.runtime import production
 from torchproof.runtime.loading import compatibility, source_hash
+from torchproof.runtime.loading.pack_details import Place
 
 Change = Callable[[Path], None]
 NOBODY = 65534
@@ -165,16 +168,16 @@ def test_another_place_is_refused(
     reason: str,
 ) -> None:
     model = Net()
-    told = compatibility.environment_facts("cpu") | changes
+    told = details_of(model)["place"] | changes
     pack = fabricated(tmp_path / "pack", model, place=told)
     assert reason in seen_cold(pack, caplog, model)
 
 
 def test_another_gpu_or_an_older_driver_is_refused() -> None:
-    then = {"device": "cuda", "gpu": "H200", "capability": "9.0", "driver": "570.86"}
+    then = Place("cuda", gpu="H200", capability="9.0", driver="570.86")
 
     def told(**changes: str) -> str:
-        return "; ".join(compatibility.refusals(then, then | changes))
+        return "; ".join(compatibility.refusals(then, replace(then, **changes)))
 
     assert told(driver="575.1") == ""
     assert re.search(r"\bH200\b.*\bA100\b", told(gpu="A100"))
@@ -209,7 +212,7 @@ def test_changed_source_is_refused_and_a_comment_is_not(
     assert source_hash.changes(told) == []
     file.write_text("def scale(x):\n    return 3 * x\n")
     model = Net()
-    pack = fabricated(tmp_path / "pack", model, code=told)
+    pack = fabricated(tmp_path / "pack", model, code=schema.to_plain(told))
     assert "code of traced_by_it" in seen_cold(pack, caplog, model)
 
 

@@ -9,10 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from torchproof.packs.deploy import precompiled_trials
+from torchproof.packs.deploy import precompiled
+from torchproof.records import schema
 from torchproof.runtime import production
 from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, precompiled_calls
+from torchproof.runtime.loading.pack_details import (
+    CallInputs,
+    PackedCall,
+    TrainingState,
+)
 from torchproof.torch_private.dynamo.size_marks import marks_of
 from torchproof.torch_private.precompile import guard_expressions, install_call
 
@@ -87,8 +93,8 @@ def test_made_inputs_have_the_marks_of_the_given_ones() -> None:
     given, plain = torch.ones(4, 5), torch.ones(2)
     torch._dynamo.mark_dynamic(given, 0, min=2, max=9)
     torch._dynamo.maybe_mark_dynamic(given, 1)
-    written = json.loads(json.dumps(example_inputs.describe((given, plain))))
-    made = example_inputs.make(written)
+    written = json.dumps(schema.to_plain(example_inputs.describe((given, plain))))
+    made = example_inputs.make(schema.build(CallInputs, json.loads(written)))
     assert marks_of(made[0]) == marks_of(given) != {}
     assert marks_of(made[1]) == {}
 
@@ -153,16 +159,13 @@ class Held:
 
 def tried(model: Net, held: Any) -> str | None:
     entry = entry_of(model)
-    told = {
-        "inputs": example_inputs.describe((torch.ones(3, 4),)),
-        "state": {"training": True, "others": []},
-        "gradients": False,
-    }
+    inputs = example_inputs.describe((torch.ones(3, 4),))
+    told = PackedCall(inputs, TrainingState(training=True), gradients=False)
 
     def stale(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.linear(x, model.inner.weight, model.inner.bias) * 2.0
 
-    return precompiled_trials.wrongly_taken(entry, held, told, stale)
+    return precompiled.wrongly_taken(entry, held, told, stale)
 
 
 def test_guards_that_refuse_every_change_pass() -> None:

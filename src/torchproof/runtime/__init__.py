@@ -24,21 +24,26 @@ if TYPE_CHECKING:
     from torchproof.runtime.loading import pytree_json as pytree_json
     from torchproof.runtime.loading import source_hash as source_hash
     from torchproof.runtime.loading import warm_up as warm_up
-    from torchproof.runtime.loading.aoti_package import AOTI_FILE as AOTI_FILE
-    from torchproof.runtime.loading.deployed_model import DeployedModel as DeployedModel
     from torchproof.runtime.loading.input_spec import InputSpec as InputSpec
     from torchproof.runtime.loading.input_spec import Range as Range
     from torchproof.runtime.loading.input_spec import TensorSpec as TensorSpec
     from torchproof.runtime.loading.input_spec import evaluate as evaluate
     from torchproof.runtime.loading.input_spec import order_of as order_of
-    from torchproof.runtime.loading.packages import ARTIFACTS as ARTIFACTS
+    from torchproof.runtime.loading.pack_details import GRAPHS_FILE as GRAPHS_FILE
+    from torchproof.runtime.loading.pack_details import CachesDetails as CachesDetails
+    from torchproof.runtime.loading.pack_details import CallInputs as CallInputs
+    from torchproof.runtime.loading.pack_details import PackageDetails as PackageDetails
+    from torchproof.runtime.loading.pack_details import PackedCall as PackedCall
+    from torchproof.runtime.loading.pack_details import PackEntry as PackEntry
+    from torchproof.runtime.loading.pack_details import TensorLayout as TensorLayout
+    from torchproof.runtime.loading.pack_details import read_details as read_details
+    from torchproof.runtime.loading.packages import PACKAGE_FILES as PACKAGE_FILES
+    from torchproof.runtime.loading.packages import DeployedModel as DeployedModel
+    from torchproof.runtime.loading.packages import load_package as load_package
     from torchproof.runtime.loading.precompiled_calls import Arguments as Arguments
+    from torchproof.runtime.loading.pytree_json import CallSpec as CallSpec
     from torchproof.runtime.loading.pytree_json import PytreeSpec as PytreeSpec
     from torchproof.runtime.loading.pytree_json import Unfit as Unfit
-    from torchproof.runtime.loading.torchscript_package import (
-        TORCHSCRIPT_FILE as TORCHSCRIPT_FILE,
-    )
-    from torchproof.runtime.pack_format import contents as contents
     from torchproof.runtime.pack_format import keys as keys
     from torchproof.runtime.pack_format import manifest as manifest
     from torchproof.runtime.pack_format import trust as trust
@@ -65,8 +70,6 @@ else:
             ".cudagraph": ["graph"],
             ".forward_state": ["save_state"],
             ".loading": ["PackRefused", "load"],
-            ".loading.aoti_package": ["AOTI_FILE"],
-            ".loading.deployed_model": ["DeployedModel"],
             ".loading.input_spec": [
                 "InputSpec",
                 "Range",
@@ -74,10 +77,19 @@ else:
                 "evaluate",
                 "order_of",
             ],
-            ".loading.packages": ["ARTIFACTS"],
+            ".loading.pack_details": [
+                "GRAPHS_FILE",
+                "CachesDetails",
+                "CallInputs",
+                "PackEntry",
+                "PackageDetails",
+                "PackedCall",
+                "TensorLayout",
+                "read_details",
+            ],
+            ".loading.packages": ["PACKAGE_FILES", "DeployedModel", "load_package"],
             ".loading.precompiled_calls": ["Arguments"],
-            ".loading.pytree_json": ["PytreeSpec", "Unfit"],
-            ".loading.torchscript_package": ["TORCHSCRIPT_FILE"],
+            ".loading.pytree_json": ["CallSpec", "PytreeSpec", "Unfit"],
             ".pack_format.contents": ["Contents", "is_pack", "open_pack"],
             ".pack_format.keys": ["read_key"],
             ".pack_format.manifest": ["File", "Manifest", "Refused", "Unverified"],
@@ -101,7 +113,6 @@ else:
             ".loading.pytree_json",
             ".loading.source_hash",
             ".loading.warm_up",
-            ".pack_format.contents",
             ".pack_format.keys",
             ".pack_format.manifest",
             ".pack_format.trust",

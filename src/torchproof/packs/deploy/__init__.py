@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torchproof import __version__
 from torchproof.packs import writing
 from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import UserError
+from torchproof.records import UserError, schema
 from torchproof.runtime import Manifest, Unverified, keys
 from torchproof.strategies import recipe
 from torchproof.targets import Options, Target, assert_size
@@ -34,17 +33,45 @@ _ABOUT = {
     "graphs.json": "the cache keys of torch's graphs: hashes, settings, shapes",
     "caches/": "compiled code of the model's graphs, without weights",
     "entries/": "a precompiled call: contains names and plain values of the model",
+    "model.pt2": "compiled code, its C++ source and the model's weights",
+    "model.pt": "the traced operations and the model's weights",
 }
 
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """The kind of artifact, and the recipe or the strategy to compile with."""
+    """The kind of artifact, the recipe or strategy to compile with, the private key."""
 
     recipe: str | None = None
     strategy: str | None = None
     artifact: str = "caches"
     key: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a child process has to build or verify.
+
+    `stage` is the directory of the new pack, `scratch` one for files that the second
+    child needs, `cache` an empty one for torch's caches.
+    """
+
+    target: Target
+    train: bool
+    device: str | None
+    size: str | None
+    artifact: str
+    recipe: str | None
+    strategy: str
+    stage: str
+    scratch: str
+    cache: str = ""
+    role: Literal["build", "verify"] = "build"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How to load the target."""
+        return {"train": self.train, "device": self.device, "size": self.size}
 
 
 def pack(
@@ -65,49 +92,58 @@ def pack(
     _assert_makeable(target, options, deploy_options)
     dest = dest or Path(f"torchproof-deploy-{target.name}")
     redactor = Redactor.here()
-    redact = redactor.text
     with (
         writing.folder(dest, overwrite=overwrite) as stage,
         writing.scratch("torchproof-deploy-") as scratch,
     ):
+        job = Job(
+            target=target,
+            train=options.train,
+            device=options.device,
+            size=options.size,
+            artifact=deploy_options.artifact,
+            recipe=deploy_options.recipe,
+            strategy=deploy_options.strategy or "full",
+            stage=str(stage.path),
+            scratch=str(scratch),
+        )
         progress("compiling in a fresh process")
-        job = _job(target, options, deploy_options, stage.path) | {
-            "scratch": str(scratch)
-        }
-        build_run = _child({**job, "role": "build"}, options, progress)
-        facts = build_run.last("facts")
+        facts = _child(job, options, progress)
         manifest = Manifest(
             kind="deploy",
             name=target.name,
             torchproof=__version__,
-            target=redact(target.text),
-            command=redact(command),
-            environment=_without_folders(facts["environment"]),
+            target=redactor.text(target.text),
+            command=redactor.text(command),
+            environment=redactor.json(_without_folders(facts["environment"])),
             details=facts["details"],
         )
-        seal = functools.partial(_sealed, stage, facts["about"], deploy_options.key)
-        seal(manifest)
-        progress("loading it in another fresh process")
-        proof = _child({**job, "role": "verify"}, options, progress).last("facts")
-        details = facts["details"]
-        if dropped := proof.get("unnoticed"):
-            details = _without(details, dropped, stage.path)
-            seal(dataclasses.replace(manifest, details=details))
-            proof = _child({**job, "role": "verify"}, options, progress).last("facts")
-        details = {**details, "verified": proof}
+        manifest, proof = _verified(stage, manifest, job, options, progress=progress)
+        details = {**manifest.details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
-        manifest = seal(manifest)
+        manifest = stage.seal(manifest, _about(stage), deploy_options.key)
     return PackResult(dest, manifest, (*proof.get("notes", ()), *redactor.notes))
 
 
-def _sealed(
+def _verified(
     stage: writing.Stage,
-    about: Mapping[str, str],
-    key: bytes | None,
     manifest: Manifest,
-) -> Manifest:
-    descriptions = {name: _about(name, about) for name in stage.names()}
-    return stage.seal(manifest, descriptions, key)
+    job: Job,
+    options: Options,
+    *,
+    progress: Progress,
+) -> tuple[Manifest, dict[str, Any]]:
+    """Load the pack in another process; drop precompiled calls that miss a change."""
+    verify = dataclasses.replace(job, role="verify")
+    progress("loading it in another fresh process")
+    stage.seal(manifest, _about(stage))
+    proof = _child(verify, options, progress)
+    if dropped := proof.get("unnoticed"):
+        details = _without(manifest.details, dropped, stage.path)
+        manifest = dataclasses.replace(manifest, details=details)
+        stage.seal(manifest, _about(stage))
+        proof = _child(verify, options, progress)
+    return manifest, proof
 
 
 def _without(
@@ -119,7 +155,7 @@ def _without(
     """
     calls = []
     for call in details["calls"]:
-        why = dropped.get(call["entry"].get("file"))
+        why = dropped.get(call["entry"]["file"])
         calls.append(call if why is None else {**call, "entry": {"why_not": why}})
     for file in dropped:
         (stage / file).unlink()
@@ -132,25 +168,22 @@ def _without_folders(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The environment without the cache directories, which were temporary."""
     steering = environment.get("variables", {})
     variables = {k: v for k, v in steering.items() if not k.endswith("_CACHE_DIR")}
-    redacted: dict[str, Any] = Redactor.here().json(
-        {**environment, "variables": variables}
-    )
-    return redacted
+    return {**environment, "variables": variables}
 
 
 def _assert_makeable(
     target: Target, options: Options, deploy_options: DeployOptions
 ) -> None:
+    artifact = deploy_options.artifact
     if target.kind not in ("workload", "factory"):
         raise UserError(
             f"{target.text} is a {target.kind}: a deploy pack needs a workload or a"
             " factory, since verification builds the model again"
         )
-    if deploy_options.artifact not in ARTIFACTS:
-        choices = ", ".join(ARTIFACTS)
-        raise UserError(
-            f"--artifact {deploy_options.artifact}: choose one of {choices}"
-        )
+    if artifact not in ARTIFACTS:
+        raise UserError(f"--artifact {artifact}: choose one of {', '.join(ARTIFACTS)}")
+    if options.train and artifact != "caches":
+        raise UserError(f"--artifact {artifact} supports only inference: omit --train")
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:
@@ -166,33 +199,25 @@ def _assert_makeable(
     assert_size(target, options.size)
 
 
-def _job(
-    target: Target, options: Options, deploy_options: DeployOptions, stage: Path
-) -> dict[str, Any]:
-    return {
-        "target": dataclasses.asdict(target),
-        "train": options.train,
-        "device": options.device,
-        "size": options.size,
-        "artifact": deploy_options.artifact,
-        "recipe": deploy_options.recipe,
-        "strategy": deploy_options.strategy or "full",
-        "stage": str(stage),
-    }
+def _child(job: Job, options: Options, progress: Progress) -> dict[str, Any]:
+    """Run a job in a fresh process with empty caches; returns what it reports."""
 
+    def show(entry: Entry, seconds: float) -> None:
+        if entry["kind"] == "progress" and seconds >= 1:  # print nothing below 1 s
+            progress(f"{entry['text']}, {seconds:.0f} s")
 
-def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Followed:
-    """Run a job in a fresh process with empty caches."""
-    scratch = job["scratch"]
-    child_job = {**job, "cache": tempfile.mkdtemp(dir=scratch) + "/cache"}
-    child_job["questions"] = f"{scratch}/questions.pt"
-    under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    job = dataclasses.replace(job, cache=tempfile.mkdtemp(dir=job.scratch) + "/cache")
     child = follow(
         "torchproof.packs.deploy",
-        json.dumps(child_job),
-        _ProgressPrinter(progress),
-        under,
+        json.dumps(schema.to_plain(job)),
+        show,
+        Conditions(timeout_s=options.timeout_s, quiet=options.quiet),
     )
+    _assert_finished(child, job, options)
+    return child.last("facts")
+
+
+def _assert_finished(child: Followed, job: Job, options: Options) -> None:
     for entry in child.of("unusable"):
         raise UserError(entry["message"])
     for entry in child.of("unverified"):
@@ -203,23 +228,14 @@ def _child(job: Mapping[str, Any], options: Options, progress: Progress) -> Foll
         raise UserError(f"not finished within --timeout {options.timeout_s:g} s")
     if child.code or not child.of("facts"):
         why = child.failure(script=False) or "its process ended without an answer"
-        if job["role"] == "verify":  # loading the pack crashed the process
+        if job.role == "verify":  # loading the pack crashed the process
             raise Unverified(f"it does not load in a fresh process: {why}")
         raise UserError(f"the pack could not be built: {why}")
-    return child
 
 
-class _ProgressPrinter:
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __call__(self, entry: Entry, seconds: float) -> None:
-        if entry["kind"] == "progress" and seconds >= 1:  # print nothing below 1 s
-            self._progress(f"{entry['text']}, {seconds:.0f} s")
-
-
-def _about(name: str, descriptions: Mapping[str, str]) -> str:
-    for start, text in {**_ABOUT, **descriptions}.items():
-        if name == start or (start.endswith("/") and name.startswith(start)):
-            return text
-    return ""
+def _about(stage: writing.Stage) -> dict[str, str]:
+    """What each file contains."""
+    return {
+        name: _ABOUT.get(name, _ABOUT.get(f"{name.partition('/')[0]}/", ""))
+        for name in stage.names()
+    }

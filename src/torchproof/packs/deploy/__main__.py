@@ -10,22 +10,22 @@ import os
 import sys
 from typing import Any
 
+from torchproof.packs.deploy import Job, Progress
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, one_line
+from torchproof.records import UserError, one_line, schema
 from torchproof.runtime import Refused, Unverified
-from torchproof.targets import Target
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream()
+    job, stream = schema.build(Job, json.loads(arguments[0])), Stream()
     # torch reads these variables once, when it is imported.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = job["cache"]
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.cache
     os.environ.pop("TRITON_CACHE_DIR", None)
-    os.makedirs(job["cache"], mode=0o700)
-    fields = job["target"]
-    target = Target(**{**fields, "arguments": tuple(fields["arguments"])})
+    os.makedirs(job.cache, mode=0o700)
+    work = {"build": _build, "verify": _verify}[job.role]
     try:
-        stream.write("facts", **_carried_out(target, job, stream))
+        facts = work(job, lambda text: stream.write("progress", text=text))
+        stream.write("facts", **facts)
     except (Refused, Unverified) as error:
         stream.write("unverified", message=str(error))
         return 1
@@ -39,16 +39,32 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _carried_out(target: Target, job: dict[str, Any], stream: Stream) -> dict[str, Any]:
-    from torchproof.packs.deploy import artifact_children
+def _build(job: Job, progress: Progress) -> dict[str, Any]:
+    """Fill the stage; return the manifest's details and the environment."""
+    from torchproof.packs.deploy import caches, packages
+    from torchproof.targets import calls
+    from torchproof.torch_private import environment, is_compiled
 
-    def progress(text: str) -> None:
-        stream.write("progress", text=text)
+    loaded = calls.fresh(job.target, job.settings)
+    if is_compiled(loaded.fn) or calls.claims(loaded.fn, "compiles_itself"):
+        raise UserError(
+            f"{job.target.text} compiles itself: a deploy pack needs the model before"
+            " it is compiled"
+        )
+    if job.artifact == "caches":
+        details = schema.to_plain(caches.build(loaded, job, progress))
+    else:
+        details = schema.to_plain(packages.build(loaded, job))
+    return {"details": details, "environment": environment.describe(job.settings)}
 
-    work = {"build": artifact_children.build, "verify": artifact_children.verify}[
-        job["role"]
-    ]
-    return work(target, job, progress)
+
+def _verify(job: Job, progress: Progress) -> dict[str, Any]:
+    """Load the artifact and compare its outputs with eager's; return the result."""
+    from torchproof.packs.deploy import caches, packages
+
+    if job.artifact == "caches":
+        return caches.verify(job, progress)
+    return packages.verify(job)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,24 @@ tensors, the structure of calls and outputs, and the tensors of each call.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchproof.records import UserError
-from torchproof.runtime import PytreeSpec, TensorSpec, Unfit, order_of, pytree_json
+from torchproof.records import Frame, UserError, one_line, place_of, shown
+from torchproof.runtime import (
+    CallSpec,
+    InputSpec,
+    PytreeSpec,
+    TensorSpec,
+    Unfit,
+    order_of,
+    pytree_json,
+)
 from torchproof.targets import Loaded
 
 Tensors = list[torch.Tensor]
@@ -25,37 +33,40 @@ class Refusal(Exception):
     """The one-line reason why no package is possible; the command exits with 1."""
 
 
+@dataclass(frozen=True)
+class Package:
+    """A package that was written: what it accepts, its output's structure, notes."""
+
+    entrance: InputSpec
+    output: PytreeSpec
+    device: str
+    notes: tuple[str, ...] = ()
+
+
 class _Seen:
-    def __init__(self) -> None:
-        self.form: PytreeSpec = {}
+    output: PytreeSpec
 
 
 class Flat(torch.nn.Module):
     """The flat function; `output` is the structure of its last output."""
 
-    def __init__(
-        self,
-        fn: Callable[..., Any],
-        signature: inspect.Signature,
-        arguments: PytreeSpec,
-    ) -> None:
+    def __init__(self, fn: Callable[..., Any], call: CallSpec) -> None:
         super().__init__()
         self.fn = fn
-        self.signature = signature
-        self.arguments = arguments
+        self.call = call
+        self.training = bool(getattr(fn, "training", False))
         # Export resets attributes of the module itself, so this object holds the value.
         self._seen = _Seen()
 
     @property
     def output(self) -> PytreeSpec:
-        return self._seen.form
+        return self._seen.output
 
     def forward(self, *t: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        named = {k: pytree_json.rebuild(f, list(t)) for k, f in self.arguments.items()}
-        bound = inspect.BoundArguments(self.signature, named)
+        bound = self.call.bound(t)
         answer: Tensors = []
         output = self.fn(*bound.args, **bound.kwargs)
-        self._seen.form = pytree_json.flatten(output, answer, "output")
+        self._seen.output = pytree_json.flatten(output, answer, "output")
         return tuple(answer)
 
 
@@ -69,22 +80,23 @@ class FlatTarget:
     inputs: tuple[Tensors, ...]
 
     @property
-    def call(self) -> PytreeSpec:
-        """The structure of a call, for the manifest."""
-        return {
-            "parameters": pytree_json.parameters_of(self.flat.signature),
-            "arguments": list(self.flat.arguments.items()),
-        }
+    def call(self) -> CallSpec:
+        return self.flat.call
 
     @property
     def device(self) -> str:
-        state = list(self.flat.parameters()) + list(self.flat.buffers())
-        cuda = any(t.is_cuda for t in (*state, *self.inputs[0]))
-        return "cuda" if cuda else "cpu"
+        state = (*self.flat.parameters(), *self.flat.buffers(), *self.inputs[0])
+        return "cuda" if any(t.is_cuda for t in state) else "cpu"
+
+    @property
+    def kinds(self) -> list[torch.dtype]:
+        """The floating-point types of the weights."""
+        state = (*self.flat.parameters(), *self.flat.buffers())
+        return [t.dtype for t in state if t.dtype.is_floating_point]
 
     def flattened(self, call: Any) -> Tensors:
         """The tensors of another call; raises `Unfit` if its structure differs."""
-        return _flattened(self.flat.signature, call, self.flat.arguments)[1]
+        return self.call.tensors_of(*_split(call))
 
     def taken(self, sizes: Sequence[Sequence[int | str]]) -> tuple[TensorSpec, ...]:
         """The inputs that the package accepts: as in the first call, in these sizes."""
@@ -108,10 +120,11 @@ class FlatTarget:
         with preserved(self.flat), torch.no_grad():
             self.flat(*inputs)
         pairs = zip(inputs, self.inputs[0], strict=True)
-        return {i for i, (a, b) in enumerate(pairs) if not _identical(a, b)}
+        return {i for i, (a, b) in enumerate(pairs) if not is_equal(a, b)}
 
 
-def _identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are equal; one with NaN is equal to any of its shape."""
     return one.shape == other.shape and bool(
         torch.equal(one, other) or (one != one).any()
     )
@@ -138,78 +151,73 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 
 
 def flatten_target(loaded: Loaded) -> FlatTarget:
-    """The flat target; raises `Refusal` if calls differ in more than their tensors."""
+    """The flat target, which ran every call in eager.
+
+    Raises `Refusal` if calls differ in more than their tensors.
+    """
     fn = getattr(loaded.fn, "_orig_mod", loaded.fn)
     signature = pytree_json.signature_of(fn)
-    arguments, first = _first(signature, loaded.calls[0])
+    first: Tensors = []
+    try:
+        arguments = pytree_json.arguments_of(signature, *_split(loaded.calls[0]))
+        form = pytree_json.flatten_arguments(arguments, first)
+        for _, part in form.walk():
+            if part.record is not None:
+                raise Unfit(
+                    f"an argument is a {part.record}: pass its tensors in a dict"
+                )
+    except Unfit as error:
+        raise Refusal(str(error)) from None
+    except TypeError as error:
+        raise UserError(f"the call does not fit the target: {error}") from None
+    flat = Flat(fn, CallSpec(pytree_json.parameters_of(signature), form))
+    labels = tuple(
+        label
+        for name, part in zip(form.keys, form.parts, strict=True)
+        for label, inner in part.walk(str(name))
+        if inner.kind == "tensor"
+    )
     inputs = [first]
     for index, call in enumerate(loaded.calls[1:], 1):
         try:
-            inputs.append(_flattened(signature, call, arguments)[1])
+            inputs.append(flat.call.tensors_of(*_split(call)))
         except Unfit as error:
             raise Refusal(
                 f"the arguments of call {index} differ in structure from those of call"
                 f" 0: {error}; build one pack for each"
             ) from None
-    flat = Flat(fn, signature, arguments)
-    flat.training = bool(getattr(fn, "training", False))
-    labels = tuple(_labels(arguments))
-    return FlatTarget(fn, flat, labels, tuple(inputs))
+    target = FlatTarget(fn, flat, labels, tuple(inputs))
+    _assert_runs(target)
+    return target
 
 
-def _first(signature: inspect.Signature, call: Any) -> tuple[PytreeSpec, Tensors]:
-    try:
-        return _flattened(signature, call, None)
-    except Unfit as error:
-        raise Refusal(str(error)) from None
+def _split(call: Any) -> tuple[Sequence[Any], dict[str, Any]]:
+    return ((), call) if isinstance(call, dict) else (call, {})
 
 
-def _flattened(
-    signature: inspect.Signature, call: Any, packed: Mapping[str, PytreeSpec] | None
-) -> tuple[PytreeSpec, Tensors]:
-    args, kwargs = ((), call) if isinstance(call, dict) else (call, {})
-    try:
-        arguments = pytree_json.arguments_of(signature, args, kwargs)
-    except TypeError as error:
-        raise UserError(f"the call does not fit the target: {error}") from None
-    tensors: Tensors = []
-    form = {
-        name: pytree_json.flatten(value, tensors, name)
-        for name, value in arguments.items()
-    }
-    for part in _parts({"list": list(form.values())}):
-        if "fields" in part:
-            raise Unfit(f"an argument is a {part['type']}: pass its tensors in a dict")
-    if packed is not None:
-        structure, packed_structure = (
-            {"dict": list(f.items())} for f in (form, packed)
-        )
-        difference = pytree_json.difference(structure, packed_structure, "arguments")
-        if difference is not None:
-            raise Unfit(difference)
-        tensors = list(
-            pytree_json.in_packed_order(structure, packed_structure, tensors)
-        )
-    return form, tensors
+def _assert_runs(target: FlatTarget) -> None:
+    """Run every call in eager, which also determines the output's structure."""
+    for index, inputs in enumerate(target.inputs):
+        try:
+            with preserved(target.flat), torch.no_grad():
+                target.flat(*[copied(t) for t in inputs])
+        except Unfit as error:
+            raise Refusal(str(error)) from None
+        except Exception as error:
+            line = f"{type(error).__name__}: {error}"
+            raise UserError(
+                f"the target fails in eager at call {index}: {line}"
+            ) from error
 
 
-def _parts(form: PytreeSpec) -> Iterator[PytreeSpec]:
-    yield form
-    for key in ("list", "tuple", "dict", "fields"):
-        for part in form.get(key, ()):
-            yield from _parts(part[1] if key in ("dict", "fields") else part)
-
-
-def _labels(arguments: PytreeSpec) -> Iterator[str]:
-    for name, form in arguments.items():
-        yield from _labelled(form, name)
-
-
-def _labelled(form: PytreeSpec, label: str) -> Iterator[str]:
-    if "tensor" in form:
-        yield label
-    for key in ("list", "tuple"):
-        for i, part in enumerate(form.get(key, ())):
-            yield from _labelled(part, f"{label}[{i}]")
-    for name, part in form.get("dict", ()):
-        yield from _labelled(part, f"{label}[{name!r}]")
+def line_of(error: BaseException) -> str:
+    """torch's reason and the user's source line, in one line."""
+    reason = one_line(str(error).strip().partition("\n\n")[0] or repr(error), 300)
+    frames = [
+        Frame(f.filename, f.lineno or 0, f.name, f.line or "")
+        for f in traceback.extract_tb(error.__traceback__)
+    ]
+    place = place_of(frames).frame
+    if place is None:
+        return reason
+    return f"{shown(place.file)}:{place.line}: {place.code.strip()}: {reason}"

@@ -10,39 +10,36 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchproof.packs.deploy import path_coverage, verification_inputs
-from torchproof.packs.deploy.aoti import assert_runs, line_of
-from torchproof.packs.deploy.blocked_modules import model_modules
 from torchproof.packs.deploy.input_generators import (
     RANDOM,
     VALUE_GENERATORS,
-    Tensors,
     fits_memory,
     generate_inputs,
     other_sizes,
 )
-from torchproof.packs.deploy.package_worker import compare_with_eager
 from torchproof.packs.deploy.path_coverage import At, ExecutionPath
 from torchproof.packs.deploy.tensor_function import (
     FlatTarget,
+    Package,
     Refusal,
     copied,
-    flatten_target,
+    line_of,
     preserved,
 )
 from torchproof.packs.deploy.verification_inputs import VerificationInput
-from torchproof.records import UserError, one_line
-from torchproof.runtime import TORCHSCRIPT_FILE, InputSpec, Range, pytree_json
-from torchproof.targets import Loaded
+from torchproof.records import one_line
+from torchproof.runtime import InputSpec, PytreeSpec, Range, pytree_json
 
 _SEEDS = 3  # seeds for random values; each other generator runs once
+_DEPRECATED = "torch.jit.trace is deprecated; use it only for old runtimes"
 
 
 @dataclass(frozen=True)
@@ -54,156 +51,79 @@ class Trial:
     difference: str | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Trace:
-    """The traced model, the path it was traced on, and torch's warnings."""
+    """The traced model, the path it was traced on, and its output's structure."""
 
-    flat_target: FlatTarget
+    target: FlatTarget
     model: Any
     path: ExecutionPath
-    output: pytree_json.PytreeSpec
-    warned: list[str]
-    kinds: list[torch.dtype] = field(default_factory=list)
+    output: PytreeSpec
 
 
-def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build the package and return the manifest's details.
-
-    Raises `Refusal` if no package is possible.
-    """
-    if job["train"]:
-        raise UserError("--artifact torchscript supports only inference: omit --train")
-    flat_target = flatten_target(loaded)
-    assert_runs(flat_target)
-    verification_inputs.assert_repeats(flat_target)
-    trace = traced(flat_target)
-    fresh = list(
-        verification_inputs.of_calls(
-            flat_target, job.get("fresh", ()), " of another seed"
-        )
-    )
-    notes = _assert_holds(
-        trace, [*_values(flat_target), *_same_sizes(flat_target, fresh)]
-    )
+def build(
+    target: FlatTarget, fresh: Sequence[VerificationInput], file: Path
+) -> Package:
+    """Write the package to `file`. Raises `Refusal` if none is possible."""
+    trace = traced(target)
+    notes = _assert_holds(trace, [*_values(target), *_same_sizes(target, fresh)])
     entrance = sizes_of(trace)
-    _save(trace.model, stage / TORCHSCRIPT_FILE)
-    inputs = [
-        *fresh,
-        *verification_inputs.of_calls(flat_target, loaded.calls, ""),
-        *verification_inputs.of_sizes(flat_target, entrance),
-    ]
-    inputs = [q for q in inputs if _taken(entrance, q)]
-    names = verification_inputs.write(flat_target, inputs, Path(job["questions"]))
-    return {
-        "artifact": "torchscript",
-        "device": _device(trace),
-        "call": flat_target.call,
-        "output": trace.output,
-        "takes": str(entrance),
-        "entrance": entrance.to_json(),
-        "weights": True,
-        "asked": names,
-        "without": model_modules(flat_target.fn, loaded),
-        "notes": [
-            *notes,
-            "torch.jit.trace is deprecated; use it only for old runtimes",
-        ],
-        "warnings": trace.warned,
-        "files": {TORCHSCRIPT_FILE: "the traced operations and the model's weights"},
-    }
+    _save(trace.model, file)
+    return Package(entrance, trace.output, _device(trace), (*notes, _DEPRECATED))
 
 
-def traced(flat_target: FlatTarget) -> Trace:
+def traced(target: FlatTarget) -> Trace:
     """Trace the first call."""
-    inputs = tuple(copied(t) for t in flat_target.inputs[0])
+    inputs = tuple(copied(t) for t in target.inputs[0])
     with (
-        warnings.catch_warnings(record=True) as caught,
-        preserved(flat_target.flat),
+        warnings.catch_warnings(),
+        preserved(target.flat),
         torch.no_grad(),
         path_coverage.record_path() as path,
     ):
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")
         try:
             jit: Any = torch.jit  # its stubs lack types
-            model = jit.trace(flat_target.flat, inputs, check_trace=False)
+            model = jit.trace(target.flat, inputs, check_trace=False)
         except Exception as error:
             raise Refusal(f"the model cannot be traced: {line_of(error)}") from error
-    output = flat_target.flat.output
-    warned = [
-        one_line(str(each.message), 160)
-        for each in caught
-        if issubclass(each.category, torch.jit.TracerWarning)
-    ]
-    weights = [
-        t.dtype for t in (*flat_target.flat.parameters(), *flat_target.flat.buffers())
-    ]
-    kinds = [kind for kind in weights if kind.is_floating_point]
-    verification_inputs.eager(
-        flat_target, VerificationInput("the traced call", flat_target.inputs[0])
-    )
-    output = _with_numbers(output, flat_target.flat.output)
-    return Trace(
-        flat_target=flat_target,
-        model=model,
-        path=path,
-        output=output,
-        warned=warned,
-        kinds=kinds,
-    )
+    output = target.flat.output
+    expected = verification_inputs.eager(target, target.inputs[0]).form
+    return Trace(target, model, path, _with_numbers(output, expected))
 
 
-def _with_numbers(
-    trace: pytree_json.PytreeSpec, eager: pytree_json.PytreeSpec
-) -> pytree_json.PytreeSpec:
+def _with_numbers(trace: PytreeSpec, eager: PytreeSpec) -> PytreeSpec:
     """The trace's output structure; a tensor there is a number where eager has one."""
-    if "tensor" in trace and "value" in eager:
-        return {"number": trace["tensor"]}
-    structure = dict(trace)
-    for key in ("list", "tuple"):
-        if key in trace and len(trace[key]) == len(eager.get(key, ())):
-            pairs = zip(trace[key], eager[key], strict=True)
-            structure[key] = [_with_numbers(a, b) for a, b in pairs]
-    for key in ("dict", "fields"):
-        if key in trace and key in eager:
-            others = dict(eager[key])
-            structure[key] = [
-                [k, _with_numbers(v, others.get(k, v))] for k, v in trace[key]
-            ]
-    return structure
+    if trace.kind == "tensor" and eager.kind == "value":
+        return replace(trace, kind="number")
+    shapes = {(each.kind, each.keys, len(each.parts)) for each in (trace, eager)}
+    if len(shapes) > 1:
+        return trace
+    pairs = zip(trace.parts, eager.parts, strict=True)
+    return replace(trace, parts=tuple(_with_numbers(a, b) for a, b in pairs))
 
 
 # -- values ----------------------------------------------------------------------------
 
 
-def _values(flat_target: FlatTarget) -> Iterator[tuple[VerificationInput, bool]]:
+def _values(target: FlatTarget) -> Iterator[tuple[VerificationInput, bool]]:
     """Generated inputs of the traced sizes, and whether their values are special."""
-    for seed in range(_SEEDS):
-        yield (
-            VerificationInput(
-                RANDOM.name, generate_inputs(flat_target.inputs, RANDOM, seed)
-            ),
-            False,
-        )
-    for number, values in enumerate(VALUE_GENERATORS[1:], _SEEDS):
-        yield (
-            VerificationInput(
-                values.name, generate_inputs(flat_target.inputs, values, number)
-            ),
-            values.special,
-        )
+    generators = [RANDOM] * _SEEDS + [*VALUE_GENERATORS[1:]]
+    for seed, values in enumerate(generators):
+        inputs = generate_inputs(target.inputs, values, seed)
+        yield VerificationInput(values.name, inputs), values.special
 
 
 def _same_sizes(
-    flat_target: FlatTarget, fresh: Sequence[VerificationInput]
+    target: FlatTarget, fresh: Sequence[VerificationInput]
 ) -> Iterator[tuple[VerificationInput, bool]]:
-    shapes = [t.shape for t in flat_target.inputs[0]]
+    shapes = [t.shape for t in target.inputs[0]]
     calls = [
-        VerificationInput(f"call {i}", inputs)
-        for i, inputs in enumerate(flat_target.inputs)
+        VerificationInput(f"call {i}", each) for i, each in enumerate(target.inputs)
     ]
-    for verification_input in (*calls, *fresh):
-        if [t.shape for t in verification_input.inputs] == shapes:
-            yield verification_input, False
+    for question in (*calls, *fresh):
+        if [t.shape for t in question.inputs] == shapes:
+            yield question, False
 
 
 def _assert_holds(
@@ -211,8 +131,8 @@ def _assert_holds(
 ) -> list[str]:
     """Raise `Refusal` if the trace is invalid; return notes on values that it keeps."""
     trials: list[Trial] = []
-    for verification_input, special in inputs:
-        trial = try_input(trace, verification_input)
+    for question, special in inputs:
+        trial = try_input(trace, question)
         if trial is None:  # eager fails on this input
             continue
         other = _other_way(trace, trials, trial)
@@ -223,38 +143,27 @@ def _assert_holds(
     return list(_notes(trace, trials))
 
 
-def try_input(trace: Trace, verification_input: VerificationInput) -> Trial | None:
-    flat_target = trace.flat_target
+def try_input(trace: Trace, question: VerificationInput) -> Trial | None:
+    """Run eager and the trace; None if eager fails on this input."""
+    target = trace.target
     try:
-        with preserved(flat_target.flat), path_coverage.record_path() as path:
-            eager = verification_inputs.eager(flat_target, verification_input)
+        with preserved(target.flat), path_coverage.record_path() as path:
+            expected = verification_inputs.eager(target, question.inputs)
     except Exception:  # generated inputs may be invalid for the model
         return None
-    inputs = [copied(t) for t in verification_input.inputs]
+    inputs = [copied(t) for t in question.inputs]
     try:
-        with preserved(flat_target.flat), torch.no_grad():
+        with preserved(target.flat), torch.no_grad():
             torch.manual_seed(0)
             answer = [t.detach() for t in trace.model(*inputs)]
     except Exception as error:
-        reason = str(error).strip().splitlines()[-1]
-        return Trial(
-            verification_input.name, path, f"the trace fails: {one_line(reason, 200)}"
-        )
-    plain: Tensors = []
-    form = pytree_json.flatten(
-        pytree_json.rebuild(trace.output, answer), plain, "output"
-    )
-    if (off := pytree_json.difference(form, eager.form, "output")) is not None:
-        return Trial(verification_input.name, path, off)
-    comparison = compare_with_eager(
-        plain, inputs, eager.tensors, eager.inputs, kinds=trace.kinds
-    )
-    off = (
-        f"{comparison.where}: {comparison.why}"
-        if comparison.verdict == "wrong"
-        else None
-    )
-    return Trial(verification_input.name, path, off)
+        reason = one_line(str(error).strip().splitlines()[-1], 200)
+        return Trial(question.name, path, f"the trace fails: {reason}")
+    output = pytree_json.rebuild(trace.output, answer)
+    comparison = expected.compare(output, inputs, target.kinds)
+    wrong = comparison.verdict == "wrong"
+    difference = f"{comparison.where}: {comparison.why}" if wrong else None
+    return Trial(question.name, path, difference)
 
 
 def _other_way(trace: Trace, trials: Sequence[Trial], trial: Trial) -> At | None:
@@ -310,8 +219,8 @@ def sizes_of(trace: Trace) -> InputSpec:
     Dimensions of equal size change together. If the trace keeps a decision on a size,
     the largest size that was tried is the limit.
     """
-    flat_target = trace.flat_target
-    shapes = [tuple(t.shape) for t in flat_target.inputs[0]]
+    target = trace.target
+    shapes = [tuple(t.shape) for t in target.inputs[0]]
     sizes: list[list[int | str]] = [list(shape) for shape in shapes]
     ranges: dict[str, Range] = {}
     decisions = _size_decisions(trace)
@@ -327,18 +236,16 @@ def sizes_of(trace: Trace) -> InputSpec:
             only = tuple(sorted(right)) if refused else None
             ranges[name] = Range(min(right), high, only)
             sizes = [[name if s == size else s for s in row] for row in sizes]
-    entrance = InputSpec(flat_target.taken(sizes), ranges)
+    entrance = InputSpec(target.taken(sizes), ranges)
     _assert_calls(trace, entrance)
     return entrance
 
 
 def _size_decisions(trace: Trace) -> list[At]:
     """The lines where the trace reads a size as a tensor's value; eager does not."""
-    flat_target = trace.flat_target
-    with preserved(flat_target.flat), path_coverage.record_path() as usual:
-        verification_inputs.eager(
-            flat_target, VerificationInput("the traced call", flat_target.inputs[0])
-        )
+    target = trace.target
+    with preserved(target.flat), path_coverage.record_path() as usual:
+        verification_inputs.eager(target, target.inputs[0])
     return [at for at in trace.path.values if at not in usual.values]
 
 
@@ -354,9 +261,7 @@ def _right_sizes(
         new_shapes = [[other if s == size else s for s in shape] for shape in shapes]
         if not fits_memory(new_shapes):
             continue
-        inputs: Tensors = generate_inputs(
-            trace.flat_target.inputs, RANDOM, number, new_shapes
-        )
+        inputs = generate_inputs(trace.target.inputs, RANDOM, number, new_shapes)
         trial = try_input(trace, VerificationInput(f"size {other}", inputs))
         if trial is None:
             refused.append(other)
@@ -369,25 +274,16 @@ def _right_sizes(
 
 def _assert_calls(trace: Trace, entrance: InputSpec) -> None:
     """Raise `Refusal` unless all calls of the target are accepted and correct."""
-    for index, inputs in enumerate(trace.flat_target.inputs):
-        verification_input = VerificationInput(f"call {index}", inputs)
-        trial = try_input(trace, verification_input)
+    for index, inputs in enumerate(trace.target.inputs):
+        trial = try_input(trace, VerificationInput(f"call {index}", inputs))
         if trial is not None and trial.difference is not None:
             decisions = _size_decisions(trace)
             raise Refusal(_captured_one(trial, decisions[0] if decisions else None))
-        if not _taken(entrance, verification_input):
+        if not entrance.fits(inputs):
             raise Refusal(
                 f"the sizes of call {index} differ from those of call 0, and the trace"
                 " keeps the latter: use --artifact aoti"
             )
-
-
-def _taken(entrance: InputSpec, verification_input: VerificationInput) -> bool:
-    try:
-        entrance.assert_fits([copied(t) for t in verification_input.inputs])
-    except pytree_json.Unfit:
-        return False
-    return True
 
 
 # -- the file --------------------------------------------------------------------------
@@ -395,7 +291,7 @@ def _taken(entrance: InputSpec, verification_input: VerificationInput) -> bool:
 
 def _device(trace: Trace) -> str:
     """`cuda:0` if the trace itself names that device."""
-    device = trace.flat_target.device
+    device = trace.target.device
     if device == "cpu":
         return device
     named = "cuda:0" in str(trace.model.inlined_graph)

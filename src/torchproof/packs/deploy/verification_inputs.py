@@ -25,9 +25,22 @@ from torchproof.packs.deploy.tensor_function import (
     FlatTarget,
     Refusal,
     copied,
+    is_equal,
     preserved,
 )
-from torchproof.runtime import InputSpec, PytreeSpec, Range, Unfit, evaluate
+from torchproof.records import schema
+from torchproof.runtime import (
+    InputSpec,
+    PytreeSpec,
+    Range,
+    Unfit,
+    ValueComparison,
+    allowance,
+    compare_parts,
+    evaluate,
+    pytree_json,
+    types_in_use,
+)
 
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
@@ -48,52 +61,71 @@ class EagerResult:
     form: PytreeSpec
     inputs: Tensors
 
+    def compare(
+        self, output: Any, inputs: Tensors, kinds: Sequence[torch.dtype]
+    ) -> ValueComparison:
+        """Compare an output, and the inputs after the call, with eager's."""
+        tensors: Tensors = []
+        form = pytree_json.flatten(output, tensors, "output")
+        difference = pytree_json.difference(form, self.form, "output")
+        if difference is not None:
+            return ValueComparison("wrong", None, "output", difference)
+        tensors = list(pytree_json.in_packed_order(form, self.form, tensors))
+        expected = _named(self.tensors, self.inputs)
+        types = types_in_use(list(expected.values()), []) | set(kinds)
+        allowed = allowance(types, expected.values())
+        return compare_parts(_named(tensors, inputs), expected, allowed)
 
-def eager(
-    flat_target: FlatTarget, verification_input: VerificationInput
-) -> EagerResult:
-    inputs = [copied(t) for t in verification_input.inputs]
+
+def _named(outputs: Tensors, inputs: Tensors) -> dict[str, Any]:
+    parts = {f"output {i}": t for i, t in enumerate(outputs)}
+    return parts | {f"input {i} after the call": t for i, t in enumerate(inputs)}
+
+
+def eager(target: FlatTarget, inputs: Tensors) -> EagerResult:
+    """Run the target without the compiler."""
+    inputs = [copied(t) for t in inputs]
     torch.manual_seed(0)
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        tensors = [t.detach().clone() for t in flat_target.flat(*inputs)]
-    return EagerResult(tensors, flat_target.flat.output, inputs)
+        tensors = [t.detach().clone() for t in target.flat(*inputs)]
+    return EagerResult(tensors, target.flat.output, inputs)
 
 
 def of_calls(
-    flat_target: FlatTarget, calls: Iterable[Any], name: str
+    target: FlatTarget, calls: Iterable[Any], name: str
 ) -> Iterator[VerificationInput]:
     """The calls of a factory that have the packed structure."""
     for index, call in enumerate(calls):
         try:
-            yield VerificationInput(f"call {index}{name}", flat_target.flattened(call))
+            yield VerificationInput(f"call {index}{name}", target.flattened(call))
         except Unfit:
             continue
 
 
-def limited(flat_target: FlatTarget, entrance: InputSpec) -> InputSpec:
+def limited(target: FlatTarget, entrance: InputSpec) -> InputSpec:
     """The spec with upper limits that export cannot infer, such as a table's length.
 
     The limits are found by running eager, except on CUDA, where an index out of range
     ends the process.
     """
-    if flat_target.device != "cpu":
+    if target.device != "cpu":
         return entrance
     ranges = dict(entrance.ranges)
-    for letter, size in _letters(entrance, flat_target.inputs[0]).items():
+    for letter, size in _letters(entrance, target.inputs[0]).items():
         if ranges[letter].high is None and ranges[letter].only is None:
-            high = _high_end(flat_target, entrance, letter, size)
+            high = _high_end(target, entrance, letter, size)
             ranges[letter] = Range(ranges[letter].low, high)
     return InputSpec(entrance.tensors, ranges, entrance.conditions)
 
 
 def _high_end(
-    flat_target: FlatTarget, entrance: InputSpec, letter: str, size: int
+    target: FlatTarget, entrance: InputSpec, letter: str, size: int
 ) -> int | None:
     """The largest size that eager accepts; None if it accepts all that are tried."""
-    base, good = _letters(entrance, flat_target.inputs[0]), size
+    base, good = _letters(entrance, target.inputs[0]), size
     for other in (4 * size, 16 * size, 64 * size):
         begun = time.monotonic()
-        if _runs(flat_target, entrance, {**base, letter: other}):
+        if _runs(target, entrance, {**base, letter: other}):
             good = other
         else:
             bad = other
@@ -104,54 +136,51 @@ def _high_end(
         return None
     while bad - good > 1:
         middle = (good + bad) // 2
-        if _runs(flat_target, entrance, {**base, letter: middle}):
+        if _runs(target, entrance, {**base, letter: middle}):
             good = middle
         else:
             bad = middle
     return good
 
 
-def _runs(
-    flat_target: FlatTarget, entrance: InputSpec, letters: Mapping[str, int]
-) -> bool:
+def _runs(target: FlatTarget, entrance: InputSpec, letters: Mapping[str, int]) -> bool:
     """Whether eager runs; also True for sizes that the package would not accept."""
-    shapes = _shapes(entrance, letters)
-    try:
-        entrance.assert_sizes(shapes)
-    except Unfit:
-        return True
-    if not fits_memory(shapes):
+    inputs = _of_letters(target, entrance, letters, 0)
+    if inputs is None:
         return True
     try:
-        with preserved(flat_target.flat):
-            eager(
-                flat_target,
-                VerificationInput(
-                    "", generate_inputs(flat_target.inputs, RANDOM, 0, shapes)
-                ),
-            )
+        with preserved(target.flat):
+            eager(target, inputs)
     except Exception:
         return False
     return True
 
 
-def _shapes(entrance: InputSpec, letters: Mapping[str, int]) -> list[list[int]]:
-    return [
+def _of_letters(
+    target: FlatTarget, entrance: InputSpec, letters: Mapping[str, int], seed: int
+) -> Tensors | None:
+    """Random inputs in these sizes; None if the package does not accept them."""
+    shapes = [
         [s if isinstance(s, int) else evaluate(s, letters) for s in t.sizes]
         for t in entrance.tensors
     ]
+    try:
+        entrance.assert_sizes(shapes)
+    except Unfit:
+        return None
+    if not fits_memory(shapes):
+        return None
+    return generate_inputs(target.inputs, RANDOM, seed, shapes)
 
 
-def of_sizes(
-    flat_target: FlatTarget, entrance: InputSpec
-) -> Iterator[VerificationInput]:
+def of_sizes(target: FlatTarget, entrance: InputSpec) -> Iterator[VerificationInput]:
     """Random values in accepted sizes, including the ends of their ranges.
 
     On CUDA no size exceeds those of the calls: an index out of range ends the process.
     """
-    base = _letters(entrance, flat_target.inputs[0])
+    base = _letters(entrance, target.inputs[0])
     most = dict(base)
-    for inputs in flat_target.inputs:
+    for inputs in target.inputs:
         for letter, size in _letters(entrance, inputs).items():
             most[letter] = max(most[letter], size)
     tries = [(base, "other values")]
@@ -159,22 +188,16 @@ def of_sizes(
         limits = entrance.ranges[letter]
         sizes = limits.only or other_sizes(size, limits.low, limits.high)
         where = _where(entrance, letter)
-        if flat_target.device == "cuda":
+        if target.device == "cuda":
             sizes = [s for s in sizes if s <= most[letter]]
         tries += [({**base, letter: s}, f"{where} = {s}") for s in sizes if s != size]
     lows = {letter: max(1, entrance.ranges[letter].low) for letter in base}
     if len(base) > 1:
         tries.append((lows, "all sizes at their minimum"))
     for number, (letters, name) in enumerate(tries, 1):
-        shapes = _shapes(entrance, letters)
-        try:
-            entrance.assert_sizes(shapes)
-        except Unfit:
-            continue
-        if fits_memory(shapes):
-            yield VerificationInput(
-                name, generate_inputs(flat_target.inputs, RANDOM, number, shapes)
-            )
+        generated = _of_letters(target, entrance, letters, number)
+        if generated is not None:
+            yield VerificationInput(name, generated)
 
 
 def _letters(entrance: InputSpec, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
@@ -195,14 +218,14 @@ def _where(entrance: InputSpec, letter: str) -> str:
     )
 
 
-def assert_repeats(flat_target: FlatTarget) -> None:
+def assert_repeats(target: FlatTarget) -> None:
     """Raise `Refusal` unless equal inputs give equal outputs with any random seed."""
     answers = []
     for number in (1, 1, 2):
-        with preserved(flat_target.flat), torch.no_grad():
+        with preserved(target.flat), torch.no_grad():
             torch.manual_seed(number)
-            inputs = [copied(t) for t in flat_target.inputs[0]]
-            answers.append([t.clone() for t in flat_target.flat(*inputs)])
+            inputs = [copied(t) for t in target.inputs[0]]
+            answers.append([t.clone() for t in target.flat(*inputs)])
     if not _alike(answers[0], answers[1]):
         raise Refusal(
             "the same call gives another output the second time: the target has state"
@@ -210,7 +233,7 @@ def assert_repeats(flat_target: FlatTarget) -> None:
         )
     if _alike(answers[0], answers[2]):
         return
-    if flat_target.flat.training:
+    if target.flat.training:
         raise Refusal(
             "the model is in training mode and draws random numbers: call .eval() on it"
             " in the factory"
@@ -219,33 +242,29 @@ def assert_repeats(flat_target: FlatTarget) -> None:
 
 
 def _alike(some: Tensors, others: Tensors) -> bool:
-    if len(some) != len(others):
-        return False
-    pairs = list(zip(some, others, strict=True))
-    return all(torch.equal(a, b) or bool((a != a).any()) for a, b in pairs)
+    return len(some) == len(others) and all(map(is_equal, some, others))
 
 
 def write(
-    flat_target: FlatTarget, questions: Iterable[VerificationInput], file: Path
+    target: FlatTarget, questions: Iterable[VerificationInput], file: Path
 ) -> list[str]:
     """Write the inputs with eager's outputs; omit inputs on which eager fails."""
     entries: list[dict[str, Any]] = []
-    with preserved(flat_target.flat):
-        for verification_input in questions:
+    with preserved(target.flat):
+        for question in questions:
             try:
-                answer = eager(flat_target, verification_input)
+                answer = eager(target, question.inputs)
             except Exception:  # generated inputs may be invalid for the model
                 continue
-            inputs = [copied(t) for t in verification_input.inputs]
-            entry = {
-                "name": verification_input.name,
-                "inputs": inputs,
-                "after": answer.inputs,
-            }
-            entries.append(entry | {"tensors": answer.tensors, "form": answer.form})
-    weights = [
-        t.dtype for t in (*flat_target.flat.parameters(), *flat_target.flat.buffers())
-    ]
-    kinds = sorted({str(kind) for kind in weights if kind.is_floating_point})
+            entries.append(
+                {
+                    "name": question.name,
+                    "inputs": [copied(t) for t in question.inputs],
+                    "after": answer.inputs,
+                    "tensors": answer.tensors,
+                    "form": schema.to_plain(answer.form),
+                }
+            )
+    kinds = sorted({str(kind) for kind in target.kinds})
     torch.save({"questions": entries, "kinds": kinds}, file)
     return [each["name"] for each in entries]

@@ -7,17 +7,14 @@ cache miss with the most telling difference in its cache key.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchproof.process import forks
+from torchproof.runtime.loading.pack_details import Fact, Graph
 from torchproof.torch_private import Lookup
 
-FILE = "graphs.json"
 _TEXT = 160  # longest text of a fact in a pack: a number, a name, a shape
 _DISPLAY_NAMES = {"cpp_runtime_thread_count": "the number of threads"}
-
-PackedGraphs = list[dict[str, Any]]
 
 
 class LookupLog:
@@ -41,22 +38,22 @@ class LookupLog:
         return [each.why for each in self.lookups if each.why is not None]
 
 
-def pack_lookups(lookups: Iterable[Lookup]) -> PackedGraphs:
-    """The lookups as JSON for the pack: digests of all facts, and short texts."""
+def pack_lookups(lookups: Iterable[Lookup]) -> tuple[Graph, ...]:
+    """The lookups for the pack: digests of all facts, and short texts."""
     graphs = {each.key: each for each in lookups if each.cache == "inductor"}
-    return [
-        {
-            "key": each.key,
-            "facts": {
-                name: [digest, text if len(text) <= _TEXT else None]
+    return tuple(
+        Graph(
+            str(key),
+            {
+                name: Fact(digest, text if len(text) <= _TEXT else None)
                 for name, (digest, text) in each.facts.items()
             },
-        }
-        for each in graphs.values()
-    ]
+        )
+        for key, each in graphs.items()
+    )
 
 
-def misses(log: LookupLog, packed: PackedGraphs) -> list[str]:
+def misses(log: LookupLog, packed: Sequence[Graph]) -> list[str]:
     """One line with the reason for each graph that was compiled here."""
     lines = [f"torch does not cache it: {why}" for why in log.bypassed]
     for lookup in log.graphs:
@@ -66,26 +63,26 @@ def misses(log: LookupLog, packed: PackedGraphs) -> list[str]:
     return lines
 
 
-def _explain(lookup: Lookup, packed: PackedGraphs) -> str:
-    if any(each["key"] == lookup.key for each in packed):
+def _explain(lookup: Lookup, packed: Sequence[Graph]) -> str:
+    if any(each.key == lookup.key for each in packed):
         return "it is in the pack, but torch rejected it: its guards fail here"
     if not packed:
         return "the pack has no graph"
-    nearest = min((_differing(lookup, e["facts"]) for e in packed), key=len)
-    if not nearest:
+    here = {name: Fact(*fact) for name, fact in lookup.facts.items()}
+    nearest = min(packed, key=lambda graph: len(_differing(here, graph.facts)))
+    names = _differing(here, nearest.facts)
+    if not names:
         return "torch uses another cache key for it, for an unknown reason"
-    name = min(nearest, key=lambda each: (_rank(each), nearest.index(each)))
-    best = next(e for e in packed if _differing(lookup, e["facts"]) == nearest)
-    then = best["facts"].get(name)
-    return _describe_difference(name, lookup.facts.get(name), then)
+    name = min(names, key=_rank)
+    return _describe_difference(name, here.get(name), nearest.facts.get(name))
 
 
-def _differing(lookup: Lookup, facts: Mapping[str, Any]) -> list[str]:
-    names = [*lookup.facts, *(name for name in facts if name not in lookup.facts)]
+def _differing(here: Mapping[str, Fact], then: Mapping[str, Fact]) -> list[str]:
+    unknown = Fact("", None)
     return [
         name
-        for name in names
-        if (lookup.facts.get(name) or [None])[0] != (facts.get(name) or [None])[0]
+        for name in {**here, **then}
+        if here.get(name, unknown).digest != then.get(name, unknown).digest
     ]
 
 
@@ -101,9 +98,9 @@ def _rank(name: str) -> int:
     return 9 if name == "gm" else 5
 
 
-def _describe_difference(name: str, here: Any, then: Any) -> str:
-    text_here = here[1] if here else None
-    text_then = then[1] if then else None
+def _describe_difference(name: str, here: Fact | None, then: Fact | None) -> str:
+    text_here = here.text if here else None
+    text_then = then.text if then else None
     if name == "fx_kwargs[is_inference]":
         if text_here == "True":
             return "gradients are off here, but were on at build"

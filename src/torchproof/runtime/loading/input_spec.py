@@ -18,7 +18,6 @@ import torch
 
 from torchproof.runtime.loading.pytree_json import Unfit
 
-_Key = tuple[Any, ...]
 _MOST_POWER = 64
 
 
@@ -49,8 +48,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Min": min,
     "Mod": operator.mod,
 }
-# Sizes that passed are not checked again; the limit bounds the memory for them.
-_REMEMBERED = 1024
 
 
 @dataclass(frozen=True)
@@ -68,12 +65,22 @@ class TensorSpec:
     order: tuple[int, ...]
     written: bool = False
 
-    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
-        strides, step = [0] * len(shape), 1
+    def laid_out(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor itself if it has the layout of the build, else a copy."""
+        strides, step = [0] * tensor.dim(), 1
         for dimension in reversed(self.order):
             strides[dimension] = step
-            step *= max(1, shape[dimension])
-        return tuple(strides)
+            step *= max(1, tensor.shape[dimension])
+        triples = zip(tensor.shape, tensor.stride(), strides, strict=True)
+        same = all(size <= 1 or actual == wanted for size, actual, wanted in triples)
+        # Compiled vector instructions need addresses aligned to 16 bytes.
+        aligned = tensor.data_ptr() % 16 == 0
+        if same and aligned and not tensor.is_conj() | tensor.is_neg():
+            return tensor.detach()
+        copy = torch.empty_strided(
+            tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
+        )
+        return copy.copy_(tensor.detach())
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,6 @@ class InputSpec:
     tensors: tuple[TensorSpec, ...]
     ranges: Mapping[str, Range] = field(default_factory=dict)
     conditions: tuple[str, ...] = ()
-    _checked: set[_Key] = field(default_factory=set, compare=False, repr=False)
 
     def __str__(self) -> str:
         """One line, such as "x float32[n, 8]; n is 2 or more"."""
@@ -121,41 +127,29 @@ class InputSpec:
             conditions = [f"{len(conditions)} conditions on sizes"]
         return "; ".join([", ".join(tensors), *ranges, *conditions])
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "inputs": [
-                {**vars(t), "sizes": [*t.sizes], "order": [*t.order]}
-                for t in self.tensors
-            ],
-            "ranges": {name: _plain(each) for name, each in self.ranges.items()},
-            "conditions": list(self.conditions),
-        }
-
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> InputSpec:
-        specs = [
-            TensorSpec(**{**t, "sizes": tuple(t["sizes"]), "order": tuple(t["order"])})
-            for t in plain["inputs"]
-        ]
-        ranges = {
-            name: Range(r["low"], r["high"], r["only"] and tuple(r["only"]))
-            for name, r in plain["ranges"].items()
-        }
-        return cls(tuple(specs), ranges, tuple(plain["conditions"]))
-
-    def admit(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors in the layout that the package needs; copies the others."""
-        key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
-        if key not in self._checked:
-            self.assert_fits(tensors)
-            if len(self._checked) < _REMEMBERED:
-                self._checked.add(key)
-        return [_laid_out(t, self.tensors[i]) for i, t in enumerate(tensors)]
+    def assert_valid(self) -> None:
+        """Raises `Unfit` if a spec that was read from JSON is no spec."""
+        for spec in self.tensors:
+            if sorted(spec.order) != list(range(len(spec.sizes))):
+                raise Unfit(f"the order of the dimensions of {spec.label} is invalid")
+        sizes = [s for t in self.tensors for s in t.sizes if isinstance(s, str)]
+        for text in (*self.conditions, *sizes):
+            try:
+                ast.parse(text, mode="eval")
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                raise Unfit(f"{text!r:.40} is not a condition on sizes") from None
 
     def assert_fits(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor, spec in zip(tensors, self.tensors, strict=True):
             _assert_alike(tensor, spec)
         self.assert_sizes([tuple(t.shape) for t in tensors])
+
+    def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
+        try:
+            self.assert_fits(tensors)
+        except Unfit:
+            return False
+        return True
 
     def assert_sizes(self, shapes: Sequence[Sequence[int]]) -> None:
         """Raises `Unfit` for the first unsupported size; the dimensions must match."""
@@ -210,11 +204,6 @@ class InputSpec:
         return condition
 
 
-def _plain(each: Range) -> dict[str, Any]:
-    only = None if each.only is None else [*each.only]
-    return {"low": each.low, "high": each.high, "only": only}
-
-
 def order_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """The dimensions by stride; in natural order if the tensor has gaps or overlaps."""
     dimensions = range(tensor.dim())
@@ -245,24 +234,6 @@ def _assert_alike(tensor: torch.Tensor, spec: TensorSpec) -> None:
 
 
 _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-def _laid_out(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """The tensor itself if it has the layout of the build, else a copy."""
-    strides = spec.strides(tensor.shape)
-    same = all(
-        size <= 1 or actual == expected
-        for size, actual, expected in zip(
-            tensor.shape, tensor.stride(), strides, strict=True
-        )
-    )
-    # Compiled vector instructions need addresses aligned to 16 bytes.
-    if same and tensor.data_ptr() % 16 == 0 and not tensor.is_conj() | tensor.is_neg():
-        return tensor.detach()
-    copy = torch.empty_strided(
-        tensor.shape, strides, dtype=tensor.dtype, device=tensor.device
-    )
-    return copy.copy_(tensor.detach())
 
 
 def evaluate(text: str, names: Mapping[str, int]) -> Any:

@@ -6,9 +6,10 @@ raises `Refused` if the pack is incompatible.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof.records import one_line
@@ -17,16 +18,18 @@ from torchproof.runtime.loading import (
     cache_install,
     compatibility,
     graph_origin,
+    packages,
     precompiled_calls,
     source_hash,
     warm_up,
 )
 from torchproof.runtime.loading.pack_details import (
-    assert_caches,
-    assert_package,
+    CachesDetails,
+    Graph,
+    PackageDetails,
+    read_details,
     read_graphs,
 )
-from torchproof.runtime.loading.packages import ARTIFACTS
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.telemetry import log
@@ -38,40 +41,50 @@ _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for depl
 
 def open_model(contents: Contents, model: Any, *, warm: bool) -> Any:
     """The model with the pack's code. Raises `Refused` if the pack cannot be used."""
-    manifest = contents.manifest
+    path, manifest = contents.path, contents.manifest
     if manifest.kind != "deploy":
-        raise Refused(f"{contents.path} is a {manifest.kind} pack, not a deploy pack")
+        raise Refused(f"{path} is a {manifest.kind} pack, not a deploy pack")
     artifact = manifest.details.get("artifact")
-    if artifact == "caches":
-        return _from_caches(contents, model, warm=warm)
-    if isinstance(artifact, str) and artifact in ARTIFACTS:
-        return _package(contents, artifact)
-    raise Refused(
-        f"{contents.path} contains the artifact {artifact!r:.40}, which this"
-        " torchproof does not support"
-    )
-
-
-def _package(contents: Contents, artifact: str) -> Any:
-    try:
-        assert_package(contents.manifest.details)
-        if artifact != "torchscript":  # it has no machine code
-            _assert_compatible(contents)
-        return ARTIFACTS[artifact](contents)
-    except Refused as error:
-        raise Refused(f"{contents.path} is refused: {error}; {_BUILD_ANEW}") from None
-    except Exception as error:  # from torch's loader, or a manifest field is missing
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
+    if artifact not in ("caches", "aoti", "torchscript"):
         raise Refused(
-            f"{contents.path} is refused: it cannot be loaded: {reason}; {_BUILD_ANEW}"
-        ) from None
+            f"{path} contains the artifact {artifact!r:.40}, which this torchproof"
+            " does not support"
+        )
+    if artifact == "caches" and model is None:
+        raise Refused(
+            f"{path} contains compiled code but no model: pass the model to load"
+        )
+    try:
+        if artifact == "caches":
+            return _from_caches(contents, model, warm=warm)
+        return _package(contents)
+    except (Refused, InvalidRecipe) as error:
+        raise Refused(f"{path} is refused: {error}; {_BUILD_ANEW}") from None
 
 
-def _assert_compatible(contents: Contents) -> None:
-    then = contents.manifest.details["place"]
-    here = compatibility.environment_facts(then["device"])
-    for why in compatibility.refusals(then, here):
-        raise Refused(why)
+def _package(contents: Contents) -> Any:
+    details = read_details(PackageDetails, contents)
+    if details.artifact != "torchscript":  # a trace has no machine code
+        here = compatibility.place_here(details.place.device)
+        for why in compatibility.refusals(details.place, here):
+            raise Refused(why)
+    with _refusing():
+        return packages.load_package(contents)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse the pack if torch cannot load it, or a file of it is missing."""
+    try:
+        yield
+    except (Refused, InvalidRecipe):
+        raise
+    except Exception as error:
+        raise Refused(f"it cannot be loaded: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 200)
 
 
 def compile_without_pack(model: Any, path: str, why: str) -> Any:
@@ -85,32 +98,21 @@ def compile_without_pack(model: Any, path: str, why: str) -> Any:
 
 def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
     start = time.perf_counter()
-    if model is None:
-        raise Refused(
-            f"{contents.path} contains compiled code but no model: pass the model to"
-            " load"
-        )
-    details, path = contents.manifest.details, str(contents.path)
-    try:
+    with _refusing():
         recipe = loads(contents.read(FILE).decode(), FILE)
         packed_graphs = read_graphs(contents)
-        assert_caches(details)
+        details = read_details(CachesDetails, contents)
         differences = _assert_fits(details, recipe, model)
-    except (Refused, InvalidRecipe) as error:
-        raise Refused(f"{path} is refused: {error}; {_BUILD_ANEW}") from None
-    except Exception as error:  # from torch, or a manifest field is missing
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise Refused(f"{path} is refused: its manifest is invalid: {reason}") from None
     cache_install.install(contents)
     compiled = production.compile(model, recipe=recipe)
     entry = production.compiled_forward_of(compiled)
     report: dict[str, Any] = {
-        "path": path,
+        "path": str(contents.path),
         "used": True,
         "why_not": None,
         "differs": differences,
         "graphs": None,
-        "of": details["graphs"],
+        "of": details.graphs,
         "untraced": [],
         "misses": [],
         "notes": [],
@@ -121,20 +123,21 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         installed = precompiled_calls.install(contents, entry, details)
         report |= {"untraced": [*installed.calls], "notes": installed.notes}
         if warm:
-            _try_to_warm(compiled, details, packed_graphs, report=report)
+            try:
+                _warm(compiled, details, packed_graphs, report=report)
+            except Exception as error:  # the model works without it
+                report["notes"].append(f"the warm-up failed: {_reason(error)}")
     report["seconds"] = time.perf_counter() - start
     _log(report)
     return compiled
 
 
-def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list[str]:
+def _assert_fits(details: CachesDetails, recipe: Recipe, model: Any) -> list[str]:
     """Returns harmless differences; raises `Refused` for the others."""
-    then = details["place"]
-    here = compatibility.environment_facts(
-        compatibility.device_of(model) or then["device"]
-    )
+    then = details.place
+    here = compatibility.place_here(compatibility.device_of(model) or then.device)
     reasons = [*compatibility.refusals(then, here)]
-    reasons += [] if reasons else source_hash.changes(details["code"])
+    reasons += [] if reasons else source_hash.changes(details.code)
     adoption = RecipeSource(recipe).adopted(model)
     if adoption.why_not and not reasons:
         reasons.append(adoption.why_not)
@@ -145,39 +148,23 @@ def _assert_fits(details: Mapping[str, Any], recipe: Recipe, model: Any) -> list
     return [*compatibility.speed_differences(then, here)]
 
 
-def _try_to_warm(
-    compiled: Any,
-    details: Mapping[str, Any],
-    packed_graphs: graph_origin.PackedGraphs,
-    *,
-    report: dict[str, Any],
-) -> None:
-    """Warms up; an error becomes a note, because the model works without warm-up."""
-    try:
-        _warm(compiled, details, packed_graphs, report=report)
-    except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 200)
-        report["notes"] = [*report["notes"], f"the warm-up failed: {reason}"]
-
-
 def _warm(
     compiled: Any,
-    details: Mapping[str, Any],
-    packed_graphs: graph_origin.PackedGraphs,
+    details: CachesDetails,
+    packed_graphs: Sequence[Graph],
     *,
     report: dict[str, Any],
 ) -> None:
     lookups = graph_origin.LookupLog()
     with cache_lookups.graph_lookups(lookups.note):
         notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
-    hits = [each for each in lookups.graphs if each.hit]
-    keys = {each["key"] for each in packed_graphs}
-    loaded = {each.key for each in hits if each.key in keys}
+    keys = {each.key for each in packed_graphs}
+    loaded = keys & {each.key for each in lookups.graphs if each.hit}
     for number in report["untraced"]:
-        loaded |= keys & set(details["calls"][number].get("keys", ()))
+        loaded |= keys & set(details.calls[number].keys)
     report["graphs"] = len(loaded)
     report["misses"] = graph_origin.misses(lookups, packed_graphs)
-    report["notes"] = [*report["notes"], *notes]
+    report["notes"] += notes
 
 
 def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,251 +1,207 @@
-"""The schema of a deploy pack's details, and the checks before they are used.
+"""The details of a deploy pack: what its manifest says beside the list of files.
 
-Takes the `details` of a manifest, raises `Refused` if they do not match the types
-below. The hash of a manifest proves only that it was not changed, not that it is valid;
-the rest of `loading` relies on these types.
+`build` writes these records and `torchproof.load` reads them. The hash of a manifest
+proves only that it was not changed, so reading checks the type of every field.
 """
 
 from __future__ import annotations
 
-import ast
+import math
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 from torchproof.records import Mismatch, schema
-from torchproof.runtime.loading import graph_origin as graphs
+from torchproof.runtime.loading import pytree_json
+from torchproof.runtime.loading.input_spec import InputSpec
+from torchproof.runtime.loading.pytree_json import CallSpec, PytreeSpec, Unfit
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 
+GRAPHS_FILE = "graphs.json"
 _INVALID = "its manifest is invalid"
 _MOST_ELEMENTS = 2**36  # of a tensor that is generated for the warm-up
+T = TypeVar("T")
 
 
-class Place(TypedDict):
-    """The machine that built the code."""
+@dataclass(frozen=True)
+class Place:
+    """The machine that built the code; the last five only if it has a GPU."""
 
     device: str
-    torch: NotRequired[str | None]
-    commit: NotRequired[str | None]
-    python: NotRequired[str | None]
-    machine: NotRequired[str | None]
-    isa: NotRequired[str | None]
-    cpu: NotRequired[str | None]
-    hip: NotRequired[str | None]
-    cuda: NotRequired[str | None]
-    triton: NotRequired[str | None]
-    gpu: NotRequired[str | None]
-    capability: NotRequired[str | None]
-    driver: NotRequired[str | None]
-    threads: NotRequired[int | None]
-    features: NotRequired[tuple[str, ...]]
+    torch: str | None = None
+    commit: str | None = None
+    python: str | None = None
+    machine: str | None = None
+    isa: str | None = None
+    cpu: str | None = None
+    features: tuple[str, ...] = ()
+    threads: int | None = None
+    hip: str | None = None
+    cuda: str | None = None
+    triton: str | None = None
+    gpu: str | None = None
+    capability: str | None = None
+    driver: str | None = None
 
 
-class Source(TypedDict, total=False):
-    """A source file that was traced."""
+@dataclass(frozen=True)
+class Source:
+    """A source file that was traced: the hash of its bytes, and of its code."""
 
-    file: str | None
-    sha256: str | None
+    file: str
+    sha256: str
     code: str | None
 
 
-class Tensor(TypedDict):
+@dataclass(frozen=True)
+class TensorLayout:
+    """A tensor without its values; integers keep their range, `low` to `high`."""
+
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
     device: str
     requires_grad: bool
     marks: Any
-    low: NotRequired[schema.Integer]
-    high: NotRequired[schema.Integer]
-    sorted: NotRequired[bool]
+    low: schema.Integer | None = None
+    high: schema.Integer | None = None
+    sorted: bool = False
 
 
-class Inputs(TypedDict, total=False):
+@dataclass(frozen=True)
+class CallInputs:
     """A call without its values, or why it cannot be generated."""
 
-    why_not: str | None
-    form: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    form: PytreeSpec | None = None
+    tensors: tuple[TensorLayout, ...] = ()
+    why_not: str | None = None
 
 
-class Training(TypedDict, total=False):
+@dataclass(frozen=True)
+class TrainingState:
+    """The training mode of a model, and the submodules that are in the other mode."""
+
     training: bool
-    others: tuple[str, ...]
+    others: tuple[str, ...] = ()
 
 
-class EntryFile(TypedDict, total=False):
-    file: str | None
-    why_not: str | None
+@dataclass(frozen=True)
+class PackEntry:
+    """The file of a precompiled call, or why there is none."""
+
+    file: str | None = None
+    why_not: str | None = None
 
 
-class Call(TypedDict):
-    inputs: Inputs
-    state: Training
+@dataclass(frozen=True)
+class PackedCall:
+    """A call of the target; `state` is None if the target is a function.
+
+    `keys` are the cache keys of its graphs.
+    """
+
+    inputs: CallInputs
+    state: TrainingState | None
     gradients: bool
-    keys: NotRequired[tuple[str, ...]]
-    entry: NotRequired[EntryFile]
+    keys: tuple[str, ...] = ()
+    entry: PackEntry = field(default_factory=PackEntry)
 
 
-class Caches(TypedDict):
-    """The details of a pack of cache files."""
+@dataclass(frozen=True)
+class CachesDetails:
+    """A pack of compiled code for a model that the service builds itself.
 
-    place: Place
-    code: Mapping[str, Source]
-    graphs: int
+    `switches` are the settings of torch that affect code generation.
+    """
+
+    strategy: str
     train: bool
-    calls: tuple[Call, ...]
-    switches: NotRequired[Mapping[str, str]]
+    graphs: int
+    calls: tuple[PackedCall, ...]
+    code: Mapping[str, Source]
+    place: Place
+    switches: Mapping[str, str] = field(default_factory=dict)
+    artifact: Literal["caches"] = "caches"
 
 
-class Graph(TypedDict):
-    """A cache lookup of torch: the digest of each fact, and its text if it is short."""
+@dataclass(frozen=True)
+class PackageDetails:
+    """A package, which contains the model itself.
+
+    `without` are the modules of the model's code, which the package must not need.
+    """
+
+    artifact: Literal["aoti", "torchscript"]
+    device: str
+    call: CallSpec
+    entrance: InputSpec
+    output: PytreeSpec
+    place: Place
+    takes: str = ""
+    asked: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One part of a cache key; its text only if it is short."""
+
+    digest: str
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A cache lookup of torch at the build."""
 
     key: str
-    facts: Mapping[str, tuple[str | None, ...]]
+    facts: Mapping[str, Fact]
 
 
-class Parameter(TypedDict):
-    name: str
-    kind: int
+def read_details(kind: type[T], contents: Contents) -> T:
+    """The details of a pack. Raises `Refused` if they are invalid."""
+    try:
+        details = schema.build(kind, contents.manifest.details)
+        _assert_valid(details)
+    except (Mismatch, Unfit) as error:
+        raise Refused(f"{_INVALID}: {error}") from None
+    return details
 
 
-class Signature(TypedDict):
-    parameters: tuple[Parameter, ...]
-    arguments: Mapping[str, Mapping[str, Any]]
-
-
-class TensorSpec(TypedDict):
-    label: str
-    dtype: str
-    device: str
-    sizes: tuple[int | str, ...]
-    order: tuple[int, ...]
-    written: NotRequired[bool]
-
-
-class Range(TypedDict):
-    low: int
-    high: int | None
-    only: tuple[int, ...] | None
-
-
-class InputSpec(TypedDict):
-    inputs: tuple[TensorSpec, ...]
-    ranges: Mapping[str, Range]
-    conditions: tuple[str, ...]
-
-
-class Package(TypedDict):
-    """The details of a package, which contains the model itself."""
-
-    device: str
-    call: Signature
-    entrance: InputSpec
-    output: Mapping[str, Any]
-    place: NotRequired[Place]
-    without: NotRequired[Any]
-
-
-def assert_caches(plain: Any) -> None:
-    """Raises `Refused` if the details of a pack of cache files are invalid."""
-    _assert(Caches, plain, _INVALID)
-    for number, call in enumerate(plain["calls"]):
-        if call["inputs"].get("why_not") is None:
-            _assert_inputs(call["inputs"], f"calls[{number}].inputs")
-
-
-def assert_package(plain: Any) -> None:
-    """Raises `Refused` if the details of a package are invalid."""
-    _assert(Package, plain, _INVALID)
-    inputs = plain["entrance"]["inputs"]
-    for each in inputs:
-        if sorted(each["order"]) != list(range(len(each["sizes"]))):
-            label = f"{each['label']!r:.40}"
-            raise Refused(
-                f"{_INVALID}: the order of the dimensions of {label} is invalid"
-            )
-    sizes = [size for each in inputs for size in each["sizes"] if isinstance(size, str)]
-    for text in (*plain["entrance"]["conditions"], *sizes):
-        try:
-            ast.parse(text, mode="eval")
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            reason = f"{text[:40]!r} is not a condition on sizes"
-            raise Refused(f"{_INVALID}: {reason}") from None
-    _assert_pytree(plain["output"], None, "output")
-    for name, spec in plain["call"]["arguments"].items():
-        _assert_pytree(spec, len(inputs), f"call.arguments.{name}")
-
-
-def read_graphs(contents: Contents) -> graphs.PackedGraphs:
+def read_graphs(contents: Contents) -> tuple[Graph, ...]:
     """The cache lookups of the build."""
-    file = graphs.FILE
-    if file not in contents.names():
-        raise Refused(f"{_INVALID}: {file} is missing")
+    if GRAPHS_FILE not in contents.names():
+        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is missing")
     try:
-        plain: graphs.PackedGraphs = schema.loads(contents.read(file).decode())
+        plain = schema.loads(contents.read(GRAPHS_FILE).decode())
+        return schema.build(tuple[Graph, ...], plain)
     except (ValueError, RecursionError):
-        raise Refused(f"{_INVALID}: {file} is not valid JSON") from None
-    _assert(tuple[Graph, ...], plain, f"{_INVALID}: {file}")
-    if any(len(fact) != 2 for graph in plain for fact in graph["facts"].values()):
-        raise Refused(f"{_INVALID}: {file}: a fact must have a digest and a text")
-    return plain
-
-
-def _assert(kind: Any, plain: Any, what: str) -> None:
-    try:
-        schema.check(kind, plain)
+        raise Refused(f"{_INVALID}: {GRAPHS_FILE} is not valid JSON") from None
     except Mismatch as error:
-        raise Refused(f"{what}: {error}") from None
+        raise Refused(f"{_INVALID}: {GRAPHS_FILE}: {error}") from None
 
 
-def _assert_inputs(inputs: Mapping[str, Any], path: str) -> None:
-    """Raises `Refused` if the call cannot be generated from its description."""
-    if "form" not in inputs or "tensors" not in inputs:
-        raise Refused(f"{_INVALID}: {path} lacks its form or its tensors")
-    for tensor in inputs["tensors"]:
-        elements = 1
-        for size in tensor["shape"]:
-            elements *= size
-        if len(tensor["shape"]) != len(tensor["stride"]) or elements > _MOST_ELEMENTS:
-            raise Refused(f"{_INVALID}: {path} has a tensor with an invalid size")
-    _assert_pytree(inputs["form"], len(inputs["tensors"]), path)
+def _assert_valid(details: object) -> None:
+    """Checks what the types do not say."""
+    if isinstance(details, PackageDetails):
+        details.entrance.assert_valid()
+        pytree_json.assert_valid(details.output, None)
+        count = len(details.entrance.tensors)
+        pytree_json.assert_valid(details.call.arguments, count)
+    if isinstance(details, CachesDetails):
+        for number, call in enumerate(details.calls):
+            _assert_generable(call.inputs, f"calls[{number}].inputs")
 
 
-_PARTS = ("tensor", "number", "value", "float", "list", "tuple", "dict", "fields")
-
-
-def _assert_pytree(spec: Any, tensors: int | None, path: str) -> None:
-    """Raises `Refused` if `pytree_json.rebuild` cannot take the spec.
-
-    `tensors` is the number of tensors, or None if it is unknown.
-    """
-    names = [name for name in _PARTS if name in spec] if isinstance(spec, dict) else []
-    if len(names) != 1:
-        raise Refused(f"{_INVALID}: {path} is not a valid form")
-    name = names[0]
-    value = spec[name]
-    if name in ("tensor", "number"):
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if not whole or value < 0 or (tensors is not None and value >= tensors):
-            raise Refused(
-                f"{_INVALID}: {path} has an invalid tensor index: {value!r:.40}"
-            )
-    elif name == "float":
-        if value not in ("nan", "inf", "-inf"):
-            raise Refused(f"{_INVALID}: {path} is not a float: {value!r:.40}")
-    elif name in ("list", "tuple", "dict", "fields"):
-        _assert_parts(name, value, tensors, path)
-
-
-def _assert_parts(name: str, value: Any, tensors: int | None, path: str) -> None:
-    if not isinstance(value, list):
-        raise Refused(f"{_INVALID}: {path} is not a valid form")
-    for number, part in enumerate(value):
-        if name in ("dict", "fields"):
-            pair = isinstance(part, list) and len(part) == 2
-            if not pair or not isinstance(part[0], str | int):
-                raise Refused(
-                    f"{_INVALID}: {path}[{number}] is not a pair of key and value"
-                )
-            part = part[1]
-        _assert_pytree(part, tensors, f"{path}[{number}]")
+def _assert_generable(inputs: CallInputs, path: str) -> None:
+    if inputs.why_not is not None:
+        return
+    if inputs.form is None:
+        raise Unfit(f"{path} has no form")
+    for tensor in inputs.tensors:
+        fits = math.prod(tensor.shape) <= _MOST_ELEMENTS
+        if len(tensor.shape) != len(tensor.stride) or not fits:
+            raise Unfit(f"{path} has a tensor with an invalid size")
+    pytree_json.assert_valid(inputs.form, len(inputs.tensors))

@@ -1,14 +1,100 @@
-"""The package formats that run without the model's code, with their loaders."""
+"""Packages: models that run without the model's Python code.
+
+Takes an open pack that is trusted, returns a callable. An AOTInductor package has
+compiled code and weights, a TorchScript package a trace and weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import io
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
-from torchproof.runtime.loading import aoti_package, torchscript_package
-from torchproof.runtime.loading.deployed_model import DeployedModel
+import torch
+
+from torchproof.runtime.loading import pytree_json
+from torchproof.runtime.loading.pack_details import PackageDetails, read_details
+from torchproof.runtime.loading.pytree_json import Unfit
 from torchproof.runtime.pack_format.contents import Contents
 
-ARTIFACTS: dict[str, Callable[[Contents], DeployedModel]] = {
-    "aoti": aoti_package.load_package,
-    "torchscript": torchscript_package.load_package,
-}
+# The file of each artifact.
+PACKAGE_FILES = {"aoti": "model.pt2", "torchscript": "model.pt"}
+# Sizes that passed are not checked again; the limit bounds the memory for them.
+_REMEMBERED = 1024
+
+Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+
+
+class DeployedModel:
+    """Takes the same calls as the model, for inference only.
+
+    A call whose structure, dtypes, devices or sizes the package does not support raises
+    `ValueError` with the difference.
+    """
+
+    def __init__(self, details: PackageDetails, run: Run) -> None:
+        self.details = details
+        self._checked: set[tuple[Any, ...]] = set()
+        self._run = run
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            tensors = self.details.call.tensors_of(args, kwargs)
+            self._assert_fits(tensors)
+        except Unfit as error:
+            raise ValueError(f"the pack refuses this call: {error}") from None
+        specs = self.details.entrance.tensors
+        used = [s.laid_out(t) for s, t in zip(specs, tensors, strict=True)]
+        with torch.no_grad():
+            outputs = list(self._run(used))
+            for tensor, copy, spec in zip(tensors, used, specs, strict=True):
+                if spec.written and copy.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(copy)
+        return pytree_json.rebuild(self.details.output, outputs)
+
+    def _assert_fits(self, tensors: list[torch.Tensor]) -> None:
+        key = tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors)
+        if key not in self._checked:
+            self.details.entrance.assert_fits(tensors)
+            if len(self._checked) < _REMEMBERED:
+                self._checked.add(key)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(
+            f"{t.label}: {t.dtype}{list(t.sizes)}"
+            for t in self.details.entrance.tensors
+        )
+        return f"<torchproof {self.details.artifact} package ({inputs})>"
+
+
+def load_package(contents: Contents) -> DeployedModel:
+    """The package as a callable; the caller has checked that it is trusted."""
+    details = read_details(PackageDetails, contents)
+    load = {"aoti": _load_aoti, "torchscript": _load_torchscript}[details.artifact]
+    return DeployedModel(details, load(contents, details.device))
+
+
+def _load_aoti(contents: Contents, device: str) -> Run:
+    """The code runs on the current CUDA device, whichever device it was built on."""
+    from torchproof.torch_private import export
+
+    index = torch.cuda.current_device() if device == "cuda" else -1
+    with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:  # mode 0700
+        file = Path(folder, PACKAGE_FILES["aoti"])
+        contents.copy(file.name, file)
+        return export.load_package(file, index)
+
+
+def _load_torchscript(contents: Contents, device: str) -> Run:
+    if device == "cuda":
+        device = f"cuda:{torch.cuda.current_device()}"
+    raw = io.BytesIO(contents.read(PACKAGE_FILES["torchscript"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", FutureWarning)  # from torch 2.15 on
+        jit: Any = torch.jit  # its stubs have no types
+        model = jit.load(raw, map_location=device)
+    return lambda tensors: model(*tensors)

@@ -19,6 +19,11 @@ from torchproof.records import one_line
 from torchproof.runtime import recipe_following
 from torchproof.runtime.compiled_forward import CompiledForward
 from torchproof.runtime.loading import example_inputs, warm_up
+from torchproof.runtime.loading.pack_details import (
+    CachesDetails,
+    CallInputs,
+    PackedCall,
+)
 from torchproof.runtime.method_replacement import MethodReplacement
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.torch_private import (
@@ -58,25 +63,22 @@ def why_none(entry: CompiledForward) -> str | None:
 
 
 def install(
-    contents: Contents, entry: CompiledForward, details: Mapping[str, Any]
+    contents: Contents, entry: CompiledForward, details: CachesDetails
 ) -> InstalledCalls:
     """Installs the calls that fit; the others are traced, as without a pack."""
     installed = InstalledCalls()
     try:
-        reason = why_none(entry) or _changed(entry, details.get("switches", {}))
+        reason = why_none(entry) or _changed(entry, details.switches)
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
     by_file: dict[str, InstalledCall] = {}
-    for number, call in enumerate(details["calls"]):
-        name = call.get("entry", {}).get("file")
-        if name is None:
+    for number, call in enumerate(details.calls):
+        if call.entry.file is None:
             continue  # the pack has the reason
         why = reason
         try:
             if why is None:
-                installed.calls[number] = _install_one(
-                    contents.read, entry, call, by_file
-                )
+                installed.calls[number] = _install_one(contents, entry, call, by_file)
         except PrecompileError as error:
             why = one_line(str(error), 300)
         except Exception as error:  # tracing works, too, but is slower
@@ -87,16 +89,17 @@ def install(
 
 
 def _install_one(
-    read: Callable[[str], bytes],
+    contents: Contents,
     entry: CompiledForward,
-    call: Mapping[str, Any],
+    call: PackedCall,
     by_file: dict[str, InstalledCall],
 ) -> InstalledCall:
     """Installs one call; calls that differ only in sizes may share a file."""
-    name = call["entry"]["file"]
+    name = call.entry.file
+    assert name is not None
     with packed_call(entry, call) as (fn, args, kwargs):
         if name not in by_file:
-            by_file[name] = install_call(read(name), fn, args, kwargs)
+            by_file[name] = install_call(contents.read(name), fn, args, kwargs)
         elif not by_file[name].accepts(args, kwargs):
             raise PrecompileError("its guards fail in this process")
     return by_file[name]
@@ -104,26 +107,24 @@ def _install_one(
 
 @contextlib.contextmanager
 def packed_call(
-    entry: CompiledForward, call: Mapping[str, Any]
+    entry: CompiledForward, call: PackedCall
 ) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]]:
     """The function to trace and a generated call, with the model in its build state."""
     owner = entry.owner
     before = warm_up.state_of(owner)
-    if owner is not None and call["state"]:
-        warm_up.set_training(owner, call["state"])
+    if owner is not None and call.state is not None:
+        warm_up.set_training(owner, call.state)
     try:
-        with warm_up.gradient_mode(call["gradients"]):
-            yield frames.traceable(entry.eager), *arguments(entry, call["inputs"])
+        with warm_up.gradient_mode(call.gradients):
+            yield frames.traceable(entry.eager), *arguments(entry, call.inputs)
     finally:
-        if owner is not None:
+        if owner is not None and before is not None:
             warm_up.set_training(owner, before)
 
 
-def arguments(
-    entry: CompiledForward, inputs: Mapping[str, Any], seed: int = 0
-) -> Arguments:
+def arguments(entry: CompiledForward, inputs: CallInputs, seed: int = 0) -> Arguments:
     """A generated call with its varying sizes marked, as compiled code receives it."""
-    call = example_inputs.make(dict(inputs), seed)
+    call = example_inputs.make(inputs, seed)
     args, kwargs = ((), call) if isinstance(call, dict) else (tuple(call), {})
     varying = recipe_following.whole_varying(
         recipe_following.plan_of(entry.options.recipe)

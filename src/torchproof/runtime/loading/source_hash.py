@@ -12,15 +12,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from torchproof.records import located
+from torchproof.runtime.loading.pack_details import Source
 from torchproof.strategies import code_hash
 
-Hashes = dict[str, dict[str, Any]]
 
-
-def hashes(files: Iterable[str]) -> Hashes:
+def hashes(files: Iterable[str]) -> dict[str, Source]:
     """The hashes of the files that loaded modules came from, by module name."""
     wanted = set(files)
     hashes_by_module = {}
@@ -28,28 +26,30 @@ def hashes(files: Iterable[str]) -> Hashes:
         path = getattr(module, "__file__", None)
         if path in wanted and name != "__main__":
             raw = Path(path).read_bytes()
-            hashes_by_module[_module_name(name, path)] = {
-                "file": os.path.basename(path),
-                "sha256": hashlib.sha256(raw).hexdigest(),
-                "code": _code(raw),
-            }
+            hashes_by_module[_module_name(name, path)] = Source(
+                file=os.path.basename(path),
+                sha256=hashlib.sha256(raw).hexdigest(),
+                code=_code(raw),
+            )
     return hashes_by_module
 
 
-def changes(packed: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def changes(packed: Mapping[str, Source]) -> list[str]:
     """One line for each traced file whose code differs here; skips missing files."""
     differences = []
     for name, source in packed.items():
-        for path in _candidates(name, str(source.get("file"))):
-            raw = path.read_bytes()
-            if hashlib.sha256(raw).hexdigest() == source.get("sha256"):
-                break
-            if (code := _code(raw)) is not None and code == source.get("code"):
-                break
-        else:
-            if _candidates(name, str(source.get("file"))):
-                differences.append(f"the code of {name} differs from the build")
+        candidates = _candidates(name, source.file)
+        if candidates and not any(_is_same(path, source) for path in candidates):
+            differences.append(f"the code of {name} differs from the build")
     return differences
+
+
+def _is_same(path: Path, source: Source) -> bool:
+    raw = path.read_bytes()
+    if hashlib.sha256(raw).hexdigest() == source.sha256:
+        return True
+    code = _code(raw)
+    return code is not None and code == source.code
 
 
 def _candidates(name: str, file: str) -> list[Path]:

@@ -8,7 +8,7 @@ mode.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,15 +17,20 @@ from torch import nn
 from torchproof.records import one_line
 from torchproof.runtime.forward_state import save_state
 from torchproof.runtime.loading import example_inputs
+from torchproof.runtime.loading.pack_details import (
+    CachesDetails,
+    PackedCall,
+    TrainingState,
+)
 from torchproof.torch_private import trees
 
 
-def state_of(model: Any) -> dict[str, Any]:
-    """The training mode of the model, and the paths of submodules that differ."""
+def state_of(model: Any) -> TrainingState | None:
+    """The training mode of the model; None if it is a function."""
     if not isinstance(model, nn.Module):
-        return {}
-    others = [p for p, m in model.named_modules() if m.training != model.training]
-    return {"training": model.training, "others": others}
+        return None
+    others = (p for p, m in model.named_modules() if m.training != model.training)
+    return TrainingState(model.training, tuple(others))
 
 
 @contextlib.contextmanager
@@ -38,7 +43,7 @@ def gradient_mode(gradients: bool) -> Iterator[None]:
             yield
 
 
-def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
+def warm(model: Any, run: Any, details: CachesDetails) -> list[str]:
     """Calls `run` with generated inputs; returns a note for each call that failed.
 
     `model` is the module whose state is restored, or None for a function.
@@ -50,12 +55,12 @@ def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
     )
     before = save_state(owner, (), {}, parameters=has_gradients)
     try:
-        for number, call in enumerate(details["calls"]):
-            if why := call["inputs"].get("why_not"):
+        for number, call in enumerate(details.calls):
+            if why := call.inputs.why_not:
                 notes.append(f"call {number} was not run for the warm-up: {why}")
                 continue
             try:
-                _warm_one(owner, run, call, train=details["train"])
+                _warm_one(owner, run, call, train=details.train)
             except Exception as error:
                 reason = one_line(f"{type(error).__name__}: {error}", 200)
                 notes.append(f"call {number} fails with generated inputs: {reason}")
@@ -65,24 +70,24 @@ def warm(model: Any, run: Any, details: Mapping[str, Any]) -> list[str]:
 
 
 def _warm_one(
-    owner: nn.Module | None, run: Any, call: Mapping[str, Any], *, train: bool
+    owner: nn.Module | None, run: Any, call: PackedCall, *, train: bool
 ) -> None:
-    if owner is not None and call["state"]:
-        set_training(owner, call["state"])
+    if owner is not None and call.state is not None:
+        set_training(owner, call.state)
         owner.zero_grad(set_to_none=True)
-    inputs = example_inputs.make(call["inputs"])
-    with gradient_mode(call["gradients"]):
+    inputs = example_inputs.make(call.inputs)
+    with gradient_mode(call.gradients):
         output = run(**inputs) if isinstance(inputs, dict) else run(*inputs)
         if train:
             backward(output)
 
 
-def set_training(owner: nn.Module, state: Mapping[str, Any]) -> None:
+def set_training(owner: nn.Module, state: TrainingState) -> None:
     if state_of(owner) == state:
         return
-    others = set(state["others"])
+    others = set(state.others)
     for path, module in owner.named_modules():
-        module.training = state["training"] != (path in others)
+        module.training = state.training != (path in others)
 
 
 def backward(output: Any) -> None:

@@ -7,9 +7,8 @@ that torch looks its graphs up under the same cache keys.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,23 @@ import torch
 
 from torchproof import runtime
 from torchproof.measure import numerics
-from torchproof.packs.deploy import precompiled_builds
-from torchproof.records import UserError, one_line, whose
+from torchproof.packs.deploy import Job, Progress, precompiled
+from torchproof.records import UserError, one_line, schema, whose
 from torchproof.runtime import (
+    GRAPHS_FILE,
+    CachesDetails,
+    PackedCall,
     Unverified,
     cache_install,
+    compatibility,
     example_inputs,
     graph_origin,
     open_model,
     open_pack,
+    read_details,
+    source_hash,
     warm_up,
 )
-from torchproof.runtime import source_hash as code
 from torchproof.strategies import (
     NotApplicable,
     RecipeSource,
@@ -39,15 +43,14 @@ from torchproof.strategies import (
     planning,
     recipe,
 )
-from torchproof.targets import Loaded, Target, calls
+from torchproof.targets import Loaded, calls
 from torchproof.torch_private import cache_lookups, marks_of, put_marks, traced_lines
 
-Progress = Callable[[str], None]
 
-
-def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]:
+def build(loaded: Loaded, job: Job, progress: Progress) -> CachesDetails:
     """Compile every call, fill the stage, and return the manifest's details."""
-    train = calls.trains(loaded, job)
+    stage = Path(job.stage)
+    train = calls.trains(loaded, job.settings)
     # Before the calls run, which may write to their inputs.
     described = [example_inputs.describe(call) for call in loaded.calls]
     gradients = train or not _runs_without(loaded)
@@ -55,46 +58,34 @@ def build(loaded: Loaded, stage: Path, job: Mapping[str, Any]) -> dict[str, Any]
     compiled = runtime.compile(loaded.fn, recipe=chosen)
     log = graph_origin.LookupLog()
     files: set[str] = set()
-    states = []
-    counts = [0]
+    packed: list[PackedCall] = []
     with (
         cache_lookups.graph_lookups(log.note),
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
     ):
         for index, call in enumerate(loaded.calls):
             calls.before(loaded, index)
-            states.append(warm_up.state_of(loaded.fn))
+            state, seen = warm_up.state_of(loaded.fn), len(log.lookups)
             _step(loaded, compiled, call, train=train, gradients=gradients)
-            counts.append(len(log.lookups))
+            keys = sorted({each.key for each in log.lookups[seen:] if each.key})
+            packed.append(PackedCall(described[index], state, gradients, tuple(keys)))
     _assert_compiled(compiled, log)
-    cache_install.collect(Path(job["cache"]), stage)
+    cache_install.collect(Path(job.cache), stage)
     chosen.write(stage / recipe.FILE)
-    lookups = graph_origin.pack_lookups(log.lookups)
-    (stage / graph_origin.FILE).write_text(json.dumps(lookups, indent=1))
+    graphs = schema.to_plain(graph_origin.pack_lookups(log.lookups))
+    (stage / GRAPHS_FILE).write_text(json.dumps(graphs, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
-    keys = [
-        sorted({each.key for each in log.lookups[start:end] if each.key})
-        for start, end in itertools.pairwise(counts)
-    ]
-    pairs = zip(described, states, keys, strict=True)
-    return {
-        "artifact": "caches",
-        "strategy": chosen.strategy.name,
-        "train": train,
-        "graphs": len(log.graphs),
-        "keys": [each.key for each in log.graphs],
-        "calls": [
-            {
-                "inputs": inputs,
-                "state": state,
-                "gradients": gradients,
-                "keys": call_keys,
-            }
-            for inputs, state, call_keys in pairs
-        ],
-        "code": code.hashes(traced),
-        "config": cache_lookups.nondefault_switches(),
-    }
+    device = compatibility.device_of(loaded.fn) or job.device or "cpu"
+    details = CachesDetails(
+        strategy=chosen.strategy.name,
+        train=train,
+        graphs=len(log.graphs),
+        calls=tuple(packed),
+        code=source_hash.hashes(traced),
+        place=compatibility.place_here(device),
+    )
+    progress("precompiling calls")
+    return precompiled.write(job, details)
 
 
 def _runs_without(loaded: Loaded) -> bool:
@@ -110,11 +101,11 @@ def _runs_without(loaded: Loaded) -> bool:
     return True
 
 
-def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
-    if job["recipe"]:
-        chosen = recipe.load(job["recipe"])
+def _recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
+    if job.recipe:
+        chosen = recipe.load(job.recipe)
         if why := RecipeSource(chosen).adopted(loaded.fn).why_not:
-            raise UserError(f"{job['recipe']} does not fit this target: {why}")
+            raise UserError(f"{job.recipe} does not fit this target: {why}")
     else:
         chosen = _made_recipe(loaded, job)
     if chosen.strategy.as_is or not chosen.strategy.compiles:
@@ -130,8 +121,8 @@ def _recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
     return chosen
 
 
-def _made_recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
-    strategy = parse(job["strategy"])
+def _made_recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
+    strategy = parse(job.strategy)
     try:
         plan = planning.plan(
             strategy,
@@ -144,7 +135,7 @@ def _made_recipe(loaded: Loaded, job: Mapping[str, Any]) -> recipe.Recipe:
     return recipe.Recipe(
         strategy,
         plan,
-        train=bool(job["train"]),
+        train=job.train,
         environment=environment_here(loaded.fn),
         model=fingerprint(loaded.fn),
     )
@@ -175,22 +166,23 @@ def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
 # -- verification in a fresh process ---------------------------------------------------
 
 
-def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def verify(job: Job, progress: Progress) -> dict[str, Any]:
     """Load the pack as a service does, and compare its outputs on new inputs."""
-    contents = open_pack(job["stage"])
-    details = contents.manifest.details
-    new_calls = _fresh_calls(target, job, details)
-    reference = _reference(target, job, new_calls, gradients=_gradients(details))
+    contents = open_pack(job.stage)
+    details = read_details(CachesDetails, contents)
+    new_calls = _fresh_calls(job, details)
+    gradients = any(call.gradients for call in details.calls)
+    reference = _reference(job, new_calls, gradients=gradients)
     progress("loading")
-    loaded = replace(calls.fresh(target, job), calls=new_calls)
+    loaded = replace(calls.fresh(job.target, job.settings), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
     progress("checking guards against changes")
-    unnoticed = precompiled_builds.unnoticed(contents, compiled)
+    unnoticed = precompiled.unnoticed(contents, details, compiled)
     report = runtime.status(compiled).pack or {}
-    _assert_all(report, details)
-    log = graph_origin.LookupLog()
-    with cache_lookups.graph_lookups(log.note):
-        answers = _answers(loaded, compiled, details=details)
+    _assert_all(report, details.calls)
+    copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
+    with warm_up.gradient_mode(gradients):
+        answers = calls.answers(copy, compiled, train=details.train)
     comparison = reference.compare(answers)
     if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
@@ -208,12 +200,8 @@ def verify(target: Target, job: dict[str, Any], progress: Progress) -> dict[str,
     }
 
 
-def _gradients(details: Mapping[str, Any]) -> bool:
-    return any(call["gradients"] for call in details["calls"])
-
-
-def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
-    unwarmed = [each for each in details["calls"] if "why_not" in each["inputs"]]
+def _assert_all(report: Mapping[str, Any], packed: Sequence[PackedCall]) -> None:
+    unwarmed = any(call.inputs.why_not is not None for call in packed)
     if report["misses"] or (report["graphs"] != report["of"] and not unwarmed):
         why = "; ".join((*report["misses"], *report["notes"])) or "no reason is known"
         raise Unverified(
@@ -222,52 +210,41 @@ def _assert_all(report: Mapping[str, Any], details: Mapping[str, Any]) -> None:
         )
 
 
-def _fresh_calls(
-    target: Target, job: dict[str, Any], details: Mapping[str, Any]
-) -> list[Any]:
+def _fresh_calls(job: Job, details: CachesDetails) -> list[Any]:
     """Calls with new values; the target's own call where none can be generated.
 
     A generated call that fails in eager says nothing about the pack, and is not used.
     """
-    loaded = calls.fresh(target, job)
+    loaded = calls.fresh(job.target, job.settings)
     new_calls = []
-    for index, details_of_call in enumerate(details["calls"]):
+    for index, packed in enumerate(details.calls):
         calls.before(loaded, index)
         call = loaded.calls[index]
-        if "why_not" not in details_of_call["inputs"]:
-            fresh = example_inputs.make(details_of_call["inputs"], seed=index + 1)
+        if packed.inputs.why_not is None:
+            fresh = example_inputs.make(packed.inputs, seed=index + 1)
             with (
                 contextlib.suppress(Exception),
-                warm_up.gradient_mode(details_of_call["gradients"]),
+                warm_up.gradient_mode(packed.gradients),
             ):
                 calls.invoke(loaded.fn, fresh, train=False)
-                call = example_inputs.make(details_of_call["inputs"], seed=index + 1)
+                call = example_inputs.make(packed.inputs, seed=index + 1)
         new_calls.append(call)
     return new_calls
 
 
 def _reference(
-    target: Target, job: dict[str, Any], new_calls: Sequence[Any], *, gradients: bool
+    job: Job, new_calls: Sequence[Any], *, gradients: bool
 ) -> numerics.Reference:
-    train = bool(job["train"])
-
     def make() -> Loaded:
-        return replace(calls.fresh(target, job), calls=[_copied(c) for c in new_calls])
+        loaded = calls.fresh(job.target, job.settings)
+        return replace(loaded, calls=[_copied(c) for c in new_calls])
 
     def run(loaded: Loaded) -> calls.Answers:
         with warm_up.gradient_mode(gradients):
-            follows = calls.trains(loaded, job)
-            return calls.answers(loaded, loaded.fn, train=train, backward=follows)
+            follows = calls.trains(loaded, job.settings)
+            return calls.answers(loaded, loaded.fn, train=job.train, backward=follows)
 
     return numerics.reference(make, run)
-
-
-def _answers(
-    loaded: Loaded, compiled: Any, *, details: Mapping[str, Any]
-) -> calls.Answers:
-    copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
-    with warm_up.gradient_mode(_gradients(details)):
-        return calls.answers(copy, compiled, train=details["train"])
 
 
 def _copied(call: Any) -> Any:
