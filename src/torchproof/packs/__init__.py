@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torchproof.packs.deploy import DeployOptions as DeployOptions
     from torchproof.packs.inspection import Inspection as Inspection
     from torchproof.packs.inspection import inspect as inspect
-    from torchproof.packs.pack_result import PackResult as PackResult
     from torchproof.packs.repro import ReproOptions as ReproOptions
+    from torchproof.packs.writing import PackResult as PackResult
     from torchproof.packs.writing import Stage as Stage
     from torchproof.packs.writing import archive as archive
     from torchproof.packs.writing import assert_placeable as assert_placeable
@@ -37,9 +37,9 @@ else:
         {
             ".deploy": ["DeployOptions"],
             ".inspection": ["Inspection", "inspect"],
-            ".pack_result": ["PackResult"],
             ".repro": ["ReproOptions"],
             ".writing": [
+                "PackResult",
                 "Stage",
                 "archive",
                 "assert_placeable",

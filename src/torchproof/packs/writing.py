@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import errno
 import fcntl
 import gzip
 import hashlib
@@ -20,17 +21,28 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from torchproof.packs import atomic_rename, cleanup_process
+from torchproof.packs import cleanup_process
 from torchproof.process import DEVNULL, spawn
 from torchproof.records import UserError, files
 from torchproof.runtime import File, Manifest, Refused, keys, open_pack
 from torchproof.runtime import manifest as papers
 
 _MARK = ".packing-"
-_WORK = {"pack", "pack.tar.gz", atomic_rename.ASIDE}  # the names in a work directory
+_ASIDE = "replaced"  # the temporary name of an old pack
+_WORK = {"pack", "pack.tar.gz", _ASIDE}  # the names in a work directory
 _STALE_S = 60.0  # the least age of a work directory that may be deleted
+
+
+@dataclass(frozen=True)
+class PackResult:
+    """The path and manifest of a pack; `notes` are for the user who wrote it."""
+
+    path: Path
+    manifest: Manifest
+    notes: tuple[str, ...] = ()
 
 
 class Stage:
@@ -68,23 +80,18 @@ class Stage:
 
     def names(self, *, plain: bool = False) -> list[str]:
         """All files but the manifest; `plain` resets their modes to 0644 or 0755."""
-        regular_files = []
-        for folder, folders, names in os.walk(self.path):
-            for name in (*folders, *names):
-                path = Path(folder, name)
-                mode = path.lstat().st_mode
-                relative = path.relative_to(self.path).as_posix()
-                problem = papers.why_unsafe(relative)
-                if relative in papers.OWN:
-                    continue
-                kinds = (stat.S_ISDIR(mode), stat.S_ISREG(mode))
-                assert any(kinds), f"neither file nor directory: {relative}"
-                assert not problem, f"{relative} {problem}"
-                if plain:
-                    path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
-                if stat.S_ISREG(mode):
-                    regular_files.append(relative)
-        return sorted(regular_files)
+        names = []
+        for path in sorted(self.path.rglob("*")):
+            name, mode = path.relative_to(self.path).as_posix(), path.lstat().st_mode
+            if name in papers.OWN:
+                continue
+            assert not papers.why_unsafe(name), name
+            assert stat.S_ISDIR(mode) or stat.S_ISREG(mode), f"a special file: {name}"
+            if plain:
+                path.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+            if stat.S_ISREG(mode):
+                names.append(name)
+        return names
 
 
 @contextlib.contextmanager
@@ -92,10 +99,9 @@ def folder(dest: str | os.PathLike[str], *, overwrite: bool = False) -> Iterator
     """Write a pack as a directory, which appears if the block ends without an error."""
     with _stage(Path(dest), overwrite) as stage:
         yield stage
-        _finish(stage)
+        assert stage.manifest, "seal the pack before the block ends"
         stage.path.chmod(0o755)
-        _assert_still(Path(dest), overwrite)
-        atomic_rename.place(stage.path, Path(dest), overwrite)
+        _place(stage.path, Path(dest), overwrite)
 
 
 @contextlib.contextmanager
@@ -105,13 +111,12 @@ def archive(
     """Write a pack as a .tar.gz; equal files and times give equal bytes."""
     with _stage(Path(dest), overwrite) as stage:
         yield stage
-        _finish(stage)
+        assert stage.manifest, "seal the pack before the block ends"
         root = Path(dest).name.removesuffix(".tar.gz").removesuffix(".tgz")
         packed = stage.path.parent / "pack.tar.gz"
         _pack(stage, packed, root or "pack")
         packed.chmod(0o644)
-        _assert_still(Path(dest), overwrite)
-        atomic_rename.place(packed, Path(dest), overwrite)
+        _place(packed, Path(dest), overwrite)
 
 
 @contextlib.contextmanager
@@ -168,10 +173,47 @@ def assert_placeable(dest: Path, overwrite: bool) -> None:
         raise UserError(f"--overwrite replaces only packs: {error}") from None
 
 
-def _assert_still(dest: Path, overwrite: bool) -> None:
-    """Check again: another process may have written to `dest` meanwhile."""
+def _place(source: Path, dest: Path, overwrite: bool) -> None:
+    """Rename a finished pack to its destination; it appears there as a whole."""
+    dest = dest.absolute()
     if overwrite:
-        assert_placeable(dest, overwrite)
+        assert_placeable(dest, overwrite)  # other files may be there by now
+    if overwrite and source.is_file() and dest.is_file():
+        os.replace(source, dest)
+    else:
+        _move(source, dest, overwrite)
+    handle = os.open(dest.parent, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(handle)
+    os.close(handle)
+
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
+
+
+def _move(source: Path, dest: Path, overwrite: bool) -> None:
+    """Rename to a free name; an old pack is set aside first, and back on an error."""
+    aside = source.parent / _ASIDE
+    if overwrite:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(dest, aside)
+    try:
+        if source.is_dir():
+            os.rename(source, dest)  # fails if something is there
+        else:
+            os.link(source, dest)
+    except OSError as error:
+        if error.errno in _NO_LINKS and not os.path.lexists(dest):
+            os.replace(source, dest)
+            return
+        if aside.exists() and not os.path.lexists(dest):
+            os.rename(aside, dest)
+        if error.errno not in _TAKEN:
+            raise
+        raise UserError(
+            f"another process has created {dest} meanwhile: choose another name for -o,"
+            " or replace it with --overwrite"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -197,19 +239,6 @@ def _sweep(parent: Path) -> None:
                     shutil.rmtree(work, ignore_errors=True)
             finally:
                 os.close(handle)
-
-
-def _finish(stage: Stage) -> None:
-    """Check that the files are those of the manifest, and that they are on disk."""
-    assert stage.manifest, "seal the pack before the block ends"
-    raw = (stage.path / papers.NAME).read_bytes()
-    assert raw == stage.manifest.to_bytes()
-    present = {name: _file(stage.path / name, "") for name in stage.names()}
-    for name, file in present.items():
-        sealed = stage.manifest.files.get(name)
-        same = sealed and (sealed.sha256, sealed.bytes) == (file.sha256, file.bytes)
-        assert same, f"changed after the pack was sealed: {name}"
-    assert len(present) == len(stage.manifest.files)
 
 
 def _file(path: Path, about: str) -> File:

@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 from torchproof import __version__
 from torchproof.packs import writing
-from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
+from torchproof.packs.writing import PackResult
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import UserError, schema
 from torchproof.runtime import Manifest, Unverified, keys

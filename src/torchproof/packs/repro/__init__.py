@@ -18,7 +18,6 @@ from pathlib import Path
 
 from torchproof import __version__
 from torchproof.packs import writing
-from torchproof.packs.pack_result import PackResult
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.repro import pack_files, readme, versions
 from torchproof.packs.repro.candidate import Candidate, Form, Outcome, Settings
@@ -35,6 +34,7 @@ from torchproof.packs.repro.programs.program_reducer import reduce_program
 from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.repro_runner import ReproRunner
 from torchproof.packs.repro.target_recording import TargetRecording, record_target
+from torchproof.packs.writing import PackResult
 from torchproof.records import Run, one_line
 from torchproof.runtime import Manifest, Unverified
 from torchproof.targets import Options, Target
