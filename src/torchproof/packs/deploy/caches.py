@@ -44,7 +44,13 @@ from torchproof.strategies import (
     recipe,
 )
 from torchproof.targets import Loaded, calls
-from torchproof.torch_private import cache_lookups, marks_of, put_marks, traced_lines
+from torchproof.torch_private import (
+    cache_lookups,
+    marks_of,
+    put_marks,
+    traced_lines,
+    trees,
+)
 
 
 def build(loaded: Loaded, job: Job, progress: Progress) -> CachesDetails:
@@ -249,11 +255,11 @@ def _reference(
 
 def _copied(call: Any) -> Any:
     """A copy of a call with new tensors, since a call may write to them."""
-    if isinstance(call, torch.Tensor):
-        again = put_marks(call.detach().clone(), marks_of(call))
-        return again.requires_grad_() if call.requires_grad else again
-    if isinstance(call, Mapping):
-        return {key: _copied(value) for key, value in call.items()}
-    if type(call) in (list, tuple):
-        return type(call)(_copied(value) for value in call)
-    return call
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        again = put_marks(value.detach().clone(), marks_of(value))
+        return again.requires_grad_() if value.requires_grad else again
+
+    return trees.mapped(call, copy)
