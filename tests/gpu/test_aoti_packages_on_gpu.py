@@ -64,8 +64,8 @@ def test_a_package_answers_on_the_gpu(
     model = Net().eval().to("cuda", kind)
     calls = [(torch.randn(n, 64, device="cuda", dtype=kind),) for n in (4, 9)]
     details = packages.built(tmp_path, packages.loaded(model, *calls), artifact)
-    assert details["device"].startswith("cuda")
-    told = packages.asked(tmp_path, details)
+    assert details.device.startswith("cuda")
+    told = packages.asked(tmp_path, artifact)
     assert told["ok"], told
     deployed = packages.opened(tmp_path)
     wide = torch.randn(7, 130, device="cuda", dtype=kind)[:, 1:65]  # offset and strides

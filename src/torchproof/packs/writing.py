@@ -70,8 +70,10 @@ class Stage:
             for name in self.names(plain=True)
         }
         assert not descriptions, f"not in the pack: {sorted(descriptions)}"
-        moment = manifest.made or _moment()
-        self.manifest = dataclasses.replace(manifest, made=moment, files=files)
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self.manifest = dataclasses.replace(
+            manifest, made=manifest.made or now, files=files
+        )
         raw = self.manifest.to_bytes()
         _write(self.path / papers.NAME, raw)
         if key is not None:
@@ -267,22 +269,9 @@ def _pack(stage: Stage, to: Path, root: str) -> None:
             for name in (*first, *stage.names()):
                 path = stage.path / name
                 entry = tarfile.TarInfo(f"{root}/{name}")
-                entry.size, entry.mtime = path.stat().st_size, _epoch() or 0
+                entry.size = path.stat().st_size
                 entry.mode = stat.S_IMODE(path.stat().st_mode)
                 with path.open("rb") as opened:
                     tar.addfile(entry, opened)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _epoch() -> int | None:
-    """The time of reproducible builds, from SOURCE_DATE_EPOCH."""
-    variable = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return int(variable) if variable.isdecimal() else None
-
-
-def _moment() -> str:
-    epoch = _epoch()
-    moment = time.time() if epoch is None else epoch
-    utc = datetime.datetime.fromtimestamp(moment, datetime.UTC)
-    return utc.isoformat(timespec="seconds")
