@@ -202,7 +202,7 @@ def test_a_training_step_is_not_traced(folder: Path, tmp_path: Path) -> None:
 
 def test_a_graph_break_is_told_and_the_pack_is_made(folder: Path) -> None:
     (entry,) = entries_of(packed(folder, "broken"))
-    assert "file" not in entry and "Unsupported" in entry["why_not"]
+    assert entry["file"] is None and "Unsupported" in entry["why_not"]
     assert not (folder / "broken" / "entries").exists()
 
 
