@@ -238,7 +238,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path) -> None:
     torch.save(asked, tmp_path / "questions.pt")
     told = packages.asked(tmp_path, "torchscript")
     name = asked["questions"][1]["name"]
-    assert not told["ok"] and f"on {name}: output 0: element 0" in told["why"]
+    assert not told["ok"] and f"on {name}: output 0: " in told["why"]
 
 
 def test_the_answer_has_the_form_of_the_models(tmp_path: Path) -> None:

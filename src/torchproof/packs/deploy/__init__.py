@@ -122,7 +122,7 @@ def pack(
         details = {**manifest.details, "verified": proof}
         manifest = dataclasses.replace(manifest, details=details)
         manifest = stage.seal(manifest, _about(stage), deploy_options.key)
-    return PackResult(dest, manifest, (*proof.get("notes", ()), *redactor.notes))
+    return PackResult(dest, manifest, (*proof.get("notes", ()), *redactor.notes()))
 
 
 def _verified(

@@ -23,13 +23,13 @@ from torchproof.runtime import (
     PackageDetails,
     PytreeSpec,
     Unverified,
-    ValueComparison,
     compatibility,
     example_inputs,
     load_package,
     open_pack,
 )
 from torchproof.targets import Loaded
+from torchproof.torch_private import comparison
 
 _BUILDERS = {"aoti": aoti.build, "torchscript": torchscript.build}
 _QUESTIONS = "questions.pt"
@@ -112,23 +112,22 @@ def verify(job: Job) -> dict[str, Any]:
     worst = 0.0
     for question in verification["questions"]:
         try:
-            comparison = _ask(deployed, question, verification["kinds"])
+            found = _ask(deployed, question, verification["kinds"])
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            comparison = ValueComparison("wrong", None, "the call", why)
-        if comparison.verdict == "wrong":
+            found = comparison.wrong(f"{type(error).__name__}: {error}", "the call")
+        if found.verdict == "wrong":
             raise Unverified(
                 f"the package's output differs from the model's on {question['name']}:"
-                f" {comparison.where}: {comparison.why}"
+                f" {found.where}: {found.why}"
             )
-        worst = max(worst, comparison.error or 0.0)
+        worst = max(worst, found.max_rel_error or 0.0)
     count = len(verification["questions"])
     return {"ok": True, "answers": count, "max_rel_error": worst}
 
 
 def _ask(
     deployed: DeployedModel, question: Mapping[str, Any], kinds: Sequence[str]
-) -> ValueComparison:
+) -> comparison.Comparison:
     inputs = question["inputs"]
     bound = deployed.details.call.bound(inputs)
     output = deployed(*bound.args, **bound.kwargs)

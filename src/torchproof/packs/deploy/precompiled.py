@@ -31,13 +31,9 @@ from torchproof.runtime import (
     PackedCall,
     PackEntry,
     TensorLayout,
-    allowance,
     cache_install,
-    compare_parts,
-    parts_of,
     precompiled_calls,
     save_state,
-    types_in_use,
 )
 from torchproof.strategies import recipe
 from torchproof.targets import calls
@@ -45,7 +41,9 @@ from torchproof.torch_private import (
     InstalledCall,
     PrecompileError,
     capture_call,
+    comparison,
     install_call,
+    trees,
 )
 
 _ATTRIBUTES = 200  # at most this many attributes, each once per class
@@ -176,7 +174,7 @@ class _Eager:
 
 
 def _detached(value: Any) -> dict[str, Any]:
-    parts = parts_of(value, "output")
+    parts = trees.values_of(value, "output")
     return {
         name: part.detach().clone() if isinstance(part, torch.Tensor) else part
         for name, part in parts.items()
@@ -199,13 +197,10 @@ def _matters(
 
 def _alike(actual: dict[str, Any], eager: dict[str, Any]) -> str | None:
     tensors = [part for part in eager.values() if isinstance(part, torch.Tensor)]
-    allowed = allowance(types_in_use(tensors, []), tensors)
-    comparison = compare_parts(actual, eager, allowed)
-    return (
-        None
-        if comparison.verdict != "wrong"
-        else f"{comparison.where}: {comparison.why}"
-    )
+    types = comparison.types_in_use(tensors, [])
+    tolerance = comparison.tolerance_for(types, tensors)
+    found = comparison.compare(actual, eager, tolerance=tolerance)
+    return None if found.verdict != "wrong" else f"{found.where}: {found.why}"
 
 
 # -- changes ---------------------------------------------------------------------------

@@ -34,13 +34,10 @@ from torchproof.runtime import (
     PytreeSpec,
     Range,
     Unfit,
-    ValueComparison,
-    allowance,
-    compare_parts,
     evaluate,
     pytree_json,
-    types_in_use,
 )
+from torchproof.torch_private import comparison
 
 _SLOW_S = 1.0  # an eager run that takes longer ends the search for larger sizes
 
@@ -63,18 +60,19 @@ class EagerResult:
 
     def compare(
         self, output: Any, inputs: Tensors, kinds: Sequence[torch.dtype]
-    ) -> ValueComparison:
+    ) -> comparison.Comparison:
         """Compare an output, and the inputs after the call, with eager's."""
         tensors: Tensors = []
         form = pytree_json.flatten(output, tensors, "output")
         difference = pytree_json.difference(form, self.form, "output")
         if difference is not None:
-            return ValueComparison("wrong", None, "output", difference)
+            return comparison.wrong(difference, "output")
         tensors = list(pytree_json.in_packed_order(form, self.form, tensors))
         expected = _named(self.tensors, self.inputs)
-        types = types_in_use(list(expected.values()), []) | set(kinds)
-        allowed = allowance(types, expected.values())
-        return compare_parts(_named(tensors, inputs), expected, allowed)
+        types = comparison.types_in_use(list(expected.values()), []) | set(kinds)
+        tolerance = comparison.tolerance_for(types, expected.values())
+        actual = _named(tensors, inputs)
+        return comparison.compare(actual, expected, tolerance=tolerance)
 
 
 def _named(outputs: Tensors, inputs: Tensors) -> dict[str, Any]:

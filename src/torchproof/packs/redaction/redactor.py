@@ -64,8 +64,8 @@ class Redactor:
         variables = os.environ if environ is None else environ
         return cls(private_values(variables, [*projects, os.getcwd()]))
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    @staticmethod
+    def notes() -> tuple[str, ...]:
         """What was not searched for, in one line for the user."""
         if secret_patterns.vendor_patterns():
             return ()

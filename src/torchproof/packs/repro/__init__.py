@@ -102,7 +102,7 @@ def pack(
     with writing.archive(dest, overwrite=overwrite) as stage:
         builder = _PackBuilder(subject, signature, options, progress)
         manifest = builder.build(stage, command)
-    return PackResult(dest, manifest, builder.redactor.notes)
+    return PackResult(dest, manifest, Redactor.notes())
 
 
 def shrink(
