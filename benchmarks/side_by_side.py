@@ -13,11 +13,20 @@ import datetime
 import statistics
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
+from torchproof.measure.replies import (
+    Compared,
+    Done,
+    Examined,
+    Facts,
+    FirstPass,
+    Reference,
+    Sampled,
+)
 from torchproof.measure.specs import EAGER, Plan, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import WorkerError, WorkerProcess
@@ -63,7 +72,7 @@ class Arms:
         ]
         self.started = datetime.datetime.now()
         self.error: str | None = None  # why there is nothing to compare with
-        self.reference: dict[str, Any] = {}
+        self.reference = Reference()
         self._judge: WorkerProcess | None = None
         self._referred, self._judging = threading.Event(), threading.Lock()
 
@@ -75,7 +84,7 @@ class Arms:
             job = {**self.plan.job(StrategySpec(EAGER), {}), **COMPARED}
             self._judge = WorkerProcess(job, {}, quiet=True)
             self.reference = self._judge.ask(
-                "make_reference", self.limit_s, number=0, shape={}
+                Reference, "make_reference", self.limit_s, number=0, shape={}
             )
         except (WorkerError, UserError) as error:
             self.error = str(error)
@@ -87,21 +96,21 @@ class Arms:
         with failing(state):
             job = {**self.plan.job(state.spec, {}), **COMPARED}
             state.process = WorkerProcess(job, state.environment, quiet=True)
-            facts = state.ask("prepare", self.limit_s, answers=None)
-            warm = state.ask("sample", self.limit_s, seconds=WARM_UP_S)["times_ms"]
-            none = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
-            more = {"rounds": [[]], "pass_ms": statistics.median(warm)}
-            state.facts.append(facts | none | more | {"steady": False})
+            first = state.ask(FirstPass, "prepare", self.limit_s, answers=None)
+            warm = state.ask(Sampled, "sample", self.limit_s, seconds=WARM_UP_S)
+            pass_ms = statistics.median(warm.times_ms)
+            facts = Facts(rounds=((),), pass_ms=pass_ms, steady=False)
+            state.facts.append(facts.adding(first))
 
     def finish(self, state: StrategyState) -> None:
         """The verdict on its answers after all that was timed; and its memory."""
-        facts = state.facts[0]
         if not state.spec.is_eager:
             path = self.folder / f"{state.caches.name}.pt"
             with failing(state):
-                state.ask("save_outputs", self.limit_s, answers=str(path))
-                facts["numerics"] = self._verdict(path)
-        if state.runs and "memory" not in facts:
+                state.ask(Done, "save_outputs", self.limit_s, answers=str(path))
+                numerics = self._verdict(path)
+                state.facts[0] = replace(state.facts[0], numerics=numerics)
+        if state.runs and state.facts[0].memory is None:
             self.examine(state, alone=False)
 
     def _verdict(self, path: Path) -> dict[str, Any]:
@@ -111,9 +120,10 @@ class Arms:
                 return {"verdict": None, "why": f"no reference: {self.error}"}
             try:
                 told = {"number": 0, "path": str(path)}
-                return dict(
-                    self._judge.ask("compare_outputs", self.limit_s, **told)["numerics"]
+                judged = self._judge.ask(
+                    Compared, "compare_outputs", self.limit_s, **told
                 )
+                return dict(judged.numerics)
             except WorkerError as error:
                 self.error = f"the comparison failed: {error}"
                 return {"verdict": None, "why": self.error}
@@ -136,32 +146,29 @@ class Arms:
     def _sample(self, state: StrategyState) -> None:
         facts = state.facts[0]
         least, most = ROUND_S
-        seconds = min(max(least, ROUND_SAMPLES * facts["pass_ms"] / 1e3), most)
-        answer = state.ask("sample", self.limit_s, seconds=seconds)
-        times, spoiled = answer["times_ms"], answer["interrupted"]
-        clean = [t for t, bad in zip(times, spoiled, strict=True) if not bad]
-        facts["rounds"][0].append(clean or times)
-        facts["pass_ms"] = statistics.median(times)
-        every = [time for part in facts["rounds"][0] for time in part]
-        facts["steady"] = stats.steady(every)
-        facts["compilations"] += answer["compilations"]
-        facts["steps"] += len(times)
-        facts["interrupted"] += sum(spoiled)
+        seconds = min(max(least, ROUND_SAMPLES * facts.pass_ms / 1e3), most)
+        reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
+        times = list(reply.times_ms)
+        marked = zip(times, reply.interrupted, strict=True)
+        clean = [t for t, interrupted in marked if not interrupted]
+        facts = facts.sampled(clean or times, reply)
+        every = [time for part in facts.rounds[0] for time in part]
+        state.facts[0] = replace(
+            facts, pass_ms=statistics.median(times), steady=stats.steady(every)
+        )
 
     def examine(self, state: StrategyState, *, alone: bool) -> None:
         """Memory; and what kernels take, where nothing else is on the device."""
         with failing(state):
-            found = state.ask("examine", self.limit_s)
-            if not alone:
-                del found["profile"]
-            state.facts[0] |= found
+            facts = state.facts[0].adding(state.ask(Examined, "examine", self.limit_s))
+            state.facts[0] = facts if alone else replace(facts, profile=None)
 
     def fastest(self, strategies: Sequence[str]) -> StrategyState | None:
         """Of these, the arm with the shortest step."""
         timed = [
             state
             for state in self.running
-            if state.spec.strategy.name in strategies and state.facts[0]["rounds"][0]
+            if state.spec.strategy.name in strategies and state.facts[0].rounds[0]
         ]
         return min(timed, key=_median, default=None)
 
@@ -173,7 +180,7 @@ class Arms:
             id=f"{self.started:%Y%m%d-%H%M}-{self.step.name}",
             target=self.step.target,
             strategy=", ".join(row.strategy for row in found),
-            environment=self.reference.get("environment", {}),
+            environment=self.reference.environment,
             counts={},
             measurements=found,
             verb="bench",
@@ -191,7 +198,7 @@ class Arms:
 
 
 def _median(state: StrategyState) -> float:
-    rounds = state.facts[0]["rounds"][0]
+    rounds = state.facts[0].rounds[0]
     return float(statistics.median([time for part in rounds for time in part]))
 
 

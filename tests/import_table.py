@@ -56,6 +56,7 @@ WITHOUT_TORCH = (
     "cli",
     "measure.bench_plan",
     "measure.comparison",
+    "measure.replies",
     "measure.rows",
     "measure.script_bench",
     "measure.session",

@@ -14,6 +14,7 @@ import torchproof
 from torchproof.measure import rows
 from torchproof.measure.bench_plan import BenchOptions, strategy_specs
 from torchproof.measure.comparison.decisions import exclusion_reason
+from torchproof.measure.replies import Facts
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.strategy_worker import StrategyWorker
@@ -233,7 +234,7 @@ def test_a_step_that_runs_its_backward_gets_no_second_one(
 ) -> None:
     _, plain = prepared(monkeypatch, "eager", tmp_path)
     facts, recorded = prepared(monkeypatch, "eager+graph", tmp_path)
-    assert graph.told["train"] and facts["fell_back"] == []
+    assert graph.told["train"] and facts.fell_back == ()
     assert "call 0: gradient of weight" in plain[0]
     for mine, theirs in zip(recorded, plain, strict=True):
         assert mine.keys() == theirs.keys()
@@ -246,11 +247,10 @@ def test_a_graph_that_was_not_replayed_is_told_and_not_ranked(
 ) -> None:
     graph.falls_back.append("Tensor.item() at step.py:7")
     facts, _ = prepared(monkeypatch, "eager+graph", tmp_path)
-    assert facts["fell_back"] == ["Tensor.item() at step.py:7"]
+    assert facts.fell_back == ("Tensor.item() at step.py:7",)
     state = StrategyState(StrategySpec(parse("eager+graph")), tmp_path)
-    facts |= {"steady": True, "compilations": 0, "rounds": [[[1.0], [1.0]]]}
-    facts |= {"interrupted": 0, "steps": 2}
-    state.facts.append(facts)
+    timed = Facts(rounds=(((1.0,), (1.0,)),), steps=2)
+    state.facts.append(timed.adding(facts))
     [row] = rows.rows([state], Plan(parse_target("workload:gpt"), (state.spec,)), {})
     assert (row.median_ms, row.verdict, row.vs_eager) == (1.0, "fell back", None)
     assert "step.py:7" in (exclusion_reason(row) or "")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from torchproof.measure.replies import Settled
 from torchproof.measure.worker_process import (
     WorkerError,
     WorkerProcess,
@@ -16,7 +17,7 @@ from torchproof.measure.worker_process import (
 )
 from torchproof.process import children
 
-ANSWER = b'{"ok": true, "number": %d}\n'
+ANSWER = b'{"reply": {"passes": %d, "steady": true, "pass_ms": 1.0}}\n'
 
 
 class Puppet:
@@ -59,7 +60,7 @@ def test_answers_that_come_at_once_are_told_apart(
     arm.tell("become")
     child.says(*(ANSWER % number for number in range(3)))
     begin = time.monotonic()
-    assert arm.ask("prepare", 5.0) == {"number": 2}
+    assert arm.ask(Settled, "settle", 5.0).passes == 2
     assert time.monotonic() - begin < 1
 
 
@@ -67,11 +68,11 @@ def test_half_an_answer_of_a_process_that_ended_is_none(
     pair: tuple[WorkerProcess, Puppet],
 ) -> None:
     arm, child = pair
-    child.says(b'{"ok": tr')
+    child.says(b'{"reply": {')
     child.hangs_up()
     child.lives = False
     with pytest.raises(WorkerError, match="exit code 3"):
-        arm.ask("prepare", 5.0)
+        arm.ask(Settled, "settle", 5.0)
 
 
 def test_a_process_that_hung_up_and_stays_is_not_waited_for(
@@ -80,7 +81,7 @@ def test_a_process_that_hung_up_and_stays_is_not_waited_for(
     arm, child = pair
     child.hangs_up()
     with pytest.raises(WorkerError, match="answer"):
-        arm.ask("prepare", None)
+        arm.ask(Settled, "settle", None)
 
 
 def test_who_was_late_can_be_asked_again_and_has_ended(
@@ -88,9 +89,9 @@ def test_who_was_late_can_be_asked_again_and_has_ended(
 ) -> None:
     arm, _ = pair
     with pytest.raises(WorkerError, match=r"\b0 s\b"):
-        arm.ask("compare_outputs", 0.01)
+        arm.ask(Settled, "settle", 0.01)
     with pytest.raises(WorkerError, match="closed"):
-        arm.ask("compare_outputs", 0.01)
+        arm.ask(Settled, "settle", 0.01)
 
 
 def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) -> None:
@@ -102,4 +103,4 @@ def test_none_is_begun_once_all_are_ended(pair: tuple[WorkerProcess, Puppet]) ->
     with pytest.raises(WorkerError, match="has ended"):
         family.adopt(arm)
     with pytest.raises(WorkerError, match="closed"):
-        arm.ask("load", 1.0)
+        arm.ask(Settled, "settle", 1.0)

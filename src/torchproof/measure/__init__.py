@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison.metrics import Metric as Metric
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.replies import Facts as Facts
+    from torchproof.measure.replies import FirstPass as FirstPass
+    from torchproof.measure.replies import Probed as Probed
+    from torchproof.measure.replies import Settled as Settled
     from torchproof.measure.session import Session as Session
+    from torchproof.measure.session import begin_repeat as begin_repeat
     from torchproof.measure.specs import AS_WRITTEN as AS_WRITTEN
     from torchproof.measure.specs import EAGER as EAGER
     from torchproof.measure.specs import MeasureResult as MeasureResult
@@ -64,7 +69,8 @@ else:
             ],
             ".comparison.metrics": ["Metric", "ratio_text"],
             ".comparison.ratios": ["side_by_side"],
-            ".session": ["Session"],
+            ".replies": ["Facts", "FirstPass", "Probed", "Settled"],
+            ".session": ["Session", "begin_repeat"],
             ".specs": [
                 "AS_WRITTEN",
                 "EAGER",

@@ -11,7 +11,8 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+
+from torchproof.measure.replies import CacheUse, CompileCosts, Lookup
 
 CACHE_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _COARSE_S = 0.05  # file times come from a clock that lags by some milliseconds
@@ -24,12 +25,11 @@ class CacheLookups:
     def __init__(self) -> None:
         self._started_s = time.time()
         self._missed: set[tuple[str, str]] = set()
-        # Which cache, whether it was a hit, whether this process had stored the graph.
-        self.lookups: list[tuple[str, bool, bool]] = []
+        self.lookups: list[Lookup] = []
 
     def note(self, cache: str, key: str, hit: bool) -> None:
         """Adds a lookup. A miss stores the graph, so a later hit is of this process."""
-        self.lookups.append((cache, hit, (cache, key) in self._missed))
+        self.lookups.append(Lookup(cache, hit, (cache, key) in self._missed))
         if not hit:
             self._missed.add((cache, key))
 
@@ -93,10 +93,10 @@ class CompileStats:
 
         return sum(not each.runtime for each in compile_costs.compilations())
 
-    def since_reset(self) -> dict[str, Any]:
+    def since_reset(self) -> CompileCosts:
         """Returns seconds by phase, counts and cache lookups since the last reset."""
         if not self._open:
-            return {"compile_s": None, "counts": None, "cache": None}
+            return CompileCosts()
         from torchproof.torch_private import compile_costs
 
         compilations = compile_costs.compilations()[self._at_reset["compilations"] :]
@@ -107,9 +107,9 @@ class CompileStats:
         cache = {
             k: v - self._at_reset[k] for k, v in compile_costs.cache_counts().items()
         }
-        return {
-            "compile_s": phases | {"total": sum(phases.values())},
-            "counts": {
+        return CompileCosts(
+            compile_s=phases | {"total": sum(phases.values())},
+            counts={
                 "graphs": compile_costs.graph_count() - self._at_reset["graphs"],
                 "recompiles": sum(each.again for each in compilations),
                 "artifacts": sum(
@@ -117,12 +117,12 @@ class CompileStats:
                 ),
                 "guards": sum(each.guards for each in compilations),
             },
-            "cache": cache
-            | {
-                "lookups": self._lookups.lookups[self._at_reset["lookups"] :],
-                "filled_before": self._lookups.filled_before(),
-            },
-        }
+            cache=CacheUse(
+                **cache,
+                lookups=tuple(self._lookups.lookups[self._at_reset["lookups"] :]),
+                filled_before=self._lookups.filled_before(),
+            ),
+        )
 
     def reset(self) -> None:
         """Starts new counts: later reports leave out what was compiled so far."""

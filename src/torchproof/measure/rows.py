@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.process import aslr
@@ -14,7 +15,7 @@ from torchproof.records import Measurement, one_line, stats
 if TYPE_CHECKING:
     from torchproof.measure.strategy_state import StrategyState
 
-References = Mapping[tuple[str | None, int], Mapping[str, Any]]
+References = Mapping[tuple[str | None, int], Reference]
 
 FELL_BACK = "fell back"
 _APART = (
@@ -38,7 +39,7 @@ def rows(
     for number, shape in enumerate(plan.shapes):
         _cut_to_common_rounds(states, number)
         plain = [
-            _row(state, number, references.get((state.spec.dtype, number), {}))
+            _row(state, number, references.get((state.spec.dtype, number), Reference()))
             for state in states
         ]
         for state, row in zip(states, plain, strict=True):
@@ -52,12 +53,14 @@ def rows(
 
 def _cut_to_common_rounds(states: Sequence[StrategyState], number: int) -> None:
     """Drops extra rounds: an interruption leaves some strategies a round ahead."""
-    rounds_of = [
-        s.facts[number]["rounds"] for s in states if s.runs and number < len(s.facts)
-    ]
-    counts = [min(map(len, parts)) for parts in zip(*rounds_of, strict=False)]
-    for parts in rounds_of:
-        parts[:] = [part[:count] for part, count in zip(parts, counts, strict=False)]
+    running = [s for s in states if s.runs and number < len(s.facts)]
+    by_repeat = zip(*(s.facts[number].rounds for s in running), strict=False)
+    counts = [min(map(len, parts)) for parts in by_repeat]
+    for state in running:
+        facts = state.facts[number]
+        cut = zip(facts.rounds, counts, strict=False)
+        rounds = tuple(part[:count] for part, count in cut)
+        state.facts[number] = replace(facts, rounds=rounds)
 
 
 def _eager_of(
@@ -70,9 +73,7 @@ def _eager_of(
     return None
 
 
-def _row(
-    state: StrategyState, number: int, reference: Mapping[str, Any]
-) -> Measurement:
+def _row(state: StrategyState, number: int, reference: Reference) -> Measurement:
     source = "" if state.spec.as_written else state.spec.strategy.source()
     row = Measurement(state.spec.strategy.name, source=source)
     if state.skipped:
@@ -82,35 +83,33 @@ def _row(
     if number >= len(state.facts):
         return row
     facts = state.facts[number]
-    start = start_record("cold", facts) | {"later_compile_s": later_compile_s(facts)}
+    start = start_record("cold", facts) | {"later_compile_s": facts.later_compile_s}
     row = replace(
         row,
-        first_call_s=None if start["refused"] else facts["first_call_s"],
+        first_call_s=None if start["refused"] else facts.first_call_s,
         start=start,
         warm_start=_warm(state) if number == 0 else None,
-        compile_s=facts["compile_s"],
-        numerics=facts["numerics"],
-        memory=facts.get("memory"),
-        peak_bytes=_peak(facts.get("memory")),
+        compile_s=facts.compile_s,
+        numerics=facts.numerics,
+        memory=facts.memory,
+        peak_bytes=_peak(facts.memory),
         counts=_counts(facts),
-        source=facts.get("source") or row.source,
+        source=facts.source or row.source,
         notes=tuple(_notes(state, facts, reference)),
     )
     return _with_times(row, facts, reference)
 
 
-def _with_times(
-    row: Measurement, facts: Mapping[str, Any], reference: Mapping[str, Any]
-) -> Measurement:
-    rounds = [tuple(times) for part in facts["rounds"] for times in part]
+def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measurement:
+    rounds = [tuple(times) for part in facts.rounds for times in part]
     if not rounds:
         return row
-    share = facts["interrupted"] / facts["steps"]
+    share = facts.interrupted / facts.steps
     spread = stats.summarise(rounds, interrupted=share)
     row = replace(
         row,
         rounds_ms=tuple(rounds),
-        repeats=tuple(len(part) for part in facts["rounds"] if part),
+        repeats=tuple(len(part) for part in facts.rounds if part),
         luck=stats.LUCK if aslr.is_possible() else stats.LUCK_BY_LOT,
         median_ms=spread.median,
         low_ms=spread.low,
@@ -120,71 +119,63 @@ def _with_times(
         p95_ms=spread.p95,
         notes=(*row.notes, *spread.advice),
     )
-    if reference.get("work"):
-        amount, unit = reference["work"]
+    if reference.work:
+        amount, unit = reference.work
         row = replace(row, throughput=amount / spread.median * 1e3, unit=f"{unit}/s")
-    if profile := facts.get("profile"):
+    if profile := facts.profile:
         row = replace(
             row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)
         )
     return row
 
 
-def later_compile_s(facts: Mapping[str, Any]) -> float | None:
-    """Returns the seconds of compilation in calls after the first one."""
-    if not facts["compile_s"] or not facts.get("first_compile_s"):
-        return None
-    return float(facts["compile_s"]["total"] - facts["first_compile_s"]["total"])
-
-
 def _warm(state: StrategyState) -> dict[str, Any] | None:
     if state.warm is None:
         return None
     start = start_record("warm", state.warm)
-    seconds = None if start["refused"] else state.warm["first_call_s"]
+    seconds = None if start["refused"] else state.warm.first_call_s
     return start | {"first_call_s": seconds}
 
 
-def _notes(
-    state: StrategyState, facts: Mapping[str, Any], reference: Mapping[str, Any]
-) -> Any:
-    yield from facts.get("notes", ())
-    for why in facts.get("fell_back", ()):
+def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator[str]:
+    yield from facts.notes
+    for why in facts.fell_back:
         yield f"{FELL_BACK}, no CUDA graph was replayed: {why}"
-    if not facts["steady"]:
+    if not facts.steady:
         yield "the times were not steady when sampling began: raise --seconds"
-    if facts["compilations"]:
+    if facts.compilations:
         yield (
-            f"compiled {facts['compilations']} times while it was timed: torchproof"
+            f"compiled {facts.compilations} times while it was timed: torchproof"
             " check says why"
         )
-    yield from facts.get("sharing", ())
-    if facts.get("counts", {}) and facts["counts"].get("artifacts_of"):
-        for name, count in facts["counts"]["artifacts_of"].items():
+    yield from facts.sharing
+    if facts.counts and facts.counts.get("artifacts_of"):
+        for name, count in facts.counts["artifacts_of"].items():
             if count == 1:
                 yield f"all {name} share one artifact, by compile counts"
     # Code that was compiled for one shape may serve the next.
-    if facts["counts"] and not any(each["counts"]["graphs"] for each in state.facts):
+    if facts.counts and not any((f.counts or {})["graphs"] for f in state.facts):
         yield "nothing was compiled: torchproof check says why"
-    if switches := facts.get("switches") if facts["counts"] else None:
-        settings = ", ".join(f"{name}={value!r}" for name, value in switches.items())
+    if facts.counts and facts.switches:
+        pairs = facts.switches.items()
+        settings = ", ".join(f"{name}={value!r}" for name, value in pairs)
         yield f"the target changes options of the compiler: {settings}"
-    if reference.get("stateful") and facts["numerics"] is None:
+    if reference.stateful and facts.numerics is None:
         yield "outputs were compared at the first shape only: the target keeps state"
-    if reference.get("deterministic") is False:
+    if reference.deterministic is False:
         yield (
             "a second pass over the calls gives other outputs than the first, in eager"
             " too: the first pass was compared; timed passes have other values"
         )
-    for name in ("host_copies", "not_exact"):
-        if reference.get(name):
-            yield reference[name]
+    for note in (reference.host_copies, reference.not_exact):
+        if note:
+            yield note
 
 
-def _counts(facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    if facts["counts"] is None:
+def _counts(facts: Facts) -> dict[str, Any] | None:
+    if facts.counts is None:
         return None
-    return {**facts["counts"], "while_timed": facts["compilations"]}
+    return {**facts.counts, "while_timed": facts.compilations}
 
 
 def _peak(memory: Mapping[str, int | None] | None) -> int | None:
@@ -197,18 +188,19 @@ def _peak(memory: Mapping[str, int | None] | None) -> int | None:
     return allocated + (memory.get("cuda_graph_pools") or 0)
 
 
-def _guards(facts: Mapping[str, Any], step_ms: float) -> dict[str, Any] | None:
-    lookup_us = facts["profile"]["lookup_us"]
+def _guards(facts: Facts, step_ms: float) -> dict[str, Any] | None:
+    profile = facts.profile or {}
+    lookup_us = profile["lookup_us"]
     if lookup_us is None:
         return None
     guards = {
         "lookup_us": lookup_us,
-        "lookup_range_us": facts["profile"]["lookup_range_us"],
+        "lookup_range_us": profile["lookup_range_us"],
         "share": lookup_us / (step_ms * 1e3),
     }
-    if facts["counts"]:
-        guards["guards"] = facts["counts"]["guards"]
-    return guards | {"not_checked": facts["dropped"] or None}
+    if facts.counts:
+        guards["guards"] = facts.counts["guards"]
+    return guards | {"not_checked": facts.dropped or None}
 
 
 def _kernels(profile: Mapping[str, Any], row: Measurement) -> dict[str, Any] | None:

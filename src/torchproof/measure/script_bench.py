@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.measure import rows
+from torchproof.measure.replies import Facts, FirstPass
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
@@ -73,16 +74,17 @@ def _rows(
     for state in states:
         name = state.spec.strategy.name
         entries = [entry for entry in stream.of("round") if entry["strategy"] == name]
-        facts: dict[str, Any] = {
-            "rounds": [rounds[name]] if rounds else [],
-            "steps": sum(entry["steps"] for entry in entries),
-            "interrupted": sum(entry["interrupted"] for entry in entries),
-            "numerics": None,
-        }
-        state.facts.append(facts | _compiled(state, stream))
+        facts = replace(
+            _compiled(state, stream),
+            rounds=(tuple(map(tuple, rounds[name])),) if rounds else (),
+            steps=sum(entry["steps"] for entry in entries),
+            interrupted=sum(entry["interrupted"] for entry in entries),
+        )
+        state.facts.append(facts)
     note = "measured in the same run, with the compiler stance force_eager"
-    eager.facts[0]["notes"] = [note] if rounds else []
-    compiled.facts[0]["notes"] = list(_notes(stream, rounds))
+    eager.facts[0] = replace(eager.facts[0], notes=(note,) if rounds else ())
+    notes = tuple(_notes(stream, rounds))
+    compiled.facts[0] = replace(compiled.facts[0], notes=notes)
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
     plain = replace(plain, start=None)
@@ -106,16 +108,15 @@ def _rounds(stream: Followed) -> dict[str, list[list[float]]]:
     return rounds if len(rounds) == 2 and fewest >= FEWEST_ROUNDS else {}
 
 
-def _compiled(state: StrategyState, stream: Followed) -> dict[str, Any]:
+def _compiled(state: StrategyState, stream: Followed) -> Facts:
     """Returns the costs of compilation; eager steps have none."""
-    nothing = dict.fromkeys(("first_call_s", "imports_s", "compile_s", "cache"))
     if state.spec.is_eager:
-        return nothing | {"counts": None, "compilations": 0, "steady": True}
+        return Facts()
     again = sum(e["count"] for e in stream.of("compiled_while_timed"))
     steady = stream.last("settled").get("steady", True)
-    counts = {"counts": {"graphs": 0}, "compilations": again, "steady": steady}
     costs = {k: v for k, v in stream.last("compiled").items() if v is not None}
-    return nothing | counts | costs
+    first = FirstPass.from_json({"counts": {"graphs": 0}} | costs)
+    return Facts(compilations=again, steady=steady).adding(first)
 
 
 def _notes(stream: Followed, rounds: Mapping[str, Any]) -> Iterator[str]:

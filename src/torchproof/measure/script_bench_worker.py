@@ -10,6 +10,7 @@ the script runs on undisturbed.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -182,7 +183,7 @@ class ScriptSampler:
             "compiled",
             first_call_s=self.first_call_s,
             imports_s=self.imports_s,
-            **self.compile_stats.since_reset(),
+            **dataclasses.asdict(self.compile_stats.since_reset()),
         )
 
 

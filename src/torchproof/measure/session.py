@@ -13,12 +13,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from torchproof.measure import rows
+from torchproof.measure.replies import (
+    Compared,
+    Diagnosed,
+    Done,
+    Examined,
+    Facts,
+    FirstPass,
+    Reference,
+    Sampled,
+    Settled,
+)
 from torchproof.measure.specs import (
     AS_WRITTEN,
     EAGER,
@@ -58,7 +70,7 @@ class Session:
         self.plan = plan
         self.keep = keep
         self.progress = progress
-        self.references: dict[tuple[str | None, int], dict[str, Any]] = {}
+        self.references: dict[tuple[str | None, int], Reference] = {}
         self.repeats = plan.repeats
         self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
@@ -126,22 +138,23 @@ class Session:
                 ending = "interrupted"
             finally:
                 self.close()
-        reference = next(iter(self.references.values()), {})
-        place = reference.get("function")
+        reference = next(iter(self.references.values()), Reference())
+        place = reference.function
+        compiled = self._compiled_facts()
         return MeasureResult(
             rows.rows(self.states, self.plan, self.references, apart=self.apart),
-            environment=reference.get("environment", {}),
+            environment=reference.environment,
             function=Frame(*place) if place else None,
             ending=ending,
             apart=self.apart,
             events=tuple(self.events),
-            anatomy=self._compiled_facts().get("anatomy"),
+            anatomy=compiled.anatomy if compiled else None,
         )
 
-    def _compiled_facts(self) -> dict[str, Any]:
+    def _compiled_facts(self) -> Facts | None:
         """Returns the facts of the first compiled strategy."""
         compiled = [state for state in self.states if state.spec.strategy.compiles]
-        return compiled[0].facts[0] if compiled and compiled[0].facts else {}
+        return compiled[0].facts[0] if compiled and compiled[0].facts else None
 
     def _trace_compilations(self) -> None:
         """Compiles each strategy again, cold, and saves the trace that torch writes."""
@@ -155,23 +168,21 @@ class Session:
             job = self.plan.job(state.spec, self.plan.shapes[0])
             state.process = self._processes.begin(job, variables)
             with self.recording_failure(state):
-                state.ask("prepare", self.limit_s, answers=None)
+                state.ask(FirstPass, "prepare", self.limit_s, answers=None)
             state.close()
             _write_code(folder / "trace", folder)
 
     def _diagnose(self) -> None:
         """Finds why outputs differ, and which changes compiled code would miss."""
         [worker] = self.reference_workers.values()
-        outputs = self._compiled_facts().get("numerics") or {}
+        compiled = self._compiled_facts()
+        wrong = compiled is not None and compiled.verdict == "wrong"
         self.progress("looking for state changes that compiled code does not see")
         with contextlib.suppress(WorkerError):  # the diagnosis is optional
-            answer = worker.ask(
-                "diagnose",
-                self.limit_s,
-                wrong=outputs.get("verdict") == "wrong",
-                forms=outputs.get("forms", []),
-            )
-            self.events += map(Event.from_json, answer["events"])
+            forms = (compiled.numerics or {}).get("forms", []) if compiled else []
+            arguments = {"wrong": wrong, "forms": forms}
+            answer = worker.ask(Diagnosed, "diagnose", self.limit_s, **arguments)
+            self.events += map(Event.from_json, answer.events)
 
     # -- references ----------------------------------------------------------------
 
@@ -189,21 +200,23 @@ class Session:
                 arguments = {"number": number, "shape": dict(shape)}
                 try:
                     self.references[dtype, number] = self.reference_workers[dtype].ask(
-                        "make_reference", self.limit_s, **arguments
+                        Reference, "make_reference", self.limit_s, **arguments
                     )
                 except WorkerError as error:
                     raise UserError(f"the target fails in eager: {error}") from None
 
     def _compare_outputs(
         self, state: StrategyState, number: int, path: Path
-    ) -> dict[str, Any]:
+    ) -> Mapping[str, Any]:
         self.progress(f"{state.spec.label}: comparing its outputs with eager's")
         arguments = {"number": number, "path": str(path)}
         try:
             with self._comparing, self.without_deadline():
                 worker = self.reference_workers[state.spec.dtype]
-                answer = worker.ask("compare_outputs", self.limit_s, **arguments)
-            return dict(answer["numerics"])
+                answer = worker.ask(
+                    Compared, "compare_outputs", self.limit_s, **arguments
+                )
+            return answer.numerics
         except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
@@ -215,9 +228,9 @@ class Session:
         A target that calls torch.compile itself is compared with itself in eager.
         """
         reference = next(iter(self.references.values()))
-        if reference["environment"]["device"] != "cuda":
+        if reference.environment["device"] != "cuda":
             self.states = [state for state in self.states if not state.spec.cuda_only]
-        if not reference["compiled"]:
+        if not reference.compiled:
             return
         named = [state.spec for state in self.states if not state.spec.as_written]
         typed = any(spec.dtype for spec in named)
@@ -235,7 +248,7 @@ class Session:
 
     def _outputs_path(self, state: StrategyState, number: int) -> Path | None:
         """Returns where to save outputs, or None if they cannot be compared."""
-        stateful = self.references[state.spec.dtype, number]["stateful"]
+        stateful = self.references[state.spec.dtype, number].stateful
         # State that an earlier shape changed would count as a difference.
         return None if number and stateful else self._outputs_file(state)
 
@@ -289,24 +302,24 @@ class Session:
         label = f"{state.spec.label}{_named(shape)}"
         self.progress(f"{label}: first call, {'warm' if repeat else 'cold'}")
         path = None if repeat else self._outputs_path(state, number)
-        arguments = {"answers": str(path) if path else None}
+        arguments: dict[str, Any] = {"answers": str(path) if path else None}
         if number == 0:
             job = self.plan.job(state.spec, shape)
             self.start(state, job, repeat)
-            facts = state.ask("prepare", self.limit_s, **arguments)
+            first = state.ask(FirstPass, "prepare", self.limit_s, **arguments)
         else:
-            facts = state.ask("reshape", self.limit_s, shape=dict(shape), **arguments)
-        if path:
-            facts["numerics"] = self._compare_outputs(state, number, path)
+            arguments["shape"] = dict(shape)
+            first = state.ask(FirstPass, "reshape", self.limit_s, **arguments)
+        numerics = self._compare_outputs(state, number, path) if path else None
         self.progress(f"{label}: warming up")
-        facts |= state.ask("settle", self.limit_s, **self.settle_limit)
-        self.largest = {k: max(v, facts["bytes"][k]) for k, v in self.largest.items()}
+        settled = state.ask(Settled, "settle", self.limit_s, **self.settle_limit)
+        self.largest = {k: max(v, first.bytes[k]) for k, v in self.largest.items()}
         if repeat == 0:
-            counters = dict.fromkeys(("compilations", "steps", "interrupted"), 0)
-            state.facts.append(facts | counters | {"rounds": []})
+            facts = Facts(numerics=numerics).adding(first).adding(settled)
+            state.facts.append(facts)
         elif number == 0 and state.warm is None:
-            state.warm = facts
-        state.facts[number]["rounds"].append([])
+            state.warm = first
+        begin_repeat(state, number)
 
     def start(self, state: StrategyState, job: Mapping[str, Any], repeat: int) -> None:
         """Starts a process, or takes a spare one that has loaded the target."""
@@ -332,7 +345,7 @@ class Session:
                     self.sample(state, number)
             states = [state for state in states if state.runs]
             if states and stats.enough(
-                {str(s.caches): s.facts[number]["rounds"][-1] for s in states}
+                {str(s.caches): s.facts[number].rounds[-1] for s in states}
             ):
                 return
 
@@ -340,50 +353,47 @@ class Session:
         """Returns fewer rounds if one pass over the calls takes long."""
         if not states:
             return 0
-        longest_s = max(state.facts[number]["pass_ms"] for state in states) / 1e3
+        longest_s = max(state.facts[number].pass_ms for state in states) / 1e3
         fit = int(2 * self.plan.seconds / longest_s) if longest_s else stats.ROUNDS
         return min(stats.ROUNDS, max(_FEWEST_ROUNDS, fit))
 
     def sample(self, state: StrategyState, number: int) -> None:
         seconds = self.plan.seconds / self.plan.repeats / stats.ROUNDS
-        answer = state.ask("sample", self.limit_s, seconds=seconds)
-        facts = state.facts[number]
-        interrupted = answer["interrupted"]
-        facts["rounds"][-1].append(stats.kept(answer["times_ms"], interrupted))
-        facts["compilations"] += answer["compilations"]
-        facts["steps"] += len(interrupted)
-        facts["interrupted"] += sum(interrupted)
+        reply = state.ask(Sampled, "sample", self.limit_s, seconds=seconds)
+        times_ms = stats.kept(list(reply.times_ms), list(reply.interrupted))
+        state.facts[number] = state.facts[number].sampled(times_ms, reply)
 
     def examine(self, group: list[StrategyState], number: int) -> None:
         """Records memory, guards and kernels once, after all timing of the shape."""
         for state in group:
-            if state.runs and "memory" not in state.facts[number]:
+            if state.runs and state.facts[number].memory is None:
                 self.progress(
                     f"{state.spec.label}: measuring memory, guards and kernels"
                 )
                 with self.recording_failure(state):
                     self._compare_again(state, number)
-                    state.facts[number] |= state.ask(
-                        "examine", self.limit_s, trace=self._trace(state)
+                    reply = state.ask(
+                        Examined, "examine", self.limit_s, trace=self._trace(state)
                     )
+                    state.facts[number] = state.facts[number].adding(reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""
         facts = state.facts[number]
-        verdict = (facts["numerics"] or {}).get("verdict")
         reference = self.references[state.spec.dtype, number]
-        if not reference["deterministic"] or verdict not in {"same", "rounding"}:
+        if not reference.deterministic or facts.verdict not in {"same", "rounding"}:
             return
         path = self._outputs_file(state)
-        state.ask("save_outputs", self.limit_s, answers=str(path))
+        state.ask(Done, "save_outputs", self.limit_s, answers=str(path))
         again = self._compare_outputs(state, number, path)
         if again["verdict"] == "wrong" and state.spec.is_eager:
-            reference["deterministic"] = (
-                False  # skip this check for the other strategies
-            )
+            # Skips this check for the other strategies.
+            unlike = replace(reference, deterministic=False)
+            self.references[state.spec.dtype, number] = unlike
         elif again["verdict"] == "wrong":
             why = f"right in the first pass, wrong after timing: {again['why']}"
-            facts["numerics"] = again | {"why": why}
+            numerics = {**again, "why": why}
+            state.facts[number] = replace(facts, numerics=numerics)
 
     def _trace(self, state: StrategyState) -> str | None:
         if not self.plan.profiles:
@@ -396,18 +406,21 @@ class Session:
         It compiles again with eager's random numbers and compares those outputs.
         """
         reference = self.references[state.spec.dtype, 0]
-        facts = state.facts[0] if state.runs else {}
-        verdict = (facts.get("numerics") or {}).get("verdict")
-        if verdict != "wrong" or not reference["draws"] or "drawn" in facts:
+        if not state.runs or not reference.draws:
+            return
+        facts = state.facts[0]
+        if facts.verdict != "wrong" or facts.drawn is not None:
             return
         self.progress(
             f"{state.spec.label}: compiling again with eager's random numbers"
         )
         path = self._outputs_file(state)
-        state.ask("draw_as_eager", self.limit_s, answers=str(path))
-        facts["drawn"] = self._compare_outputs(state, 0, path)
-        if facts["drawn"]["verdict"] in {"same", "rounding"}:
-            facts["numerics"] = facts["drawn"] | {"verdict": "random"}
+        state.ask(Done, "draw_as_eager", self.limit_s, answers=str(path))
+        drawn = self._compare_outputs(state, 0, path)
+        facts = replace(facts, drawn=drawn)
+        if drawn["verdict"] in {"same", "rounding"}:
+            facts = replace(facts, numerics={**drawn, "verdict": "random"})
+        state.facts[0] = facts
 
     def _running(self) -> list[StrategyState]:
         return [state for state in self.states if state.runs]
@@ -423,6 +436,12 @@ class Session:
         except NotApplicable as error:
             state.skipped = str(error)
             state.close()
+
+
+def begin_repeat(state: StrategyState, number: int = 0) -> None:
+    """Adds an empty repeat, which the following rounds belong to."""
+    facts = state.facts[number]
+    state.facts[number] = replace(facts, rounds=(*facts.rounds, ()))
 
 
 def _left(begin: float, turn: int, count: int) -> str:

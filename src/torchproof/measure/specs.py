@@ -116,11 +116,12 @@ class MeasureResult:
 
 def switches() -> dict[str, Any]:
     """Returns Inductor's options and their defaults, read in a child process."""
+    from torchproof.measure.replies import Switches
     from torchproof.measure.worker_process import WorkerError, WorkerProcess
 
     process = WorkerProcess({"strategy": EAGER.to_json()}, {}, quiet=True)
     try:
-        return dict(process.ask("switches", None)["switches"])
+        return dict(process.ask(Switches, "switches", None).switches)
     except WorkerError as error:
         raise UserError(f"cannot read the options of Inductor: {error}") from None
     finally:

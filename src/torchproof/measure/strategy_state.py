@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof.measure.replies import Facts, FirstPass
 from torchproof.measure.specs import StrategySpec
-from torchproof.measure.worker_process import WorkerProcess
+from torchproof.measure.worker_process import Reply, WorkerProcess
 
 
 @dataclass
@@ -19,8 +20,8 @@ class StrategyState:
     process: WorkerProcess | None = None
     error: str | None = None
     skipped: str | None = None
-    facts: list[dict[str, Any]] = field(default_factory=list)
-    warm: dict[str, Any] | None = None
+    facts: list[Facts] = field(default_factory=list)
+    warm: FirstPass | None = None
 
     @property
     def runs(self) -> bool:
@@ -41,9 +42,11 @@ class StrategyState:
             variables["TEARDOWN_CUPTI"] = "0"
         return variables
 
-    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
+    def ask(
+        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
+    ) -> Reply:
         assert self.process is not None
-        return self.process.ask(do, limit_s, **values)
+        return self.process.ask(kind, do, limit_s, **values)
 
     def close(self) -> None:
         if self.process is not None:

@@ -23,8 +23,19 @@ from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
 from torchproof.measure.compile_stats import CompileStats
+from torchproof.measure.replies import (
+    Compared,
+    Diagnosed,
+    Examined,
+    FirstPass,
+    Probed,
+    Reference,
+    Sampled,
+    Settled,
+    Switches,
+)
 from torchproof.observe import BreakCost
-from torchproof.process import Channel, Ended
+from torchproof.process import Channel, Ended, Message
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Loaded, Target, calls
@@ -48,13 +59,15 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _reply(worker: StrategyWorker, name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Runs a command; returns its result, or the error as one line."""
+def _reply(worker: StrategyWorker, name: str, values: Message) -> Message:
+    """Runs a command; returns its reply, or the error as one line."""
     try:
-        return {"ok": True, **getattr(worker, name)(**values)}
+        reply = getattr(worker, name)(**values)
+        # Not `to_json`: the error of an output may be infinite.
+        return {"reply": {} if reply is None else dataclasses.asdict(reply)}
     except UserError as error:
         skips = isinstance(error, NotApplicable)
-        return {"ok": False, "error": str(error), "usage": True, "skips": skips}
+        return {"error": str(error), "usage": True, "skips": skips}
     except Exception as error:
         message = traceback.format_exception_only(error)[-1].strip()
         frames = traceback.extract_tb(error.__traceback__)
@@ -63,7 +76,7 @@ def _reply(worker: StrategyWorker, name: str, values: dict[str, Any]) -> dict[st
             message = (
                 f"{outside_torch[-1].filename}:{outside_torch[-1].lineno}: {message}"
             )
-        return {"ok": False, "error": message, "usage": False}
+        return {"error": message, "usage": False}
 
 
 class StrategyWorker:
@@ -84,27 +97,23 @@ class StrategyWorker:
 
     # -- commands ------------------------------------------------------------------
 
-    def load(self) -> dict[str, Any]:
+    def load(self) -> None:
         """Imports what the target needs, by building it once and discarding it."""
         self._build({})
         gc.collect()
         profiling.release_cached_memory()
-        return {}
 
-    def become(
-        self, job: dict[str, Any], environment: dict[str, str]
-    ) -> dict[str, Any]:
+    def become(self, job: dict[str, Any], environment: dict[str, str]) -> None:
         """Turns a spare worker into the worker of this job."""
         os.environ.update(environment)
         self.__init__(job)  # type: ignore[misc]
-        return {}
 
-    def switches(self) -> dict[str, Any]:
+    def switches(self) -> Switches:
         from torchproof.torch_private import compile_costs
 
-        return {"switches": compile_costs.inductor_defaults()}
+        return Switches(compile_costs.inductor_defaults())
 
-    def make_reference(self, number: int, shape: dict[str, int]) -> dict[str, Any]:
+    def make_reference(self, number: int, shape: dict[str, int]) -> Reference:
         """Computes eager's outputs, in working precision and in float64."""
         import torch
 
@@ -122,22 +131,22 @@ class StrategyWorker:
             lambda: self._build(shape),
             lambda built: calls.answers(built, built.fn, train=self.train),
         )
-        return {
-            "draws": self.references[number].draws,
-            "not_exact": self.references[number].why,
-            "stateful": any(
+        return Reference(
+            draws=self.references[number].draws,
+            not_exact=self.references[number].why,
+            stateful=any(
                 not torch.equal(b, before[name]) for name, b in calls.buffers(fn)
             ),
-            "deterministic": comparison.compare(twice, once).verdict
+            deterministic=comparison.compare(twice, once).verdict
             in {"same", "rounding"},
-            "work": calls.amount(self.loaded),
-            "host_copies": calls.host_copies(self.loaded),
-            "environment": describe(self.job),
-            "compiled": compiled,
-            "function": dataclasses.astuple(calls.function_of(self.loaded))[:3],
-        }
+            work=calls.amount(self.loaded),
+            host_copies=calls.host_copies(self.loaded),
+            environment=describe(self.job),
+            compiled=compiled,
+            function=dataclasses.astuple(calls.function_of(self.loaded))[:3],
+        )
 
-    def compare_outputs(self, number: int, path: str) -> dict[str, Any]:
+    def compare_outputs(self, number: int, path: str) -> Compared:
         """Compares the saved outputs of a strategy with the reference."""
         import torch
 
@@ -147,9 +156,9 @@ class StrategyWorker:
         found = reference.compare(outputs).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
-        return {"numerics": found}
+        return Compared(found)
 
-    def prepare(self, answers: str | None) -> dict[str, Any]:
+    def prepare(self, answers: str | None) -> FirstPass:
         """Applies the strategy, times the first call, and saves the outputs."""
         from torchproof.torch_private import compile_costs
 
@@ -158,13 +167,11 @@ class StrategyWorker:
             self.anatomy = self.hooks.enter_context(BreakCost())
         self._load({})
         profiling.initialise_device(self.device)
-        facts: dict[str, Any] = {"source": "", "notes": []}
-        facts["imports_s"] = (
-            self.compile_stats.open() if self.strategy.compiles else 0.0
-        )
-        facts["switches"] = compile_costs.changed_switches()
-        facts["compiled_before"] = self.compile_stats.compilations()
+        imports_s = self.compile_stats.open() if self.strategy.compiles else 0.0
+        switches = compile_costs.changed_switches()
+        compiled_before = self.compile_stats.compilations()
         self.fn = self.loaded.fn
+        applying_s = 0.0
         if not self.job["as_written"]:
             self._filter_guards()
             begin = time.perf_counter()
@@ -174,14 +181,24 @@ class StrategyWorker:
             )
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
-            facts["source"] = self.applied.source
             self.hooks.enter_context(self.applied.recording_compilations())
-            facts["notes"] += [note for note in [self.applied.note] if note]
-            facts["plan"] = self.applied.plan.to_json()
-        facts |= self._first_pass(answers)
+        first = dataclasses.replace(
+            self._first_pass(answers),
+            imports_s=imports_s,
+            switches=switches,
+            compiled_before=compiled_before,
+        )
         if self.strategy.graph:  # compiles and records before the first call
-            facts["first_call_s"] += applying_s
-        return facts
+            first_call_s = (first.first_call_s or 0.0) + applying_s
+            first = dataclasses.replace(first, first_call_s=first_call_s)
+        if self.applied is None:
+            return first
+        return dataclasses.replace(
+            first,
+            source=self.applied.source,
+            notes=(self.applied.note,) if self.applied.note else (),
+            plan=self.applied.plan.to_json(),
+        )
 
     def _filter_guards(self) -> None:
         method = self.job["guards"]
@@ -197,35 +214,36 @@ class StrategyWorker:
             return guard_filters.METHODS[guard_filters.STANCE]
         return {**self.dropped}
 
-    def reshape(self, shape: dict[str, int], answers: str | None) -> dict[str, Any]:
+    def reshape(self, shape: dict[str, int], answers: str | None) -> FirstPass:
         """Runs the same target and compiled code on inputs of another shape."""
         self.compile_stats.reset()
         self._load(shape)
-        return {"imports_s": 0.0} | self._first_pass(answers)
+        return self._first_pass(answers)
 
-    def _first_pass(self, answers: str | None) -> dict[str, Any]:
+    def _first_pass(self, answers: str | None) -> FirstPass:
         first: list[float] = []
-        compiled: list[dict[str, float] | None] = []
+        compiled: list[Mapping[str, float] | None] = []
 
         def step(index: int, call: Any) -> Any:
             if index:
                 return self._invoke(call)
             outputs: list[Any] = []
             first.append(self.clock.seconds(lambda: outputs.append(self._invoke(call))))
-            compiled.append(self.compile_stats.since_reset()["compile_s"])
+            compiled.append(self.compile_stats.since_reset().compile_s)
             return outputs[0]
 
         self._save(answers, self.loaded, self.fn, step)
-        return {
-            "fell_back": self._fell_back(),
-            "first_call_s": first[0],
-            "first_compile_s": compiled[0],
-            "numerics": None,
-            "bytes": profiling.memory_in_use(self.device),
-            **self.compile_stats.since_reset(),
-        }
+        costs = self.compile_stats.since_reset()
+        return FirstPass(
+            **vars(costs),
+            fell_back=self._fell_back(),
+            first_call_s=first[0],
+            first_compile_s=compiled[0],
+            imports_s=0.0,
+            bytes=profiling.memory_in_use(self.device),
+        )
 
-    def settle(self, within_s: float = stats.SETTLE_S) -> dict[str, Any]:
+    def settle(self, within_s: float = stats.SETTLE_S) -> Settled:
         """Runs passes until the times are steady and nothing compiles any more."""
         if self.job["guards"] == guard_filters.STANCE:
             import torch
@@ -246,18 +264,18 @@ class StrategyWorker:
                 break
         gc.collect()
         gc.freeze()  # collections before each round need not scan long-lived objects
-        return {"passes": len(times), "steady": steady, "pass_ms": times[-1]}
+        return Settled(len(times), steady, times[-1])
 
-    def probe(self) -> dict[str, Any]:
+    def probe(self) -> Probed:
         """Measures cheap facts about the target in eager, for `tune`."""
         from torchproof.measure import model_facts
 
         subject = model_facts.Subject(
             self.loaded, self.device, self._pass, lambda: self._build({})
         )
-        return {"probe": model_facts.probe(subject)}
+        return Probed(model_facts.probe(subject))
 
-    def sample(self, seconds: float) -> dict[str, Any]:
+    def sample(self, seconds: float) -> Sampled:
         """Times passes for one round; garbage is collected before, not during it."""
         before = self.compile_stats.compilations()
         gc.collect()
@@ -267,11 +285,11 @@ class StrategyWorker:
             times, yields = self.timed(seconds)
         finally:
             gc.enable()
-        return {
-            "times_ms": times,
-            "interrupted": [b > a for a, b in itertools.pairwise(yields)],
-            "compilations": self.compile_stats.compilations() - before,
-        }
+        return Sampled(
+            tuple(times),
+            tuple(b > a for a, b in itertools.pairwise(yields)),
+            self.compile_stats.compilations() - before,
+        )
 
     def timed(self, seconds: float) -> tuple[list[float], list[int]]:
         """Returns times per call, and the count of context switches around each."""
@@ -286,12 +304,11 @@ class StrategyWorker:
         while time.monotonic() < end:
             self._pass()
 
-    def save_outputs(self, answers: str) -> dict[str, Any]:
+    def save_outputs(self, answers: str) -> None:
         """Runs a pass after timing and saves its outputs."""
         self._save(answers, self.loaded, self.fn)
-        return {}
 
-    def examine(self, trace: str | None = None) -> dict[str, Any]:
+    def examine(self, trace: str | None = None) -> Examined:
         """Measures memory, guards and kernels, outside of all timing."""
         memory = profiling.peak_memory(self.device, self._pass)
         profile = profiling.profile(
@@ -300,20 +317,31 @@ class StrategyWorker:
             calls=len(self.loaded.calls),
             trace=Path(trace) if trace else None,
         )
-        facts = {
-            "dropped": self._not_checked(),
-            "sharing": [],
-            **self.compile_stats.since_reset(),
-        }
+        costs = self.compile_stats.since_reset()
+        counts = costs.counts
+        sharing: tuple[str, ...] = ()
         if self.applied and self.applied.regions:
             from torchproof.measure import shared_code
 
             block_counts = {site.name: len(site.paths) for site in self.applied.regions}
             artifacts = shared_code.artifacts(self.applied)
-            facts["counts"] |= {"artifacts_of": artifacts, "blocks_of": block_counts}
-            facts["sharing"] = shared_code.sharing(self.applied)
-        facts |= {"anatomy": self._break_costs(), "fell_back": self._fell_back()}
-        return {"memory": memory, "profile": profile, **facts}
+            counts = {
+                **(costs.counts or {}),
+                "artifacts_of": artifacts,
+                "blocks_of": block_counts,
+            }
+            sharing = tuple(shared_code.sharing(self.applied))
+        return Examined(
+            compile_s=costs.compile_s,
+            counts=counts,
+            cache=costs.cache,
+            memory=memory,
+            profile=profile,
+            dropped=self._not_checked(),
+            sharing=sharing,
+            anatomy=self._break_costs(),
+            fell_back=self._fell_back(),
+        )
 
     def _break_costs(self) -> dict[str, Any] | None:
         if self.anatomy is None:
@@ -328,9 +356,7 @@ class StrategyWorker:
                         self._invoke(call)
         return self.anatomy.to_json()
 
-    def diagnose(
-        self, wrong: bool, forms: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosed:
         """Returns events that explain why compiled outputs differ from eager's."""
         from torchproof.measure import diagnosis
 
@@ -340,9 +366,9 @@ class StrategyWorker:
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
-        return {"events": [dataclasses.asdict(event) for event in events]}
+        return Diagnosed(tuple(dataclasses.asdict(event) for event in events))
 
-    def draw_as_eager(self, answers: str) -> dict[str, Any]:
+    def draw_as_eager(self, answers: str) -> None:
         """Compiles with eager's random numbers and saves those outputs."""
         import torch
 
@@ -356,7 +382,6 @@ class StrategyWorker:
             if not self.job["as_written"]:
                 fn = self.strategy.apply(fn, loaded.calls, plan, train=self.train).fn
             self._save(answers, loaded, fn)
-        return {}
 
     # -- the target ----------------------------------------------------------------
 
@@ -393,9 +418,9 @@ class StrategyWorker:
         """Whether a backward pass follows the call."""
         return self.train and not (self.applied and self.applied.whole_step)
 
-    def _fell_back(self) -> list[str]:
+    def _fell_back(self) -> tuple[str, ...]:
         """Returns why a CUDA graph strategy did not replay its graph."""
-        return list(self.applied.falls_back) if self.applied else []
+        return tuple(self.applied.falls_back) if self.applied else ()
 
     def _save(
         self, path: str | None, loaded: Loaded, fn: Any, step: Any = None

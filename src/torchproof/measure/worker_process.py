@@ -7,11 +7,13 @@ import json
 import subprocess
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
-from torchproof.process import DEVNULL, Ended, Garbled, spawn
-from torchproof.records import UserError
+from torchproof.process import DEVNULL, Ended, Garbled, Message, spawn
+from torchproof.records import Record, UserError
 from torchproof.strategies import NotApplicable
+
+Reply = TypeVar("Reply", bound=Record)
 
 _WORKER = "torchproof.measure.strategy_worker"
 # With remote caches, a start that is labelled cold could be warm.
@@ -52,20 +54,22 @@ class WorkerProcess:
             self._child.channel.send({"do": do, **values})
         self._unread += 1
 
-    def ask(self, do: str, limit_s: float | None, **values: Any) -> dict[str, Any]:
+    def ask(
+        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
+    ) -> Reply:
         """Sends a command and returns its reply; raises `WorkerError` on failure."""
         self.tell(do, **values)
         while self._unread:
             answer = self._read(limit_s)
             self._unread -= 1
-        if not answer.pop("ok"):
-            if answer.get("skips"):
-                raise NotApplicable(answer["error"])
-            error_type = UserError if answer["usage"] else WorkerError
-            raise error_type(answer["error"])
-        return answer
+        if "error" not in answer:
+            return kind.from_json(answer["reply"])
+        if answer.get("skips"):
+            raise NotApplicable(answer["error"])
+        error_type = UserError if answer["usage"] else WorkerError
+        raise error_type(answer["error"])
 
-    def _read(self, limit_s: float | None) -> dict[str, Any]:
+    def _read(self, limit_s: float | None) -> Message:
         try:
             return self._child.receive(limit_s)
         except TimeoutError:

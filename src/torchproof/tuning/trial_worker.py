@@ -20,12 +20,17 @@ import psutil
 
 from torchproof.measure import (
     EAGER,
+    Facts,
+    FirstPass,
     Plan,
+    Probed,
     Session,
+    Settled,
     StrategySpec,
     StrategyState,
     WorkerError,
     WorkerProcess,
+    begin_repeat,
     rows,
     start_record,
 )
@@ -129,7 +134,7 @@ class Worker:
         self._refer()
         with self.session.recording_failure(self.eager):
             self._sample([self.eager], ROUNDS)
-            facts = self.eager.ask("probe", self.session.limit_s)["probe"]
+            facts = self.eager.ask(Probed, "probe", self.session.limit_s).probe
             self.session.examine([self.eager], 0)
         if self.eager.error:
             raise UserError(f"the target fails in eager: {self.eager.error}")
@@ -137,7 +142,7 @@ class Worker:
         [row] = self._rows([])
         trial = self._trial(Candidate(self.eager.spec), self.eager, row)
         trial = replace(trial, seconds=time.monotonic() - begin)
-        return Eager(trial, facts, reference["environment"])
+        return Eager(trial, facts, reference.environment)
 
     def _refer(self) -> None:
         """Compute the reference outputs and start eager's process, once."""
@@ -145,7 +150,7 @@ class Worker:
             return
         self.session.states = [self.eager]
         self.session.compute_references()
-        if self.session.references[None, 0]["compiled"]:
+        if self.session.references[None, 0].compiled:
             raise UserError(
                 f"{self.session.plan.target.text} compiles itself, which leaves no"
                 " strategy to choose; use torchproof bench to compare it with eager"
@@ -229,7 +234,7 @@ class Worker:
     def _sample(self, states: Sequence[StrategyState], rounds: int) -> None:
         """Measure rounds of these strategies and discard earlier ones."""
         for state in states:
-            state.facts[0]["rounds"] = [[]]
+            state.facts[0] = replace(state.facts[0], rounds=((),))
         self._take_turns(states, rounds)
 
     def _take_turns(self, states: Sequence[StrategyState], rounds: int) -> None:
@@ -257,7 +262,7 @@ class Worker:
     def _trial(
         self, candidate: Candidate, state: StrategyState, row: Measurement
     ) -> Trial:
-        facts = state.facts[0] if state.facts else {}
+        facts = state.facts[0] if state.facts else None
         outcome, why = _outcome(row)
         start = row.start or {}
         beside = self.crowded and not candidate.spec.is_eager
@@ -269,7 +274,7 @@ class Worker:
             outcome=outcome,
             why=why,
             step_ms=row.median_ms,
-            first_call_s=facts.get("first_call_s"),
+            first_call_s=facts.first_call_s if facts else None,
             start_s=row.first_call_s + sum(more) if cold and row.first_call_s else None,
             cold=cold,
             peak_bytes=row.peak_bytes,
@@ -281,7 +286,7 @@ class Worker:
             vs_eager_high=row.vs_eager_high,
             where=self.where,
             source=row.source,
-            facts=facts,
+            facts=facts.to_json() if facts else {},
         )
 
     def keep(self, names: Collection[str]) -> None:
@@ -316,15 +321,15 @@ class Worker:
         if repeat:
             state.close()
         else:
-            state.facts[0]["rounds"] = []
+            state.facts[0] = replace(state.facts[0], rounds=())
         with self.session.recording_failure(state):
             self._start(state, repeat)
-        state.facts[0]["rounds"].append([])
+        begin_repeat(state)
 
     def _state_of(self, candidate: Candidate, trial: Trial) -> StrategyState:
         # The trial ran on another worker, or its process was ended to free memory.
         if candidate.name not in self._states:
-            facts = [dict(trial.facts)]
+            facts = [Facts.from_json(trial.facts)]
             state = StrategyState(candidate.spec, self._caches(candidate), facts=facts)
             self._states[candidate.name] = state
             self.session.states.append(state)
@@ -337,15 +342,14 @@ class Worker:
             return
         session.progress(f"{state.spec.label}: first call, warm")
         session.start(state, session.plan.job(state.spec, {}), repeat)
-        facts = state.ask("prepare", session.limit_s, answers=None)
-        state.warm = facts | state.ask(
-            "settle", session.limit_s, **session.settle_limit
-        )
+        limit_s = session.limit_s
+        state.warm = state.ask(FirstPass, "prepare", limit_s, answers=None)
+        state.ask(Settled, "settle", session.limit_s, **session.settle_limit)
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Measure eager and these finalists in alternating rounds, which accumulate."""
         states = [self._states[name] for name in names]
-        passes_s = [state.facts[0]["pass_ms"] / 1e3 for state in (self.eager, *states)]
+        passes_s = [state.facts[0].pass_ms / 1e3 for state in (self.eager, *states)]
         self.session.set_deadline(_PATIENCE_S + 10 * rounds * sum(passes_s))
         self._take_turns([self.eager, *states], rounds)
         return self._rows(states)
@@ -366,14 +370,15 @@ class Worker:
             try:
                 job = session.plan.job(candidate.spec, {})
                 session.start(state, job, 0)
-                facts = state.ask("prepare", session.limit_s, answers=None)
+                first = state.ask(FirstPass, "prepare", session.limit_s, answers=None)
             finally:
                 state.close()
-        start = start_record("cold", facts)
+        start = start_record("cold", first)
         if start["refused"]:
             raise WorkerError(start["refused"])
-        more = [facts["imports_s"], rows.later_compile_s(facts) or 0.0]
-        return facts["first_call_s"], facts["first_call_s"] + sum(more)
+        first_call_s = first.first_call_s or 0.0
+        more_s = (first.imports_s or 0.0) + (first.later_compile_s or 0.0)
+        return first_call_s, first_call_s + more_s
 
     def close(self) -> None:
         self.prestarted.close()
@@ -385,7 +390,7 @@ def is_short_of_memory(error: str) -> bool:
 
 
 def _is_wrong(state: StrategyState) -> bool:
-    return (state.facts[0]["numerics"] or {}).get("verdict") == "wrong"
+    return state.facts[0].verdict == "wrong"
 
 
 def _outcome(row: Measurement) -> tuple[Outcome, str | None]:

@@ -1,0 +1,171 @@
+"""What a strategy worker replies, and what is known about a strategy at one shape.
+
+Each command of the worker returns one of these records, or nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchproof.records import Record
+
+
+@dataclass(frozen=True)
+class Done(Record):
+    """The reply to a command without a result."""
+
+
+@dataclass(frozen=True)
+class Lookup(Record):
+    """A lookup in a cache of torch; `own` if this process had stored the graph."""
+
+    cache: str
+    hit: bool
+    own: bool
+
+
+@dataclass(frozen=True)
+class CacheUse(Record):
+    hits: int = 0
+    misses: int = 0
+    bypasses: int = 0
+    saved: int = 0  # in AOTAutograd's cache
+    lookups: tuple[Lookup, ...] = ()
+    filled_before: str | None = None  # a cache folder with files of an earlier process
+
+
+@dataclass(frozen=True)
+class CompileCosts(Record):
+    """Seconds by phase, counts and cache lookups; None if nothing could compile."""
+
+    compile_s: Mapping[str, float] | None = None
+    counts: Mapping[str, Any] | None = None
+    cache: CacheUse | None = None
+
+
+@dataclass(frozen=True)
+class Reference(Record):
+    """Facts about the target in eager."""
+
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    function: tuple[Any, ...] = ()  # file, line and name
+    compiled: bool = False  # the target calls torch.compile itself
+    draws: bool = False  # random numbers
+    stateful: bool = False
+    deterministic: bool | None = None
+    not_exact: str | None = None
+    work: tuple[Any, ...] | None = None  # amount and unit
+    host_copies: str | None = None
+
+
+@dataclass(frozen=True)
+class Compared(Record):
+    numerics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FirstPass(CompileCosts):
+    """The first pass over the calls, which compiles."""
+
+    first_call_s: float | None = None
+    first_compile_s: Mapping[str, float] | None = None
+    imports_s: float | None = None
+    bytes: Mapping[str, int] = field(default_factory=dict)
+    fell_back: tuple[str, ...] = ()  # why a CUDA graph was not replayed
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    switches: Mapping[str, Any] = field(default_factory=dict)
+    compiled_before: int = 0
+    plan: Mapping[str, Any] | None = None
+
+    @property
+    def later_compile_s(self) -> float | None:
+        """The seconds of compilation in calls after the first one."""
+        if not self.compile_s or not self.first_compile_s:
+            return None
+        return self.compile_s["total"] - self.first_compile_s["total"]
+
+
+@dataclass(frozen=True)
+class Settled(Record):
+    passes: int
+    steady: bool
+    pass_ms: float
+
+
+@dataclass(frozen=True)
+class Sampled(Record):
+    times_ms: tuple[float, ...]
+    interrupted: tuple[bool, ...]
+    compilations: int
+
+
+@dataclass(frozen=True)
+class Examined(CompileCosts):
+    memory: Mapping[str, int | None] = field(default_factory=dict)
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    dropped: Any = None  # unchecked guards by type, or a text
+    sharing: tuple[str, ...] = ()
+    anatomy: Mapping[str, Any] | None = None
+    fell_back: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosed(Record):
+    events: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Probed(Record):
+    probe: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Switches(Record):
+    switches: Mapping[str, Any]
+
+
+Rounds = tuple[tuple[tuple[float, ...], ...], ...]
+
+
+@dataclass(frozen=True)
+class Facts(FirstPass):
+    """Everything that is known about a strategy at one shape."""
+
+    steady: bool = True
+    pass_ms: float = 0.0
+    rounds: Rounds = ()  # by repeat
+    compilations: int = 0  # while it was timed
+    steps: int = 0
+    interrupted: int = 0
+    numerics: Mapping[str, Any] | None = None
+    drawn: Mapping[str, Any] | None = None  # with eager's random numbers
+    memory: Mapping[str, int | None] | None = None
+    profile: Mapping[str, Any] | None = None
+    dropped: Any = None
+    sharing: tuple[str, ...] = ()
+    anatomy: Mapping[str, Any] | None = None
+
+    def adding(self, reply: FirstPass | Settled | Examined) -> Facts:
+        """With the values of a reply, as far as facts have them."""
+        own = {each.name for each in dataclasses.fields(self)}
+        names = [each.name for each in dataclasses.fields(reply) if each.name in own]
+        return replace(self, **{name: getattr(reply, name) for name in names})
+
+    def sampled(self, times_ms: list[float], reply: Sampled) -> Facts:
+        """With another round of the latest repeat."""
+        *earlier, latest = self.rounds
+        return replace(
+            self,
+            rounds=(*earlier, (*latest, tuple(times_ms))),
+            compilations=self.compilations + reply.compilations,
+            steps=self.steps + len(reply.interrupted),
+            interrupted=self.interrupted + sum(reply.interrupted),
+        )
+
+    @property
+    def verdict(self) -> str | None:
+        return (self.numerics or {}).get("verdict")
