@@ -16,6 +16,7 @@ from forked_workers import backends, by_backend, measured
 from torchproof.measure import bench_plan, profiling
 from torchproof.measure.comparison.decisions import decision
 from torchproof.measure.compile_stats import CacheLookups
+from torchproof.measure.replies import CacheUse, FirstPass, Lookup
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.records import stats
@@ -109,28 +110,27 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     time.sleep(0.1)
     later = CacheLookups()
     assert later.filled_before() == str(tmp_path)
-    cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
-    cache["filled_before"] = later.filled_before()
-    start = start_record("cold", {"imports_s": 0.0, "cache": cache})
+    cache = CacheUse(filled_before=later.filled_before())
+    start = start_record("cold", FirstPass(cache=cache))
     assert str(tmp_path) in start["refused"]
 
 
 def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     """Without a backward, AOTAutograd saves nothing where gradients are wanted."""
-    cache = {"hits": 1, "misses": 1, "bypasses": 0, "saved": 0}
-    cache |= {"lookups": [("aot_autograd", False, False), ("inductor", True, False)]}
-    start = start_record("warm", {"imports_s": 0.0, "cache": cache})
+    lookups = Lookup("aot_autograd", False, False), Lookup("inductor", True, False)
+    cache = CacheUse(hits=1, misses=1, lookups=lookups)
+    start = start_record("warm", FirstPass(cache=cache))
     facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
     assert missing(start["refused"], *facts) == []
 
 
 def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
     """Caches that are switched off are asked for nothing, so they miss nothing."""
-    cache = {"hits": 0, "misses": 0, "bypasses": 0, "saved": 0, "lookups": []}
-    facts = {"imports_s": 0.0, "cache": cache}
-    start = start_record("warm", facts | {"compile_s": {"inductor": 1.5}})
+    first = FirstPass(cache=CacheUse(), compile_s={"inductor": 1.5})
+    start = start_record("warm", first)
     assert "cache" in start["refused"]
-    other_backend = start_record("warm", facts | {"compile_s": {"inductor": 0.0}})
+    other = FirstPass(cache=CacheUse(), compile_s={"inductor": 0.0})
+    other_backend = start_record("warm", other)
     assert other_backend["refused"] is None
 
 

@@ -87,7 +87,8 @@ def test_break_even_counts_what_was_compiled_later() -> None:
 
 def test_a_filled_cache_is_not_called_cold() -> None:
     counted = {"hits": 1, "misses": 0, "bypasses": 0}
-    found = {"lookups": [["inductor", True, False]], "filled_before": None}
+    lookup = {"cache": "inductor", "hit": True, "own": False}
+    found = {"lookups": [lookup], "filled_before": None}
     _, compiled = judged(COMPILED | {"cache": counted | found}, *turns(8))
     assert compiled.first_call_s is None and compiled.break_even is None
     assert compiled.start is not None and "cache" in compiled.start["refused"]
