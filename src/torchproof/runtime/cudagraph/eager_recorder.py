@@ -76,15 +76,13 @@ class EagerRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         for position, name in mutated_arguments(func):
             value = args[position] if position < len(args) else kwargs.get(name)
-            for tensor in trees.tensors(value):
+            for tensor in _tensors(value):
                 self._save(tensor)
         if (why := self._waits(func, args, kwargs)) is not None:
             self._stop(func, why)
         result = func(*args, **kwargs)
-        inputs = {
-            key_of(each) for each in trees.tensors((args, kwargs)) if _plain(each)
-        }
-        outputs = [each for each in trees.tensors(result) if _plain(each)]
+        inputs = {key_of(each) for each in _tensors((args, kwargs)) if _plain(each)}
+        outputs = [each for each in _tensors(result) if _plain(each)]
         self._created |= {key_of(each) for each in outputs} - inputs
         self._inputs |= inputs
         if self.traces and outputs:
@@ -142,7 +140,7 @@ class EagerRecorder(TorchDispatchMode):
 
     def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
         name = func.overloadpacket.__name__
-        tensors = list(trees.tensors((args, kwargs)))
+        tensors = _tensors((args, kwargs))
         from_host = name == "_to_copy" and tensors
         if not from_host and not any(self._on_device(each) for each in tensors):
             return None
@@ -262,3 +260,8 @@ def _can_be_compiled(code: CodeType) -> bool:
 
 def _plain(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and has_plain_memory(tensor)
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a value; `owner_of` ignores all that this file's helpers run."""
+    return list(trees.tensors(value))

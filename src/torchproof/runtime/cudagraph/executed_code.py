@@ -236,6 +236,8 @@ class Execution:
 
     def _note_call(self, frame: types.FrameType, owner: str) -> None:
         code = frame.f_code
+        if code in _ABSTRACT and _is_asked_by_torchproof(frame):
+            return
         self.codes.setdefault(code, frame.f_globals)
         if owner == "torch":
             return
@@ -318,6 +320,14 @@ class Execution:
 _ABSTRACT = frozenset(
     {abc.ABCMeta.__instancecheck__.__code__, abc.ABCMeta.__subclasscheck__.__code__}
 )
+
+
+def _is_asked_by_torchproof(frame: types.FrameType) -> bool:
+    """Whether code that watches the step calls `isinstance`, not the step."""
+    caller: types.FrameType | None = frame
+    while caller is not None and caller.f_code in _ABSTRACT:
+        caller = caller.f_back
+    return caller is not None and whose(caller.f_code.co_filename) == "torchproof"
 
 
 class _ObjectReference:

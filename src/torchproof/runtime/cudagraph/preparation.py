@@ -97,6 +97,7 @@ class Blocks(Preparation):
         super().__init__(step, body)
         self.name, self.strategy, self.roots = strategy.name, strategy, roots
         self.blocks: list[nn.Module] = []
+        self._compiled: list[Any] = []
         self._watches: list[CallRecorder] = []
 
     @contextlib.contextmanager
@@ -135,23 +136,17 @@ class Nested(Blocks):
     Blocks are marked as regions only while the step runs, when torch traces it.
     """
 
-    def __init__(
-        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
-    ) -> None:
-        super().__init__(step, body, strategy, roots=roots)
-        self._regions: dict[nn.Module, Forward] = {}
-
     def compile_blocks(self) -> None:
         self._regions = {block: nesting.region(block) for block in self.blocks}
-        self._compiled = torch.compile(self.step, **_arguments(self.strategy))
+        self._compiled = [torch.compile(self.step, **_arguments(self.strategy))]
 
     @contextlib.contextmanager
     def during(self) -> Iterator[Forward]:
-        if not self._regions:  # not found yet, or they cannot be regions
+        if not self._compiled:  # blocks are not found yet, or they cannot be regions
             yield self.body(self.step)
             return
         with step_capture.many_shapes(), nesting.in_place(self._regions):
-            yield self.body(self._compiled)
+            yield self.body(self._compiled[0])
 
 
 class Regional(Blocks):
@@ -164,7 +159,6 @@ class Regional(Blocks):
     ) -> None:
         super().__init__(step, body, strategy, roots=roots)
         self.rest: set[CodeType] = set()
-        self._compiled: list[Any] = []
 
     def learn(self, eager_recorder: EagerRecorder) -> None:
         super().learn(eager_recorder)
