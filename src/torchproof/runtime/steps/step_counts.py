@@ -76,6 +76,9 @@ def _rows(kind: str, counts: Counts) -> list[list[str]]:
     return [[kind, *(f"{getattr(counts, name):,}" for name in _COLUMNS)], *called]
 
 
+_COUNTED = ("steps", "reentries", "marks", "marks_left_out", "clones", "bytes_cloned")
+
+
 class Tally:
     """Mutable counts. Every step makes one, so it must be cheap."""
 
@@ -95,12 +98,8 @@ class Tally:
 
     def add(self, step: Tally) -> None:
         """Adds the counts of a step."""
-        self.steps += step.steps
-        self.reentries += step.reentries
-        self.marks += step.marks
-        self.marks_left_out += step.marks_left_out
-        self.clones += step.clones
-        self.bytes_cloned += step.bytes_cloned
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(step, name))
         for (key, shapes), calls in step.calls.items():
             row: tuple[str, Shapes | None] = name_of(step.fns[key]), shapes
             if len(self.called) >= _MOST_SHAPES and row not in self.called:
@@ -112,13 +111,8 @@ class Tally:
         open_.add(self)
         called = self.called | open_.called
         return Counts(
-            steps=self.steps,
+            **{name: getattr(self, name) for name in _COUNTED},
             calls=sum(called.values()),
-            reentries=self.reentries,
-            marks=self.marks,
-            marks_left_out=self.marks_left_out,
-            clones=self.clones,
-            bytes_cloned=self.bytes_cloned,
             called_with=tuple(
                 CalledWith(name, _text(shapes), calls)
                 for (name, shapes), calls in called.items()
