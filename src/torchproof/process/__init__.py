@@ -32,13 +32,11 @@ from torchproof.process.streams import Entry as Entry
 from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
-from torchproof.process.trees import MARK_VARIABLE as MARK_VARIABLE
 from torchproof.process.trees import kill_tree as kill_tree
 from torchproof.process.trees import tree as tree
 
 __all__ = [
     "DEVNULL",
-    "MARK_VARIABLE",
     "Channel",
     "Child",
     "Conditions",
