@@ -115,12 +115,12 @@ class RemovedApiUse(SourceRule):
                 f"write torch._dynamo.{name}(f)(*args)",
             )
         for keyword in node.keywords:
-            if fix := _KEYWORDS.get(dotted, {}).get(keyword.arg or ""):
+            if instead := _KEYWORDS.get(dotted, {}).get(keyword.arg or ""):
                 yield Match(
                     keyword.value,
                     f"{dotted} takes no {keyword.arg}: this raises TypeError",
                     f"torch 2.11, 2.13 and 2.15 have no {keyword.arg} here",
-                    fix,
+                    instead,
                     severity="high",
                 )
 

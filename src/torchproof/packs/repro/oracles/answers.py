@@ -130,7 +130,7 @@ def is_equal(one, other):
 
 def differences(actual, eager, exact):
     """Returns label, kind, relative error and description of each wrong result."""
-    wrong = []
+    wrong: list = []
     for label in {**eager, **actual}:
         if label not in actual or label not in eager:
             only = "eager" if label in eager else "compiled code"
