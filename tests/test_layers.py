@@ -365,7 +365,7 @@ def test_module_names_follow_the_glossary() -> None:
         for word in row.split("|")[1].split(",")
     }
     assert len(avoided) > 50
-    # A word alone; in a longer name it may say of what, as in search_trials.
+    # A word alone; in a longer name it may say of what, as in search_words.
     wrong = [
         str(path.relative_to(ROOT)) for path in sources(PACKAGE) if path.stem in avoided
     ]

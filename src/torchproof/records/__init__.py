@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import one_line as one_line
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record
-    from torchproof.records.schema import is_deep as is_deep
     from torchproof.records.schema import to_plain as to_plain
     from torchproof.records.stacks import Region as Region
     from torchproof.records.stacks import frames_in as frames_in
@@ -119,7 +118,7 @@ else:
                 "UserError",
                 "one_line",
             ],
-            ".schema": ["Mismatch", "Record", "is_deep", "to_plain"],
+            ".schema": ["Mismatch", "Record", "to_plain"],
             ".stacks": [
                 "Region",
                 "frames_in",

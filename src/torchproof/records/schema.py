@@ -114,7 +114,7 @@ def _fields_of(record: Any) -> dict[str, Any]:
 
 def build(kind: type[T], plain: Any) -> T:
     """The record that JSON describes; raises `Mismatch` if it does not fit the type."""
-    check_depth(plain)
+    _check_depth(plain)
     record: T = _read(kind, plain, "")
     return record
 
@@ -140,29 +140,22 @@ def loads(text: str, **settings: Any) -> Any:
 
 def check(kind: Any, plain: Any) -> None:
     """Raises `Mismatch` if JSON does not fit a type (a record, a `TypedDict`...)."""
-    check_depth(plain)
+    _check_depth(plain)
     _read(kind, plain, "")
 
 
-def check_depth(plain: Any) -> None:
-    if is_deep(plain):
-        raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
-
-
-def is_deep(plain: Any) -> bool:
-    """Whether JSON is nested more deeply than torchproof writes it."""
-    level, depth = [plain], 0
-    while level:
-        depth += 1
-        if depth > DEEPEST:
-            return True
+def _check_depth(plain: Any) -> None:
+    """Fails if JSON is nested more deeply than torchproof writes it."""
+    level = [plain]
+    for _ in range(DEEPEST):
         inner = [each for each in level if isinstance(each, dict | list)]
         level = [
             item
             for each in inner
             for item in (each.values() if isinstance(each, dict) else each)
         ]
-    return False
+    if level:
+        raise Mismatch("", f"at most {DEEPEST} levels of nesting", "more")
 
 
 @functools.cache
