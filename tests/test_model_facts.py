@@ -359,5 +359,5 @@ def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> 
         arm.target = None  # type: ignore[assignment]
         arm._load({})
         arm.fn = arm.loaded.fn
-        counts.append(arm.probe()["probe"]["ops_per_call"])
+        counts.append(arm.probe().probe["ops_per_call"])
     assert 0 < counts[0] * 2 < counts[1]
