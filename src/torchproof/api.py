@@ -38,30 +38,7 @@ if TYPE_CHECKING:
     from torchproof.tuning import TuneOptions as TuneOptions
     from torchproof.tuning import tune as tune
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            "torchproof.checking": ["check"],
-            "torchproof.measure": [
-                "Comparison",
-                "BenchOptions",
-                "Thresholds",
-                "bench_plan",
-                "compare",
-            ],
-            "torchproof.packs": [
-                "DeployOptions",
-                "PackResult",
-                "ReproOptions",
-                "Unverified",
-                "inspect",
-                "is_pack",
-                "read_key",
-            ],
-            "torchproof.targets": ["Options", "Target", "WORKLOADS", "parse"],
-            "torchproof.tuning": ["Objective", "TuneOptions", "tune"],
-        },
-    )
+    __getattr__, __all__ = lazy_exports(__name__)
     __all__ += ["bench", "pack"]
 
 Progress = Callable[[str], None]

@@ -23,14 +23,4 @@ if TYPE_CHECKING:
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".budget": ["Budget", "Watch", "compiled_anything"],
-            ".checker": ["check"],
-            ".counts": ["counts_of"],
-            ".rules": ["RULES", "by_code", "parts_of"],
-            ".rules.rule": ["Rule"],
-        },
-        modules=[".budget", ".rules", ".rules.torch_pages"],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

@@ -11,9 +11,4 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.cli.verbs import main as main
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".verbs": ["main"],
-        },
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

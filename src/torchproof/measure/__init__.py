@@ -49,46 +49,4 @@ if TYPE_CHECKING:
     from torchproof.measure.worker_process import WorkerError as WorkerError
     from torchproof.measure.worker_process import WorkerProcess as WorkerProcess
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".bench_plan": ["BenchOptions"],
-            ".comparison": [
-                "Comparison",
-                "PATH_SUFFIXES",
-                "Row",
-                "TIMING_CONDITIONS",
-                "Thresholds",
-                "compare",
-            ],
-            ".comparison.decisions": [
-                "Decision",
-                "decision",
-                "name_of",
-                "exclusion_reason",
-            ],
-            ".comparison.metrics": ["Metric", "ratio_text"],
-            ".comparison.ratios": ["side_by_side"],
-            ".replies": ["Facts", "FirstPass", "Probed", "Settled"],
-            ".session": ["Session", "begin_repeat"],
-            ".specs": [
-                "AS_WRITTEN",
-                "EAGER",
-                "MeasureResult",
-                "Plan",
-                "StrategySpec",
-                "measure",
-                "strategy_named",
-                "switches",
-            ],
-            ".starts": ["start_record"],
-            ".strategy_state": ["StrategyState"],
-            ".worker_process": ["WorkerError", "WorkerProcess"],
-        },
-        modules=[
-            ".bench_plan",
-            ".comparison",
-            ".numerics",
-            ".rows",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

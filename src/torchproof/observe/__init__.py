@@ -32,29 +32,4 @@ if TYPE_CHECKING:
     from torchproof.observe.unguarded_reads import reads_of as reads_of
     from torchproof.torch_private import is_compiled as is_compiled
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".arguments": [
-                "Argument",
-                "CALLEE",
-                "Call",
-                "Path",
-                "varying",
-            ],
-            ".audit": ["AuditResult"],
-            ".break_cost": ["BreakCost"],
-            ".capture": ["job", "observe"],
-            ".guard_failures": ["BEFORE_THE_BREAK", "Guard", "readable_source"],
-            ".in_process": ["InProcessObserver"],
-            ".step_detector": ["StepDetector"],
-            ".trace_log": ["read_folder"],
-            ".unguarded_reads": ["Read", "reads_of"],
-            "torchproof.torch_private": ["is_compiled"],
-        },
-        modules=[
-            ".audit",
-            ".capture",
-            ".guard_failures",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

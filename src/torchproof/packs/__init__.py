@@ -32,33 +32,4 @@ if TYPE_CHECKING:
     from torchproof.runtime import open_pack as open_pack
     from torchproof.runtime import read_key as read_key
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".deploy": ["DeployOptions"],
-            ".inspection": ["Inspection", "inspect"],
-            ".repro": ["ReproOptions"],
-            ".writing": [
-                "PackResult",
-                "Stage",
-                "archive",
-                "assert_placeable",
-                "folder",
-                "scratch",
-            ],
-            "torchproof.runtime": [
-                "File",
-                "Manifest",
-                "Refused",
-                "Unverified",
-                "assert_trusted",
-                "is_pack",
-                "open_pack",
-                "read_key",
-            ],
-        },
-        modules=[
-            ".deploy",
-            ".repro",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

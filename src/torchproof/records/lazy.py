@@ -1,36 +1,54 @@
 """Imports the exports of a package at first use.
 
-Each package lists its exports. Importing the package itself loads no other module, so
-that, for example, showing a saved run never loads torch.
+Importing a package loads no other module, so that, for example, showing a saved run
+never loads torch. The `if TYPE_CHECKING:` block of its `__init__.py` lists the exports:
+
+    if TYPE_CHECKING:
+        from torchproof.records.run import Run as Run
+    else:
+        __getattr__, __all__ = lazy_exports(__name__)
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
-def lazy_exports(
-    package: str, names: Mapping[str, Iterable[str]], modules: Iterable[str] = ()
-) -> tuple[Callable[[str], Any], list[str]]:
-    """`__getattr__` and `__all__` of a package.
-
-    `names` maps a module to the names it exports; `modules` are exported themselves.
-    A module is relative to the package (".capture") or absolute.
-    """
-    homes = {name: home for home, group in names.items() for name in group}
-    whole = {home.rpartition(".")[2]: home for home in modules}
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], list[str]]:
+    """`__getattr__` and `__all__` of a package, from its block for type checkers."""
+    file = sys.modules[package].__file__
+    assert file is not None
+    homes = _exports(ast.parse(Path(file).read_text(encoding="utf-8")))
 
     def get(name: str) -> Any:
-        if name in homes:
-            value = getattr(import_module(homes[name], package), name)
-        elif name in whole:
-            value = import_module(whole[name], package)
-        else:
+        if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = homes[name]
+        if home == package or not hasattr(import_module(home), name):  # a module
+            value = import_module(f"{home}.{name}")
+        else:
+            value = getattr(import_module(home), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, sorted({*homes, *whole})
+    return get, sorted(homes)
+
+
+def _exports(tree: ast.Module) -> dict[str, str]:
+    """The module that each exported name comes from."""
+    [block] = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    return {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+    }

@@ -21,18 +21,4 @@ if TYPE_CHECKING:
     from torchproof.report.rule_text import rule_list as rule_list
     from torchproof.report.rule_text import rule_page as rule_page
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".formats": ["render", "render_comparison", "render_findings"],
-            ".rule_text": ["rule_list", "rule_page"],
-        },
-        modules=[
-            ".cache_folders",
-            ".cache_listing",
-            ".log",
-            ".numbers",
-            ".pack",
-            ".search_words",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

@@ -52,42 +52,4 @@ if TYPE_CHECKING:
     from torchproof.strategies.strategy import records_graphs as records_graphs
     from torchproof.strategies.strategy import with_arguments as with_arguments
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".applied": ["Applied", "Compilation"],
-            ".call_recorder": ["Sizes", "CallRecorder"],
-            ".compile_arguments": ["invalid_argument", "is_keywords"],
-            ".plan": ["Plan", "Site", "Varying"],
-            ".recipe": ["InvalidRecipe", "FILE", "Recipe", "loads"],
-            ".recipe.adoption": [
-                "TUNE_HINT",
-                "Adoption",
-                "RecipeSource",
-                "recipe_source",
-            ],
-            ".recipe.fingerprint": ["code_hash", "fingerprint"],
-            ".recipe.matching": ["environment_here"],
-            ".strategy": [
-                "BLOCKS",
-                "GRAPH",
-                "MODES",
-                "MODE_OPTIONS",
-                "NotApplicable",
-                "Strategy",
-                "defaults",
-                "parse",
-                "records_graphs",
-                "with_arguments",
-            ],
-        },
-        modules=[
-            ".compile_arguments",
-            ".nesting",
-            ".planning",
-            ".recipe",
-            ".recipe.matching",
-            ".regions",
-            ".source_lines",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

@@ -32,35 +32,4 @@ if TYPE_CHECKING:
     from torchproof.targets.target import parse as parse
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".calls": ["Answers"],
-            ".introspect": [
-                "called_by_torch",
-                "code_of",
-                "codes_around",
-                "compiler_stack",
-                "forwards",
-                "frame_of",
-                "name_of",
-                "plain",
-                "stack",
-                "what",
-            ],
-            ".options": ["Options"],
-            ".target": [
-                "Loaded",
-                "Target",
-                "assert_size",
-                "keywords",
-                "own_file",
-                "parse",
-            ],
-            ".workloads": ["WORKLOADS"],
-        },
-        modules=[
-            ".calls",
-            ".script",
-        ],
-    )
+    __getattr__, __all__ = lazy_exports(__name__)

@@ -14,10 +14,4 @@ if TYPE_CHECKING:
     from torchproof.tuning.tuner import TuneOptions as TuneOptions
     from torchproof.tuning.tuner import tune as tune
 else:
-    __getattr__, __all__ = lazy_exports(
-        __name__,
-        {
-            ".objectives": ["Objective"],
-            ".tuner": ["TuneOptions", "tune"],
-        },
-    )
+    __getattr__, __all__ = lazy_exports(__name__)
