@@ -223,7 +223,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     if told["arm"] == "pack":
         import torchproof
 
-        report = torchproof.status(model).pack
+        report = torchproof.status(model).pack or {}
         found |= {k: report.get(k) for k in ("graphs", "of", "misses", "why_not")}
     return found | {"environment": environment.describe(job)}
 

@@ -30,6 +30,8 @@ import reliability_tables
 import report_examples
 import results_tables
 import strategy_tables
+import tuning_tables
+import whole_step_tables
 from import_table import MAY_IMPORT
 
 from torchproof.checking.rules import RULES
@@ -291,7 +293,11 @@ def parts() -> dict[str, Tables]:
         "docs/reference/limitations.md": limitations_page.TABLES,
         "docs/reference/precision.md": precision_tables.TABLES,
         "docs/reference/reliability.md": reliability_tables.TABLES,
-        "docs/reference/results.md": results_tables.TABLES,
+        "docs/reference/results.md": {
+            **results_tables.TABLES,
+            **whole_step_tables.TABLES,
+            **tuning_tables.TABLES,
+        },
         "docs/reference/workloads.md": {
             "sizes": sizes_table,
             "diagnoses": diagnoses_table,

@@ -15,8 +15,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import tuning_tables
-import whole_step_tables
 from test_stats import REPLAYS, SLICE_MS, read, replay
 
 from torchproof.measure.comparison.metrics import ratio_text
@@ -295,6 +293,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "harness": harness,
     "replays": replays,
     "known costs": known_costs,
-    **whole_step_tables.TABLES,
-    **tuning_tables.TABLES,
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchproof.records import Measurement, Run
-from torchproof.report import bench_sections, layout, numbers, run_words
-from torchproof.report.layout import INDENT, aligned, wrap
+from torchproof.report import bench_sections, numbers, run_words, text_layout
+from torchproof.report.text_layout import INDENT, aligned, wrap
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"  # by eighths
 _FULL, _SHADE = "\u2588", "\u2592"
@@ -24,9 +24,9 @@ def render(run: Run, *, width: int = 80) -> str:
     blocks += [[*section.text(width)] for section in bench_sections.variants(run)]
     missing = bench_sections.not_ranked(run)
     if missing:
-        blocks.append(["Not ranked:", *layout.items(missing, width)])
+        blocks.append(["Not ranked:", *text_layout.items(missing, width)])
     blocks.append([*_ending(run, width)])
-    return layout.joined(blocks)
+    return text_layout.joined(blocks)
 
 
 def header(run: Run, width: int) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _steady(run: Run, width: int) -> Iterator[str]:
     if not rows:
         return
     head, cells = ("strategy", "median", "interval"), list(map(_time_cells, rows))
-    widths = layout.widths([head, *cells])
+    widths = text_layout.widths([head, *cells])
     verdicts = [row.verdict or numbers.UNKNOWN for row in rows]
     room = width - sum(widths) - 8 - max(map(len, verdicts))
     narrow = room < _LEAST_BAR  # the name then gets a line of its own
@@ -116,12 +116,12 @@ def _details(row: Measurement, width: int) -> Iterator[str]:
     lines = list(bench_sections.details(row))
     if lines:
         yield row.strategy
-        yield from layout.items(lines, width)
+        yield from text_layout.items(lines, width)
 
 
 def _ending(run: Run, width: int) -> Iterator[str]:
     decision, row = bench_sections.chosen(run)
     yield from wrap(f"Decision: {decision}.", width)
     if row and row.source:
-        yield from layout.code(row.source)
+        yield from text_layout.code(row.source)
     yield f"Saved as run {run.id}."

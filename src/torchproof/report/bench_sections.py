@@ -19,7 +19,7 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, Run
 from torchproof.report import numbers
-from torchproof.report.layout import Table
+from torchproof.report.text_layout import Table
 
 CONTROL = "control"  # the name of the setting that changes nothing
 TITLES = {

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.measure import Comparison, Metric, Row
-from torchproof.report import layout, numbers
-from torchproof.report.layout import INDENT, wrap
+from torchproof.report import numbers, text_layout
+from torchproof.report.text_layout import INDENT, wrap
 
 _UNITS: dict[str, Callable[[float | None], str]] = {
     "ms": numbers.milliseconds,
@@ -28,7 +28,7 @@ def to_text(comparison: Comparison, *, width: int = 80) -> str:
         [*_findings(comparison, width)],
         [*_ending(comparison, width)],
     ]
-    return layout.joined(blocks)
+    return text_layout.joined(blocks)
 
 
 def _runs(comparison: Comparison) -> list[tuple[str, Mapping[str, Any]]]:

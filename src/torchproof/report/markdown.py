@@ -14,7 +14,7 @@ from torchproof.report import (
 )
 from torchproof.report import comparison_text as compared
 from torchproof.report.heading import heading
-from torchproof.report.layout import Table
+from torchproof.report.text_layout import Table
 
 table = markup.table
 

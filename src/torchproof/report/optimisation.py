@@ -20,7 +20,7 @@ from torchproof.report import (
 )
 from torchproof.report.finding_section import entry, title
 from torchproof.report.heading import heading
-from torchproof.report.layout import Table
+from torchproof.report.text_layout import Table
 
 _PRIORITIES = {"high": "Immediate", "medium": "Short-term", "low": "Optional"}
 _ARGUMENTS = ("Backend", "Mode", "Dynamic", "Fullgraph", "Options")

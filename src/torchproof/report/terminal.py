@@ -10,7 +10,7 @@ from itertools import chain
 
 from torchproof.records import Finding, Part, Run
 from torchproof.report import numbers, run_words, source_columns
-from torchproof.report.layout import INDENT, wrap
+from torchproof.report.text_layout import INDENT, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"

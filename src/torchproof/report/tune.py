@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchproof.records import Run, Trial, Tuning
-from torchproof.report import bench, layout, search_words
-from torchproof.report.layout import Table, wrap
+from torchproof.report import bench, search_words, text_layout
+from torchproof.report.text_layout import Table, wrap
 
 
 def render(run: Run, *, width: int = 80) -> str:
@@ -26,7 +26,7 @@ def render(run: Run, *, width: int = 80) -> str:
         [*_left_out(search, width)],
         [*_ending(run, search, width)],
     ]
-    return layout.joined(blocks)
+    return text_layout.joined(blocks)
 
 
 def _opening(run: Run, search: Tuning, width: int) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _failed(search: Tuning, width: int) -> Iterator[str]:
     if failed:
         yield "Not ranked:"
     ends = [f"{t.name} {search_words.why_not_ranked(t)}" for t in failed]
-    yield from layout.items(ends, width)
+    yield from text_layout.items(ends, width)
 
 
 def _left_out(search: Tuning, width: int) -> Iterator[str]:
@@ -72,18 +72,18 @@ def _left_out(search: Tuning, width: int) -> Iterator[str]:
     if reasons:
         yield "Not tried:"
     texts = [f"{', '.join(names)}: {why}" for why, names in reasons.items()]
-    yield from layout.items(texts, width)
+    yield from text_layout.items(texts, width)
 
 
 def _ending(run: Run, search: Tuning, width: int) -> Iterator[str]:
     yield from wrap(f"Decision: {search_words.decision(search)}", width)
     lines = search_words.code_lines(search)
     if lines.strip():
-        yield from layout.code(lines)
+        yield from text_layout.code(lines)
     if search.recipe_file:
         written = f"The recipe is in {search.recipe_file}. To use it:"
         yield from wrap(written, width)
-        yield from layout.code(search_words.applied(search))
+        yield from text_layout.code(search_words.applied(search))
     if again := search_words.to_go_on(run):
-        yield from ("To resume the search:", *layout.code(again))
+        yield from ("To resume the search:", *text_layout.code(again))
     yield f"Saved as run {run.id}."

@@ -38,7 +38,7 @@ from torchproof.report.html.finding_list import (
     costs,
     entries,
 )
-from torchproof.report.layout import Table
+from torchproof.report.text_layout import Table
 
 if TYPE_CHECKING:
     import jinja2

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from torchproof.records import Measurement, Run, Trial
-from torchproof.report import layout, search_words
+from torchproof.report import search_words, text_layout
 from torchproof.report.html import scatter
 
 _SHAPES = {
@@ -45,7 +45,7 @@ def content(run: Run) -> dict[str, Any]:
 
 def _kind(column: str) -> str:
     """The CSS class of the column's cells."""
-    if layout.is_number(column) or column == "trial took":
+    if text_layout.is_number(column) or column == "trial took":
         return "n"
     return "gain" if column == "vs eager" else "said"
 
