@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.spin import KINDS, calibrate
 from torchproof.measure import profiling
-from torchproof.measure.specs import EAGER
+from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records import stats
 from torchproof.records.run import Frame
@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 
 def harness(amount: int) -> StrategyWorker:
     """An arm in eager, whose one call is the work."""
-    arm = StrategyWorker({"strategy": EAGER.to_json()})
+    arm = StrategyWorker(StrategyJob(EAGER))
     place = Frame(__file__, 1, "harness")
     arm.loaded = Loaded(KINDS[KIND], [(amount,)], before_call=None, place=place)
     arm.fn, arm.train, arm.device = arm.loaded.fn, False, "cpu"

@@ -39,8 +39,8 @@ ROUNDS = 4
 ROUND_SAMPLES = 30  # at least 100 in all
 ROUND_S = (0.05, 2.5)  # at least, at most
 WARM_UP_S = 0.2
-# Of each output and gradient, evenly spaced: all of them would take minutes to judge.
-COMPARED = {"compared_elements": 1 << 16}
+# Elements of each output and gradient, evenly spaced: all would take minutes to judge.
+COMPARED = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class Arms:
     def refer(self) -> None:
         """Eager's answers, in float64 as well: what the arms are judged by."""
         try:
-            job = {**self.plan.job(StrategySpec(EAGER), {}), **COMPARED}
+            job = self.plan.job(StrategySpec(EAGER), {})
+            job = replace(job, compared_elements=COMPARED)
             self._judge = WorkerProcess(job, {}, quiet=True)
             self.reference = self._judge.ask(
                 Reference, "make_reference", self.limit_s, number=0, shape={}
@@ -94,7 +95,8 @@ class Arms:
     def begin(self, state: StrategyState) -> None:
         """The first call, cold, and some more to warm up."""
         with failing(state):
-            job = {**self.plan.job(state.spec, {}), **COMPARED}
+            job = self.plan.job(state.spec, {})
+            job = replace(job, compared_elements=COMPARED)
             state.process = WorkerProcess(job, state.environment, quiet=True)
             first = state.ask(FirstPass, "prepare", self.limit_s, answers=None)
             warm = state.ask(Sampled, "sample", self.limit_s, seconds=WARM_UP_S)

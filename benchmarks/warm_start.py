@@ -201,15 +201,15 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
     """One start, in this process."""
     import torch
 
-    from torchproof.targets import calls
-    from torchproof.targets.target import parse
+    from torchproof.targets import Job, calls, parse
     from torchproof.torch_private import environment
 
-    job = {"device": None, "size": told["size"], "train": told["train"]}
-    loaded = calls.fresh(parse(told["target"]), job)
+    target = parse(told["target"])
+    job = calls.resolved(Job(target, size=told["size"], train=told["train"]))
+    loaded = calls.fresh(job)
     call, train = loaded.calls[0], told["train"]
     if told["arm"] == "imports":
-        found = {"seconds": imported(), "size": job["size"]}
+        found = {"seconds": imported(), "size": job.size}
         return found | {"environment": environment.describe(job)}
     with torch.set_grad_enabled(train):
         begin = time.perf_counter()
@@ -219,7 +219,7 @@ def start(told: dict[str, Any]) -> dict[str, Any]:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         seconds = time.perf_counter() - begin
-    found = {"seconds": seconds, "ready_s": ready, "size": job["size"]}
+    found = {"seconds": seconds, "ready_s": ready, "size": job.size}
     if told["arm"] == "pack":
         import torchproof
 

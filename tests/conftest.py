@@ -13,6 +13,7 @@ import pytest
 
 from torchproof.observe import capture
 from torchproof.records.run import Observation
+from torchproof.targets.job import Job
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -34,7 +35,8 @@ def observe(tmp_path_factory: pytest.TempPathFactory) -> Observe:
         parsed = parse(target)
         stream = tmp_path_factory.mktemp("stream") / "stream.jsonl"
         stream.touch()
-        told = capture.job(parsed, Options(**options))  # type: ignore[arg-type]
+        job = Job.of(parsed, Options(**options))  # type: ignore[arg-type]
+        told = json.dumps(job.to_json())
         process = context.Process(
             target=forked_commands.child, args=([told], str(stream))
         )

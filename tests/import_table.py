@@ -23,7 +23,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tuning": {"measure", "process", "records", "strategies", "targets"},
     "packs": {
         "measure",
-        "observe",
         "process",
         "records",
         "runtime",
@@ -82,6 +81,7 @@ WITHOUT_TORCH = (
     "strategies.recipe",
     "strategies.source_lines",
     "strategies.strategy",
+    "targets.job",
     "targets.options",
     "targets.target",
     "tuning",

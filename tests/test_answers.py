@@ -18,8 +18,8 @@ import torch
 from packaging.specifiers import SpecifierSet
 
 from torchproof.checking import rules
-from torchproof.observe import capture
 from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.targets.job import Job
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -76,13 +76,12 @@ def serve(cache: str, requests: Connection) -> None:
     from torchproof.torch_private.comparison import form_differences
 
     while told := requests.recv():
-        job = json.loads(told)
-        target = parse(job["target"]["text"])
-        trial = TargetRunner(target, job)
+        job = Job.from_json(json.loads(told))
+        trial = TargetRunner(job)
         compiled = trial.compiled()
         wrong = trial.wrong(compiled) is not None
         forms = form_differences(compiled, trial.reference.eager)
-        events = diagnose(target, job, wrong=wrong, forms=forms)
+        events = diagnose(job, wrong=wrong, forms=forms)
         requests.send(json.dumps([dataclasses.asdict(event) for event in events]))
 
 
@@ -98,7 +97,8 @@ def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Diagnosed]:
 
     def findings(program: Path) -> list[Finding]:
         options = Options(compile=settings(program).get("COMPILE", {}))
-        ours.send(capture.job(parse(f"{program}:make"), options))
+        job = Job.of(parse(f"{program}:make"), options)
+        ours.send(json.dumps(job.to_json()))
         assert ours.poll(300), f"no answer about {program}"
         return rules.check(Observation(tuple(events_from(json.loads(ours.recv()))), {}))
 

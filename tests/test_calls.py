@@ -12,6 +12,7 @@ import torch
 
 from torchproof.records.run import Frame
 from torchproof.targets import calls
+from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, parse
 from torchproof.torch_private.comparison import compare
 
@@ -131,7 +132,7 @@ def test_named_tuples_and_dataclasses_among_the_inputs_are_converted() -> None:
 
 def test_a_target_with_such_inputs_runs_in_another_dtype(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FACTORY)
-    job = {"device": None, "dtype": "bfloat16", "train": False, "size": None}
-    loaded = calls.fresh(parse(f"{tmp_path}/net.py:make"), job)
+    job = Job(parse(f"{tmp_path}/net.py:make"), dtype="bfloat16")
+    loaded = calls.fresh(job)
     output = calls.invoke(loaded.fn, loaded.calls[0], train=False)
     assert output.dtype is torch.bfloat16

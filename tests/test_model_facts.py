@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 from torchproof.measure import profiling
 from torchproof.measure.model_facts import bottleneck, probe, structure, time_breakdown
 from torchproof.measure.model_facts.subjects import Subject
-from torchproof.measure.specs import EAGER
+from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, Target
 
 Made = tuple[Any, list[Any]]
-JOB = {"strategy": EAGER.to_json(), "device": "cpu", "size": None}
+RUN = Job(Target("file.py:make", "factory", "file.py"), device="cpu")
 
 
 def subject(make: Callable[[], Made]) -> Subject:
@@ -349,14 +351,13 @@ def test_what_fails_is_told_and_the_rest_is_known() -> None:
 
 
 def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+    def fresh(job: Job) -> Loaded:
         return Loaded(*net(), None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
     counts = []
     for train in (False, True):
-        arm = StrategyWorker({**JOB, "train": train})
-        arm.target = None  # type: ignore[assignment]
+        arm = StrategyWorker(StrategyJob(EAGER, replace(RUN, train=train)))
         arm._load({})
         arm.fn = arm.loaded.fn
         counts.append(arm.probe().probe["ops_per_call"])

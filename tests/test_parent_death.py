@@ -27,9 +27,11 @@ ctypes.PyDLL(None).sleep(99)
 BEGINS = """
 import os, threading, time
 from torchproof.measure import worker_process
+from torchproof.measure.specs import EAGER, StrategyJob
 
 def begin():
-    arms.append(worker_process.WorkerProcess({}, {}, quiet=True))
+    job = StrategyJob(EAGER)
+    arms.append(worker_process.WorkerProcess(job, {}, quiet=True))
     while not os.path.exists("asleep"):
         time.sleep(0.05)
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from forked_workers import backends, measured
 
-from torchproof.measure.specs import EAGER
+from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, Target
 
 LATE = Path(__file__).parent / "models" / "late.py"
 
@@ -20,15 +21,15 @@ LATE = Path(__file__).parent / "models" / "late.py"
 def test_another_shape_differs_from_the_default_in_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[dict[str, Any]] = []
+    made: list[Mapping[str, int]] = []
 
-    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
-        made.append({k: job[k] for k in ("batch", "sequence") if k in job})
+    def fresh(job: Job) -> Loaded:
+        made.append(job.shape)
         return Loaded(len, [()], None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
-    arm = StrategyWorker({"strategy": EAGER.to_json(), "batch": 2})
-    arm.target = None  # type: ignore[assignment]
+    target = Target("file.py:make", "factory", "file.py")
+    arm = StrategyWorker(StrategyJob(EAGER, Job(target, shape={"batch": 2})))
     arm._build({"sequence": 16})
     assert made == [{"batch": 2}, {"sequence": 16}]
 

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from torchproof.checking import rules
-from torchproof.observe import capture
 from torchproof.observe.audit import events, running
 from torchproof.observe.audit.lifetimes import Lifetimes
 from torchproof.records.run import Finding, Observation
+from torchproof.targets import calls
+from torchproof.targets.job import Job
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -48,12 +49,11 @@ def watched(target: str, **options: Any) -> Entries:
     def write(kind: str, **fields: Any) -> None:
         entries.append(json.loads(json.dumps({"kind": kind, **fields}, default=str)))
 
-    parsed = parse(target)
-    job = json.loads(capture.job(parsed, Options(**options)))
+    job = calls.resolved(Job.of(parse(target), Options(**options)))
     # The program's own warnings are not what is tested.
     with warnings.catch_warnings(), Lifetimes(write) as watcher:
         warnings.simplefilter("ignore")
-        running.run(parsed, job, write, [watcher])
+        running.run(job, write, [watcher])
     return entries
 
 

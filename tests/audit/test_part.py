@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torchproof.observe import audit
 from torchproof.observe.audit import running
 from torchproof.process.streams import Followed
 from torchproof.records.run import Finding, Observation, Part
+from torchproof.targets.job import Job
 from torchproof.targets.options import Options
 from torchproof.targets.target import Target, parse
 
@@ -152,7 +152,6 @@ def make():
 def test_what_does_not_ask_for_graphs_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(PROGRAM)
     target = parse(f"{tmp_path}/model.py:make")
-    job = json.loads(audit.capture.job(target, Options()))
     called: list[int] = []
 
     class Watching:
@@ -165,5 +164,5 @@ def test_what_does_not_ask_for_graphs_is_not_run(tmp_path: Path) -> None:
 
         def __exit__(self, *error: Any) -> None: ...
 
-    assert running.run(target, job, lambda *args, **kw: None, [Watching()]) is None
+    assert running.run(Job(target), lambda *args, **kw: None, [Watching()]) is None
     assert not called

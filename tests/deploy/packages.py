@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.packs import writing
-from torchproof.packs.deploy import Job, packages
+from torchproof.packs.deploy import PackJob, packages
 from torchproof.records import schema
 from torchproof.records.run import Frame
 from torchproof.runtime.loading.pack_details import PackageDetails
 from torchproof.runtime.loading.packages import DeployedModel, load_package
 from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.manifest import Manifest
+from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
 
 ASKED = """
 import json, sys
-from torchproof.packs.deploy import Job, packages
-from torchproof.records import schema
+from torchproof.packs.deploy import PackJob, packages
 from torchproof.runtime import Unverified
 try:
-    print(json.dumps(packages.verify(schema.build(Job, json.loads(sys.argv[1])))))
+    print(json.dumps(packages.verify(PackJob.from_json(json.loads(sys.argv[1])))))
 except Unverified as error:
     print(json.dumps({"ok": False, "why": str(error)}))
 """
@@ -35,12 +35,9 @@ def loaded(fn: Callable[..., Any], *calls: Any) -> Loaded:
     return Loaded(fn, list(calls), None, Frame(__file__, 1, "make"))
 
 
-def _job(folder: Path, stage: Path, artifact: str) -> Job:
-    return Job(
-        target=Target("x.py:make", "factory", "x.py"),
-        train=False,
-        device=None,
-        size=None,
+def _job(folder: Path, stage: Path, artifact: str) -> PackJob:
+    return PackJob(
+        Job(Target("x.py:make", "factory", "x.py")),
         artifact=artifact,
         recipe=None,
         strategy="full",
@@ -60,7 +57,7 @@ def built(folder: Path, target: Loaded, artifact: str) -> PackageDetails:
 
 def asked(folder: Path, artifact: str) -> dict[str, Any]:
     """What a process without the model's code says of the pack."""
-    job = schema.to_plain(_job(folder, folder / "pack", artifact))
+    job = _job(folder, folder / "pack", artifact).to_json()
     command = [sys.executable, "-c", ASKED, json.dumps(job)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr

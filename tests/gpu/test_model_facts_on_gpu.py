@@ -8,11 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torchproof.measure.specs import EAGER
+from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, Target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -56,7 +57,7 @@ def arm(
 ) -> StrategyWorker:
     """An arm in eager after its first passes, with two calls."""
 
-    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+    def fresh(job: Job) -> Loaded:
         calls.seed()
         dtype = torch.bfloat16 if len(shape) > 1 else torch.float32
         given = [(torch.rand(*shape, device="cuda", dtype=dtype),) for _ in range(2)]
@@ -64,9 +65,9 @@ def arm(
         return Loaded(made, given, None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
-    job = {"strategy": EAGER.to_json(), "device": "cuda", "size": None, "train": train}
-    made = StrategyWorker(job | {"as_written": False, "anatomy": False, "guards": None})
-    made.target = None  # type: ignore[assignment]
+    target = Target("file.py:make", "factory", "file.py")
+    run = Job(target, train=train, device="cuda")
+    made = StrategyWorker(StrategyJob(EAGER, run))
     made.prepare(None)
     for _ in range(5):
         made._pass()

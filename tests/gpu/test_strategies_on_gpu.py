@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
 from torchproof.strategies.strategy import parse
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, Target
 
 # What torch recommends on a GPU is no error of the program under test.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -50,18 +52,16 @@ def prepared(
 ) -> tuple[StrategyWorker, dict[str, Any], list[dict[str, Any]]]:
     """A training arm after its first pass and some more, and the answers of two."""
 
-    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+    def fresh(job: Job) -> Loaded:
         calls.seed()
         with torch.device("cuda"):
             net, given = Net(looks=looks), [(torch.randn(n, 64),) for n in (4, 9)]
         return Loaded(net, given, None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
-    told: dict[str, Any]
-    told = {"train": True, "device": "cuda", "as_written": False, "anatomy": False}
-    told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
-    arm = StrategyWorker(told)
-    arm.target = None  # type: ignore[assignment]
+    target = Target("file.py:make", "factory", "file.py")
+    run = Job(target, train=True, device="cuda")
+    arm = StrategyWorker(StrategyJob(parse(name), run))
     paths = [str(folder / f"{number}.pt") for number in range(2)]
     facts = arm.prepare(paths[0])
     for _ in range(20):

@@ -15,7 +15,7 @@ from torchproof.measure import rows
 from torchproof.measure.bench_plan import BenchOptions, strategy_specs
 from torchproof.measure.comparison.decisions import exclusion_reason
 from torchproof.measure.replies import Facts
-from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.measure.specs import Plan, StrategyJob, StrategySpec
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame, UserError
@@ -23,7 +23,8 @@ from torchproof.runtime.cudagraph import build_graph
 from torchproof.strategies import applied
 from torchproof.strategies.strategy import NotApplicable, parse, with_arguments
 from torchproof.targets import calls
-from torchproof.targets.target import Loaded
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, Target
 from torchproof.targets.target import parse as parse_target
 
 EXAMPLE = (torch.ones(2, 4),)
@@ -212,16 +213,13 @@ def test_what_fails_while_it_is_recorded_is_not_called_bad_usage(
 def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
     """An arm that trains a linear layer, its facts, and the answers of two passes."""
 
-    def fresh(target: Any, job: dict[str, Any]) -> Loaded:
+    def fresh(job: Job) -> Loaded:
         torch.manual_seed(0)
         return Loaded(nn.Linear(4, 4), [EXAMPLE], None, Frame("file.py", 1, "make"))
 
     monkeypatch.setattr(calls, "fresh", fresh)
-    told: dict[str, Any]
-    told = {"train": True, "device": "cpu", "as_written": False, "anatomy": False}
-    told |= {"strategy": parse(name).to_json(), "guards": None, "size": None}
-    arm = StrategyWorker(told)
-    arm.target = None  # type: ignore[assignment]
+    target = Target("file.py:make", "factory", "file.py")
+    arm = StrategyWorker(StrategyJob(parse(name), Job(target, train=True)))
     paths = [str(folder / f"{name}-{number}.pt") for number in range(2)]
     facts = arm.prepare(paths[0])
     arm._pass()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from torchproof.measure.replies import Settled
+from torchproof.measure.specs import EAGER, StrategyJob
 from torchproof.measure.worker_process import (
     WorkerError,
     WorkerProcess,
@@ -47,7 +48,7 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[WorkerProcess, Puppe
     kept = {"TimeoutExpired": subprocess.TimeoutExpired}
     monkeypatch.setattr(children, "subprocess", SimpleNamespace(Popen=Puppet, **kept))
     monkeypatch.setattr(children, "_ENDS_S", 0.01)
-    found = WorkerProcess({}, {}, quiet=True)
+    found = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
     yield found, found._child._popen  # type: ignore[misc]
     found.close()
 

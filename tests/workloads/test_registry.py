@@ -14,6 +14,7 @@ from commands import torchproof
 
 from torchproof.records.run import UserError
 from torchproof.targets import calls
+from torchproof.targets.job import Job
 from torchproof.targets.target import parse
 from torchproof.targets.workloads import WORKLOADS
 
@@ -109,11 +110,11 @@ def test_a_size_beyond_memory_is_refused_before_it_is_built(
 ) -> None:
     room = SimpleNamespace(available=2**29)
     monkeypatch.setattr(calls.psutil, "virtual_memory", lambda: room)
-    job = {"size": "small", "device": "cpu", "train": train}
+    job = Job(parse("workload:gpt"), size="small", device="cpu", train=train)
     with pytest.raises(UserError, match=rf"{what}\b.*\bcpu .*\b0 GiB"):
-        calls._workload_arguments(parse("workload:gpt"), job)
+        calls.resolved(job)
     room.available = 2**40
-    assert calls._workload_arguments(parse("workload:gpt"), job)["size"] == "small"
+    assert calls.resolved(job) == job
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

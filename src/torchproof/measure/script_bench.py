@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,18 @@ from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, one_line, stats
+from torchproof.records import Measurement, Record, one_line, stats
+from torchproof.targets import Job
 
 FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
+
+
+@dataclass(frozen=True)
+class ScriptJob(Record):
+    """A run of a script, and how long to time its steps."""
+
+    run: Job
+    seconds: float
 
 
 def measure(plan: Plan, progress: Progress) -> MeasureResult:
@@ -32,10 +41,10 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
             timeout_s=plan.timeout_s,
             quiet=plan.quiet,
         )
-        job = plan.job(AS_WRITTEN[1], {}) | {"seconds": plan.seconds}
+        run = Job(plan.target, train=plan.train, device=plan.device, size=plan.size)
         stream = follow(
             "torchproof.measure.script_bench_worker",
-            json.dumps(job),
+            json.dumps(ScriptJob(run, plan.seconds).to_json()),
             _ProgressReporter(progress),
             conditions,
         )

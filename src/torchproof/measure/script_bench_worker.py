@@ -22,9 +22,10 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
+from torchproof.measure.script_bench import ScriptJob
 from torchproof.observe import StepDetector
 from torchproof.process import Stream, hold
-from torchproof.targets import Target, script
+from torchproof.targets import script
 from torchproof.torch_private import describe
 
 STRATEGIES = ("eager", "as-written")
@@ -36,21 +37,20 @@ _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = json.loads(arguments[0]), Stream()
-    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
+    job, stream = ScriptJob.from_json(json.loads(arguments[0])), Stream()
     sampler = ScriptSampler(stream, job)
     script.when_imported("torch", sampler.attach)
     try:
-        return script.run(target, stream)
+        return script.run(job.run.target, stream)
     finally:
         sampler.end()
-        stream.write("environment", **describe(job))
+        stream.write("environment", **describe(job.run))
 
 
 class ScriptSampler:
     """Warms up, then times rounds, as the script runs its steps."""
 
-    def __init__(self, stream: Stream, job: Mapping[str, Any]) -> None:
+    def __init__(self, stream: Stream, job: ScriptJob) -> None:
         self.stream = stream
         self.job = job
         self.steps = StepDetector(self._step_begins, self._start_over)
@@ -103,7 +103,7 @@ class ScriptSampler:
         _synchronise()
         now = time.perf_counter()
         if self.step_start is None:
-            self.stream.write("begun", environment=describe(self.job))
+            self.stream.write("begun", environment=describe(self.job.run))
             self.settling = now
         else:
             self._step_ended((now - self.step_start) * 1e3)
@@ -204,7 +204,7 @@ class Rounds:
         self.owner = owner
         self.length = length
         self.first_step = owner.seen
-        fit = int(owner.job["seconds"] * 1e3 / (length * step_ms))
+        fit = int(owner.job.seconds * 1e3 / (length * step_ms))
         self.fewest = math.ceil(_FEWEST_SAMPLES / (length - 1))
         self.most = max(stats.LEAST_ROUNDS, self.fewest, fit)
         self.rounds_ms: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}

@@ -37,6 +37,7 @@ from torchproof.measure.specs import (
     MeasureResult,
     Plan,
     Progress,
+    StrategyJob,
     StrategySpec,
 )
 from torchproof.measure.strategy_state import StrategyState
@@ -321,7 +322,7 @@ class Session:
             state.warm = first
         begin_repeat(state, number)
 
-    def start(self, state: StrategyState, job: Mapping[str, Any], repeat: int) -> None:
+    def start(self, state: StrategyState, job: StrategyJob, repeat: int) -> None:
         """Starts a process, or takes a spare one that has loaded the target."""
         variables = {**self.plan.environment, **state.environment}
         spare = None if repeat else self.spare()
@@ -329,7 +330,7 @@ class Session:
             state.process = self._processes.begin(job, variables, layout=repeat)
         else:
             state.process = self._processes.adopt(spare)
-            spare.tell("become", job=dict(job), environment=variables)
+            spare.tell("become", job=job.to_json(), environment=variables)
 
     def rounds(self, states: list[StrategyState], number: int) -> None:
         """Samples the strategies in turn, so that machine drift hits all alike."""

@@ -7,16 +7,15 @@ so that no setting leaks from one to the next.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torchproof.records import Event, Frame, Measurement, UserError, stats
+from torchproof.records import Event, Frame, Measurement, Record, UserError, stats
 from torchproof.strategies import Strategy, parse, with_arguments
-from torchproof.targets import Target
+from torchproof.targets import Job, Target
 
 Progress = Callable[[str], None]
 
@@ -63,6 +62,17 @@ AS_WRITTEN = (
 
 
 @dataclass(frozen=True)
+class StrategyJob(Record):
+    """What a strategy worker has to measure; some commands need no target."""
+
+    strategy: Strategy
+    run: Job | None = None
+    guards: str | None = None  # a method of `guard_filters`
+    anatomy: bool = False  # measure what breaks cost
+    compared_elements: int | None = None  # of each tensor
+
+
+@dataclass(frozen=True)
 class Plan:
     """What to measure, and for how long."""
 
@@ -82,21 +92,21 @@ class Plan:
     quiet: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
-    def job(self, spec: StrategySpec, shape: Mapping[str, int]) -> dict[str, Any]:
-        """Returns the job for the worker process, as JSON."""
-        return {
-            "target": dataclasses.asdict(self.target),
-            "train": self.train,
-            "device": self.device,
-            "size": self.size,
-            "dtype": spec.dtype,
-            "guards": spec.guards,
-            "strategy": spec.strategy.to_json(),
-            "as_written": spec.as_written,
-            "anatomy": self.diagnoses,
-            "compile": dict(self.compile_with),
-            **shape,
-        }
+    def job(self, spec: StrategySpec, shape: Mapping[str, int]) -> StrategyJob:
+        """Returns the job for the worker process."""
+        run = Job(
+            self.target,
+            train=self.train,
+            device=self.device,
+            size=self.size,
+            dtype=spec.dtype,
+            shape=shape,
+            compile=self.compile_with,
+            as_written=spec.as_written,
+        )
+        return StrategyJob(
+            spec.strategy, run, guards=spec.guards, anatomy=self.diagnoses
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,7 @@ def switches() -> dict[str, Any]:
     from torchproof.measure.replies import Switches
     from torchproof.measure.worker_process import WorkerError, WorkerProcess
 
-    process = WorkerProcess({"strategy": EAGER.to_json()}, {}, quiet=True)
+    process = WorkerProcess(StrategyJob(EAGER), {}, quiet=True)
     try:
         return dict(process.ask(Switches, "switches", None).switches)
     except WorkerError as error:

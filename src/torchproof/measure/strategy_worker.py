@@ -34,11 +34,12 @@ from torchproof.measure.replies import (
     Settled,
     Switches,
 )
+from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost
 from torchproof.process import Channel, Ended, Message
 from torchproof.records import UserError, stats, whose
-from torchproof.strategies import NotApplicable, Strategy
-from torchproof.targets import Loaded, Target, calls
+from torchproof.strategies import NotApplicable
+from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison, describe
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 
 
 def main(arguments: list[str]) -> int:
-    job = json.loads(arguments[0])
+    job = StrategyJob.from_json(json.loads(arguments[0]))
     channel = Channel.to_parent()
     worker = StrategyWorker(job)
     with contextlib.suppress(Ended):
@@ -82,18 +83,25 @@ def _reply(worker: StrategyWorker, name: str, values: Message) -> Message:
 class StrategyWorker:
     """Loads a target, applies a strategy, and runs the commands of the parent."""
 
-    def __init__(self, job: dict[str, Any]) -> None:
+    def __init__(self, job: StrategyJob) -> None:
         self.job = job
-        if target := job.get("target"):
-            self.target = Target(**{**target, "arguments": tuple(target["arguments"])})
-        self.strategy = Strategy.from_json(job["strategy"])
-        calls.compare_at_most(job.get("compared_elements"))
+        self.strategy = job.strategy
+        self._run: Job | None = None
+        calls.compare_at_most(job.compared_elements)
         self.references: dict[int, numerics.Reference] = {}
         self.compile_stats = CompileStats()
         self.dropped: Counter[str] = Counter()  # guards that are not checked, by type
         self.anatomy: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
+
+    @property
+    def run(self) -> Job:
+        """The run of the target, with the device and size that it uses."""
+        if self._run is None:
+            assert self.job.run is not None
+            self._run = calls.resolved(self.job.run)
+        return self._run
 
     # -- commands ------------------------------------------------------------------
 
@@ -106,7 +114,7 @@ class StrategyWorker:
     def become(self, job: dict[str, Any], environment: dict[str, str]) -> None:
         """Turns a spare worker into the worker of this job."""
         os.environ.update(environment)
-        self.__init__(job)  # type: ignore[misc]
+        self.__init__(StrategyJob.from_json(job))  # type: ignore[misc]
 
     def switches(self) -> Switches:
         from torchproof.torch_private import compile_costs
@@ -117,11 +125,8 @@ class StrategyWorker:
         """Computes eager's outputs, in working precision and in float64."""
         import torch
 
-        from torchproof import torch_private
-
         self._load(shape)
         fn = self.loaded.fn
-        compiled = torch_private.is_compiled(fn) or calls.claims(fn, "compiles_itself")
         before = {name: b.clone() for name, b in calls.buffers(fn)}
         with torch.compiler.set_stance("force_eager"):  # an error is the target's own
             once, twice = (
@@ -141,8 +146,8 @@ class StrategyWorker:
             in {"same", "rounding"},
             work=calls.amount(self.loaded),
             host_copies=calls.host_copies(self.loaded),
-            environment=describe(self.job),
-            compiled=compiled,
+            environment=describe(self.run),
+            compiled=calls.compiles_itself(fn, self.run),
             function=dataclasses.astuple(calls.function_of(self.loaded))[:3],
         )
 
@@ -163,7 +168,7 @@ class StrategyWorker:
         from torchproof.torch_private import compile_costs
 
         plan = self._plan()
-        if self.job["anatomy"] and self.strategy.compiles:
+        if self.job.anatomy and self.strategy.compiles:
             self.anatomy = self.hooks.enter_context(BreakCost())
         self._load({})
         profiling.initialise_device(self.device)
@@ -172,7 +177,7 @@ class StrategyWorker:
         compiled_before = self.compile_stats.compilations()
         self.fn = self.loaded.fn
         applying_s = 0.0
-        if not self.job["as_written"]:
+        if not self.run.as_written:
             self._filter_guards()
             begin = time.perf_counter()
             target = self.loaded
@@ -201,7 +206,7 @@ class StrategyWorker:
         )
 
     def _filter_guards(self) -> None:
-        method = self.job["guards"]
+        method = self.job.guards
         if method and method != guard_filters.STANCE:
             self.strategy = guard_filters.with_filter(self.strategy, method)
             self.dropped = self.hooks.enter_context(
@@ -210,7 +215,7 @@ class StrategyWorker:
 
     def _not_checked(self) -> dict[str, int] | str:
         """Returns unchecked guards by type; a text where torch does not list them."""
-        if self.job["guards"] == guard_filters.STANCE:
+        if self.job.guards == guard_filters.STANCE:
             return guard_filters.METHODS[guard_filters.STANCE]
         return {**self.dropped}
 
@@ -245,7 +250,7 @@ class StrategyWorker:
 
     def settle(self, within_s: float = stats.SETTLE_S) -> Settled:
         """Runs passes until the times are steady and nothing compiles any more."""
-        if self.job["guards"] == guard_filters.STANCE:
+        if self.job.guards == guard_filters.STANCE:
             import torch
 
             self._pass()  # checks every guard once more before skipping them
@@ -361,8 +366,7 @@ class StrategyWorker:
         from torchproof.measure import diagnosis
 
         events = diagnosis.diagnose(
-            self.target,
-            self.job,
+            self.run,
             wrong=wrong,
             forms=[comparison.FormDifference(**each) for each in forms],
         )
@@ -379,7 +383,7 @@ class StrategyWorker:
             loaded = self._build({})
             plan = self._plan()
             fn = loaded.fn
-            if not self.job["as_written"]:
+            if not self.run.as_written:
                 fn = self.strategy.apply(fn, loaded.calls, plan, train=self.train).fn
             self._save(answers, loaded, fn)
 
@@ -387,7 +391,7 @@ class StrategyWorker:
 
     def _plan(self) -> Any:
         """Plans what the strategy compiles, on a target that is discarded."""
-        if self.job["as_written"] or not self.strategy.observes:
+        if self.run.as_written or not self.strategy.observes:
             return None
         loaded = self._build({})
         if self.strategy.compiles:
@@ -397,20 +401,18 @@ class StrategyWorker:
 
     def _build(self, shape: dict[str, int]) -> Loaded:
         """Builds the target; another shape changes only the inputs of its calls."""
-        loaded = calls.fresh(self.target, self.job)
-        if shape.items() <= self.job.items():
+        loaded = calls.fresh(self.run)
+        if shape.items() <= self.run.shape.items():
             return loaded
-        swept = {"batch", "sequence"}  # the job has those of the first shape
-        plain = {k: v for k, v in self.job.items() if k not in swept}
-        other = calls.fresh(self.target, plain | shape)
+        other = calls.fresh(dataclasses.replace(self.run, shape=shape))
         return dataclasses.replace(loaded, calls=other.calls)
 
     def _load(self, shape: dict[str, int]) -> None:
         built = self._build(shape)
         earlier = getattr(self, "loaded", None)
         self.loaded = dataclasses.replace(built, fn=earlier.fn) if earlier else built
-        self.train = calls.trains(self.loaded, self.job)
-        self.device = str(describe(self.job)["device"])
+        self.train = calls.trains(self.loaded, self.run)
+        self.device = str(describe(self.run)["device"])
         self.clock = profiling.Clock(self.device)
 
     @property

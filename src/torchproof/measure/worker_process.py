@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from torchproof.measure.specs import StrategyJob
 from torchproof.process import DEVNULL, Ended, Garbled, Message, spawn
 from torchproof.records import Record, UserError
 from torchproof.strategies import NotApplicable
@@ -32,7 +33,7 @@ class WorkerProcess:
 
     def __init__(
         self,
-        job: Mapping[str, Any],
+        job: StrategyJob,
         environment: Mapping[str, str],
         *,
         quiet: bool,
@@ -41,7 +42,7 @@ class WorkerProcess:
         self._child = spawn(
             "-m",
             _WORKER,
-            json.dumps(job),
+            json.dumps(job.to_json()),
             environment={**NO_REMOTE_CACHES, **environment},
             output=DEVNULL if quiet else None,
             layout=layout,
@@ -96,7 +97,7 @@ class WorkerProcesses:
         self._started: list[WorkerProcess] = []
 
     def begin(
-        self, job: Mapping[str, Any], environment: Mapping[str, str], layout: int = 0
+        self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
     ) -> WorkerProcess:
         with self._lock:  # a process must not start while `close` runs
             self._assert_open()

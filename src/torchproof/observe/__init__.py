@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchproof.observe.arguments import varying as varying
     from torchproof.observe.audit import AuditResult as AuditResult
     from torchproof.observe.break_cost import BreakCost as BreakCost
-    from torchproof.observe.capture import job as job
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard

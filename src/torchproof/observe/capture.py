@@ -6,7 +6,6 @@ until then are still returned.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from torchproof.records import (
     inside_region,
     whose,
 )
-from torchproof.targets import Options, Target
+from torchproof.targets import Job, Options, Target
 
 # The file of the function that torch compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
@@ -37,10 +36,10 @@ def observe(
     """Runs the target and returns its events, or reads them from a recorded trace."""
     if target.kind == "trace":
         return _read_trace(target)
-    child_job = job(target, options)
+    job = json.dumps(Job.of(target, options).to_json())
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     on_entry = _ProgressReporter(progress)
-    child = follow("torchproof.observe.child", child_job, on_entry, conditions)
+    child = follow("torchproof.observe.child", job, on_entry, conditions)
     return gather(child.entries, child.ending, child.code, target)
 
 
@@ -50,19 +49,6 @@ def _read_trace(target: Target) -> Observation:
     except OSError as error:
         raise UserError(f"cannot read the trace: {error}") from None
     return Observation(tuple(interpret(records)), {"torch": None, "device": None})
-
-
-def job(target: Target, options: Options) -> str:
-    """The child's job as JSON."""
-    plain = {
-        "target": dataclasses.asdict(target),
-        "compile": dict(options.compile),
-        "as_written": options.as_written,
-        "train": options.train,
-        "device": options.device,
-        "size": options.size,
-    }
-    return json.dumps(plain)
 
 
 class _ProgressReporter:

@@ -8,26 +8,29 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
 from torchproof.records import UserError
-from torchproof.targets import Loaded, Target, calls, script
+from torchproof.targets import Job, Loaded, calls, script
 from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job = json.loads(arguments[0])
+    job = Job.from_json(json.loads(arguments[0]))
     stream = Stream()
-    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
-    observer = Observer(stream, calls_are_wrapper_calls=target.kind == "script")
+    is_script = job.target.kind == "script"
+    observer = Observer(stream, calls_are_wrapper_calls=is_script)
     try:
-        if target.kind == "script":
+        if is_script:
             script.when_imported("torch", observer.attach)
-            return script.run(target, stream)
-        return _run_factory(target, job, observer)
+            return script.run(job.target, stream)
+        observer.attach()
+        job = calls.resolved(job)
+        _run_factory(job, observer)
+        return 0
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
@@ -36,27 +39,26 @@ def main(arguments: list[str]) -> int:
         stream.write("environment", **environment.describe(job))
 
 
-def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int:
+def _run_factory(job: Job, observer: Observer) -> None:
     import torch
 
-    observer.attach()
-    loaded = calls.fresh(target, job)
+    loaded = calls.fresh(job)
     fn: Callable[..., Any] = loaded.fn
-    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    compiles_itself = compiles_itself or observer.private.is_compiled(fn)
-    if compiles_itself and job["compile"]:
+    compiles_itself = calls.compiles_itself(fn, job)
+    if compiles_itself and job.compile:
         raise UserError(
-            f"{target.text} does its own compiling: --compile has no effect on it"
+            f"{job.target.text} does its own compiling: --compile has no effect on it"
         )
     if not compiles_itself:
         observer.site = (loaded.place,)
         try:
-            fn = torch.compile(fn, **_compile_arguments(job["compile"]))
+            fn = torch.compile(fn, **_compile_arguments(job.compile))
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"torch.compile rejects its arguments: {reason}") from error
         observer.site = None
     train = calls.trains(loaded, job)
+    runs_in_eager = False
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
         calls.before(loaded, index)
@@ -67,14 +69,17 @@ def _run_factory(target: Target, job: dict[str, Any], observer: Observer) -> int
             raise UserError(
                 f"call {index} ends the process: sys.exit({exit_.code})"
             ) from None
+        except UserError:
+            raise
         except Exception as error:
-            _explain_failure(error, index, target=target, job=job, observer=observer)
+            if not runs_in_eager or error is not observer.last_error:
+                _explain_failure(error, index, job, observer)
+            runs_in_eager = True
         finally:
             observer.end_call()
-    return 0
 
 
-def _compile_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+def _compile_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Defaults to the eager backend, so that Inductor is not imported for nothing."""
     if {"backend", "mode", "options"} & set(arguments):
         return arguments
@@ -88,18 +93,9 @@ def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> 
 
 
 def _explain_failure(
-    error: Exception,
-    index: int,
-    *,
-    target: Target,
-    job: dict[str, Any],
-    observer: Observer,
+    error: Exception, index: int, job: Job, observer: Observer
 ) -> None:
     """Writes the error of a call; raises `UserError` if eager raises as well."""
-    if isinstance(error, UserError):
-        raise error
-    if error is observer.last_error and job.get("runs_in_eager"):
-        return
     import torch
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -107,7 +103,7 @@ def _explain_failure(
     torch.compiler.set_stance("force_eager")
     observer.paused = True
     try:
-        loaded = calls.fresh(target, job)
+        loaded = calls.fresh(job)
         for number, call in enumerate(loaded.calls[: index + 1]):
             calls.before(loaded, number)
             _step(loaded, loaded.fn, call, train=calls.trains(loaded, job))
@@ -121,7 +117,6 @@ def _explain_failure(
     finally:
         observer.paused = False
         torch.compiler.set_stance("default")
-    job["runs_in_eager"] = True
     if error is observer.last_error:  # a compiler error, which is already recorded
         return
     observer.stream.write(

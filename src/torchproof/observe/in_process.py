@@ -16,7 +16,7 @@ from torchproof.observe import capture
 from torchproof.observe.observer import Observer, Wrapper
 from torchproof.process import Stream
 from torchproof.records import Observation
-from torchproof.targets import Target
+from torchproof.targets import Job, Target
 
 _TRACE = "torch.__trace"
 _EARLIER = "a function compiled before the test"
@@ -55,9 +55,8 @@ class InProcessObserver:
         from torchproof.torch_private import environment
 
         self._observer.flush()
-        job = {"device": None, "size": None, "train": False}
-        self._entries.write("environment", **environment.describe(job))
         target = Target(name, "script", name)
+        self._entries.write("environment", **environment.describe(Job(target)))
         return capture.gather(self._entries.entries, "finished", 0, target)
 
     def cudagraph_skips(self) -> int | None:

@@ -2,8 +2,8 @@
 
 In: a run with a failure, or a target. Out: a directory or archive that is complete or
 absent. Start with `repro/__init__.py` and `deploy/__init__.py`.
-Imports `records`, `process`, `targets`, `observe`, `measure`, `strategies`, `runtime`
-and `torch_private`.
+Imports `records`, `process`, `targets`, `measure`, `strategies`, `runtime` and
+`torch_private`.
 """
 
 from typing import TYPE_CHECKING

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchproof.targets.introspect import plain as plain
     from torchproof.targets.introspect import stack as stack
     from torchproof.targets.introspect import what as what
+    from torchproof.targets.job import Job as Job
     from torchproof.targets.options import Options as Options
     from torchproof.targets.target import Loaded as Loaded
     from torchproof.targets.target import Target as Target

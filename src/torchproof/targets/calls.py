@@ -1,14 +1,14 @@
 """Loads a target, runs its calls in this process, and collects their answers.
 
-Takes a target and a job (the request of the parent process, as a dict). Returns a
-loaded target, and the answers of a pass over its calls as one flat mapping.
+Takes a job, returns a loaded target, and the answers of a pass over its calls as one
+flat mapping.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import psutil
 from torchproof import torch_private
 from torchproof.records import Frame, UserError, whose
 from torchproof.targets.introspect import code_of, frame_of
-from torchproof.targets.target import Loaded, Target, load
+from torchproof.targets.job import Job
+from torchproof.targets.target import Loaded, load
 from torchproof.targets.workloads import WORKLOADS
 
 Answers = dict[str, Any]
@@ -45,42 +46,49 @@ def seed(number: int = 0) -> None:
     torch.manual_seed(number)
 
 
-def fresh(target: Target, job: dict[str, Any]) -> Loaded:
-    """Seeds every random generator and calls the factory again."""
+def resolved(job: Job) -> Job:
+    """Chooses the device and size of a workload: a GPU if available, and its size.
+
+    Raises `UserError` if the device is missing or the weights do not fit into memory.
+    Call it before the first `fresh`: later, the first model uses memory.
+    """
+    import torch
+
+    if job.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no CUDA device on this machine")
+    if job.target.kind != "workload":
+        return job
+    device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    size = job.size or WORKLOADS[job.target.where].size_on(device)
+    _assert_room(job, size, device)
+    return dataclasses.replace(job, device=device, size=size)
+
+
+def fresh(job: Job) -> Loaded:
+    """Seeds every random generator and calls the factory again.
+
+    The job of a workload must be `resolved`.
+    """
     import torch
 
     seed()
-    if job["device"] == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no CUDA device on this machine")
-    sweep = {k: job[k] for k in ("batch", "sequence") if job.get(k) is not None}
-    if target.kind == "workload":
-        loaded = load(target, _workload_arguments(target, job) | sweep)
+    if job.target.kind == "workload":
+        how = {"size": job.size, "device": job.device, "train": job.train}
+        loaded = load(job.target, {**how, **job.shape})
     else:
-        loaded = load(target, sweep)
-        if job["device"]:
-            loaded = _converted(loaded, device=job["device"])
-    if job.get("dtype"):
-        loaded = _converted(loaded, dtype=getattr(torch, job["dtype"]))
+        loaded = load(job.target, job.shape)
+        if job.device:
+            loaded = _converted(loaded, device=job.device)
+    if job.dtype:
+        loaded = _converted(loaded, dtype=getattr(torch, job.dtype))
     return loaded
 
 
-def _workload_arguments(target: Target, job: dict[str, Any]) -> dict[str, Any]:
-    """The requested device and size; by default a GPU if available, and its size."""
-    import torch
-
-    workload = WORKLOADS[target.where]
-    device = job["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
-    size = job["size"] or workload.size_on(device)
-    if "fits" not in job:  # check once: later, the first model still uses memory
-        _assert_room(target, size, device, train=job["train"])
-    job.update(size=size, fits=True)
-    return {"size": size, "device": device, "train": job["train"]}
-
-
-def _assert_room(target: Target, size: str, device: str, *, train: bool) -> None:
+def _assert_room(job: Job, size: str, device: str) -> None:
     """Raises `UserError` if the weights do not fit into memory."""
     import torch
 
+    target, train = job.target, job.train
     if device == "cuda":
         free, bytes_each = torch.cuda.mem_get_info()[0], 2
     else:
@@ -120,9 +128,14 @@ def claims(fn: Any, what: str) -> bool:
     return getattr(type(fn), what, False) is True
 
 
-def trains(loaded: Loaded, job: Mapping[str, Any]) -> bool:
+def compiles_itself(fn: Any, job: Job) -> bool:
+    itself = job.as_written or claims(fn, "compiles_itself")
+    return itself or torch_private.is_compiled(fn)
+
+
+def trains(loaded: Loaded, job: Job) -> bool:
     """Whether torchproof runs a backward after each call."""
-    return bool(job["train"]) and not claims(loaded.fn, "trains_itself")
+    return job.train and not claims(loaded.fn, "trains_itself")
 
 
 def before(loaded: Loaded, index: int) -> None:

@@ -7,14 +7,26 @@ import functools
 import os
 import platform
 import sys
-from collections.abc import Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 _VARIABLES = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
 
-def describe(job: Mapping[str, Any]) -> dict[str, Any]:
+class Run(Protocol):
+    """What a run says about itself, besides its process."""
+
+    @property
+    def device(self) -> str | None: ...
+
+    @property
+    def size(self) -> str | None: ...
+
+    @property
+    def train(self) -> bool: ...
+
+
+def describe(run: Run) -> dict[str, Any]:
     """The facts about this process; `torch` is None if it is not loaded."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
@@ -22,9 +34,9 @@ def describe(job: Mapping[str, Any]) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "torch": None,
-        "device": job["device"] or "cpu",
-        "size": job["size"],
-        "train": job["train"],
+        "device": run.device or "cpu",
+        "size": run.size,
+        "train": run.train,
         "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
     }
     torch = sys.modules.get("torch")

@@ -1,6 +1,6 @@
 """Finds why compiled outputs differ from eager's.
 
-Takes a target, a job, and whether the outputs of a strategy are wrong. Returns events
+Takes a job, and whether the outputs of a strategy are wrong. Returns events
 of kind `wrong_answer` and `stale_answer`, which the rules NM4xx turn into findings.
 """
 
@@ -22,7 +22,7 @@ from torchproof.measure.diagnosis.suspects import (
 )
 from torchproof.observe import Read, reads_of
 from torchproof.records import Event, Frame
-from torchproof.targets import Target, calls
+from torchproof.targets import Job, calls
 from torchproof.torch_private import comparison, switches
 
 _TRACING = "eager"
@@ -30,8 +30,7 @@ RANDOM = "the random stream"
 
 
 def diagnose(
-    target: Target,
-    job: dict[str, Any],
+    job: Job,
     *,
     wrong: bool,
     forms: Sequence[comparison.FormDifference] = (),
@@ -41,7 +40,7 @@ def diagnose(
     `wrong` says that compiled values differ from eager's, `forms` how strides and the
     like do. There are no events if eager does not give the same outputs twice.
     """
-    runner = TargetRunner(target, job)
+    runner = TargetRunner(job)
     reads, outputs = watch(runner)
     if not same(outputs, runner.eager()):
         return []

@@ -1,6 +1,6 @@
 """Runs a target repeatedly, in eager or compiled with different backends.
 
-Takes a target and a job, returns the outputs of a pass and their verdict. Every pass
+Takes a job, returns the outputs of a pass and their verdict. Every pass
 loads the target again and resets the compiler, so that passes are independent.
 """
 
@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from torchproof import torch_private
 from torchproof.measure import numerics
-from torchproof.targets import Answers, Loaded, Target, calls
+from torchproof.targets import Answers, Job, Loaded, calls
 from torchproof.torch_private import comparison
 
 _CALL = re.compile(r"call (\d+): ")
@@ -49,8 +48,7 @@ class WrongCall:
 class TargetRunner:
     """Runs a target; every pass builds it again."""
 
-    target: Target
-    job: dict[str, Any]
+    job: Job
 
     @functools.cached_property
     def reference(self) -> numerics.Reference:
@@ -114,9 +112,9 @@ class TargetRunner:
         return name if all(other == first for other in others) else ""
 
     def compile(self, loaded: Loaded) -> Callable[..., Any]:
-        if compiles_itself(loaded.fn, self.job):
+        if calls.compiles_itself(loaded.fn, self.job):
             return loaded.fn
-        return torch.compile(loaded.fn, **self.job["compile"])
+        return torch.compile(loaded.fn, **self.job.compile)
 
     def wrong(self, answers: Answers) -> WrongCall | None:
         """Returns the first call with wrong outputs; buffers count as the last call."""
@@ -139,7 +137,7 @@ class TargetRunner:
         return None
 
     def fresh(self) -> Loaded:
-        return calls.fresh(self.target, self.job)
+        return calls.fresh(self.job)
 
 
 def same(answers: Answers, others: Answers) -> bool:
@@ -149,11 +147,6 @@ def same(answers: Answers, others: Answers) -> bool:
     tolerance = comparison.tolerance_for(types, tensors)
     found = comparison.compare(answers, others, tolerance=tolerance)
     return found.verdict != "wrong"
-
-
-def compiles_itself(fn: Any, job: Mapping[str, Any]) -> bool:
-    itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    return itself or torch_private.is_compiled(fn)
 
 
 @contextlib.contextmanager

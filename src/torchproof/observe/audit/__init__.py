@@ -7,15 +7,15 @@ status of the part. This file runs in the parent, without torch. The child proce
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchproof.observe import capture
 from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
 from torchproof.records import Event, Part
-from torchproof.targets import Options, Target
+from torchproof.targets import Job, Options, Target
 
 _NO_GRAPHS = "nothing compiles with CUDA graphs"
 _SIMULATED = "simulated on the CPU, with the tensor lifetimes of CUDA graphs"
@@ -38,7 +38,7 @@ def audit(
     """Runs the target in a child process under all watchers."""
     progress("lifetimes: running the target under watchers")
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    job = capture.job(target, options)
+    job = json.dumps(Job.of(target, options).to_json())
     child = follow(
         "torchproof.observe.audit.running", job, lambda entry, seconds: None, conditions
     )

@@ -1,7 +1,7 @@
 """Runs one target under watchers, in the child process.
 
-Takes a job as `capture.job` writes it, and the stream to write to. The watchers write
-their entries to the stream, and this file adds how the calls ended. On CUDA the target
+Takes a job and the stream to write to. The watchers write their entries to the stream,
+and this file adds how the calls ended. On CUDA the target
 is compiled as usual; elsewhere CUDA graphs are simulated.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
-from torchproof.targets import Target, calls, script
+from torchproof.targets import Job, calls, script
 from torchproof.torch_private import contract, environment
 
 Write = Callable[..., None]
@@ -55,15 +55,15 @@ def watchers(write: Write) -> list[Watcher]:
 
 
 def main(arguments: list[str]) -> int:
-    job = json.loads(arguments[0])
+    job = Job.from_json(json.loads(arguments[0]))
     stream = Stream()
-    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
     with contextlib.ExitStack() as hooks:
         try:
-            if target.kind == "script":
+            if job.target.kind == "script":
                 script.when_imported("torch", lambda: _attach(hooks, stream.write))
-                return script.run(target, stream)
-            last_call = run(target, job, stream.write, _enter(hooks, stream.write))
+                return script.run(job.target, stream)
+            job = calls.resolved(job)
+            last_call = run(job, stream.write, _enter(hooks, stream.write))
             hooks.close()
             _write_kernels(last_call, stream.write)
             return 0
@@ -90,13 +90,13 @@ def _attach(hooks: contextlib.ExitStack, write: Write) -> None:
 
 
 def run(
-    target: Target, job: dict[str, Any], write: Write, watching: Iterable[Watcher]
+    job: Job, write: Write, watching: Iterable[Watcher]
 ) -> Callable[[], object] | None:
     """Makes the target's calls, each between `before_call` and `after_call`.
 
     Returns the last call, to be repeated; None if a call failed.
     """
-    loaded = calls.fresh(target, job)
+    loaded = calls.fresh(job)
     fn = _compiled(loaded.fn, job)
     if fn is None:
         return None
@@ -128,22 +128,20 @@ def run(
     return None if failed else functools.partial(step, loaded.calls[-1])
 
 
-def _compiled(fn: Callable[..., Any], job: dict[str, Any]) -> Any:
+def _compiled(fn: Callable[..., Any], job: Job) -> Any:
     """The callable to run: the target's own if it compiles itself, else compiled here.
 
     None if compiling would not use CUDA graphs: then there is nothing to watch.
     """
     import torch
 
-    from torchproof import torch_private
     from torchproof.torch_private import cudagraph_trees
 
-    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    if compiles_itself or torch_private.is_compiled(fn):
+    if calls.compiles_itself(fn, job):
         return fn
-    if not cudagraph_trees.uses_cudagraphs(job["compile"]):
+    if not cudagraph_trees.uses_cudagraphs(job.compile):
         return None
-    return torch.compile(fn, **job["compile"])
+    return torch.compile(fn, **job.compile)
 
 
 # -- kernels that CUDA graphs launch ---------------------------------------------------

@@ -20,10 +20,10 @@ from torchproof.packs import writing
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.writing import PackResult
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import UserError, schema
+from torchproof.records import Record, UserError
 from torchproof.runtime import Manifest, Unverified, keys
 from torchproof.strategies import recipe
-from torchproof.targets import Options, Target, assert_size
+from torchproof.targets import Job, Options, Target, assert_size
 
 ARTIFACTS = ("caches", "aoti", "torchscript")
 Progress = Callable[[str], None]
@@ -49,17 +49,14 @@ class DeployOptions:
 
 
 @dataclass(frozen=True)
-class Job:
+class PackJob(Record):
     """What a child process has to build or verify.
 
     `stage` is the directory of the new pack, `scratch` one for files that the second
     child needs, `cache` an empty one for torch's caches.
     """
 
-    target: Target
-    train: bool
-    device: str | None
-    size: str | None
+    run: Job
     artifact: str
     recipe: str | None
     strategy: str
@@ -67,11 +64,6 @@ class Job:
     scratch: str
     cache: str = ""
     role: Literal["build", "verify"] = "build"
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """How to load the target."""
-        return {"train": self.train, "device": self.device, "size": self.size}
 
 
 def pack(
@@ -96,11 +88,8 @@ def pack(
         writing.folder(dest, overwrite=overwrite) as stage,
         writing.scratch("torchproof-deploy-") as scratch,
     ):
-        job = Job(
-            target=target,
-            train=options.train,
-            device=options.device,
-            size=options.size,
+        job = PackJob(
+            Job.of(target, options),
             artifact=deploy_options.artifact,
             recipe=deploy_options.recipe,
             strategy=deploy_options.strategy or "full",
@@ -128,7 +117,7 @@ def pack(
 def _verified(
     stage: writing.Stage,
     manifest: Manifest,
-    job: Job,
+    job: PackJob,
     options: Options,
     *,
     progress: Progress,
@@ -199,7 +188,7 @@ def _assert_makeable(
     assert_size(target, options.size)
 
 
-def _child(job: Job, options: Options, progress: Progress) -> dict[str, Any]:
+def _child(job: PackJob, options: Options, progress: Progress) -> dict[str, Any]:
     """Run a job in a fresh process with empty caches; returns what it reports."""
 
     def show(entry: Entry, seconds: float) -> None:
@@ -209,7 +198,7 @@ def _child(job: Job, options: Options, progress: Progress) -> dict[str, Any]:
     job = dataclasses.replace(job, cache=tempfile.mkdtemp(dir=job.scratch) + "/cache")
     child = follow(
         "torchproof.packs.deploy",
-        json.dumps(schema.to_plain(job)),
+        json.dumps(job.to_json()),
         show,
         Conditions(timeout_s=options.timeout_s, quiet=options.quiet),
     )
@@ -217,7 +206,7 @@ def _child(job: Job, options: Options, progress: Progress) -> dict[str, Any]:
     return child.last("facts")
 
 
-def _assert_finished(child: Followed, job: Job, options: Options) -> None:
+def _assert_finished(child: Followed, job: PackJob, options: Options) -> None:
     for entry in child.of("unusable"):
         raise UserError(entry["message"])
     for entry in child.of("unverified"):

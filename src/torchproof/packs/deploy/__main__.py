@@ -5,19 +5,20 @@ Runs as `python -m torchproof.packs.deploy JOB`, where JOB is JSON.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from typing import Any
 
-from torchproof.packs.deploy import Job, Progress
+from torchproof.packs.deploy import PackJob, Progress
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line, schema
 from torchproof.runtime import Refused, Unverified
 
 
 def main(arguments: list[str]) -> int:
-    job, stream = schema.build(Job, json.loads(arguments[0])), Stream()
+    job, stream = PackJob.from_json(json.loads(arguments[0])), Stream()
     # torch reads these variables once, when it is imported.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = job.cache
     os.environ.pop("TRITON_CACHE_DIR", None)
@@ -39,26 +40,27 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _build(job: Job, progress: Progress) -> dict[str, Any]:
+def _build(job: PackJob, progress: Progress) -> dict[str, Any]:
     """Fill the stage; return the manifest's details and the environment."""
     from torchproof.packs.deploy import caches, packages
     from torchproof.targets import calls
-    from torchproof.torch_private import environment, is_compiled
+    from torchproof.torch_private import environment
 
-    loaded = calls.fresh(job.target, job.settings)
-    if is_compiled(loaded.fn) or calls.claims(loaded.fn, "compiles_itself"):
+    job = dataclasses.replace(job, run=calls.resolved(job.run))
+    loaded = calls.fresh(job.run)
+    if calls.compiles_itself(loaded.fn, job.run):
         raise UserError(
-            f"{job.target.text} compiles itself: a deploy pack needs the model before"
-            " it is compiled"
+            f"{job.run.target.text} compiles itself: a deploy pack needs the model"
+            " before it is compiled"
         )
     if job.artifact == "caches":
         details = schema.to_plain(caches.build(loaded, job, progress))
     else:
         details = schema.to_plain(packages.build(loaded, job))
-    return {"details": details, "environment": environment.describe(job.settings)}
+    return {"details": details, "environment": environment.describe(job.run)}
 
 
-def _verify(job: Job, progress: Progress) -> dict[str, Any]:
+def _verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     """Load the artifact and compare its outputs with eager's; return the result."""
     from torchproof.packs.deploy import caches, packages
 

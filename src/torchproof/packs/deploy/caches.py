@@ -17,7 +17,7 @@ import torch
 
 from torchproof import runtime
 from torchproof.measure import numerics
-from torchproof.packs.deploy import Job, Progress, precompiled
+from torchproof.packs.deploy import PackJob, Progress, precompiled
 from torchproof.records import UserError, one_line, schema, whose
 from torchproof.runtime import (
     GRAPHS_FILE,
@@ -53,10 +53,10 @@ from torchproof.torch_private import (
 )
 
 
-def build(loaded: Loaded, job: Job, progress: Progress) -> CachesDetails:
+def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
     """Compile every call, fill the stage, and return the manifest's details."""
     stage = Path(job.stage)
-    train = calls.trains(loaded, job.settings)
+    train = calls.trains(loaded, job.run)
     # Before the calls run, which may write to their inputs.
     described = [example_inputs.describe(call) for call in loaded.calls]
     gradients = train or not _runs_without(loaded)
@@ -81,7 +81,7 @@ def build(loaded: Loaded, job: Job, progress: Progress) -> CachesDetails:
     graphs = schema.to_plain(graph_origin.pack_lookups(log.lookups))
     (stage / GRAPHS_FILE).write_text(json.dumps(graphs, indent=1))
     traced = {file for file in files if whose(file) in ("user", "library")}
-    device = compatibility.device_of(loaded.fn) or job.device or "cpu"
+    device = compatibility.device_of(loaded.fn) or job.run.device or "cpu"
     details = CachesDetails(
         strategy=chosen.strategy.name,
         train=train,
@@ -107,7 +107,7 @@ def _runs_without(loaded: Loaded) -> bool:
     return True
 
 
-def _recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
+def _recipe(loaded: Loaded, job: PackJob) -> recipe.Recipe:
     if job.recipe:
         chosen = recipe.load(job.recipe)
         if why := RecipeSource(chosen).adopted(loaded.fn).why_not:
@@ -127,7 +127,7 @@ def _recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
     return chosen
 
 
-def _made_recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
+def _made_recipe(loaded: Loaded, job: PackJob) -> recipe.Recipe:
     strategy = parse(job.strategy)
     try:
         plan = planning.plan(
@@ -141,7 +141,7 @@ def _made_recipe(loaded: Loaded, job: Job) -> recipe.Recipe:
     return recipe.Recipe(
         strategy,
         plan,
-        train=job.train,
+        train=job.run.train,
         environment=environment_here(loaded.fn),
         model=fingerprint(loaded.fn),
     )
@@ -172,15 +172,16 @@ def _assert_compiled(compiled: Any, log: graph_origin.LookupLog) -> None:
 # -- verification in a fresh process ---------------------------------------------------
 
 
-def verify(job: Job, progress: Progress) -> dict[str, Any]:
+def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     """Load the pack as a service does, and compare its outputs on new inputs."""
     contents = open_pack(job.stage)
     details = read_details(CachesDetails, contents)
+    job = replace(job, run=calls.resolved(job.run))
     new_calls = _fresh_calls(job, details)
     gradients = any(call.gradients for call in details.calls)
     reference = _reference(job, new_calls, gradients=gradients)
     progress("loading")
-    loaded = replace(calls.fresh(job.target, job.settings), calls=new_calls)
+    loaded = replace(calls.fresh(job.run), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
     progress("checking guards against changes")
     unnoticed = precompiled.unnoticed(contents, details, compiled)
@@ -216,12 +217,12 @@ def _assert_all(report: Mapping[str, Any], packed: Sequence[PackedCall]) -> None
         )
 
 
-def _fresh_calls(job: Job, details: CachesDetails) -> list[Any]:
+def _fresh_calls(job: PackJob, details: CachesDetails) -> list[Any]:
     """Calls with new values; the target's own call where none can be generated.
 
     A generated call that fails in eager says nothing about the pack, and is not used.
     """
-    loaded = calls.fresh(job.target, job.settings)
+    loaded = calls.fresh(job.run)
     new_calls = []
     for index, packed in enumerate(details.calls):
         calls.before(loaded, index)
@@ -239,16 +240,16 @@ def _fresh_calls(job: Job, details: CachesDetails) -> list[Any]:
 
 
 def _reference(
-    job: Job, new_calls: Sequence[Any], *, gradients: bool
+    job: PackJob, new_calls: Sequence[Any], *, gradients: bool
 ) -> numerics.Reference:
     def make() -> Loaded:
-        loaded = calls.fresh(job.target, job.settings)
+        loaded = calls.fresh(job.run)
         return replace(loaded, calls=[_copied(c) for c in new_calls])
 
     def run(loaded: Loaded) -> calls.Answers:
         with warm_up.gradient_mode(gradients):
-            follows = calls.trains(loaded, job.settings)
-            return calls.answers(loaded, loaded.fn, train=job.train, backward=follows)
+            train, follows = job.run.train, calls.trains(loaded, job.run)
+            return calls.answers(loaded, loaded.fn, train=train, backward=follows)
 
     return numerics.reference(make, run)
 

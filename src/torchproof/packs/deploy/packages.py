@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchproof.packs.deploy import Job, aoti, torchscript, verification_inputs
+from torchproof.packs.deploy import PackJob, aoti, torchscript, verification_inputs
 from torchproof.packs.deploy.tensor_function import Refusal, flatten_target
 from torchproof.records import schema, whose
 from torchproof.runtime import (
@@ -35,7 +35,7 @@ _BUILDERS = {"aoti": aoti.build, "torchscript": torchscript.build}
 _QUESTIONS = "questions.pt"
 
 
-def build(loaded: Loaded, job: Job) -> PackageDetails:
+def build(loaded: Loaded, job: PackJob) -> PackageDetails:
     """Write the package. Raises `Unverified` with the reason if none is possible."""
     described = [example_inputs.describe(call) for call in loaded.calls]
     seeded = [example_inputs.make(d, seed=1) for d in described if d.why_not is None]
@@ -103,7 +103,7 @@ class _Blocked(MetaPathFinder):
             )
 
 
-def verify(job: Job) -> dict[str, Any]:
+def verify(job: PackJob) -> dict[str, Any]:
     """Run the package on the verification inputs, with the model's modules blocked."""
     contents = open_pack(job.stage)
     sys.meta_path.insert(0, _Blocked(contents.manifest.details["without"]))

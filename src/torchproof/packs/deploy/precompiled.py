@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from torchproof import runtime
-from torchproof.packs.deploy import Job
+from torchproof.packs.deploy import PackJob
 from torchproof.records import one_line
 from torchproof.runtime import (
     Arguments,
@@ -50,10 +50,10 @@ _ATTRIBUTES = 200  # at most this many attributes, each once per class
 _SECONDS = 60.0
 
 
-def write(job: Job, details: CachesDetails) -> CachesDetails:
+def write(job: PackJob, details: CachesDetails) -> CachesDetails:
     """Write the calls to the stage; each call's details name its file or a reason."""
     stage = Path(job.stage)
-    loaded = calls.fresh(job.target, job.settings)  # in its state before the first call
+    loaded = calls.fresh(job.run)  # in its state before the first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry)

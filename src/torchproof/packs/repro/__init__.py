@@ -33,11 +33,15 @@ from torchproof.packs.repro.programs.file_merger import Unsuitable
 from torchproof.packs.repro.programs.program_reducer import reduce_program
 from torchproof.packs.repro.programs.whole_program import program_candidates
 from torchproof.packs.repro.repro_runner import ReproRunner
-from torchproof.packs.repro.target_recording import TargetRecording, record_target
+from torchproof.packs.repro.target_recording import (
+    RecordingJob,
+    TargetRecording,
+    record_target,
+)
 from torchproof.packs.writing import PackResult
 from torchproof.records import Run, one_line
 from torchproof.runtime import Manifest, Unverified
-from torchproof.targets import Options, Target
+from torchproof.targets import Job, Options, Target
 
 Progress = Callable[[str], None]
 _SCRIPT_RUNS_ONCE = "a script runs only once: pack its saved run to include its graphs"
@@ -179,24 +183,25 @@ class _PackBuilder:
         """Runs the target once more; a script that has already run is not run again."""
         if self.subject.has_run and self.subject.target.kind == "script":
             return TargetRecording(refused=(_SCRIPT_RUNS_ONCE,))
-        weights = "weights" in self.options.include
-        return record_target(
-            self.subject.target,
-            self.subject.options,
-            folder=folder,
-            more={"weights": weights, "place": self._place()},
-            progress=self.progress,
+        file, line = self._place()
+        job = RecordingJob(
+            Job.of(self.subject.target, self.subject.options),
+            folder=str(folder),
+            weights="weights" in self.options.include,
+            file=file,
+            line=line,
         )
+        return record_target(job, self.subject.options, self.progress)
 
-    def _place(self) -> dict[str, object]:
+    def _place(self) -> tuple[str | None, int | None]:
         """Returns the innermost line outside torch, preferably in a library."""
         finding = self.signature.finding
         if finding is None:
-            return {}
+            return None, None
         frames = [_LIBRARY_FRAME.match(line) for line in finding.evidence]
         for match in filter(None, frames):
-            return {"file": match[1], "line": int(match[2])}
-        return {"file": finding.file, "line": finding.line}
+            return match[1], int(match[2])
+        return finding.file, finding.line
 
     def _settings(self, *, train: bool) -> Settings:
         options = self.subject.options

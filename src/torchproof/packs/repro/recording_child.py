@@ -14,37 +14,38 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.packs.repro.candidate import Candidate
+from torchproof.packs.repro.target_recording import RecordingJob
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
-from torchproof.targets import Target, calls, script
+from torchproof.targets import Job, calls, script
 from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job = json.loads(arguments[0])
-    stream = Stream()
-    target = Target(**{**job["target"], "arguments": tuple(job["target"]["arguments"])})
+    job, stream = RecordingJob.from_json(json.loads(arguments[0])), Stream()
+    run = job.run
     with contextlib.ExitStack() as stack:
         try:
-            if target.kind == "script":
+            if run.target.kind == "script":
                 script.when_imported(
                     "torch", lambda: stack.enter_context(_recording(stream, job))
                 )
-                return script.run(target, stream)
+                return script.run(run.target, stream)
             with _recording(stream, job):
-                _run_calls(target, job, stream)
-            _write_frames(target, job, stream)
+                run = calls.resolved(run)
+                _run_calls(run, stream)
+            _write_frames(run, job, stream)
             return 0
         except UserError as error:
             stream.write("unusable", message=str(error))
             return 2
         finally:
-            stream.write("environment", **environment.describe(job))
+            stream.write("environment", **environment.describe(run))
             _write_configs(stream)
 
 
 @contextlib.contextmanager
-def _recording(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
+def _recording(stream: Stream, job: RecordingJob) -> Iterator[None]:
     from torchproof.packs.repro.graphs.graph_recorder import recorder
 
     def write(candidate: Candidate) -> None:
@@ -52,24 +53,21 @@ def _recording(stream: Stream, job: dict[str, Any]) -> Iterator[None]:
 
     with recorder(
         write,
-        Path(job["folder"]),
-        weights=job["weights"],
+        Path(job.folder),
+        weights=job.weights,
         refuse=lambda why: stream.write("refused", why=why),
     ):
         yield
 
 
-def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
+def _run_calls(run: Job, stream: Stream) -> None:
     import torch
 
-    from torchproof import torch_private
-
-    loaded = calls.fresh(target, job)
+    loaded = calls.fresh(run)
     fn: Any = loaded.fn
-    compiles_itself = job["as_written"] or calls.claims(fn, "compiles_itself")
-    if not (compiles_itself or torch_private.is_compiled(fn)):
-        fn = torch.compile(fn, **job["compile"])
-    train = calls.trains(loaded, job)
+    if not calls.compiles_itself(fn, run):
+        fn = torch.compile(fn, **run.compile)
+    train = calls.trains(loaded, run)
     stream.write("plan", calls=len(loaded.calls), train=train)
     for index, call in enumerate(loaded.calls):
         calls.before(loaded, index)
@@ -84,16 +82,15 @@ def _run_calls(target: Target, job: dict[str, Any], stream: Stream) -> None:
             stream.write("call_error", call=index, error=message)
 
 
-def _write_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
+def _write_frames(run: Job, job: RecordingJob, stream: Stream) -> None:
     """Writes candidates of the failing function and of its callers."""
-    place = job["place"]
-    if not place.get("file") or place.get("line") is None:
+    if not job.file or job.line is None:
         return
     from torchproof.packs.repro.programs.frames import frame_candidates
 
-    def run() -> None:
-        loaded = calls.fresh(target, job)
-        train = calls.trains(loaded, job)
+    def run_calls() -> None:
+        loaded = calls.fresh(run)
+        train = calls.trains(loaded, run)
         for index, call in enumerate(loaded.calls):
             calls.before(loaded, index)
             calls.invoke(loaded.fn, call, train=train)
@@ -102,7 +99,7 @@ def _write_frames(target: Target, job: dict[str, Any], stream: Stream) -> None:
 
     torch.compiler.set_stance("force_eager")
     try:
-        for candidate in frame_candidates(run, place["file"], place["line"]):
+        for candidate in frame_candidates(run_calls, job.file, job.line):
             stream.write("candidate", **candidate.to_json())
     except Exception as error:  # candidates of other forms remain
         message = one_line(f"{type(error).__name__}: {error}", 200)

@@ -5,14 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from torchproof.observe import job
 from torchproof.packs.repro.candidate import Candidate
 from torchproof.process import Conditions, Entry, follow
-from torchproof.records import UserError
-from torchproof.targets import Options, Target
+from torchproof.records import Record, UserError
+from torchproof.targets import Job, Options
+
+
+@dataclass(frozen=True)
+class RecordingJob(Record):
+    """A run of a target to record; `file` and `line` are the place of its failure.
+
+    The child writes tensors to `folder`, and those of the model only with `weights`.
+    """
+
+    run: Job
+    folder: str
+    weights: bool = False
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -26,25 +38,16 @@ class TargetRecording:
 
 
 def record_target(
-    target: Target,
-    options: Options,
-    *,
-    folder: Path,
-    more: Mapping[str, Any],
-    progress: Callable[[str], None],
+    job: RecordingJob, options: Options, progress: Callable[[str], None]
 ) -> TargetRecording:
-    """Runs the target; if it fails or hangs, returns what was recorded until then.
-
-    The child writes tensors to `folder`; `more` are additional fields of its job.
-    """
-    request = json.loads(job(target, options)) | {"folder": str(folder), **more}
+    """Runs the target; if it fails or hangs, returns what was recorded until then."""
 
     def notice(entry: Entry, seconds: float) -> None:
         progress(f"recording compiled code, {seconds:.0f} s")
 
     under = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     child = "torchproof.packs.repro.recording_child"
-    entries = follow(child, json.dumps(request), notice, under)
+    entries = follow(child, json.dumps(job.to_json()), notice, under)
     if entries.ending == "interrupted":
         raise KeyboardInterrupt
     if unusable := entries.last("unusable"):
@@ -54,7 +57,7 @@ def record_target(
         candidate = Candidate.from_json(_plain(entry))
         candidates[candidate.form, candidate.origin] = candidate
     reasons = [entry["why"] for entry in entries.of("refused")]
-    if failure := entries.failure(script=target.kind == "script"):
+    if failure := entries.failure(script=job.run.target.kind == "script"):
         reasons.append(failure)
     return TargetRecording(
         candidates=tuple(candidates.values()),

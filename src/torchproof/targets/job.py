@@ -1,0 +1,36 @@
+"""One run of a target in a child process: what the parent sends, as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.records import Record
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target
+
+
+@dataclass(frozen=True)
+class Job(Record):
+    """A target, and how a child process loads, compiles and calls it."""
+
+    target: Target
+    train: bool = False
+    device: str | None = None
+    size: str | None = None  # of a workload
+    dtype: str | None = None
+    shape: Mapping[str, int] = field(default_factory=dict)  # {"batch": 4}
+    compile: Mapping[str, Any] = field(default_factory=dict)  # for torch.compile
+    as_written: bool = False
+
+    @classmethod
+    def of(cls, target: Target, options: Options) -> Job:
+        return cls(
+            target,
+            train=options.train,
+            device=options.device,
+            size=options.size,
+            compile=options.compile,
+            as_written=options.as_written,
+        )
