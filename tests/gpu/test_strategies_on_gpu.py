@@ -67,7 +67,7 @@ def prepared(
     for _ in range(20):
         arm._pass()
     arm.save_outputs(paths[1])
-    return arm, facts, [torch.load(path) for path in paths]
+    return arm, facts, [torch.load(path, weights_only=False) for path in paths]
 
 
 @pytest.mark.parametrize("name", ["eager+graph", "regional+graph"])
