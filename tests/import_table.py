@@ -64,6 +64,7 @@ WITHOUT_TORCH = (
     "measure.strategy_state",
     "measure.worker_process",
     "observe.arguments",
+    "observe.break_cost",
     "observe.capture",
     "observe.guard_failures",
     "observe.recompile_cause",

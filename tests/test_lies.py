@@ -112,7 +112,7 @@ def test_kernels_of_an_older_cache_are_seen_though_torch_counts_no_lookup(
     assert later.filled_before() == str(tmp_path)
     cache = CacheUse(filled_before=later.filled_before())
     start = start_record("cold", FirstPass(cache=cache))
-    assert str(tmp_path) in start["refused"]
+    assert str(tmp_path) in start.refused
 
 
 def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
@@ -121,17 +121,17 @@ def test_a_graph_that_autograd_could_not_keep_is_no_warm_start() -> None:
     cache = CacheUse(hits=1, misses=1, lookups=lookups)
     start = start_record("warm", FirstPass(cache=cache))
     facts = ("1 of 1 graphs", "AOTAutograd", "torch.no_grad()")
-    assert missing(start["refused"], *facts) == []
+    assert missing(start.refused, *facts) == []
 
 
 def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
     """Caches that are switched off are asked for nothing, so they miss nothing."""
     first = FirstPass(cache=CacheUse(), compile_s={"inductor": 1.5})
     start = start_record("warm", first)
-    assert "cache" in start["refused"]
+    assert "cache" in start.refused
     other = FirstPass(cache=CacheUse(), compile_s={"inductor": 0.0})
     other_backend = start_record("warm", other)
-    assert other_backend["refused"] is None
+    assert other_backend.refused is None
 
 
 # -- the first call in the mean --------------------------------------------------------

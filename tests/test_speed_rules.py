@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from torchproof.checking import rules
 from torchproof.checking.rules.compile_cost import loop_at
-from torchproof.observe.break_cost import BreakCost
+from torchproof.observe.break_cost import BreakCost, Gap
 from torchproof.records import stats
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.targets.introspect import code_of, frame_of
@@ -257,7 +257,7 @@ def measured(program: Path) -> Iterator[Event]:
             for _ in range(11):
                 with anatomy.call(0):
                     compiled(*calls[0])
-        inside = anatomy.to_json()
+        inside = anatomy.costs().to_json()
     code = code_of(fn)
     assert code is not None
     ratio = stats.compare(eager, rounds)
@@ -337,13 +337,12 @@ def a_break(line: int, severity: Any = "high", kind: str = "graph_break") -> Fin
 
 def test_breaks_are_ranked_by_what_they_cost() -> None:
     gaps = [
-        {"file": str(Path("model.py").resolve()), "line": line, "us": us}
-        | {"together_with": together}
+        Gap(str(Path("model.py").resolve()), line, us, together)
         for line, us, together in [
-            (7, 80.0, []),
-            (9, 900.0, [[str(Path("model.py").resolve()), 10]]),
-            (20, 5000.0, []),
-            (30, 70.0, []),
+            (7, 80.0, ()),
+            (9, 900.0, ((str(Path("model.py").resolve()), 10),)),
+            (20, 5000.0, ()),
+            (30, 70.0, ()),
         ]
     ]
     findings = [a_break(3), a_break(7), a_break(9), a_break(10), a_break(20, "low")]

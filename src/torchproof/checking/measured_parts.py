@@ -13,6 +13,7 @@ from typing import Any
 
 from torchproof import measure
 from torchproof.measure import MeasureResult, Plan, StrategySpec
+from torchproof.observe import BreakCosts, Gap
 from torchproof.records import (
     Event,
     Frame,
@@ -36,7 +37,7 @@ class MeasuredParts:
 
     events: list[Event] = field(default_factory=list)
     rows: list[Measurement] = field(default_factory=list)
-    gaps: Sequence[Mapping[str, Any]] = ()
+    gaps: Sequence[Gap] = ()
     parts: dict[str, Part] = field(default_factory=dict)
     interrupted: bool = False
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -98,16 +99,16 @@ class PartsMeasurer:
         self.collected.rows += measured.rows
         self.collected.events += measured.events
         eager, compiled = measured.rows[0], measured.rows[-1]
-        anatomy = measured.anatomy or {"graphs": (), "gaps": (), "overhead_us": None}
-        self.collected.gaps = anatomy["gaps"]
+        costs = measured.break_costs or BreakCosts()
+        self.collected.gaps = costs.gaps
         if compiled.error:
             raise _Failed(f"{compiled.strategy}: {compiled.error}")
-        self._add_event("timing", _timing(eager, compiled, anatomy))
+        self._add_event("timing", _timing(eager, compiled, costs))
         if compiled.memory and compiled.memory["cuda_allocated"] is not None:
             self._add_event("memory", _memory(eager, compiled))
-        for graph in anatomy["graphs"]:
-            data = {**graph, "eager_ms": eager.median_ms}
-            function = Frame(*graph["function"])
+        for graph in costs.graphs:
+            data = {**graph.to_json(), "eager_ms": eager.median_ms}
+            function = Frame(*graph.function)
             self.collected.events.append(
                 Event("graph_lines", function=function, data=data)
             )
@@ -182,7 +183,7 @@ class _Failed(Exception):
 
 
 def _timing(
-    eager: Measurement, compiled: Measurement, anatomy: Mapping[str, Any]
+    eager: Measurement, compiled: Measurement, costs: BreakCosts
 ) -> dict[str, Any]:
     counts = compiled.counts or {}
     return {
@@ -196,8 +197,8 @@ def _timing(
         "first_call_s": compiled.first_call_s,
         "eager_first_s": eager.first_call_s,
         "compile_s": compiled.compile_s,
-        "overhead_us": anatomy["overhead_us"],
-        "gaps": anatomy["gaps"],
+        "overhead_us": costs.overhead_us,
+        "gaps": [gap.to_json() for gap in costs.gaps],
         "graphs": counts.get("graphs"),
         "recompiles_in_steps": counts.get("while_timed"),
     }

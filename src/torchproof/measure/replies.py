@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchproof.observe import BreakCosts
 from torchproof.records import Record
 
 
@@ -109,7 +110,7 @@ class Examined(CompileCosts):
     profile: Mapping[str, Any] = field(default_factory=dict)
     dropped: Any = None  # unchecked guards by type, or a text
     sharing: tuple[str, ...] = ()
-    anatomy: Mapping[str, Any] | None = None
+    break_costs: BreakCosts | None = None
     fell_back: tuple[str, ...] = ()
 
 
@@ -147,7 +148,7 @@ class Facts(FirstPass):
     profile: Mapping[str, Any] | None = None
     dropped: Any = None
     sharing: tuple[str, ...] = ()
-    anatomy: Mapping[str, Any] | None = None
+    break_costs: BreakCosts | None = None
 
     def adding(self, reply: FirstPass | Settled | Examined) -> Facts:
         """With the values of a reply, as far as facts have them."""

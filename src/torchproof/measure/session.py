@@ -149,7 +149,7 @@ class Session:
             ending=ending,
             apart=self.apart,
             events=tuple(self.events),
-            anatomy=compiled.anatomy if compiled else None,
+            break_costs=compiled.break_costs if compiled else None,
         )
 
     def _compiled_facts(self) -> Facts | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torchproof.observe import BreakCosts
 from torchproof.records import Event, Frame, Measurement, Record, UserError, stats
 from torchproof.strategies import Strategy, parse, with_arguments
 from torchproof.targets import Job, Target
@@ -68,7 +69,7 @@ class StrategyJob(Record):
     strategy: Strategy
     run: Job | None = None
     guards: str | None = None  # a method of `guard_filters`
-    anatomy: bool = False  # measure what breaks cost
+    break_costs: bool = False  # measure what breaks cost
     compared_elements: int | None = None  # of each tensor
 
 
@@ -105,7 +106,7 @@ class Plan:
             as_written=spec.as_written,
         )
         return StrategyJob(
-            spec.strategy, run, guards=spec.guards, anatomy=self.diagnoses
+            spec.strategy, run, guards=spec.guards, break_costs=self.diagnoses
         )
 
 
@@ -118,7 +119,7 @@ class MeasureResult:
     ending: str = "finished"
     apart: bool = False  # the strategies did not all fit in memory at once
     events: tuple[Event, ...] = ()  # why outputs differ
-    anatomy: Mapping[str, Any] | None = None  # of the first compiled strategy
+    break_costs: BreakCosts | None = None  # of the first compiled strategy
     function: Frame | None = None  # where the target is defined
     exit_code: int | None = None  # of a script target
     error: str | None = None  # one line: why a script stopped early

@@ -7,25 +7,43 @@ start, there are lookups and every lookup hits. A time that fails the check is r
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 from torchproof.measure.replies import CacheUse, FirstPass
+from torchproof.records import Record
 
 _NAMES = {"inductor": "Inductor's cache", "aot_autograd": "AOTAutograd's cache"}
 
 
-def start_record(label: str, facts: FirstPass) -> dict[str, Any]:
-    """Returns a start with its cache statistics, and why its label is refused."""
-    start: dict[str, Any] = dict.fromkeys(("hits", "misses", "bypasses", "refused"))
-    start |= {"label": label, "imports_s": facts.imports_s}
+@dataclass(frozen=True)
+class Start(Record):
+    """A start with its cache statistics, and why its label is refused."""
+
+    label: Literal["cold", "warm"]
+    imports_s: float | None
+    hits: int | None = None
+    misses: int | None = None
+    bypasses: int | None = None
+    refused: str | None = None
+
+
+def start_record(label: Literal["cold", "warm"], facts: FirstPass) -> Start:
+    """Returns the start of a strategy, checked against its label."""
     cache = facts.cache
     if cache is None:
-        return start
-    start |= {"hits": cache.hits, "misses": cache.misses, "bypasses": cache.bypasses}
+        return Start(label, facts.imports_s)
     why = (
         _why_not_cold(facts, cache) if label == "cold" else _why_not_warm(facts, cache)
     )
-    return start | {"refused": f"labelled {label}, but {why}" if why else None}
+    return Start(
+        label,
+        facts.imports_s,
+        hits=cache.hits,
+        misses=cache.misses,
+        bypasses=cache.bypasses,
+        refused=f"labelled {label}, but {why}" if why else None,
+    )
 
 
 def _why_not_cold(facts: FirstPass, cache: CacheUse) -> str | None:

@@ -35,7 +35,7 @@ from torchproof.measure.replies import (
     Switches,
 )
 from torchproof.measure.specs import StrategyJob
-from torchproof.observe import BreakCost
+from torchproof.observe import BreakCost, BreakCosts
 from torchproof.process import Channel, Ended, Message
 from torchproof.records import UserError, stats, whose
 from torchproof.strategies import NotApplicable
@@ -91,7 +91,7 @@ class StrategyWorker:
         self.references: dict[int, numerics.Reference] = {}
         self.compile_stats = CompileStats()
         self.dropped: Counter[str] = Counter()  # guards that are not checked, by type
-        self.anatomy: BreakCost | None = None
+        self.break_cost: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
 
@@ -168,8 +168,8 @@ class StrategyWorker:
         from torchproof.torch_private import compile_costs
 
         plan = self._plan()
-        if self.job.anatomy and self.strategy.compiles:
-            self.anatomy = self.hooks.enter_context(BreakCost())
+        if self.job.break_costs and self.strategy.compiles:
+            self.break_cost = self.hooks.enter_context(BreakCost())
         self._load({})
         profiling.initialise_device(self.device)
         imports_s = self.compile_stats.open() if self.strategy.compiles else 0.0
@@ -344,22 +344,22 @@ class StrategyWorker:
             profile=profile,
             dropped=self._not_checked(),
             sharing=sharing,
-            anatomy=self._break_costs(),
+            break_costs=self._break_costs(),
             fell_back=self._fell_back(),
         )
 
-    def _break_costs(self) -> dict[str, Any] | None:
-        if self.anatomy is None:
+    def _break_costs(self) -> BreakCosts | None:
+        if self.break_cost is None:
             return None
-        with self.anatomy.watching():
+        with self.break_cost.watching():
             for _ in range(_WATCHED_PASSES):
                 for index, call in enumerate(self.loaded.calls):
                     calls.before(self.loaded, index)
                     if self.train:
                         calls.forget_gradients(self.loaded.fn, call)
-                    with self.anatomy.call(index):
+                    with self.break_cost.call(index):
                         self._invoke(call)
-        return self.anatomy.to_json()
+        return self.break_cost.costs()
 
     def diagnose(self, wrong: bool, forms: Sequence[Mapping[str, Any]]) -> Diagnosed:
         """Returns events that explain why compiled outputs differ from eager's."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torchproof.observe.arguments import varying as varying
     from torchproof.observe.audit import AuditResult as AuditResult
     from torchproof.observe.break_cost import BreakCost as BreakCost
+    from torchproof.observe.break_cost import BreakCosts as BreakCosts
+    from torchproof.observe.break_cost import Gap as Gap
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard

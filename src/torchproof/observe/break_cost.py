@@ -2,7 +2,7 @@
 
 The hooks are attached before anything is compiled and note each graph. Timers wrap the
 graphs only inside `watching()`, so that steps timed outside it are not affected. The
-results are plain data: `graphs()`, `gaps()`, `overhead_us()`.
+results are records: `costs()`.
 
 Times are host times. On CUDA the time of a graph is the time to launch it, and the cost
 of a break that waits for the device includes the wait.
@@ -19,9 +19,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from torchproof.records import Frame, original_name, place_of, whose
+from torchproof.records import Frame, Record, original_name, place_of, schema, whose
 
 if TYPE_CHECKING:
     from torchproof.torch_private import CompiledGraph, Node
@@ -32,6 +32,58 @@ Place = tuple[str, int, str]
 _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+)$', re.MULTILINE)
 _MOST_LINES = 400
 _RESUMED = re.compile(r"torch_dynamo_resume_in_.+_at_(?P<line>\d+)")
+
+
+@dataclass(frozen=True)
+class Gap(Record):
+    """The cost of a line with a graph break, in microseconds per call.
+
+    It includes that of the lines `together_with` it, each a file and a number.
+    """
+
+    file: str
+    line: Annotated[int, schema.Integer]
+    us: Annotated[float, schema.Number]
+    together_with: tuple[tuple[Any, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class TracedLine(Record):
+    """A line of code and the operations that a graph has from it.
+
+    `repeats` is how often the same operation was traced from the same stack in the same
+    module, as in an unrolled loop. `copies` is how many modules of one class, `block`,
+    were traced there.
+    """
+
+    file: str
+    line: Annotated[int, schema.Integer]
+    function: str
+    nodes: int
+    repeats: int
+    copies: int
+    block: str | None
+
+
+@dataclass(frozen=True)
+class GraphLines(Record):
+    """A graph with the lines that it was traced from."""
+
+    graph: str | None  # its compile id
+    function: tuple[Any, ...]  # file, line and name
+    nodes: int
+    backend_s: float | None
+    lines: tuple[TracedLine, ...]
+
+
+@dataclass(frozen=True)
+class BreakCosts(Record):
+    """What was measured of compiled calls."""
+
+    graphs: tuple[GraphLines, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    overhead_us: Annotated[float | None, schema.Number | None] = None
+    measured_calls: int = 0
 
 
 @dataclass
@@ -227,7 +279,15 @@ class BreakCost:
 
     # -- results -----------------------------------------------------------------------
 
-    def gaps(self) -> list[dict[str, Any]]:
+    def costs(self) -> BreakCosts:
+        return BreakCosts(
+            graphs=tuple(map(_graph_lines, self._graphs)),
+            gaps=self._line_gaps(),
+            overhead_us=self._overhead_us(),
+            measured_calls=len(self._gaps),
+        )
+
+    def _line_gaps(self) -> tuple[Gap, ...]:
         """The cost of each break line in microseconds per call.
 
         It is the mean over the calls of their medians over the passes. Calls that
@@ -235,15 +295,15 @@ class BreakCost:
         """
         lines = {line for passes in self._gaps.values() for p in passes for line in p}
         gaps = [
-            {
-                "file": file,
-                "line": line,
-                "us": self._per_call((file, line)),
-                "together_with": sorted(map(list, self._together[file, line])),
-            }
+            Gap(
+                file,
+                line,
+                us=self._per_call((file, line)),
+                together_with=tuple(sorted(self._together[file, line])),
+            )
             for file, line in lines
         ]
-        return sorted(gaps, key=lambda gap: (-gap["us"], gap["file"], gap["line"]))
+        return tuple(sorted(gaps, key=lambda gap: (-gap.us, gap.file, gap.line)))
 
     def _per_call(self, line: Line) -> float:
         return statistics.fmean(
@@ -251,7 +311,7 @@ class BreakCost:
             for passes in self._gaps.values()
         )
 
-    def overhead_us(self) -> float | None:
+    def _overhead_us(self) -> float | None:
         """The cost of guards, unpacking and dispatch of one call; None if unknown."""
         calls = [
             statistics.median(each for each in passes if each is not None)
@@ -261,31 +321,6 @@ class BreakCost:
         if not calls or len(calls) < len(self._overheads):
             return None
         return statistics.fmean(calls)
-
-    def graphs(self) -> list[dict[str, Any]]:
-        """Each graph with the lines that it was traced from."""
-        return [
-            {
-                "graph": graph.compile_id,
-                "function": [
-                    graph.code.co_filename,
-                    graph.code.co_firstlineno,
-                    graph.code.co_name,
-                ],
-                "nodes": len(graph.nodes),
-                "backend_s": graph.backend_s,
-                "lines": _lines_of(graph.nodes),
-            }
-            for graph in self._graphs
-        ]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "graphs": self.graphs(),
-            "gaps": self.gaps(),
-            "overhead_us": self.overhead_us(),
-            "measured_calls": len(self._gaps),
-        }
 
 
 def _place(stack: tuple[tuple[str, int, str], ...]) -> Line | None:
@@ -301,12 +336,21 @@ def _nothing() -> None:
 # -- the lines of a graph --------------------------------------------------------------
 
 
-def _lines_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
+def _graph_lines(graph: CompiledGraph) -> GraphLines:
+    code = graph.code
+    return GraphLines(
+        graph.compile_id,
+        function=(code.co_filename, code.co_firstlineno, code.co_name),
+        nodes=len(graph.nodes),
+        backend_s=graph.backend_s,
+        lines=tuple(_lines_of(graph.nodes)),
+    )
+
+
+def _lines_of(nodes: Iterable[Node]) -> list[TracedLine]:
     """The lines of the user's and libraries' code, sorted by number of operations.
 
-    A line includes the operations of the functions it calls. `repeats` is how often the
-    same operation was traced from the same stack in the same module, as in an unrolled
-    loop. `copies` is how many modules of one class, `block`, were traced there.
+    A line includes the operations of the functions it calls.
     """
     by_line: dict[Place, list[Node]] = defaultdict(list)
     for node in nodes:
@@ -317,19 +361,16 @@ def _lines_of(nodes: Iterable[Node]) -> list[dict[str, Any]]:
     return [_line(place, line_nodes) for place, line_nodes in ordered[:_MOST_LINES]]
 
 
-def _line(place: Place, nodes: Sequence[Node]) -> dict[str, Any]:
-    file, line, function = place
+def _line(place: Place, nodes: Sequence[Node]) -> TracedLine:
     same = Counter((node.target, node.stack, _innermost(node)) for node in nodes)
     block, copies = _block(nodes)
-    return {
-        "file": file,
-        "line": line,
-        "function": function,
-        "nodes": len(nodes),
-        "repeats": max(same.values()),
-        "copies": copies,
-        "block": block,
-    }
+    return TracedLine(
+        *place,
+        nodes=len(nodes),
+        repeats=max(same.values()),
+        copies=copies,
+        block=block,
+    )
 
 
 def _innermost(node: Node) -> str:

@@ -374,8 +374,8 @@ class Worker:
             finally:
                 state.close()
         start = start_record("cold", first)
-        if start["refused"]:
-            raise WorkerError(start["refused"])
+        if start.refused:
+            raise WorkerError(start.refused)
         first_call_s = first.first_call_s or 0.0
         more_s = (first.imports_s or 0.0) + (first.later_compile_s or 0.0)
         return first_call_s, first_call_s + more_s

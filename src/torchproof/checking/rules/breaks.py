@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import (
@@ -20,6 +19,7 @@ from torchproof.checking.rules.rule import (
     sentence,
     shorten,
 )
+from torchproof.observe import Gap
 from torchproof.records import (
     COMPREHENSIONS,
     SEVERITIES,
@@ -380,22 +380,20 @@ def move_out(group: EventGroup) -> str:
 # -- measured costs --------------------------------------------------------------------
 
 
-def with_costs(
-    findings: Sequence[Finding], gaps: Iterable[Mapping[str, Any]]
-) -> list[Finding]:
+def with_costs(findings: Sequence[Finding], gaps: Iterable[Gap]) -> list[Finding]:
     """Gives each graph break the microseconds measured at its line, and sorts by cost.
 
     A skipped frame gets no cost: the time at its line includes the frame's own work.
 
-    `gaps` come from the measured break costs: file, line, us, together_with. The sort
-    is stable among findings of equal severity and cost. A cost already set is kept.
+    The sort is stable among findings of equal severity and cost. A cost already set is
+    kept.
     """
     costs: dict[tuple[str, int], float] = {}
     counted_at: dict[tuple[str, int], int] = {}
     for gap in gaps:
-        costs[os.path.abspath(gap["file"]), gap["line"]] = gap["us"]
-        for file, line in gap["together_with"]:
-            counted_at[os.path.abspath(file), line] = gap["line"]
+        costs[os.path.abspath(gap.file), gap.line] = gap.us
+        for file, line in gap.together_with:
+            counted_at[os.path.abspath(file), line] = gap.line
     priced = []
     for finding in findings:
         priced.append(_priced(finding, costs, counted_at))
