@@ -242,7 +242,7 @@ def texts(path: Path) -> dict[str, str]:
 def program_lines(packed: Packed) -> int:
     """Of what fails in a repro: its header and its judge are no part of it."""
     (text,) = (v for k, v in texts(packed.path).items() if k.endswith("/repro.py"))
-    program = text.split("\n# -- the program ")[1].split("\n# -- how its failure")[0]
+    program = text.split("\n# -- the program ")[1].split("\n# -- the check for")[0]
     return len([line for line in program.splitlines()[1:] if line.strip()])
 
 
