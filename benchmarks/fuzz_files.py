@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import gzip
 import hashlib
 import itertools
@@ -419,7 +418,7 @@ def trial_files(case: Case) -> None:
         raise Wrong("a sound trial beside a damaged one was lost")
     for trial in again.trials.values():
         again.find(trial.name, 1.0)
-        case.function("Trial.summary", functools.partial(trial.summary, 1.0), ())
+        case.function("Trial.to_json", trial.to_json, ())
 
 
 def stream_lines(case: Case) -> None:

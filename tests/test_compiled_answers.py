@@ -42,6 +42,7 @@ def verdicts(make: Make, *, train: bool = False, **how: Any) -> dict[str, Compar
     each = {
         name: compare({name: value}, {name: told.eager[name]}, {name: told.exact[name]})
         for name, value in found.items()
+        if isinstance(value, torch.Tensor)
     }
     return each | {"all": told.compare(found)}
 

@@ -23,6 +23,7 @@ from torchproof.records.printable import line
 DEEPEST = 64  # levels of lists and objects
 LARGEST = 1e30  # the largest measurement or count
 MOST_BYTES = 256 * 2**20  # the largest file
+_EXACT = 2**53  # the largest integer up to which floats have every one
 _DIGITS = 300  # the most digits of an integer that a float can hold
 _SHOWN = 60  # characters of a quoted value
 
@@ -234,6 +235,8 @@ def _inside(kind: Any, value: Any, path: str) -> Any:
         return {n: _read(item, each, _below(path, n)) for n, each in value.items()}
     if isinstance(value, dict) and kind is not Any:
         return _object(kind, value, path)
+    if kind in _NUMBERS and kind not in (int, Integer) and abs(value) > _EXACT:
+        return float(value)  # numpy computes with no larger integer
     return value
 
 

@@ -34,8 +34,9 @@ class Trial(Record):
     """
 
     name: str
-    stage: Stage = "forms"
-    outcome: Outcome = "measured"
+    # A later version may save others: they are shown as they are.
+    stage: Annotated[Stage, str] = "forms"
+    outcome: Annotated[Outcome, str] = "measured"
     why: str | None = None
     seconds: float | None = None  # duration of the trial
     limit_s: float | None = None

@@ -35,6 +35,8 @@ def merge_files(path: Path) -> Merged:
     root = path.resolve()
     program = _Program(root.parent)
     program.read(root)
+    if root not in program.files:
+        raise Unsuitable("its file cannot be read")
     program.choose_names(root)
     names = {
         name: program.merged_name(root, name)
