@@ -123,8 +123,16 @@ def _fork_children() -> None:
     from torchproof.process import children, parent_death
 
     kept = ("PIPE", "DEVNULL", "run", "TimeoutExpired")
+    begun = parent_death.begun
+
+    def popen(command: Sequence[str], **settings: Any) -> Any:
+        if "-m" in command:
+            return Forked(command, **settings)
+        # Linux would end it with the thread that started it.
+        return begun(lambda: subprocess.Popen(command, **settings))
+
     forking = SimpleNamespace(
-        Popen=Forked, **{name: getattr(subprocess, name) for name in kept}
+        Popen=popen, **{name: getattr(subprocess, name) for name in kept}
     )
     # A forked process goes on in the thread that forked it: in the main one.
     parent_death.begun = lambda begin: begin()
