@@ -86,7 +86,7 @@ def arm(
 def test_what_a_target_is_bound_by(
     monkeypatch: pytest.MonkeyPatch, fn: Any, shape: tuple[int, ...], bound: str
 ) -> None:
-    found = arm(monkeypatch, fn, shape, train=False).probe()["probe"]
+    found = arm(monkeypatch, fn, shape, train=False).probe().probe
     assert found["bound"] == bound, found
     assert found["unknown"] == {} and found["host_syncs"] == 0
     assert (found["busy_share"] < 0.8) is (bound == "launch")
@@ -103,7 +103,7 @@ def test_what_a_target_is_bound_by(
 def test_waits_for_the_gpu_are_counted(
     monkeypatch: pytest.MonkeyPatch, fn: Any, syncs: int
 ) -> None:
-    found = arm(monkeypatch, fn, (4,), train=False).probe()["probe"]
+    found = arm(monkeypatch, fn, (4,), train=False).probe().probe
     assert found["host_syncs"] == syncs
 
 
@@ -121,8 +121,8 @@ class Net(nn.Module):
 
 
 def test_a_training_step_is_seen_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = arm(monkeypatch, Net, (64, 256), train=False).probe()["probe"]
-    step = arm(monkeypatch, Net, (64, 256), train=True).probe()["probe"]
+    forward = arm(monkeypatch, Net, (64, 256), train=False).probe().probe
+    step = arm(monkeypatch, Net, (64, 256), train=True).probe().probe
     assert forward["blocks"] == step["blocks"] == {"Sequential": 3}
     # The first product's input needs no gradient: 3 forward, 5 backward.
     assert forward["flops_per_call"] == 3 * 2 * 64 * 256 * 256

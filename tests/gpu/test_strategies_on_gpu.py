@@ -76,8 +76,8 @@ def test_an_arm_with_a_graph_answers_as_eager_does(
 ) -> None:
     _, _, plain = prepared(monkeypatch, tmp_path, "eager")
     arm, facts, replayed = prepared(monkeypatch, tmp_path, name)
-    assert facts["fell_back"] == [] and arm._fell_back() == []
-    assert facts["first_call_s"] >= arm.fn.status().buckets[0].record_s
+    assert facts.fell_back == [] and arm._fell_back() == []
+    assert facts.first_call_s >= arm.fn.status().buckets[0].record_s
     assert arm.fn.status().replays >= 2 * (1 + 20 + 1)
     for mine, theirs in zip(replayed, plain, strict=True):
         assert mine.keys() == theirs.keys()
@@ -95,7 +95,7 @@ def test_an_arm_without_a_graph_says_which_line_stops_it(
     arm, facts, _ = prepared(monkeypatch, tmp_path, "eager+graph", looks=True)
     lines = Path(__file__).read_text().splitlines()
     number = next(n for n, line in enumerate(lines, 1) if ".item() >" in line)
-    assert any(f"{Path(__file__).name}:{number}" in why for why in facts["fell_back"])
+    assert any(f"{Path(__file__).name}:{number}" in why for why in facts.fell_back)
     assert arm.fn.status().replays == 0
 
 
