@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from torchproof.measure.replies import FirstPass
 from torchproof.measure.specs import StrategyJob
 from torchproof.measure.strategy_worker import StrategyWorker
 from torchproof.records.run import Frame
@@ -49,7 +50,7 @@ class Net(nn.Module):
 
 def prepared(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str, *, looks: bool = False
-) -> tuple[StrategyWorker, dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[StrategyWorker, FirstPass, list[dict[str, Any]]]:
     """A training arm after its first pass and some more, and the answers of two."""
 
     def fresh(job: Job) -> Loaded:
@@ -76,7 +77,7 @@ def test_an_arm_with_a_graph_answers_as_eager_does(
 ) -> None:
     _, _, plain = prepared(monkeypatch, tmp_path, "eager")
     arm, facts, replayed = prepared(monkeypatch, tmp_path, name)
-    assert facts.fell_back == [] and arm._fell_back() == []
+    assert not facts.fell_back and not arm._fell_back()
     assert facts.first_call_s >= arm.fn.status().buckets[0].record_s
     assert arm.fn.status().replays >= 2 * (1 + 20 + 1)
     for mine, theirs in zip(replayed, plain, strict=True):
