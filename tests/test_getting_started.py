@@ -42,6 +42,7 @@ def assert_checks(folder: Path) -> None:
     assert (before["counts"]["graph_breaks"], after["counts"]["graph_breaks"]) == (1, 0)  # type: ignore[index]
 
 
+@pytest.mark.slow
 def test_checks_find_the_break_and_that_it_is_fixed(tmp_path: Path) -> None:
     steps = list(getting_started.walk(tmp_path, measure=False))
     assert [(step.name, step.code) for step in steps] == [

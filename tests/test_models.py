@@ -40,9 +40,7 @@ def place(finding: Finding) -> str:
 
 
 # Seconds, not tens of seconds; the others are checked by `make prove`.
-QUICK = {
-    *("gpt2", "vit"),
-}
+QUICK = {"gpt2"}
 SLOW = pytest.mark.slow
 NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in TRUTH]
 

@@ -1,26 +1,49 @@
 """torchproof makes torch.compile dependable."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-from torchproof.records.lazy import lazy_exports
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+__all__ = [
+    "Finding",
+    "PackRefused",
+    "Run",
+    "bench",
+    "check",
+    "compare",
+    "compile",
+    "graph",
+    "load",
+    "pack",
+    "plan",
+    "retry",
+    "status",
+    "step",
+    "tune",
+]
 
-if TYPE_CHECKING:
-    from torchproof.api import bench as bench
-    from torchproof.api import check as check
-    from torchproof.api import compare as compare
-    from torchproof.api import pack as pack
-    from torchproof.api import tune as tune
-    from torchproof.records import Finding as Finding
-    from torchproof.records import Run as Run
-    from torchproof.runtime import PackRefused as PackRefused
-    from torchproof.runtime import compile as compile
-    from torchproof.runtime import graph as graph
-    from torchproof.runtime import load as load
-    from torchproof.runtime import plan as plan
-    from torchproof.runtime import retry as retry
-    from torchproof.runtime import status as status
-    from torchproof.runtime import step as step
-else:
-    __getattr__, __all__ = lazy_exports(__name__)
+_HOME = {
+    "check": "torchproof.api",
+    "bench": "torchproof.api",
+    "tune": "torchproof.api",
+    "pack": "torchproof.api",
+    "compare": "torchproof.api",
+    "compile": "torchproof.runtime",
+    "graph": "torchproof.runtime",
+    "load": "torchproof.runtime",
+    "PackRefused": "torchproof.runtime",
+    "plan": "torchproof.runtime",
+    "retry": "torchproof.runtime",
+    "status": "torchproof.runtime",
+    "step": "torchproof.runtime",
+    "Run": "torchproof.records",
+    "Finding": "torchproof.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

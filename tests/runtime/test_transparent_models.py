@@ -87,7 +87,7 @@ def llama() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("make", [gpt2, pytest.param(llama, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_language_models_of_transformers(make: Any) -> None:
     pytest.importorskip("transformers")

@@ -34,9 +34,8 @@ class Trial(Record):
     """
 
     name: str
-    # A later version may save others: they are shown as they are.
-    stage: Annotated[Stage, str] = "forms"
-    outcome: Annotated[Outcome, str] = "measured"
+    stage: Annotated[Stage, str] = "forms"  # a later version may save others
+    outcome: Annotated[Outcome, str] = "measured"  # here too
     why: str | None = None
     seconds: float | None = None  # duration of the trial
     limit_s: float | None = None

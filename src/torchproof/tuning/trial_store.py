@@ -15,9 +15,9 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from torchproof.records import Trial, UserError, files, schema
+from torchproof.records import Outcome, Trial, UserError, files, schema
 
 SEARCHES = "tune"  # beside the folder of runs
 _MOST_BYTES = 64 << 20  # of a trial
@@ -133,7 +133,7 @@ _FACTS = {"pass_ms", "first_call_s", "compile_s", "counts", "steady"}  # for the
 
 
 def _is_sound(trial: Trial) -> bool:
-    """Whether the trial has all facts that the finals need."""
+    """Whether the outcome is known and the trial has the facts that the finals need."""
     if trial.outcome != "measured":
-        return True
+        return trial.outcome in get_args(Outcome)
     return trial.facts.keys() >= _FACTS
