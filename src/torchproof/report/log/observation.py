@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torchproof.measure import PATH_SUFFIXES, decision, name_of, ratio_text
-from torchproof.records import RUNS, SEVERITIES, Baseline, Finding, Measurement, Run
+from torchproof.records import (
+    COUNTS,
+    RUNS,
+    SEVERITIES,
+    Baseline,
+    Finding,
+    Measurement,
+    Run,
+)
 from torchproof.report import bench_sections, numbers, run_words, search_words
 from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import best
 from torchproof.report.markup import bullets, code, prose, table
 
 _MOST = 12  # findings, or rows, that an entry lists
-_COUNTS = (
-    "calls",
-    "compiled_calls",
-    "graphs",
-    "graph_breaks",
-    "skipped_frames",
-    "recompiles",
-    "cudagraph_skips",
-    "cudagraph_recordings",
-)
+_COUNTS = COUNTS[: COUNTS.index("cudagraph_replays")]
 _TIMES = (
     "Strategy",
     "Median step",

@@ -402,7 +402,7 @@ def main() -> None:
             except WorkerError as error:
                 channel.send({"refused": str(error)})
     except (Gone, Ended):
-        pass
+        pass  # the search has ended: nobody waits for an answer
     except UserError as error:
         channel.send({"failed": str(error)})
     finally:
