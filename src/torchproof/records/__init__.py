@@ -31,6 +31,14 @@ if TYPE_CHECKING:
     from torchproof.records.blame import whose as whose
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
+    from torchproof.records.fixes import Fix as Fix
+    from torchproof.records.fixes import Fixing as Fixing
+    from torchproof.records.fixes import Mark as Mark
+    from torchproof.records.fixes import Overlay as Overlay
+    from torchproof.records.fixes import Receipt as Receipt
+    from torchproof.records.fixes import Replacement as Replacement
+    from torchproof.records.fixes import Setting as Setting
+    from torchproof.records.fixes import Tier as Tier
     from torchproof.records.lazy import lazy_exports as lazy_exports
     from torchproof.records.modules import located as located
     from torchproof.records.printable import document as document

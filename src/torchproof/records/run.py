@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
+from torchproof.records.fixes import Fix, Fixing
 from torchproof.records.printable import seen
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
@@ -307,6 +308,8 @@ class Run(Record):
     baseline: Baseline | None = None  # the earlier run, in short
     options: Annotated[Mapping[str, Any], shapes.Options] = field(default_factory=dict)
     tuning: Tuning | None = None
+    fixes: tuple[Fix, ...] = ()
+    fixing: Fixing | None = None
     verb: str = "check"
     command: str = ""
     started: str = ""

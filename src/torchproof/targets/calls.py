@@ -16,6 +16,7 @@ import psutil
 
 from torchproof import torch_private
 from torchproof.records import Frame, UserError, whose
+from torchproof.targets import overlay
 from torchproof.targets.introspect import code_of, frame_of
 from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, load
@@ -47,13 +48,16 @@ def seed(number: int = 0) -> None:
 
 
 def resolved(job: Job) -> Job:
-    """Chooses the device and size of a workload: a GPU if available, and its size.
+    """Applies the overlay; chooses the device and size of a workload.
 
     Raises `UserError` if the device is missing or the weights do not fit into memory.
     Call it before the first `fresh`: later, the first model uses memory.
     """
     import torch
 
+    if job.overlay:
+        changed = overlay.compile_arguments(overlay.install(job.overlay))
+        job = dataclasses.replace(job, compile={**job.compile, **changed})
     if job.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device cuda: torch finds no CUDA device on this machine")
     if job.target.kind != "workload":
@@ -81,6 +85,8 @@ def fresh(job: Job) -> Loaded:
             loaded = _converted(loaded, device=job.device)
     if job.dtype:
         loaded = _converted(loaded, dtype=getattr(torch, job.dtype))
+    if job.overlay:
+        overlay.mark(overlay.install(job.overlay), loaded.fn, loaded.calls)
     return loaded
 
 

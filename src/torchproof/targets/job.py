@@ -23,6 +23,7 @@ class Job(Record):
     shape: Mapping[str, int] = field(default_factory=dict)  # {"batch": 4}
     compile: Mapping[str, Any] = field(default_factory=dict)  # for torch.compile
     as_written: bool = False
+    overlay: str | None = None  # the file of edits that are applied in memory
 
     @classmethod
     def of(cls, target: Target, options: Options) -> Job:
@@ -33,4 +34,5 @@ class Job(Record):
             size=options.size,
             compile=options.compile,
             as_written=options.as_written,
+            overlay=options.overlay,
         )

@@ -18,3 +18,4 @@ class Options:
     size: str | None = None
     timeout_s: float | None = None
     quiet: bool = False
+    overlay: str | None = None  # the file of an overlay, for children to apply

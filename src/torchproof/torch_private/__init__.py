@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torchproof.torch_private import environment as environment
     from torchproof.torch_private import scripting as scripting
     from torchproof.torch_private import trees as trees
+    from torchproof.torch_private.configs import mark_size as mark_size
+    from torchproof.torch_private.configs import (
+        set_dynamo_config as set_dynamo_config,
+    )
     from torchproof.torch_private.cudagraphs import (
         cudagraph_recordings as cudagraph_recordings,
     )

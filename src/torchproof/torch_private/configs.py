@@ -1,11 +1,16 @@
-"""Compiler settings that differ from their defaults."""
+"""Compiler settings: which differ from their defaults, and how to change them."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 import warnings
 from typing import Any
+
+import torch
+
+from torchproof.records import UserError
 
 MODULES = (
     "torch._dynamo.config",
@@ -51,3 +56,20 @@ def _plain(value: Any) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
         return repr(value)
+
+
+def set_dynamo_config(name: str, value: Any) -> None:
+    """Changes a setting of Dynamo; adds the value where the setting is a set."""
+    module = importlib.import_module("torch._dynamo.config")
+    if not hasattr(module, name):
+        raise UserError(f"torch {torch.__version__} has no torch._dynamo.config.{name}")
+    current = getattr(module, name)
+    if isinstance(current, set):
+        current.add(value)
+    else:
+        setattr(module, name, value)
+
+
+def mark_size(tensor: torch.Tensor, dimension: int, how: str) -> None:
+    """Marks a size of a tensor as dynamic: `how` is a function of torch._dynamo."""
+    getattr(importlib.import_module("torch._dynamo"), how)(tensor, dimension)

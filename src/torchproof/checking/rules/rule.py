@@ -23,6 +23,7 @@ from torchproof.records import (
     Frame,
     Observation,
     Place,
+    Setting,
     Severity,
     Status,
     definition,
@@ -231,6 +232,10 @@ class Rule:
     message_text: ClassVar[str]
     cause_text: ClassVar[str]
     fix_text: ClassVar[str]
+    # What `fix` tries, in this order: rewrites of the source by their names in
+    # `fixing.rewrites`, such as "validation.raise_if", and settings of the compiler.
+    rewrites: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[Setting, ...]] = ()
 
     nodes: ClassVar[tuple[type[ast.AST], ...]] = ()  # the nodes that `look` gets
     source_text: ClassVar[str] = ""  # the message about source that has not run

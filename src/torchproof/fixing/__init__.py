@@ -1,0 +1,17 @@
+"""Edits that cure findings, each proved before it is shown.
+
+In: a target. Out: a run whose fixes have a diff and a receipt each. Rules name the
+rewrites and settings to try, `rewrites` drafts them, `proof.py` tries an edit in a
+fresh process, and `fixer.py` repeats that until nothing helps. Start with `fixer.py`.
+Imports `records`, `process`, `torch_private`, `targets`, `observe`, `measure` and
+`checking`.
+"""
+
+from typing import TYPE_CHECKING
+
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.fixing import rewrites as rewrites
+else:
+    __getattr__, __all__ = lazy_exports(__name__)

@@ -1,0 +1,233 @@
+"""What a rewrite gets: a finding at its place in the syntax tree of its file.
+
+A rewrite takes a `Site` and returns a `Draft`, or raises `Refused` with the reason why
+the edit would not keep the meaning of the program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import libcst as cst
+from libcst.metadata import (
+    CodeRange,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+)
+
+from torchproof.records import Finding, Tier
+
+N = TypeVar("N", bound=cst.CSTNode)
+Statement = cst.BaseStatement
+
+
+class Refused(Exception):
+    """The edit is not possible here, with the reason in one line."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An edited file: nothing has been proved yet."""
+
+    title: str  # what the edit does: "compute both values, select with torch.where"
+    text: str  # the whole file
+    tier: Tier = "safe"
+
+
+@dataclass(frozen=True)
+class File:
+    """A parsed source file."""
+
+    path: str
+    text: str
+
+    @functools.cached_property
+    def wrapper(self) -> MetadataWrapper:
+        try:
+            return MetadataWrapper(cst.parse_module(self.text))
+        except cst.ParserSyntaxError as error:
+            raise Refused(f"{self.path} is not valid Python: {error.message}") from None
+
+    @functools.cached_property
+    def positions(self) -> dict[cst.CSTNode, CodeRange]:
+        return dict(self.wrapper.resolve(PositionProvider))  # type: ignore[arg-type]
+
+    @functools.cached_property
+    def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        return dict(self.wrapper.resolve(ParentNodeProvider))
+
+
+@dataclass(frozen=True)
+class Site:
+    """A finding in a file; the finding's line and columns are those of this text."""
+
+    finding: Finding
+    file: File
+    line: int
+
+    @property
+    def module(self) -> cst.Module:
+        return self.file.wrapper.module
+
+    def code(self, node: cst.CSTNode) -> str:
+        return self.module.code_for_node(node).strip()
+
+    def range_of(self, node: cst.CSTNode) -> CodeRange:
+        return self.file.positions[node]
+
+    def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
+        return self.file.parents.get(node)
+
+    def ancestors(self, node: cst.CSTNode) -> Iterable[cst.CSTNode]:
+        """The nodes around a node, innermost first."""
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
+
+    def around(self, node: cst.CSTNode, kind: type[N]) -> N | None:
+        """The innermost node of a kind around a node."""
+        return next((n for n in self.ancestors(node) if isinstance(n, kind)), None)
+
+    @functools.cached_property
+    def function(self) -> cst.FunctionDef:
+        """The innermost function at the line."""
+        return self._innermost(cst.FunctionDef, "is not inside a function")
+
+    @functools.cached_property
+    def statement(self) -> Statement:
+        """The innermost statement at the line; of a block, the line of its header."""
+        inside = [
+            (n, self.range_of(n))
+            for n in self.file.positions
+            if isinstance(n, cst.BaseStatement)
+        ]
+        at = [
+            n
+            for n, r in inside
+            if r.start.line <= self.line <= self._header_end(n, r).end.line
+        ]
+        if not at:
+            raise Refused(f"line {self.line} is not a statement")
+        return max(at, key=lambda n: self.range_of(n).start.line)
+
+    def _header_end(self, node: cst.CSTNode, whole: CodeRange) -> CodeRange:
+        """The range of a statement without its block."""
+        body = getattr(node, "body", None)
+        if not isinstance(body, cst.BaseSuite):
+            return whole
+        test = getattr(node, "test", None) or getattr(node, "iter", None)
+        last = self.range_of(test) if test is not None else whole
+        return CodeRange(whole.start, last.end if test is not None else whole.start)
+
+    @functools.cached_property
+    def expression(self) -> cst.BaseExpression | None:
+        """The largest expression within the columns that the finding underlines."""
+        finding = self.finding
+        if finding.column is None or finding.end_column is None:
+            return None
+        start, end = finding.column - 1, finding.end_column - 1
+        inside = [
+            node
+            for node, r in self.file.positions.items()
+            if isinstance(node, cst.BaseExpression)
+            and r.start.line == r.end.line == self.line
+            and start <= r.start.column
+            and r.end.column <= end
+        ]
+        widths = {n: self.range_of(n) for n in inside}
+        return max(
+            inside,
+            key=lambda n: widths[n].end.column - widths[n].start.column,
+            default=None,
+        )
+
+    def _innermost(self, kind: type[N], problem: str) -> N:
+        inside = [
+            node
+            for node, r in self.file.positions.items()
+            if isinstance(node, kind) and r.start.line <= self.line <= r.end.line
+        ]
+        if not inside:
+            raise Refused(f"line {self.line} {problem}")
+        return max(inside, key=lambda n: self.range_of(n).start.line)
+
+    # -- edits -----------------------------------------------------------------------
+
+    def replaced(
+        self,
+        changes: dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]],
+        imports: Iterable[str] = (),
+    ) -> str:
+        """The text with nodes replaced; a statement may become several or none.
+
+        `imports` are modules that the new code names: `torch`, `math`.
+        """
+        edited = self.module.visit(_Replacer(changes))
+        assert isinstance(edited, cst.Module)
+        for name in imports:
+            edited = _importing(edited, name)
+        if edited.code == self.file.text:
+            raise Refused("the edit changes nothing")
+        return edited.code
+
+
+class _Replacer(cst.CSTTransformer):
+    def __init__(
+        self, changes: dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]]
+    ) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
+        new = self._changes.get(original)
+        if new is None:
+            return updated if original not in self._changes else cst.RemoveFromParent()
+        if isinstance(new, cst.CSTNode):
+            return new
+        statements = list(new)
+        if not statements:
+            return cst.RemoveFromParent()
+        # Comments and blank lines before the statement stay before the first one.
+        if leading := getattr(updated, "leading_lines", None):
+            statements[0] = statements[0].with_changes(leading_lines=leading)
+        return cst.FlattenSentinel(statements)
+
+
+def _importing(module: cst.Module, name: str) -> cst.Module:
+    """The module with `import NAME` after its docstring and other imports."""
+    bound = {
+        (alias.asname.name.value if alias.asname else alias.evaluated_name)
+        for line in module.body
+        if isinstance(line, cst.SimpleStatementLine)
+        for statement in line.body
+        if isinstance(statement, cst.Import)
+        for alias in statement.names
+        if alias.asname is None or isinstance(alias.asname.name, cst.Name)
+    }
+    if name in bound:
+        return module
+    body = list(module.body)
+    index = max((i for i, line in enumerate(body, 1) if _is_import(line)), default=0)
+    if not index and body and module.get_docstring() is not None:
+        index = 1
+    line = cst.parse_statement(f"import {name}\n")
+    return module.with_changes(body=[*body[:index], line, *body[index:]])
+
+
+def _is_import(line: cst.CSTNode) -> bool:
+    return isinstance(line, cst.SimpleStatementLine) and any(
+        isinstance(each, (cst.Import, cst.ImportFrom)) for each in line.body
+    )
+
+
+Rewrite = Callable[[Site], Draft]
+
+
+def statements(text: str) -> list[Statement]:
+    """Statements from their text."""
+    return list(cst.parse_module(text).body)  # type: ignore[arg-type]

@@ -1,0 +1,127 @@
+"""What `fix` proposes, proves and delivers, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchproof.records.schema import Record
+
+Tier = Literal["safe", "unsafe", "suggested"]
+FixStatus = Literal["verified", "applied", "rejected", "suggested"]
+
+
+@dataclass(frozen=True)
+class Replacement(Record):
+    """Consecutive lines of a file, and the lines that replace them.
+
+    `line` is where they began when the edit was drafted; earlier edits may move them.
+    Without `old`, the new lines are inserted before `line`.
+    """
+
+    file: str
+    line: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Setting(Record):
+    """A setting of the compiler, or an argument of torch.compile.
+
+    `name` is `dynamo.NAME`, a setting of torch._dynamo.config, or `compile.NAME`, an
+    argument of torch.compile. If the setting is a set, `value` is the name of the
+    function to add, such as `builtins.print`.
+    """
+
+    name: str
+    value: bool | int | str
+
+    @property
+    def code(self) -> str:
+        """The setting as a line of Python, or as an argument."""
+        group, _, name = self.name.partition(".")
+        if group == "compile":
+            return f"{name}={self.value!r}"
+        if isinstance(self.value, str):
+            function = self.value.removeprefix("builtins.")
+            return f"torch._dynamo.config.{name}.add({function})"
+        return f"torch._dynamo.config.{name} = {self.value!r}"
+
+
+@dataclass(frozen=True)
+class Mark(Record):
+    """A dimension of an argument that is marked before the compiled call."""
+
+    argument: str  # the name of a parameter, then a path: `batch['ids']`
+    dimension: int
+    how: Literal["mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"]
+
+    @property
+    def code(self) -> str:
+        return f"torch._dynamo.{self.how}({self.argument}, {self.dimension})"
+
+
+@dataclass(frozen=True)
+class Overlay(Record):
+    """Edits that a child process applies in memory, before it loads the target."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)  # by absolute path
+    settings: tuple[Setting, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Receipt(Record):
+    """What the proof of a fix measured, before it and after."""
+
+    breaks: tuple[int | None, int | None]
+    recompiles: tuple[int | None, int | None]
+    graphs: tuple[int | None, int | None]
+    outputs: str  # the verdict on outputs, gradients, changed inputs and buffers
+    max_rel_error: float | None
+    compared: int  # values compared, over all calls
+    unseen_inputs: int  # variations of the inputs on which both versions agree
+    exceptions: int  # those of them that both refuse, with the same exception
+    backend: str  # what the compiled outputs were computed with
+    speed: float | None = None  # time after / time before; None: not measured
+    speed_low: float | None = None
+    speed_high: float | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Fix(Record):
+    """An edit for findings, with the proof or the reason why it was rejected."""
+
+    title: str
+    tier: Tier
+    status: FixStatus
+    codes: tuple[str, ...]
+    findings: tuple[str, ...] = ()  # the identities of the findings it cures
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    owner: str | None = None
+    replacements: tuple[Replacement, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    diff: str = ""
+    why: str = ""
+    receipt: Receipt | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Fixing(Record):
+    """The outcome of `fix`: what is left, and what the target did before and after."""
+
+    rounds: int
+    proofs: int
+    seconds: float
+    counts_after: Mapping[str, int | None]
+    remaining: tuple[str, ...] = ()  # identities of findings that no fix cures
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by identity
+    ended: str = "finished"
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -1,0 +1,117 @@
+"""Applies edits in memory: edited source is imported in place of the files on disk.
+
+Takes the file of an `Overlay`. Imports of an edited file, and everything that asks for
+its source, then get the edited text; nothing on disk changes.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+import linecache
+import os
+import sys
+from collections.abc import Mapping
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from torchproof import torch_private
+from torchproof.records import Mark, Overlay, Setting, UserError
+
+_installed: dict[str, Overlay] = {}
+
+
+def install(path: str) -> Overlay:
+    """Applies the texts and settings of an overlay to this process, once."""
+    if path not in _installed:
+        overlay = Overlay.from_json(json.loads(Path(path).read_text("utf-8")))
+        show_sources(overlay.texts)
+        _import_from(overlay.texts)
+        for setting in overlay.settings:
+            _apply(setting)
+        _installed[path] = overlay
+    return _installed[path]
+
+
+def show_sources(texts: Mapping[str, str]) -> None:
+    """Makes everything that reads source through `linecache` see these texts."""
+    for file, text in texts.items():
+        # Without a time of modification, the entry is not compared with the disk.
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+
+
+def _import_from(texts: Mapping[str, str]) -> None:
+    """Imports these files from their edited texts, without caches of bytecode."""
+    loaded = {
+        os.path.realpath(file)
+        for module in list(sys.modules.values())
+        if (file := getattr(module, "__file__", None))
+    }
+    if early := loaded & set(texts):
+        raise UserError(f"{early.pop()} was imported before its edits were applied")
+    get_code = SourceFileLoader.get_code
+
+    def get_edited_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        text = texts.get(os.path.realpath(loader.path))
+        if text is None:
+            return get_code(loader, name)
+        return compile(text, loader.path, "exec", dont_inherit=True)
+
+    SourceFileLoader.get_code = get_edited_code  # type: ignore[method-assign]
+
+
+def _apply(setting: Setting) -> None:
+    group, _, name = setting.name.partition(".")
+    if group != "dynamo":  # an argument of torch.compile, which the job has
+        return
+    value: Any = setting.value
+    if isinstance(value, str):
+        module, _, attribute = value.rpartition(".")
+        value = functools.reduce(
+            getattr, attribute.split("."), importlib.import_module(module)
+        )
+    torch_private.set_dynamo_config(name, value)
+
+
+def compile_arguments(overlay: Overlay) -> dict[str, Any]:
+    """The arguments of torch.compile among the settings."""
+    names = {s.name.partition(".")[2]: s for s in overlay.settings}
+    return {n: s.value for n, s in names.items() if s.name.startswith("compile.")}
+
+
+def mark(overlay: Overlay, fn: Any, calls: list[Any]) -> None:
+    """Marks the sizes of the calls' arguments."""
+    for call in calls if overlay.marks else ():
+        arguments = _named(fn, call)
+        for each in overlay.marks:
+            _mark(each, arguments)
+
+
+def _named(fn: Any, call: Any) -> dict[str, Any]:
+    """The arguments of a call by the names of the parameters."""
+    if isinstance(call, dict):
+        return call
+    signature = inspect.signature(getattr(fn, "forward", fn))
+    try:
+        return dict(signature.bind(*call).arguments)
+    except TypeError:  # the call itself will fail
+        return {}
+
+
+def _mark(each: Mark, arguments: dict[str, Any]) -> None:
+    import torch
+
+    name = each.argument.partition("[")[0].partition(".")[0]
+    if name not in arguments:
+        return
+    for where, tensor in torch_private.trees.walk(arguments[name], name, objects=True):
+        if (
+            where == each.argument
+            and isinstance(tensor, torch.Tensor)
+            and tensor.ndim > each.dimension
+        ):
+            torch_private.mark_size(tensor, each.dimension, each.how)
