@@ -13,5 +13,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.fixing import rewrites as rewrites
+    from torchproof.fixing.fixer import FixOptions as FixOptions
+    from torchproof.fixing.fixer import fix as fix
 else:
     __getattr__, __all__ = lazy_exports(__name__)

@@ -19,8 +19,11 @@ from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
-    job = Job.from_json(json.loads(arguments[0]))
-    stream = Stream()
+    return observe_job(Job.from_json(json.loads(arguments[0])), Stream())
+
+
+def observe_job(job: Job, stream: Stream) -> int:
+    """Runs the target of a job under observation; returns an exit code."""
     is_script = job.target.kind == "script"
     observer = Observer(stream, calls_are_wrapper_calls=is_script)
     try:

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
     from torchproof.records.fixes import Fix as Fix
-    from torchproof.records.fixes import Fixing as Fixing
     from torchproof.records.fixes import Mark as Mark
     from torchproof.records.fixes import Overlay as Overlay
     from torchproof.records.fixes import Receipt as Receipt
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import CompileSite as CompileSite
     from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
+    from torchproof.records.run import Fixing as Fixing
     from torchproof.records.run import Frame as Frame
     from torchproof.records.run import Measurement as Measurement
     from torchproof.records.run import Observation as Observation

@@ -111,17 +111,3 @@ class Fix(Record):
     why: str = ""
     receipt: Receipt | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-
-@dataclass(frozen=True)
-class Fixing(Record):
-    """The outcome of `fix`: what is left, and what the target did before and after."""
-
-    rounds: int
-    proofs: int
-    seconds: float
-    counts_after: Mapping[str, int | None]
-    remaining: tuple[str, ...] = ()  # identities of findings that no fix cures
-    reasons: Mapping[str, str] = field(default_factory=dict)  # by identity
-    ended: str = "finished"
-    other: Mapping[str, Any] = field(default_factory=dict, hash=False)

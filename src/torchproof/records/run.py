@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
-from torchproof.records.fixes import Fix, Fixing
+from torchproof.records.fixes import Fix
 from torchproof.records.printable import seen
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
@@ -287,6 +287,19 @@ class Baseline(Record):
     findings: Mapping[str, int | None] | None = None  # open ones, by severity
     identities: tuple[str, ...] | None = None
     other: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fixing(Record):
+    """The outcome of `fix`: what is left, and the counts with all fixes."""
+
+    rounds: int
+    proofs: int
+    seconds: float
+    counts: Annotated[Mapping[str, int | None], shapes.Counts]
+    remaining: tuple[Finding, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by identity: why
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,15 @@ def show_sources(texts: Mapping[str, str]) -> None:
     """Makes everything that reads source through `linecache` see these texts."""
     for file, text in texts.items():
         # Without a time of modification, the entry is not compared with the disk.
-        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        entry = (len(text), None, text.splitlines(True), file)
+        linecache.cache[file] = linecache.cache[os.path.realpath(file)] = entry
+
+
+def hide_sources(texts: Mapping[str, str]) -> None:
+    """Lets `linecache` read these files from the disk again."""
+    for file in texts:
+        linecache.cache.pop(file, None)
+        linecache.cache.pop(os.path.realpath(file), None)
 
 
 def _import_from(texts: Mapping[str, str]) -> None:
@@ -51,12 +59,13 @@ def _import_from(texts: Mapping[str, str]) -> None:
         for module in list(sys.modules.values())
         if (file := getattr(module, "__file__", None))
     }
-    if early := loaded & set(texts):
+    edited = {os.path.realpath(file): text for file, text in texts.items()}
+    if early := loaded & set(edited):
         raise UserError(f"{early.pop()} was imported before its edits were applied")
     get_code = SourceFileLoader.get_code
 
     def get_edited_code(loader: SourceFileLoader, name: str) -> CodeType | None:
-        text = texts.get(os.path.realpath(loader.path))
+        text = edited.get(os.path.realpath(loader.path))
         if text is None:
             return get_code(loader, name)
         return compile(text, loader.path, "exec", dont_inherit=True)

@@ -33,7 +33,7 @@ from torchproof.checking.rules import (
 )
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
-from torchproof.records import SEVERITIES, Finding, Observation, UserError
+from torchproof.records import SEVERITIES, Finding, Frame, Observation, UserError
 
 # In a family the first rule that matches makes the finding: specific rules come first.
 _LISTED: tuple[type[Rule], ...] = (
@@ -157,9 +157,16 @@ RULES = tuple(sorted(_IN_ORDER, key=lambda rule: rule.code))
 
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
+    return [finding for finding, _ in with_stacks(observation)]
+
+
+def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ...]]]:
+    """All findings of a run, worst first, each with the stack of its first event."""
     facts = Facts(observation, _IN_ORDER)
-    findings = [rule.finding(group) for rule, group in _matches(facts)]
-    return sorted(findings, key=_rank)
+    found = [
+        (rule.finding(group), group.first.frames) for rule, group in _matches(facts)
+    ]
+    return sorted(found, key=lambda pair: _rank(pair[0]))
 
 
 def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:

@@ -11,6 +11,7 @@ from torchproof.checking.rules.breaks import GraphBreak, own_hints
 from torchproof.checking.rules.rule import EventGroup, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
+from torchproof.records import Setting
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
 # Functions of math that take a sequence instead of a number.
@@ -52,6 +53,7 @@ class TensorToPython(GraphBreak):
     """
 
     code = "GB101"
+    settings = (Setting("dynamo.capture_scalar_outputs", True),)
     types = (
         r"Tensor\.item\(\)",
         r"Data dependent operator",
@@ -343,6 +345,10 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
+    settings = (
+        Setting("dynamo.capture_dynamic_output_shape_ops", True),
+        Setting("dynamo.capture_scalar_outputs", True),
+    )
     reference = torch_pages.DYNAMIC_SHAPES
     types = (
         r"Dynamic shape operator",

@@ -63,11 +63,15 @@ class File:
 
 @dataclass(frozen=True)
 class Site:
-    """A finding in a file; the finding's line and columns are those of this text."""
+    """A finding at a line of a file; `columns` are what the traceback underlines.
+
+    The line may be below the finding's own place: in the library that it calls.
+    """
 
     finding: Finding
     file: File
     line: int
+    columns: tuple[int, int] | None = None  # from 0, end exclusive
 
     @property
     def module(self) -> cst.Module:
@@ -126,11 +130,10 @@ class Site:
 
     @functools.cached_property
     def expression(self) -> cst.BaseExpression | None:
-        """The largest expression within the columns that the finding underlines."""
-        finding = self.finding
-        if finding.column is None or finding.end_column is None:
+        """The largest expression within the columns."""
+        if self.columns is None:
             return None
-        start, end = finding.column - 1, finding.end_column - 1
+        start, end = self.columns
         inside = [
             node
             for node, r in self.file.positions.items()

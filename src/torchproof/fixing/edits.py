@@ -1,0 +1,99 @@
+"""Edits as data: what they replace, how they are applied to texts, and as a diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchproof.records import (
+    Finding,
+    Mark,
+    Overlay,
+    Replacement,
+    Setting,
+    Tier,
+    shown_briefly,
+)
+
+
+class Misfit(Exception):
+    """The lines that an edit replaces are not in the text."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One proposed change, for one finding."""
+
+    title: str
+    tier: Tier
+    finding: Finding
+    replacements: tuple[Replacement, ...] = ()
+    settings: tuple[Setting, ...] = ()
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def key(self) -> object:
+        """Equal for edits that change the same."""
+        return self.replacements, self.settings, self.marks
+
+
+def replacements(file: str, before: str, after: str) -> tuple[Replacement, ...]:
+    """What changed between two texts of a file, as blocks of lines."""
+    old, new = before.splitlines(True), after.splitlines(True)
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    return tuple(
+        Replacement(file, i1 + 1, tuple(old[i1:i2]), tuple(new[j1:j2]))
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        if tag != "equal"
+    )
+
+
+def applied(text: str, changes: Iterable[Replacement]) -> str:
+    """The text with each block replaced, at the place nearest to where it was."""
+    lines = text.splitlines(True)
+    for change in sorted(changes, key=lambda c: c.line, reverse=True):
+        at = _place(lines, change)
+        lines[at : at + len(change.old)] = change.new
+    return "".join(lines)
+
+
+def _place(lines: Sequence[str], change: Replacement) -> int:
+    size = len(change.old)
+    wanted = change.line - 1
+    if not size:
+        return min(wanted, len(lines))
+    places = [
+        i
+        for i in range(len(lines) - size + 1)
+        if tuple(lines[i : i + size]) == change.old
+    ]
+    if not places:
+        raise Misfit(f"{change.file} has no line {change.old[0].strip()!r} to replace")
+    return min(places, key=lambda i: abs(i - wanted))
+
+
+def overlay_of(edits: Iterable[Edit], originals: Mapping[str, str]) -> Overlay:
+    """All edits together, each applied to the result of those before it."""
+    texts: dict[str, str] = {}
+    settings: dict[str, Setting] = {}
+    marks: dict[Mark, None] = {}
+    for edit in edits:
+        by_file: dict[str, list[Replacement]] = {}
+        for change in edit.replacements:
+            by_file.setdefault(change.file, []).append(change)
+        for file, changes in by_file.items():
+            texts[file] = applied(texts.get(file, originals[file]), changes)
+        settings |= {f"{s.name} {s.value}": s for s in edit.settings}
+        marks |= dict.fromkeys(edit.marks)
+    return Overlay(texts, tuple(settings.values()), tuple(marks))
+
+
+def unified(file: str, before: str, after: str) -> str:
+    """A unified diff that `patch -p1` understands."""
+    name = shown_briefly(file)
+    return "".join(
+        difflib.unified_diff(
+            before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}"
+        )
+    )

@@ -1,0 +1,115 @@
+"""Compares what an edited target shows with what the original shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torchproof.fixing.proof_job import Equality
+from torchproof.fixing.witness import Outcome, Witness
+from torchproof.torch_private import comparison
+
+if TYPE_CHECKING:
+    from torchproof.fixing.proof_child import Reference
+
+_EQUAL = {"same", "rounding"}
+
+
+def equality(
+    reference: Reference, eager: Witness, compiled: Witness | None, backend: str
+) -> Equality:
+    problems = [*_values("in eager", reference, eager)]
+    unsafe = [*_unsafe(reference, eager, compiled)]
+    problems += _unseen("in eager", reference.eager, eager, strict=True)
+    if compiled is None:
+        problems.append(f"the edited target fails when compiled with {backend}")
+        last = _compared(eager.answers, reference)
+    else:
+        problems += _values("compiled", reference, compiled)
+        problems += _unseen("compiled", reference.eager, compiled, strict=False)
+        last = _compared(compiled.answers, reference)
+    outcomes = reference.eager.unseen.values()
+    return Equality(
+        backend=backend,
+        verdict=last.verdict or "unknown",
+        max_rel_error=last.max_rel_error,
+        compared=len(reference.eager.answers),
+        unseen=len(reference.eager.unseen),
+        exceptions=sum(outcome.refused for outcome in outcomes),
+        problems=tuple(problems),
+        unsafe=tuple(unsafe),
+    )
+
+
+def _compared(answers: Any, reference: Reference) -> comparison.Comparison:
+    return comparison.compare(
+        answers,
+        reference.eager.answers,
+        reference.exact,
+        perturbed=lambda: reference.perturbed,
+    )
+
+
+def _values(how: str, reference: Reference, shown: Witness) -> Iterator[str]:
+    """Differences of outputs, gradients, inputs, buffers, memory and attributes."""
+    found = _compared(shown.answers, reference)
+    if found.verdict not in _EQUAL:
+        where = f" at {found.where}" if found.where else ""
+        yield f"{how}, the results differ{where}: {found.why or found.verdict}"
+    known = set()
+    if how == "compiled" and reference.compiled is not None:
+        known = set(_forms(reference.compiled, reference.eager))
+    for difference in _forms(shown, reference.eager):
+        if difference not in known:
+            yield f"{how}, {difference}"
+    kept = comparison.compare(shown.attributes, reference.eager.attributes)
+    if kept.verdict == "wrong":
+        yield f"{how}, attribute {kept.where} differs: {kept.why}"
+
+
+def _forms(shown: Witness, eager: Witness) -> list[str]:
+    return [
+        f"{each.where}: {each.why}"
+        for each in comparison.form_differences(shown.answers, eager.answers)
+    ]
+
+
+def _unseen(
+    how: str, original: Witness, shown: Witness, *, strict: bool
+) -> Iterator[str]:
+    """Differences on inputs that the target has not been called with.
+
+    Compiled code may raise another error than eager where an operator fails, but not
+    where the program itself refuses an input.
+    """
+    for name in original.unseen.keys() & shown.unseen.keys():
+        one, other = original.unseen[name], shown.unseen[name]
+        if problem := _different(one, other, strict=strict or one.refused):
+            yield f"{how}, with {name}: {problem}"
+
+
+def _different(one: Outcome, other: Outcome, *, strict: bool) -> str | None:
+    if one.error is not None or other.error is not None:
+        if one.error == other.error or (one.error and other.error and not strict):
+            return None
+        raised = [f"raises {o.error}" if o.error else "runs" for o in (one, other)]
+        return f"the original {raised[0]}, the edited target {raised[1]}"
+    assert one.answers is not None and other.answers is not None
+    found = comparison.compare(other.answers, one.answers)
+    if found.verdict == "wrong":
+        return f"the results differ at {found.where}: {found.why}"
+    return None
+
+
+def _unsafe(
+    reference: Reference, eager: Witness, compiled: Witness | None
+) -> Iterator[str]:
+    if eager.random != reference.eager.random:
+        yield "it draws other random numbers"
+    if eager.text != reference.eager.text:
+        yield "it prints or logs other text"
+    elif compiled is not None:
+        known = [reference.eager.text]
+        known += [reference.compiled.text] if reference.compiled else []
+        if sorted(compiled.text) not in [sorted(text) for text in known]:
+            yield "text is not printed or logged when it is compiled"

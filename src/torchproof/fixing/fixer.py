@@ -1,0 +1,321 @@
+"""`fix`: check -> draft edits -> prove them -> repeat -> drop what is not needed."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torchproof.checking import EFFORTS, rules
+from torchproof.fixing.edits import Edit, Misfit, overlay_of, unified
+from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
+from torchproof.fixing.proposals import Refusal, Sources, proposals
+from torchproof.records import (
+    Finding,
+    Fix,
+    Fixing,
+    Receipt,
+    Run,
+    Tier,
+    UserError,
+    store,
+)
+from torchproof.targets import Options, Target, assert_size
+from torchproof.targets import parse as parse_target
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FixOptions:
+    """What `fix` may do."""
+
+    effort: str = "normal"
+    unsafe: bool = False
+    select: tuple[str, ...] = ()
+
+
+@dataclass
+class Search:
+    """The state of a search for edits that help."""
+
+    current: Proof
+    accepted: list[Edit] = field(default_factory=list)
+    receipts: dict[object, Receipt] = field(default_factory=dict)  # by key of edit
+    tried: dict[object, tuple[Edit, str]] = field(default_factory=dict)  # with why
+    refusals: dict[str, Refusal] = field(default_factory=dict)  # by identity
+    rounds: int = 0
+
+
+class Fixer:
+    """Searches for edits that cure the findings of one target."""
+
+    def __init__(self, prover: Prover, options: FixOptions, progress: Progress) -> None:
+        self._prover, self._options, self._progress = prover, options, progress
+        self.sources = Sources()
+
+    def run(self, original: Proof) -> Search:
+        search = Search(original)
+        while True:
+            search.rounds += 1
+            choices = self._choices(search)
+            if not choices:
+                break
+            together = [edits[0] for edits in choices]
+            if len(together) > 1 and self._accept(search, together):
+                continue
+            if not self._one_by_one(search, choices):
+                break
+        self._drop_unneeded(search, original)
+        return search
+
+    def _choices(self, search: Search) -> list[list[Edit]]:
+        """The edits to try for each finding that has some, the best first."""
+        choices = []
+        seen: set[object] = set()
+        wanted = rules.select(search.current.open, list(self._options.select), [])
+        for each in search.current.located:
+            if each.finding not in wanted:
+                continue
+            edits = []
+            for proposal in proposals(each, search.current, self.sources):
+                if isinstance(proposal, Refusal):
+                    search.refusals.setdefault(each.finding.identity, proposal)
+                elif proposal.key in search.tried or proposal.key in seen:
+                    continue
+                elif proposal.tier == "unsafe" and not self._options.unsafe:
+                    why = "it is unsafe: --unsafe allows it"
+                    search.tried[proposal.key] = proposal, why
+                else:
+                    edits.append(proposal)
+                    seen.add(proposal.key)
+            if edits:
+                choices.append(edits)
+        return choices
+
+    def _one_by_one(self, search: Search, choices: list[list[Edit]]) -> bool:
+        """Tries each edit alone; stops at the first that helps for a finding."""
+        helped = False
+        for edits in choices:
+            for edit in edits:
+                if edit.key in search.tried:
+                    continue
+                if self._accept(search, [edit]):
+                    helped = True
+                    break
+        return helped
+
+    def _accept(self, search: Search, edits: list[Edit]) -> bool:
+        """Proves edits on top of the accepted ones, and keeps them if that succeeds."""
+        what = edits[0].title if len(edits) == 1 else f"{len(edits)} edits together"
+        self._progress(f"proof {self._prover.proofs + 1}: {what}")
+        cures = [edit.finding for edit in edits]
+        proof, why = self._proved(search, edits, cures)
+        if why is not None and len(edits) == 1 and proof is not None:
+            proof, why, edits = self._with_what_it_reveals(search, edits[0], proof, why)
+        if why is not None or proof is None:
+            for edit in edits[:1] if len(edits) == 1 else ():
+                search.tried[edit.key] = edit, why or ""
+            return False
+        for edit in edits:
+            tier: Tier = edit.tier
+            if proof.equality is not None and proof.equality.unsafe:
+                tier = "unsafe"
+            search.accepted.append(replace(edit, tier=tier))
+            search.receipts[edit.key] = receipt(search.current, proof)
+            search.tried[edit.key] = edit, ""
+        search.current = proof
+        return True
+
+    def _proved(
+        self, search: Search, edits: list[Edit], cures: list[Finding]
+    ) -> tuple[Proof | None, str | None]:
+        try:
+            overlay = overlay_of([*search.accepted, *edits], self.sources.originals)
+        except Misfit as error:
+            return None, str(error)
+        proof = self._prover.prove(overlay, self._progress)
+        return proof, self._reason(search.current, proof, cures)
+
+    def _reason(self, before: Proof, after: Proof, cures: list[Finding]) -> str | None:
+        why = reason_to_reject(before, after, cures)
+        if why is None and not self._options.unsafe and after.equality is not None:
+            earlier = before.equality.unsafe if before.equality else ()
+            new = [each for each in after.equality.unsafe if each not in earlier]
+            why = f"{new[0]}: --unsafe allows it" if new else None
+        return why
+
+    def _with_what_it_reveals(
+        self, search: Search, edit: Edit, proof: Proof, why: str
+    ) -> tuple[Proof | None, str | None, list[Edit]]:
+        """Tries an edit together with cures for the findings that it causes."""
+        if proof.failure or (proof.equality and proof.equality.problems):
+            return proof, why, [edit]
+        caused = {finding.identity for finding in new_findings(search.current, proof)}
+        more: list[Edit] = []
+        for each in proof.located:
+            if each.finding.identity in caused:
+                drafts = proposals(each, proof, self.sources)
+                more += [d for d in drafts if isinstance(d, Edit)][:1]
+        if not more or len(more) < len(caused):
+            return proof, why, [edit]
+        both = [edit, *more]
+        joint, joint_why = self._proved(search, both, [edit.finding])
+        if joint_why is not None:
+            return proof, why, [edit]
+        return joint, None, both
+
+    def _drop_unneeded(self, search: Search, original: Proof) -> None:
+        """Drops each edit without which the result is the same."""
+        left = {finding.identity for finding in search.current.open}
+        for edit in list(search.accepted) if len(search.accepted) > 1 else ():
+            others = [each for each in search.accepted if each is not edit]
+            try:
+                overlay = overlay_of(others, self.sources.originals)
+            except (Misfit, KeyError):
+                continue
+            self._progress(f"proof {self._prover.proofs + 1}: without {edit.title!r}")
+            proof = self._prover.prove(overlay, self._progress)
+            cures = [
+                finding for finding in original.open if finding.identity not in left
+            ]
+            same = {finding.identity for finding in proof.open} <= left
+            if same and self._reason(original, proof, cures) is None:
+                search.accepted = others
+                search.tried[edit.key] = edit, "the other edits are enough"
+                search.current = proof
+
+
+def receipt(before: Proof, after: Proof) -> Receipt:
+    assert after.equality is not None
+    pairs = {
+        name: (before.counts.get(count), after.counts.get(count))
+        for name, count in (
+            ("breaks", "graph_breaks"),
+            ("recompiles", "recompiles"),
+            ("graphs", "graphs"),
+        )
+    }
+    return Receipt(
+        **pairs,
+        outputs=after.equality.verdict,
+        max_rel_error=after.equality.max_rel_error,
+        compared=after.equality.compared,
+        unseen_inputs=after.equality.unseen,
+        exceptions=after.equality.exceptions,
+        backend=after.equality.backend,
+    )
+
+
+def fix(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    fix_options: FixOptions | None = None,
+    progress: Progress = lambda text: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """Finds edits that cure findings of the target, proves them, saves the run."""
+    target = parse_target(target) if isinstance(target, str) else target
+    options = options or Options()
+    fix_options = fix_options or FixOptions()
+    _assert_possible(target, options, fix_options)
+    store.assert_writable(save_in)
+    started, begin = datetime.datetime.now(), time.monotonic()
+    with store.scratch(save_in) as folder:
+        prover = Prover(target, options, folder)
+        progress(f"running {target.text} as it is")
+        original = prover.original(progress)
+        fixer = Fixer(prover, fix_options, progress)
+        search = fixer.run(original)
+        run = Run(
+            id=f"{started:%Y%m%d-%H%M}-{target.name}",
+            target=target.text,
+            strategy="full",
+            environment=original.observation.environment,
+            counts=original.counts,
+            findings=tuple(each.finding for each in original.located),
+            fixes=tuple(_fixes(search, fixer.sources, original)),
+            fixing=_summary(search, original, prover, time.monotonic() - begin),
+            options={"effort": fix_options.effort, "select": list(fix_options.select)},
+            verb="fix",
+            command=command,
+            started=started.isoformat(timespec="seconds"),
+        )
+        return store.save(run, save_in)
+
+
+def _assert_possible(target: Target, options: Options, fix_options: FixOptions) -> None:
+    if target.kind in {"trace", "source"}:
+        raise UserError(
+            f"{target.text} cannot be run: fix proves its edits on a workload or a"
+            " factory"
+        )
+    if target.kind == "script":
+        raise UserError(
+            f"{target.text} is a script: fix runs its target many times, so it needs a"
+            " factory that returns (fn, calls): torchproof fix FILE.py:FACTORY"
+        )
+    if fix_options.effort not in EFFORTS or fix_options.effort == "static":
+        raise UserError("fix has to run the target: --effort quick, normal or full")
+    assert_size(target, options.size)
+    rules.select([], list(fix_options.select), [])
+
+
+def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
+    texts = dict(sources.originals)
+    for edit in search.accepted:
+        overlay = overlay_of([edit], texts)
+        diff = "".join(
+            unified(file, texts[file], text) for file, text in overlay.texts.items()
+        )
+        texts |= overlay.texts
+        yield _fix(edit, diff, search.receipts.get(edit.key))
+    kept = {edit.key for edit in search.accepted}
+    for key, (edit, why) in search.tried.items():
+        if key not in kept and why:
+            yield replace(_fix(edit, "", None), status="rejected", why=why)
+
+
+def _fix(edit: Edit, diff: str, receipt: Receipt | None) -> Fix:
+    finding = edit.finding
+    return Fix(
+        title=edit.title,
+        tier=edit.tier,
+        status="verified",
+        codes=(finding.code,),
+        findings=(finding.identity,),
+        file=edit.replacements[0].file if edit.replacements else None,
+        line=edit.replacements[0].line if edit.replacements else None,
+        function=finding.function,
+        owner=finding.owner,
+        replacements=edit.replacements,
+        settings=edit.settings,
+        marks=edit.marks,
+        diff=diff,
+        receipt=receipt,
+    )
+
+
+def _summary(search: Search, original: Proof, prover: Prover, seconds: float) -> Fixing:
+    reasons = {}
+    for finding in search.current.open:
+        tried = [
+            why
+            for edit, why in search.tried.values()
+            if why and edit.finding.identity == finding.identity
+        ]
+        refusal = search.refusals.get(finding.identity)
+        why = tried[-1] if tried else refusal.why if refusal else "no fix is known"
+        reasons[finding.identity] = why
+    return Fixing(
+        rounds=search.rounds,
+        proofs=prover.proofs,
+        seconds=round(seconds, 1),
+        counts=search.current.counts,
+        remaining=tuple(search.current.open),
+        reasons=reasons,
+    )

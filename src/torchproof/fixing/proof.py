@@ -1,0 +1,204 @@
+"""Tries edits in a fresh process: what the compiler does, what the results are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchproof.checking import counts_of, rules
+from torchproof.fixing.proof_job import Equality, ProofJob
+from torchproof.observe import gather
+from torchproof.process import Conditions, Entry, follow
+from torchproof.records import (
+    Finding,
+    Frame,
+    Observation,
+    Overlay,
+    UserError,
+    blame,
+    one_line,
+)
+from torchproof.targets import Job, Options, Target, overlay
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Located:
+    """A finding, and the stack that it was found in, innermost frame last."""
+
+    finding: Finding
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an edited target did when it was compiled, and how its results compare."""
+
+    overlay: Overlay
+    observation: Observation
+    located: tuple[Located, ...] = ()
+    counts: dict[str, int | None] = field(default_factory=dict)
+    equality: Equality | None = None
+    failure: str | None = None  # the edited target could not run
+
+    @property
+    def open(self) -> list[Finding]:
+        return [each.finding for each in self.located if each.finding.status == "open"]
+
+
+class Prover:
+    """Runs proofs of one target; each has a process of its own."""
+
+    def __init__(self, target: Target, options: Options, folder: Path) -> None:
+        self._target, self._options = target, options
+        self._folder = folder
+        self.proofs = 0
+
+    def original(self, progress: Progress) -> Proof:
+        """Observes the target without edits, and records the reference."""
+        return self._run(Overlay(), None, progress)
+
+    def prove(
+        self, edits: Overlay, progress: Progress, backend: str | None = None
+    ) -> Proof:
+        try:
+            return self._run(edits, backend, progress)
+        except UserError as error:
+            return Proof(edits, Observation((), {}), failure=str(error))
+
+    def _run(self, edits: Overlay, backend: str | None, progress: Progress) -> Proof:
+        number, self.proofs = self.proofs, self.proofs + 1
+        run = Job.of(self._target, self._options)
+        if edits != Overlay():
+            path = self._folder / f"overlay-{number}.json"
+            path.write_text(json.dumps(edits.to_json()), "utf-8")
+            run = dataclasses.replace(run, overlay=str(path))
+        job = ProofJob(run, str(self._folder / "reference.pt"), backend)
+
+        def notice(entry: Entry, seconds: float) -> None:
+            if entry["kind"] == "plan" and seconds > 1:
+                progress(f"proof {number + 1}: running {self._target.text}")
+
+        conditions = Conditions(
+            timeout_s=self._options.timeout_s,
+            quiet=self._options.quiet or number > 0,  # the program's output once
+        )
+        text = json.dumps(job.to_json())
+        child = follow("torchproof.fixing.proof_child", text, notice, conditions)
+        if child.ending == "interrupted":
+            raise KeyboardInterrupt
+        with sources_of(edits):
+            observation = gather(child.entries, child.ending, child.code, self._target)
+            if observation.error or observation.ending != "finished":
+                why = observation.error or f"it ended by {observation.ending}"
+                raise UserError(one_line(why))
+            return _proof(edits, observation, child.last("equality"))
+
+
+def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
+    located = tuple(Located(*pair) for pair in rules.with_stacks(observation))
+    return Proof(
+        edits,
+        observation,
+        located=located,
+        counts=counts_of(observation, [each.finding for each in located]),
+        equality=Equality.from_json(equality) if equality else None,
+    )
+
+
+@contextmanager
+def sources_of(edits: Overlay) -> Iterator[None]:
+    """Reads edited files as the child read them."""
+    overlay.show_sources(edits.texts)
+    blame.forget()
+    try:
+        yield
+    finally:
+        overlay.hide_sources(edits.texts)
+        blame.forget()
+
+
+def reason_to_reject(before: Proof, after: Proof, cures: list[Finding]) -> str | None:
+    """Why edits are not accepted; None if they cure the findings and keep all else."""
+    if after.failure is not None:
+        return f"the edited target fails: {after.failure}"
+    assert after.equality is not None
+    if after.equality.problems:
+        return after.equality.problems[0]
+    left = {finding.identity for finding in after.open}
+    if stays := [finding for finding in cures if finding.identity in left]:
+        return f"{stays[0].code} is still there"
+    if new := new_findings(before, after):
+        first = new[0]
+        return f"it causes {first.code} at line {first.line}: {first.message}"
+    if _adds_nothing(before, after):
+        for name in ("graphs", "recompiles"):
+            if (after.counts[name] or 0) > (before.counts[name] or 0):
+                return f"{name} rise from {before.counts[name]} to {after.counts[name]}"
+    return None
+
+
+def new_findings(before: Proof, after: Proof) -> list[Finding]:
+    """Findings that the edits cause, not those that earlier findings had hidden.
+
+    A finding was hidden if Dynamo had not traced its line before.
+    """
+    known = {finding.identity for finding in before.open}
+    traced = _traced_code(before)
+    edited = _new_lines(before.overlay, after.overlay)
+    return [
+        finding
+        for finding in after.open
+        if finding.identity not in known
+        and (_code_of(finding) in traced or _code_of(finding)[::2] in edited)
+    ]
+
+
+def _adds_nothing(before: Proof, after: Proof) -> bool:
+    """Whether Dynamo traced the same functions: more graphs are then no progress."""
+
+    def functions(proof: Proof) -> set[tuple[str, str]]:
+        traced = proof.observation.traced or {}
+        return {(file, name) for file, names in traced.items() for name in names}
+
+    return functions(after) <= functions(before)
+
+
+def _code_of(finding: Finding) -> tuple[str, str, str]:
+    file = os.path.realpath(finding.file or "")
+    return file, finding.function or "", (finding.source or "").strip()
+
+
+def _traced_code(proof: Proof) -> set[tuple[str, str, str]]:
+    """The lines that Dynamo traced: file, function and text."""
+    with sources_of(proof.overlay):
+        return {
+            (
+                os.path.realpath(file),
+                blame.plain_name(function),
+                blame.source_line(file, line).strip(),
+            )
+            for file, functions in (proof.observation.traced or {}).items()
+            for function, lines in functions.items()
+            for line in lines
+        }
+
+
+def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:
+    """Lines that the edits added: file and text."""
+    added = set()
+    for file, text in after.texts.items():
+        old = before.texts.get(file) or Path(file).read_text("utf-8")
+        known = {line.strip() for line in old.splitlines()}
+        added |= {
+            (os.path.realpath(file), line.strip())
+            for line in text.splitlines()
+            if line.strip() not in known
+        }
+    return added

@@ -1,0 +1,35 @@
+"""What the parent sends to the process of a proof, and what comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchproof.records import Record
+from torchproof.targets import Job
+
+
+@dataclass(frozen=True)
+class ProofJob(Record):
+    """A target, perhaps with an overlay, and the file of the reference."""
+
+    run: Job
+    reference: str
+    backend: str | None = None  # of compiled outputs; None: chosen by the reference
+
+
+@dataclass(frozen=True)
+class Equality(Record):
+    """Whether an edited target does what the original does.
+
+    `problems` are differences that no fix may have; `unsafe` are those that only an
+    unsafe fix may have: another random stream, or text that is not printed.
+    """
+
+    backend: str
+    verdict: str
+    max_rel_error: float | None
+    compared: int
+    unseen: int
+    exceptions: int
+    problems: tuple[str, ...] = ()
+    unsafe: tuple[str, ...] = ()

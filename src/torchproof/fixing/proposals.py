@@ -1,0 +1,126 @@
+"""Drafts edits for findings, from what their rules say may cure them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.checking import by_code
+from torchproof.fixing import rewrites
+from torchproof.fixing.edits import Edit, replacements
+from torchproof.fixing.proof import Located, Proof
+from torchproof.records import (
+    MOST_SOURCE_BYTES,
+    Finding,
+    Frame,
+    Setting,
+    UserError,
+    read_bytes,
+    whose,
+)
+
+# Frames above the innermost one where an edit may help: a condition is often computed
+# in a small function and used by its caller.
+_FRAMES = 3
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rewrite that does not apply to a finding, with the reason."""
+
+    finding: Finding
+    rewrite: str
+    why: str
+
+
+class Sources:
+    """The texts of files: as they are on disk, read once, and with edits."""
+
+    def __init__(self) -> None:
+        self.originals: dict[str, str] = {}
+
+    def text(self, file: str, proof: Proof) -> str:
+        """The text that a proof ran; raises `UserError` if there is none."""
+        return proof.overlay.texts.get(file) or self.original(file)
+
+    def original(self, file: str) -> str:
+        if file not in self.originals:
+            try:
+                content = read_bytes(file, MOST_SOURCE_BYTES)
+                self.originals[file] = content.decode("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"cannot read the source {file}: {error}") from None
+        return self.originals[file]
+
+
+def proposals(
+    each: Located, proof: Proof, sources: Sources
+) -> Iterator[Edit | Refusal]:
+    """The edits that may cure a finding, the most promising first."""
+    rule = by_code(each.finding.code)
+    known = set(proof.overlay.settings)
+    for name in rule.rewrites:
+        yield from _rewritten(name, each, proof, sources)
+    for setting in rule.settings:
+        if setting not in known:
+            yield _with_setting(setting, each.finding)
+    for mark in getattr(each.finding, "marks", ()):
+        if mark not in proof.overlay.marks:
+            yield Edit(f"mark a size: {mark.code}", "safe", each.finding, marks=(mark,))
+
+
+def _with_setting(setting: Setting, finding: Finding) -> Edit:
+    return Edit(f"set {setting.code}", "safe", finding, settings=(setting,))
+
+
+def _rewritten(
+    name: str, each: Located, proof: Proof, sources: Sources
+) -> Iterator[Edit | Refusal]:
+    finding = each.finding
+    places = _places(each)
+    if not places:
+        yield Refusal(finding, name, "its source is not in a file")
+    for frame in places:
+        file = os.path.abspath(frame.file)
+        try:
+            text = sources.text(file, proof)
+            site = rewrites.Site(
+                finding,
+                rewrites.File(file, text),
+                line=frame.line,
+                columns=_columns(frame, text),
+            )
+            draft = rewrites.named(name)(site)
+        except rewrites.Refused as refused:
+            yield Refusal(finding, name, str(refused))
+            continue
+        except UserError as error:
+            yield Refusal(finding, name, str(error))
+            continue
+        changes = replacements(file, text, draft.text)
+        yield Edit(draft.title, draft.tier, finding, replacements=changes)
+
+
+def _places(each: Located) -> list[Frame]:
+    """The user's and the libraries' frames of a finding, innermost first."""
+    frames = [
+        frame
+        for frame in reversed(each.frames)
+        if whose(frame.file) in {"user", "library"} and os.path.isfile(frame.file)
+    ]
+    if not frames and each.finding.file and each.finding.line:
+        file = each.finding.file
+        if os.path.isfile(file):
+            frames = [Frame(file, each.finding.line, each.finding.function or "")]
+    return frames[:_FRAMES]
+
+
+def _columns(frame: Frame, text: str) -> tuple[int, int] | None:
+    """The columns in the file; those of a frame do not count the indentation."""
+    lines = text.splitlines()
+    if frame.columns is None or not 1 <= frame.line <= len(lines):
+        return None
+    line = lines[frame.line - 1]
+    indent = len(line) - len(line.lstrip())
+    return indent + frame.columns[0], indent + frame.columns[1]

@@ -1,0 +1,164 @@
+"""Everything that a run of a target shows: what an edit has to keep.
+
+Outputs, gradients, changed inputs and buffers, attributes of modules, random streams,
+printed and logged text, and what happens on inputs the target has not been called with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import logging
+import pickle
+import random
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy
+import torch
+
+from torchproof import torch_private
+from torchproof.fixing.variations import variations
+from torchproof.records import whose
+from torchproof.targets import Answers, Loaded, calls
+
+_VARIATION_SECONDS = 10.0  # no new variation begins after this time
+_PLAIN = (bool, int, float, complex, str, type(None))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call did: its answers, or the exception it raised."""
+
+    answers: Answers | None = None
+    error: str | None = None  # the type
+    refused: bool = False  # the program's own `raise` or `assert` raised it
+
+
+@dataclass(frozen=True)
+class Witness:
+    """What a pass over all calls showed."""
+
+    answers: Answers
+    random: tuple[str, ...]  # a digest of the random generators after each call
+    text: tuple[str, ...]  # what was printed, logged and warned about
+    attributes: dict[str, Any] = field(default_factory=dict)
+    unseen: dict[str, Outcome] = field(default_factory=dict)
+
+
+def witness(loaded: Loaded, fn: Callable[..., Any], *, train: bool) -> Witness:
+    """Runs all calls and then their variations."""
+    digests: list[str] = []
+
+    def step(index: int, call: Any) -> Any:
+        output = calls.invoke(fn, call, train=train)
+        digests.append(_random_digest())
+        return output
+
+    with _text() as text:
+        answers = calls.answers(loaded, fn, train=train, step=step)
+    attributes = dict(_attributes(loaded.fn))
+    return Witness(
+        answers,
+        random=tuple(digests),
+        text=tuple(text),
+        attributes=attributes,
+        unseen=_on_variations(loaded, fn, train=train),
+    )
+
+
+def _on_variations(
+    loaded: Loaded, fn: Callable[..., Any], *, train: bool
+) -> dict[str, Outcome]:
+    unseen: dict[str, Outcome] = {}
+    until = time.monotonic() + _VARIATION_SECONDS
+    for index in {0, len(loaded.calls) - 1}:
+        for name, call in variations(loaded.calls[index]):
+            if time.monotonic() > until:
+                return unseen
+            with _text():
+                unseen[f"{name} in call {index}"] = _outcome(
+                    loaded, fn, call, train=train
+                )
+    return unseen
+
+
+def _outcome(
+    loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool
+) -> Outcome:
+    one = dataclasses.replace(loaded, calls=[call], before_call=None)
+    try:
+        return Outcome(calls.answers(one, fn, train=train))
+    except Exception as error:
+        return Outcome(error=type(error).__name__, refused=_is_refusal(error))
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a `raise` or `assert` of the program raised it, not an operator."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    words = (last.line or "") if last else ""
+    if last is not None and last.filename.endswith("torchproof/runtime/raise_if.py"):
+        return True
+    return (
+        last is not None
+        and whose(last.filename) in {"user", "library"}
+        and words.startswith(("raise", "assert"))
+    )
+
+
+def _random_digest() -> str:
+    states: list[Any] = [torch.get_rng_state().numpy().tobytes()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append(torch.cuda.get_rng_state().numpy().tobytes())
+    states += [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
+    return hashlib.sha256(b"".join(states)).hexdigest()[:16]
+
+
+def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Plain values that the target's modules keep, such as counters and histories."""
+    if not isinstance(fn, torch.nn.Module):
+        return
+    for path, module in fn.named_modules():
+        for name, value in vars(module).items():
+            if name.startswith("_") or name == "training":
+                continue
+            label = f"{path}.{name}" if path else name
+            for where, leaf in torch_private.trees.leaves(value, label):
+                if isinstance(leaf, torch.Tensor):
+                    yield where, leaf.detach().to("cpu", copy=True)
+                elif isinstance(leaf, _PLAIN):
+                    yield where, leaf
+
+
+@contextlib.contextmanager
+def _text() -> Iterator[list[str]]:
+    """Collects what the program prints, logs and warns about, but not torch's own."""
+    lines: list[str] = []
+    handle = logging.Logger.callHandlers
+
+    def record(logger: logging.Logger, entry: logging.LogRecord) -> None:
+        if not entry.name.startswith("torch"):
+            lines.append(f"{entry.name} {entry.levelname}: {entry.getMessage()}")
+
+    logging.Logger.callHandlers = record  # type: ignore[method-assign]
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+            warnings.catch_warnings(record=True) as warned,
+        ):
+            yield lines
+    finally:
+        logging.Logger.callHandlers = handle  # type: ignore[method-assign]
+    lines += printed.getvalue().splitlines()
+    lines += [
+        f"{each.category.__name__}: {each.message}"
+        for each in warned
+        if whose(each.filename) in {"user", "library"}
+    ]
