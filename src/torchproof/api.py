@@ -1,4 +1,4 @@
-"""The product as functions: `check`, `bench`, `tune`, `pack` and `compare`.
+"""The product as functions: `check`, `bench`, `tune`, `fix`, `pack` and `compare`.
 
 Each takes a target or saved runs and returns a record. The command line is built on
 this module alone; what a verb needs is imported when it is called.
@@ -18,6 +18,8 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.checking import check as check
+    from torchproof.fixing import FixOptions as FixOptions
+    from torchproof.fixing import fix as fix
     from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
     from torchproof.measure import Thresholds as Thresholds

@@ -131,6 +131,37 @@ def _check_scope_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def fix_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="workload:NAME, file.py:factory or package.module:factory",
+    )
+    run_flags(parser)
+    what = parser.add_argument_group("what to fix")
+    what.add_argument(
+        "--unsafe",
+        action="store_true",
+        help=(
+            "also fixes that draw other random numbers, or that skip a log line or a"
+            " check while compiling"
+        ),
+    )
+    what.add_argument(
+        "--select",
+        metavar="CODES",
+        default="",
+        help="fix only findings with these codes or prefixes",
+    )
+    what.add_argument(
+        "--effort",
+        choices=EFFORTS[1:],
+        default="normal",
+        help="above quick, generated code is compared and timed (default: normal)",
+    )
+    output_flags(parser)
+
+
 def bench_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",

@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.script = words[cut + 1 :]  # arguments of the target, if it is a script
     options.command = shlex.join(["torchproof", *words])
     try:
-        if options.verb in (check, bench, tune, pack) and (text := untested_torch()):
+        if options.verb in (check, bench, tune, fix, pack) and (
+            text := untested_torch()
+        ):
             output.note(f"note: {text}")
         code = int(options.verb(options))
         sys.stdout.flush()
@@ -93,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
     tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
+    flags.fix_flags(_verb(verbs, fix, "torchproof fix workload:nanovlm-original"))
     pack_flags(_verb(verbs, pack, "torchproof pack train.py:make --for repro"))
     flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
     flags.show_flags(_verb(verbs, show, "torchproof show --list"))
@@ -208,6 +211,30 @@ def tune(options: argparse.Namespace) -> int:
         if failed is None
         else failed
     )
+
+
+def fix(options: argparse.Namespace) -> int:
+    """Find edits that cure findings, prove them, and show them as a diff."""
+    from torchproof import api
+
+    output.assert_writable(options.output)
+    fix_options = api.FixOptions(
+        effort=options.effort,
+        unsafe=options.unsafe,
+        select=tuple(flags.names(options.select)),
+    )
+    with output.progress(options) as progress:
+        run = api.fix(
+            api.parse(options.target, options.script),
+            _run_options(options),
+            fix_options=fix_options,
+            progress=progress,
+            command=options.command,
+        )
+    output.show(run, options)
+    failed = _failed(run, options)
+    verified = any(fix.status == "verified" for fix in run.fixes)
+    return int(verified) if failed is None else failed
 
 
 def pack(options: argparse.Namespace) -> int:

@@ -190,16 +190,14 @@ class Fixer:
 
 def receipt(before: Proof, after: Proof) -> Receipt:
     assert after.equality is not None
-    pairs = {
-        name: (before.counts.get(count), after.counts.get(count))
-        for name, count in (
-            ("breaks", "graph_breaks"),
-            ("recompiles", "recompiles"),
-            ("graphs", "graphs"),
-        )
-    }
+
+    def pair(name: str) -> tuple[int | None, int | None]:
+        return before.counts.get(name), after.counts.get(name)
+
     return Receipt(
-        **pairs,
+        breaks=pair("graph_breaks"),
+        recompiles=pair("recompiles"),
+        graphs=pair("graphs"),
         outputs=after.equality.verdict,
         max_rel_error=after.equality.max_rel_error,
         compared=after.equality.compared,

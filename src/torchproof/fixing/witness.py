@@ -115,7 +115,7 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _random_digest() -> str:
     states: list[Any] = [torch.get_rng_state().numpy().tobytes()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         states.append(torch.cuda.get_rng_state().numpy().tobytes())
     states += [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
     return hashlib.sha256(b"".join(states)).hexdigest()[:16]
@@ -147,7 +147,7 @@ def _text() -> Iterator[list[str]]:
         if not entry.name.startswith("torch"):
             lines.append(f"{entry.name} {entry.levelname}: {entry.getMessage()}")
 
-    logging.Logger.callHandlers = record  # type: ignore[method-assign]
+    logging.Logger.callHandlers = record  # type: ignore[method-assign, assignment]
     try:
         with (
             contextlib.redirect_stdout(io.StringIO()) as printed,

@@ -11,6 +11,7 @@ from torchproof.records import Run, printable
 from torchproof.report import (
     bench,
     comparison_text,
+    fixes,
     github,
     html,
     markdown,
@@ -60,6 +61,8 @@ def render(
         return bench.render(run, width=width)
     if run.verb == "tune":
         return tune.render(run, width=width)
+    if run.verb == "fix":
+        return fixes.render(run, width=width)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
 
 

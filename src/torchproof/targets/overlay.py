@@ -70,7 +70,7 @@ def _import_from(texts: Mapping[str, str]) -> None:
             return get_code(loader, name)
         return compile(text, loader.path, "exec", dont_inherit=True)
 
-    SourceFileLoader.get_code = get_edited_code  # type: ignore[method-assign]
+    setattr(SourceFileLoader, "get_code", get_edited_code)  # noqa: B010
 
 
 def _apply(setting: Setting) -> None:

@@ -54,7 +54,7 @@ class File:
 
     @functools.cached_property
     def positions(self) -> dict[cst.CSTNode, CodeRange]:
-        return dict(self.wrapper.resolve(PositionProvider))  # type: ignore[arg-type]
+        return dict(self.wrapper.resolve(PositionProvider))
 
     @functools.cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -204,13 +204,12 @@ class _Replacer(cst.CSTTransformer):
 def _importing(module: cst.Module, name: str) -> cst.Module:
     """The module with `import NAME` after its docstring and other imports."""
     bound = {
-        (alias.asname.name.value if alias.asname else alias.evaluated_name)
+        alias.evaluated_alias or alias.evaluated_name
         for line in module.body
         if isinstance(line, cst.SimpleStatementLine)
         for statement in line.body
         if isinstance(statement, cst.Import)
         for alias in statement.names
-        if alias.asname is None or isinstance(alias.asname.name, cst.Name)
     }
     if name in bound:
         return module
@@ -233,4 +232,4 @@ Rewrite = Callable[[Site], Draft]
 
 def statements(text: str) -> list[Statement]:
     """Statements from their text."""
-    return list(cst.parse_module(text).body)  # type: ignore[arg-type]
+    return list(cst.parse_module(text).body)
