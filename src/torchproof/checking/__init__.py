@@ -23,5 +23,11 @@ if TYPE_CHECKING:
     from torchproof.checking.rules import parts_of as parts_of
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule
+    from torchproof.checking.static.flow import Flow as Flow
+    from torchproof.checking.static.kinds import Kind as Kind
+    from torchproof.checking.static.kinds import words as words
+    from torchproof.checking.static.program import Program as Program
+    from torchproof.checking.static.source import Source as Source
+    from torchproof.checking.static.source import Unreadable as Unreadable
 else:
     __getattr__, __all__ = lazy_exports(__name__)

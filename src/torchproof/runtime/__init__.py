@@ -62,5 +62,6 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
     from torchproof.runtime.steps import step as step
+    from torchproof.runtime.validation import raise_if as raise_if
 else:
     __getattr__, __all__ = lazy_exports(__name__)

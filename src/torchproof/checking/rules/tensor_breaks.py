@@ -69,6 +69,8 @@ class TensorToPython(GraphBreak):
     )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
+    rewrites = ("validation.raise_if", "validation.skip_while_compiling")
+    settings = (Setting("dynamo.capture_scalar_outputs", True),)
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
@@ -180,6 +182,7 @@ class TensorBranch(GraphBreak):
         ast.Call,
     )
     shown_by = ("GB101", "GB102", "GB117")
+    rewrites = ("validation.raise_if", "validation.skip_while_compiling")
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data

@@ -23,6 +23,7 @@ from torchproof.records import Finding, Tier
 
 N = TypeVar("N", bound=cst.CSTNode)
 Statement = cst.BaseStatement
+Changes = dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]]
 
 
 class Refused(Exception):
@@ -80,6 +81,11 @@ class Site:
     def code(self, node: cst.CSTNode) -> str:
         return self.module.code_for_node(node).strip()
 
+    def indent(self, node: cst.CSTNode) -> str:
+        """The white space before a statement."""
+        line = self.file.text.splitlines()[self.range_of(node).start.line - 1]
+        return line[: len(line) - len(line.lstrip())]
+
     def range_of(self, node: cst.CSTNode) -> CodeRange:
         return self.file.positions[node]
 
@@ -96,6 +102,10 @@ class Site:
     def around(self, node: cst.CSTNode, kind: type[N]) -> N | None:
         """The innermost node of a kind around a node."""
         return next((n for n in self.ancestors(node) if isinstance(n, kind)), None)
+
+    def block(self, statement: Statement) -> list[Statement]:
+        """The statements of the block that a statement is in."""
+        return list(getattr(self.parent(statement), "body", ()))
 
     @functools.cached_property
     def function(self) -> cst.FunctionDef:
@@ -163,12 +173,13 @@ class Site:
 
     def replaced(
         self,
-        changes: dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]],
+        changes: Changes,
         imports: Iterable[str] = (),
     ) -> str:
         """The text with nodes replaced; a statement may become several or none.
 
-        `imports` are modules that the new code names: `torch`, `math`.
+        `imports` are what the new code names: `torch`, `math`, `torchproof.raise_if`.
+        A name with a dot becomes `from torchproof import raise_if`.
         """
         edited = self.module.visit(_Replacer(changes))
         assert isinstance(edited, cst.Module)
@@ -180,9 +191,7 @@ class Site:
 
 
 class _Replacer(cst.CSTTransformer):
-    def __init__(
-        self, changes: dict[cst.CSTNode, cst.CSTNode | Sequence[Statement]]
-    ) -> None:
+    def __init__(self, changes: Changes) -> None:
         super().__init__()
         self._changes = changes
 
@@ -202,23 +211,31 @@ class _Replacer(cst.CSTTransformer):
 
 
 def _importing(module: cst.Module, name: str) -> cst.Module:
-    """The module with `import NAME` after its docstring and other imports."""
-    bound = {
-        alias.evaluated_alias or alias.evaluated_name
-        for line in module.body
-        if isinstance(line, cst.SimpleStatementLine)
-        for statement in line.body
-        if isinstance(statement, cst.Import)
-        for alias in statement.names
-    }
-    if name in bound:
+    """The module with an import of a name after its docstring and other imports."""
+    origin, _, last = name.rpartition(".")
+    if last in _imported(module, origin):
         return module
     body = list(module.body)
     index = max((i for i, line in enumerate(body, 1) if _is_import(line)), default=0)
     if not index and body and module.get_docstring() is not None:
         index = 1
-    line = cst.parse_statement(f"import {name}\n")
+    text = f"from {origin} import {last}" if origin else f"import {name}"
+    line = cst.parse_statement(f"{text}\n")
     return module.with_changes(body=[*body[:index], line, *body[index:]])
+
+
+def _imported(module: cst.Module, origin: str) -> set[str]:
+    """The names that the module imports from a module, or as modules, at the top."""
+    found: set[str] = set()
+    for line in module.body:
+        for each in line.body if isinstance(line, cst.SimpleStatementLine) else ():
+            if isinstance(each, cst.ImportFrom) and each.module is not None:
+                names = each.names if not isinstance(each.names, cst.ImportStar) else ()
+                if origin and module.code_for_node(each.module) == origin:
+                    found |= {a.evaluated_name for a in names if a.asname is None}
+            elif isinstance(each, cst.Import) and not origin:
+                found |= {a.evaluated_name for a in each.names if a.asname is None}
+    return found
 
 
 def _is_import(line: cst.CSTNode) -> bool:

@@ -1,0 +1,209 @@
+"""Validation: statements that raise an exception if a tensor has a certain value."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+
+from torchproof.fixing.rewrites.conditions import (
+    Both,
+    Condition,
+    Either,
+    Python,
+    Reader,
+)
+from torchproof.fixing.rewrites.messages import message_arguments
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    Refused,
+    Site,
+    Statement,
+    statements,
+)
+from torchproof.fixing.rewrites.values import Values, assigned_name, uses
+
+_WIDTH, _INDENT = 88, "    "
+_NO_CHECK = "there is no check here that only raises an exception"
+
+
+def raise_if(site: Site) -> Draft:
+    """`if (x < 0).any(): raise E(m)` becomes `raise_if((x < 0).any(), E, m)`."""
+    check, held = _check_at(site)
+    values = Values(site)
+    reader = Reader(site, values, [held.name] if held else [])
+    condition = reader.condition(check.test, negated=not check.raises_if)
+    writer = _Writer(check.exception, message_arguments(site, values, check.message))
+    text = writer.lines(condition, _WIDTH - len(site.indent(check.statement)))
+    new = [*statements(text), *check.rest]
+    changes: Changes = {check.statement: new}
+    if check.is_elif:
+        changes = {check.statement: cst.Else(cst.IndentedBlock(new))}
+    if held:
+        changes[held.value] = cst.parse_expression(reader.value(held.value))
+    imports = ["torchproof.raise_if", *(["torch"] if "torch." in text else [])]
+    return Draft(
+        "check the tensor in the graph, with raise_if", site.replaced(changes, imports)
+    )
+
+
+def skip_while_compiling(site: Site) -> Draft:
+    """Puts a check of a tensor under `if not torch.compiler.is_compiling():`."""
+    check, held = _check_at(site)
+    if check.rest or check.is_elif:
+        raise Refused("the check is one branch of several")
+    changes: Changes = {check.statement: [unless_compiling([check.statement])]}
+    if held:
+        both = [held.statement, check.statement]
+        changes = {held.statement: [unless_compiling(both)], check.statement: ()}
+    text = site.replaced(changes, ["torch"])
+    return Draft("skip the check while compiling", text, "unsafe")
+
+
+def unless_compiling(body: Sequence[Statement]) -> cst.If:
+    """`if not torch.compiler.is_compiling():` around statements."""
+    block = cst.IndentedBlock([body[0].with_changes(leading_lines=()), *body[1:]])
+    return cst.If(cst.parse_expression("not torch.compiler.is_compiling()"), block)
+
+
+# -- the check in the source -----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A statement that raises an exception if a condition has a certain truth."""
+
+    statement: Statement
+    test: cst.BaseExpression
+    exception: str
+    message: cst.BaseExpression | None
+    raises_if: bool = True  # the truth of the test that raises
+    rest: tuple[Statement, ...] = ()  # what runs if it does not raise
+    is_elif: bool = False
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The assignment of a number that only a check reads."""
+
+    statement: Statement
+    name: str
+    value: cst.BaseExpression
+
+
+def _check_at(site: Site) -> tuple[_Check, _Held | None]:
+    """The check at a site, or right after it if the site computes its condition."""
+    check = _check(site, site.statement)
+    if check is not None:
+        return check, None
+    name, value = assigned_name(site.statement)
+    block = site.block(site.statement)
+    following = block[block.index(site.statement) + 1 :] if name else []
+    check = _check(site, following[0]) if following else None
+    if check is None or value is None:
+        raise Refused(_NO_CHECK)
+    total, inside = len(uses(site.function, name)), len(uses(check.statement, name))
+    if total != inside + 1 or any(uses(each, name) for each in check.rest):
+        raise Refused(f"`{name}` is used outside the check too")
+    return check, _Held(site.statement, name, value)
+
+
+def _check(site: Site, statement: Statement) -> _Check | None:
+    if isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
+        [only] = statement.body
+        if isinstance(only, cst.Assert):
+            return _Check(statement, only.test, "AssertionError", only.msg, False)
+        return None
+    if not isinstance(statement, cst.If):
+        return None
+    above = site.parent(statement)
+    is_elif = isinstance(above, cst.If) and above.orelse is statement
+    if (raised := _raised(statement.body)) is not None:
+        rest: tuple[Statement, ...] = ()
+        if isinstance(statement.orelse, cst.Else):
+            rest = _body(statement.orelse.body)
+        elif statement.orelse is not None:
+            rest = (statement.orelse,)
+        return _Check(statement, statement.test, *raised, rest=rest, is_elif=is_elif)
+    otherwise = statement.orelse
+    raised = _raised(otherwise.body) if isinstance(otherwise, cst.Else) else None
+    if raised is None:
+        return None
+    rest = _body(statement.body)
+    return _Check(statement, statement.test, *raised, False, rest, is_elif)
+
+
+def _body(suite: cst.BaseSuite) -> tuple[Statement, ...]:
+    if isinstance(suite, cst.IndentedBlock):
+        return tuple(suite.body)
+    return (cst.SimpleStatementLine(suite.body),)  # type: ignore[arg-type]
+
+
+def _raised(suite: cst.BaseSuite) -> tuple[str, cst.BaseExpression | None] | None:
+    """The exception and the message of a block that does nothing but raise."""
+    lines = _body(suite)
+    simple = [each for line in lines for each in getattr(line, "body", ())]
+    if not all(isinstance(line, cst.SimpleStatementLine) for line in lines):
+        return None
+    *before, last = simple
+    if not isinstance(last, cst.Raise) or last.cause or last.exc is None:
+        return None
+    raised = last.exc
+    if not isinstance(raised, cst.Call):
+        return (cst.Module(()).code_for_node(raised), None) if not before else None
+    if len(raised.args) > 1 or any(a.keyword or a.star for a in raised.args):
+        return None
+    message = raised.args[0].value if raised.args else None
+    if before:  # msg = "..."; raise E(msg)
+        name, value = assigned_name(lines[0])
+        named = isinstance(message, cst.Name) and message.value == name
+        if len(before) > 1 or not named:
+            return None
+        message = value
+    return cst.Module(()).code_for_node(raised.func), message
+
+
+# -- the new text ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Writer:
+    exception: str
+    message: list[str]
+
+    def lines(self, condition: Condition, width: int) -> str:
+        """Statements that raise the exception if a condition holds, as text."""
+        if isinstance(condition, Python):
+            message = self.message[:1]
+            if len(self.message) > 1:
+                message = [f"{message[0]}.format({', '.join(self.message[1:])})"]
+            raised = f"raise {_call(self.exception, message, width - 10)}\n"
+            return f"if {condition.text}:\n{textwrap.indent(raised, _INDENT)}"
+        if isinstance(condition, Either):
+            return "".join(self.lines(each, width) for each in condition.operands)
+        if not isinstance(condition, Both):
+            arguments = [condition.text, self.exception, *self.message]
+            return _call("raise_if", arguments, width) + "\n"
+        first = [each for each in condition.operands if isinstance(each, Python)]
+        rest = [each for each in condition.operands if not isinstance(each, Python)]
+        if len(rest) > 1:
+            raise Refused("the condition mixes Python values and tensors too deeply")
+        test = " and ".join(_grouped(each.text) for each in first)
+        inner = self.lines(rest[0], width - len(_INDENT))
+        return f"if {test}:\n{textwrap.indent(inner, _INDENT)}"
+
+
+def _call(name: str, arguments: Sequence[str], width: int) -> str:
+    """A call on one line, or with one argument on each line."""
+    line = f"{name}({', '.join(arguments)})"
+    if "\n" not in line and len(line) <= width:
+        return line
+    inside = "".join(f"{each},\n" for each in arguments)
+    return f"{name}(\n{textwrap.indent(inside, _INDENT)})"
+
+
+def _grouped(text: str) -> str:
+    return f"({text})" if " or " in text or " if " in text else text

@@ -1,0 +1,118 @@
+"""`raise_if` raises the same exception in eager and in compiled code."""
+
+import pytest
+import torch
+
+from torchproof import raise_if
+
+
+class Odd(ValueError):
+    """An exception of a program."""
+
+
+def same(step, good, bad, backend="aot_eager"):
+    """The message that eager and compiled code raise for `bad`."""
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(*good), step(*good))
+    with pytest.raises(Exception) as eager:
+        step(*bad)
+    with pytest.raises(Exception) as graph:
+        compiled(*bad)
+    assert type(eager.value) is type(graph.value)
+    assert str(eager.value) == str(graph.value)
+    assert eager.value.args == graph.value.args
+    return type(eager.value), str(eager.value)
+
+
+GOOD, BAD = (torch.tensor([1, 2]),), (torch.tensor([1, 12]),)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_plain_message(backend):
+    def step(ids):
+        raise_if((ids > 9).any(), ValueError, "too large: {}")
+        return ids + 1
+
+    assert same(step, GOOD, BAD, backend) == (ValueError, "too large: {}")
+
+
+def test_inductor_keeps_the_operator():
+    def step(ids):
+        raise_if(ids.max() > 9, Odd, "{} is too large", ids.max())
+        return ids + 1
+
+    assert same(step, GOOD, BAD, "inductor") == (Odd, "12 is too large")
+
+
+def test_no_message():
+    def step(ids):
+        raise_if(ids.max() > 9, AssertionError)
+        return ids + 1
+
+    assert same(step, GOOD, BAD) == (AssertionError, "")
+
+
+def test_values_of_all_kinds():
+    def step(ids):
+        raise_if(
+            ids.max() > 9,
+            IndexError,
+            "{} in {} of {}, limit {:.1f}, {}, {:>4}",
+            ids,
+            ids.shape,
+            ids.dtype,
+            9.25,
+            "name",
+            ids.shape[0],
+        )
+        return ids + 1
+
+    kind, text = same(step, GOOD, BAD)
+    assert kind is IndexError
+    assert text == (
+        "tensor([ 1, 12]) in torch.Size([2]) of torch.int64, limit 9.2, name,    2"
+    )
+
+
+def test_a_dynamic_size_stays_dynamic():
+    def step(ids):
+        raise_if(ids.max() > 9, ValueError, "{} of {}", ids.max(), ids.shape[0])
+        return ids + 1
+
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, backend=counter, fullgraph=True, dynamic=True)
+    for length in (3, 4, 5, 6):
+        compiled(torch.ones(length, dtype=torch.long))
+    assert counter.frame_count == 1
+    with pytest.raises(ValueError, match="10 of 7"):
+        compiled(torch.full((7,), 10))
+
+
+def test_in_training():
+    layer = torch.nn.Linear(2, 2)
+
+    def step(x):
+        hidden = layer(x)
+        raise_if(x.isnan().any(), ValueError, "NaN")
+        return hidden.sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    compiled(torch.ones(1, 2)).backward()
+    assert layer.weight.grad is not None
+    with pytest.raises(ValueError, match="NaN"):
+        compiled(torch.full((1, 2), torch.nan))
+
+
+def test_a_python_condition():
+    def step(ids):
+        raise_if(ids.shape[0] > 2, ValueError, "{} elements", ids.shape[0])
+        return ids + 1
+
+    with pytest.raises(ValueError, match="3 elements"):
+        step(torch.ones(3))
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
