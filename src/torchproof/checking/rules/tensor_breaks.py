@@ -70,7 +70,6 @@ class TensorToPython(GraphBreak):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
     rewrites = ("validation.raise_if", "validation.skip_while_compiling")
-    settings = (Setting("dynamo.capture_scalar_outputs", True),)
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
