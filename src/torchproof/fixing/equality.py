@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.witness import Outcome, Witness
+from torchproof.targets import Answers
 from torchproof.torch_private import comparison
 
-if TYPE_CHECKING:
-    from torchproof.fixing.proof_child import Reference
-
 _EQUAL = {"same", "rounding"}
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the original shows."""
+
+    eager: Witness
+    exact: Answers | None
+    perturbed: list[Answers]
+    compiled: Witness | None
+    backend: str
+    state: dict[str, Any] | None
 
 
 def equality(

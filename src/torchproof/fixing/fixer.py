@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import time
 from collections.abc import Callable, Iterable
@@ -223,8 +224,9 @@ def fix(
     _assert_possible(target, options, fix_options)
     store.assert_writable(save_in)
     started, begin = datetime.datetime.now(), time.monotonic()
-    with store.scratch(save_in) as folder:
-        prover = Prover(target, options, folder)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(store.scratch(save_in))
+        prover = stack.enter_context(Prover(target, options, folder))
         progress(f"running {target.text} as it is")
         original = prover.original(progress)
         fixer = Fixer(prover, fix_options, progress)

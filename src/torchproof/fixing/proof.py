@@ -6,14 +6,22 @@ import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.checking import counts_of, rules
-from torchproof.fixing.proof_job import Equality, ProofJob
+from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.observe import gather
-from torchproof.process import Conditions, Entry, follow
+from torchproof.process import (
+    DEVNULL,
+    Conditions,
+    Entry,
+    Followed,
+    ForkServer,
+    follow,
+    spawn,
+)
 from torchproof.records import (
     Finding,
     Frame,
@@ -26,6 +34,7 @@ from torchproof.records import (
 from torchproof.targets import Job, Options, Target, overlay
 
 Progress = Callable[[str], None]
+_NO_LIMIT_S = 1e6
 
 
 @dataclass(frozen=True)
@@ -58,11 +67,35 @@ class Prover:
     def __init__(self, target: Target, options: Options, folder: Path) -> None:
         self._target, self._options = target, options
         self._folder = folder
+        self._on_exit = ExitStack()
+        self._server: ForkServer | None = None
+        self._libraries: dict[str, str] = {}  # the files of imported modules
         self.proofs = 0
+
+    def __enter__(self) -> Prover:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._on_exit.close()
 
     def original(self, progress: Progress) -> Proof:
         """Observes the target without edits, and records the reference."""
-        return self._run(Overlay(), None, progress)
+        modules = self._folder / "modules.json"
+        words = ("-m", "torchproof.fixing.proof_server", str(modules))
+        server = ForkServer(spawn(*words, output=DEVNULL))
+        self._on_exit.callback(server.close)
+        proof = self._run(Overlay(), None, progress)
+        traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
+        names = [
+            name
+            for name, file in self._libraries.items()
+            if os.path.realpath(file) not in traced
+        ]
+        written = modules.with_suffix(".tmp")
+        written.write_text(json.dumps(names), "utf-8")
+        written.replace(modules)  # the server waits for it
+        self._server = server
+        return proof
 
     def prove(
         self, edits: Overlay, progress: Progress, backend: str | None = None
@@ -80,6 +113,19 @@ class Prover:
             path.write_text(json.dumps(edits.to_json()), "utf-8")
             run = dataclasses.replace(run, overlay=str(path))
         job = ProofJob(run, str(self._folder / "reference.pt"), backend)
+        child = self._forked(job, number) or self._fresh(job, number, progress)
+        self._libraries = child.last("libraries").get("modules") or self._libraries
+        if child.ending == "interrupted":
+            raise KeyboardInterrupt
+        with sources_of(edits):
+            observation = gather(child.entries, child.ending, child.code, self._target)
+            if observation.error or observation.ending != "finished":
+                why = observation.error or f"it ended by {observation.ending}"
+                raise UserError(one_line(why))
+            return _proof(edits, observation, child.last("equality"))
+
+    def _fresh(self, job: ProofJob, number: int, progress: Progress) -> Followed:
+        """Runs a proof in a process that has imported nothing."""
 
         def notice(entry: Entry, seconds: float) -> None:
             if entry["kind"] == "plan" and seconds > 1:
@@ -90,15 +136,29 @@ class Prover:
             quiet=self._options.quiet or number > 0,  # the program's output once
         )
         text = json.dumps(job.to_json())
-        child = follow("torchproof.fixing.proof_child", text, notice, conditions)
-        if child.ending == "interrupted":
-            raise KeyboardInterrupt
-        with sources_of(edits):
-            observation = gather(child.entries, child.ending, child.code, self._target)
-            if observation.error or observation.ending != "finished":
-                why = observation.error or f"it ended by {observation.ending}"
-                raise UserError(one_line(why))
-            return _proof(edits, observation, child.last("equality"))
+        return follow("torchproof.fixing.proof_child", text, notice, conditions)
+
+    def _forked(self, job: ProofJob, number: int) -> Followed | None:
+        """Runs a proof in a fork of the server; None if that is not possible."""
+        if self._server is None or not self._server.is_alive or job.backend:
+            return None
+        path = self._folder / f"entries-{number}.jsonl"
+        path.touch()
+        limit_s = self._options.timeout_s or _NO_LIMIT_S
+        output = path.with_suffix(".txt")
+        message = {
+            "proof": job.to_json(),
+            "entries": str(path),
+            "output": str(output),
+        }
+        ending = self._server.submit(message, limit_s).result()
+        if ending.code == NOT_FRESH or (ending.code or 0) < 0:
+            return None
+        lines = path.read_text("utf-8").splitlines()
+        entries = [json.loads(line) for line in lines]
+        return Followed(
+            entries, "finished" if ending.code is not None else "timeout", ending.code
+        )
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:

@@ -11,39 +11,29 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from torchproof import torch_private
-from torchproof.fixing.equality import equality
+from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.fixing.witness import Witness, witness
 from torchproof.measure import numerics
 from torchproof.observe import observe_job
 from torchproof.process import Stream, hold
-from torchproof.records import UserError
-from torchproof.targets import Answers, Job, Loaded, calls
+from torchproof.records import UserError, whose
+from torchproof.targets import Job, Loaded, calls
 
 SEARCH_BACKENDS = ("aot_eager", "eager")
 
 
-@dataclass(frozen=True)
-class Reference:
-    """What the original shows."""
-
-    eager: Witness
-    exact: Answers | None
-    perturbed: list[Answers]
-    compiled: Witness | None
-    backend: str
-    state: dict[str, Any] | None
-
-
 def main(arguments: list[str]) -> int:
-    job = ProofJob.from_json(json.loads(arguments[0]))
-    stream = Stream()
+    return prove(ProofJob.from_json(json.loads(arguments[0])), Stream())
+
+
+def prove(job: ProofJob, stream: Stream) -> int:
+    """Runs one proof; returns an exit code."""
     if code := observe_job(job.run, stream):
         return code
     torch.compiler.reset()
@@ -51,12 +41,23 @@ def main(arguments: list[str]) -> int:
     try:
         if job.run.overlay is None:
             torch.save(_reference(run), job.reference)
+            stream.write("libraries", modules=_libraries())
         else:
             stream.write("equality", **_equality(run, job).to_json())
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
     return 0
+
+
+def _libraries() -> dict[str, str]:
+    """The imported modules of installed packages and their files, in order."""
+    return {
+        name: file
+        for name, module in list(sys.modules.items())
+        if isinstance(file := getattr(module, "__file__", None), str)
+        and whose(file) == "library"
+    }
 
 
 def _reference(run: Job) -> Reference:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from torchproof.records import Record
 from torchproof.targets import Job
 
+NOT_FRESH = 75  # the exit code of a job that edits a file which is already imported
+
 
 @dataclass(frozen=True)
 class ProofJob(Record):

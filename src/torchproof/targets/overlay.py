@@ -13,7 +13,7 @@ import json
 import linecache
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -28,13 +28,31 @@ _installed: dict[str, Overlay] = {}
 def install(path: str) -> Overlay:
     """Applies the texts and settings of an overlay to this process, once."""
     if path not in _installed:
-        overlay = Overlay.from_json(json.loads(Path(path).read_text("utf-8")))
+        overlay = _read(path)
         show_sources(overlay.texts)
         _import_from(overlay.texts)
         for setting in overlay.settings:
             _apply(setting)
         _installed[path] = overlay
     return _installed[path]
+
+
+def _read(path: str) -> Overlay:
+    return Overlay.from_json(json.loads(Path(path).read_text("utf-8")))
+
+
+def too_late(path: str) -> bool:
+    """Whether this process has imported a file that an overlay edits."""
+    return bool(_imported(os.path.realpath(file) for file in _read(path).texts))
+
+
+def _imported(files: Iterable[str]) -> set[str]:
+    loaded = {
+        os.path.realpath(file)
+        for module in list(sys.modules.values())
+        if isinstance(file := getattr(module, "__file__", None), str)
+    }
+    return loaded & set(files)
 
 
 def show_sources(texts: Mapping[str, str]) -> None:
@@ -54,13 +72,8 @@ def hide_sources(texts: Mapping[str, str]) -> None:
 
 def _import_from(texts: Mapping[str, str]) -> None:
     """Imports these files from their edited texts, without caches of bytecode."""
-    loaded = {
-        os.path.realpath(file)
-        for module in list(sys.modules.values())
-        if (file := getattr(module, "__file__", None))
-    }
     edited = {os.path.realpath(file): text for file, text in texts.items()}
-    if early := loaded & set(edited):
+    if early := _imported(edited):
         raise UserError(f"{early.pop()} was imported before its edits were applied")
     get_code = SourceFileLoader.get_code
 

@@ -1,0 +1,83 @@
+"""The process that runs proofs in forks: `python -m THIS FILE`.
+
+It imports torch and then the modules that FILE lists: the libraries of the target, but
+no file that an edit may change. A job has the `ProofJob`, and the files for its entries
+and its output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchproof.fixing import proof_child
+from torchproof.fixing.proof_job import NOT_FRESH, ProofJob
+from torchproof.process import Stream, hold, serve
+from torchproof.targets import overlay
+
+_POLL_S = 0.05
+
+
+class FileStream(Stream):
+    """Writes entries to a file, one JSON document a line."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self._owner = os.getpid()
+
+    def write(self, kind: str, **values: Any) -> None:
+        if os.getpid() == self._owner:
+            self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+            self._file.flush()
+
+
+def main(path: Path) -> None:
+    hold()
+    # Makes torch ask NVML instead of CUDA, which does not work after a fork.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # Imports what compiling needs. No backward pass: the threads of autograd would be
+    # missing after a fork.
+    torch.compile(_example, backend="aot_eager")(torch.ones(2))
+    torch.compiler.reset()
+    for name in _modules(path):
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else a collection in a fork would copy every page it touches
+    serve(_run)
+
+
+def _modules(path: Path) -> list[str]:
+    """The modules to import, once the first proof knows what the target imports."""
+    while not path.exists():
+        time.sleep(_POLL_S)
+    names: list[str] = json.loads(path.read_text("utf-8"))
+    return names
+
+
+def _example(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).relu() + 1
+
+
+def _run(job: dict[str, Any]) -> int:
+    proof = ProofJob.from_json(job["proof"])
+    if proof.run.overlay and overlay.too_late(proof.run.overlay):
+        return NOT_FRESH
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    output = os.open(job["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for number, descriptor in enumerate((nothing, output, output)):
+        os.dup2(descriptor, number)
+    return proof_child.prove(proof, FileStream(job["entries"]))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
