@@ -1,0 +1,94 @@
+"""The search for edits: real targets, real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchproof.fixing import FixOptions, fix
+from torchproof.records import Run, UserError
+
+READS_A_VALUE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        scale = y.sum().item()
+        return y * scale
+
+def make():
+    return Net(), [(torch.randn(2, 4),), (torch.randn(2, 4),)]
+"""
+CLEAN = """
+import torch
+
+def make():
+    return torch.nn.Linear(4, 4), [(torch.randn(2, 4),)]
+"""
+
+
+def fixed(tmp_path: Path, text: str, **options: object) -> Run:
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    run = fix(
+        f"{path}:make",
+        fix_options=FixOptions(effort="quick", **options),  # type: ignore[arg-type]
+        save_in=tmp_path / "runs",
+    )
+    assert path.read_text() == text  # nothing on disk changes
+    return run
+
+
+def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
+    run = fixed(tmp_path, READS_A_VALUE)
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert accepted.tier == "safe" and "GB101" in accepted.codes
+    receipt = accepted.receipt
+    assert receipt is not None
+    assert receipt.breaks == (1, 0) and receipt.graphs[1] == 1
+    assert receipt.outputs in ("same", "rounding") and receipt.unseen_inputs > 5
+    assert run.fixing is not None and run.fixing.remaining == ()
+    assert Run.from_json(run.to_json()) == run
+
+
+def test_a_target_without_findings_needs_no_fix(tmp_path: Path) -> None:
+    run = fixed(tmp_path, CLEAN)
+    assert run.fixes == () and run.fixing is not None
+    assert run.fixing.proofs == 1 and run.fixing.remaining == ()
+
+
+def test_findings_that_are_not_selected_stay(tmp_path: Path) -> None:
+    run = fixed(tmp_path, READS_A_VALUE, select=("GB102",))
+    assert run.fixes == () and run.fixing is not None and run.fixing.remaining
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def make():\n    return 1\n", "must return"),
+        ("def make(:\n", "SyntaxError"),
+        (
+            "import torch\ndef bad(x):\n    raise ValueError('no')\n"
+            "def make():\n    return bad, [(torch.ones(2),)]\n",
+            "fails in eager",
+        ),
+    ],
+)
+def test_a_target_that_cannot_run_is_one_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        fixed(tmp_path, text)
+
+
+def test_a_script_cannot_be_proved(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("print(1)\n")
+    with pytest.raises(UserError, match="factory"):
+        fix(str(path), save_in=tmp_path / "runs")
