@@ -12,11 +12,13 @@ from pathlib import Path
 from torchproof.checking import EFFORTS, rules
 from torchproof.fixing.edits import Edit, Misfit, overlay_of, unified
 from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
+from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.records import (
     Finding,
     Fix,
     Fixing,
+    Ratio,
     Receipt,
     Run,
     Tier,
@@ -64,12 +66,13 @@ class Fixer:
             choices = self._choices(search)
             if not choices:
                 break
-            together = [edits[0] for edits in choices]
-            if len(together) > 1 and self._accept(search, together):
+            if self._together(search, [edits[0] for edits in choices]):
                 continue
             if not self._one_by_one(search, choices):
                 break
         self._drop_unneeded(search, original)
+        if self._options.effort != "quick" and search.accepted:
+            self._prove_generated_code(search, original)
         return search
 
     def _choices(self, search: Search) -> list[list[Edit]]:
@@ -96,6 +99,22 @@ class Fixer:
                 choices.append(edits)
         return choices
 
+    def _together(self, search: Search, edits: list[Edit]) -> bool:
+        """Tries the first edit for each finding at once, then those that helped."""
+        if len(edits) < 2:
+            return False
+        proof, why = self._proved(search, edits, [edit.finding for edit in edits])
+        if why is None and proof is not None:
+            self._keep(search, edits, proof)
+            return True
+        if proof is None or proof.failure or proof.equality is None:
+            return False
+        left = {finding.identity for finding in proof.open}
+        helped = [edit for edit in edits if edit.finding.identity not in left]
+        if len(helped) < 2 or len(helped) == len(edits) or proof.equality.problems:
+            return False
+        return self._accept(search, helped)
+
     def _one_by_one(self, search: Search, choices: list[list[Edit]]) -> bool:
         """Tries each edit alone; stops at the first that helps for a finding."""
         helped = False
@@ -120,6 +139,10 @@ class Fixer:
             for edit in edits[:1] if len(edits) == 1 else ():
                 search.tried[edit.key] = edit, why or ""
             return False
+        self._keep(search, edits, proof)
+        return True
+
+    def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         for edit in edits:
             tier: Tier = edit.tier
             if proof.equality is not None and proof.equality.unsafe:
@@ -128,7 +151,6 @@ class Fixer:
             search.receipts[edit.key] = receipt(search.current, proof)
             search.tried[edit.key] = edit, ""
         search.current = proof
-        return True
 
     def _proved(
         self, search: Search, edits: list[Edit], cures: list[Finding]
@@ -167,6 +189,57 @@ class Fixer:
         if joint_why is not None:
             return proof, why, [edit]
         return joint, None, both
+
+    def _prove_generated_code(self, search: Search, original: Proof) -> None:
+        """Compares and times what Inductor generates; drops the edit that fails."""
+        edits = search.accepted
+        equality, ratio, why = self._generated(edits)
+        if why is not None:
+            attempts = ((each, [e for e in edits if e is not each]) for each in edits)
+            for dropped, others in attempts if len(edits) > 1 else ():
+                equality, ratio, other_why = self._generated(others)
+                if other_why is None:
+                    search.tried[dropped.key] = dropped, why
+                    edits = others
+                    break
+            else:
+                search.tried |= {edit.key: (edit, why) for edit in edits}
+                search.accepted, search.current = [], original
+                return
+            overlay = overlay_of(edits, self.sources.originals)
+            search.accepted = edits
+            search.current = self._prover.prove(overlay, self._progress)
+        assert equality is not None
+        for edit in edits:
+            search.receipts[edit.key] = replace(
+                search.receipts[edit.key],
+                backend=equality.backend,
+                outputs=equality.verdict,
+                max_rel_error=equality.max_rel_error,
+                speed=None if ratio is None else ratio.value,
+                speed_low=None if ratio is None else ratio.low,
+                speed_high=None if ratio is None else ratio.high,
+            )
+
+    def _generated(
+        self, edits: list[Edit]
+    ) -> tuple[Equality | None, Ratio | None, str | None]:
+        """How generated code compares, its speed, and why it is not accepted."""
+        try:
+            overlay = overlay_of(edits, self.sources.originals)
+        except Misfit as error:
+            return None, None, str(error)
+        self._progress(f"proof {self._prover.proofs + 1}: with generated code")
+        proof = self._prover.prove(overlay, self._progress, backend="inductor")
+        if proof.equality is None or proof.equality.problems:
+            problems = proof.equality.problems if proof.equality else ()
+            return None, None, proof.failure or next(iter(problems), "it did not run")
+        self._progress("timing the edited target against the original")
+        ratio = self._prover.time_ratio(overlay)
+        if ratio is not None and ratio.verdict == "slower":
+            why = f"compiled, it is slower: {1 / ratio.value:.2f} times the time"
+            return proof.equality, ratio, why
+        return proof.equality, ratio, None
 
     def _drop_unneeded(self, search: Search, original: Proof) -> None:
         """Drops each edit without which the result is the same."""

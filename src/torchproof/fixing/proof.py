@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torchproof.checking import counts_of, rules
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
+from torchproof.fixing.timing import time_ratio
 from torchproof.observe import gather
 from torchproof.process import (
     DEVNULL,
@@ -27,6 +28,7 @@ from torchproof.records import (
     Frame,
     Observation,
     Overlay,
+    Ratio,
     UserError,
     blame,
     one_line,
@@ -105,14 +107,18 @@ class Prover:
         except UserError as error:
             return Proof(edits, Observation((), {}), failure=str(error))
 
+    def job(self, edits: Overlay) -> Job:
+        """The run of the target with edits, whose overlay is written to a file."""
+        run = Job.of(self._target, self._options)
+        if edits == Overlay():
+            return run
+        path = self._folder / f"overlay-{self.proofs}.json"
+        path.write_text(json.dumps(edits.to_json()), "utf-8")
+        return dataclasses.replace(run, overlay=str(path))
+
     def _run(self, edits: Overlay, backend: str | None, progress: Progress) -> Proof:
         number, self.proofs = self.proofs, self.proofs + 1
-        run = Job.of(self._target, self._options)
-        if edits != Overlay():
-            path = self._folder / f"overlay-{number}.json"
-            path.write_text(json.dumps(edits.to_json()), "utf-8")
-            run = dataclasses.replace(run, overlay=str(path))
-        job = ProofJob(run, str(self._folder / "reference.pt"), backend)
+        job = ProofJob(self.job(edits), str(self._folder / "reference.pt"), backend)
         child = self._forked(job, number) or self._fresh(job, number, progress)
         self._libraries = child.last("libraries").get("modules") or self._libraries
         if child.ending == "interrupted":
@@ -123,6 +129,12 @@ class Prover:
                 why = observation.error or f"it ended by {observation.ending}"
                 raise UserError(one_line(why))
             return _proof(edits, observation, child.last("equality"))
+
+    def time_ratio(self, edits: Overlay) -> Ratio | None:
+        """The original's time over that of the edited target, both compiled."""
+        overlay_path = self.job(edits).overlay
+        assert overlay_path is not None
+        return time_ratio(self.job(Overlay()), overlay_path)
 
     def _fresh(self, job: ProofJob, number: int, progress: Progress) -> Followed:
         """Runs a proof in a process that has imported nothing."""
@@ -210,12 +222,15 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
     A finding was hidden if Dynamo had not traced its line before.
     """
     known = {finding.identity for finding in before.open}
+    # A frame without breaks is another frame: its recompiles are counted, not compared.
+    counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)
     edited = _new_lines(before.overlay, after.overlay)
     return [
         finding
         for finding in after.open
         if finding.identity not in known
+        and finding.kind not in counted
         and (_code_of(finding) in traced or _code_of(finding)[::2] in edited)
     ]
 

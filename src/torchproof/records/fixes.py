@@ -85,7 +85,7 @@ class Receipt(Record):
     unseen_inputs: int  # variations of the inputs on which both versions agree
     exceptions: int  # those of them that both refuse, with the same exception
     backend: str  # what the compiled outputs were computed with
-    speed: float | None = None  # time after / time before; None: not measured
+    speed: float | None = None  # time before / time after; None: not measured
     speed_low: float | None = None
     speed_high: float | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
