@@ -81,7 +81,12 @@ def run(version: str, python: Path, workers: int) -> dict[str, Any]:
     subprocess.run(
         [
             *(python, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"),
-            *("-m", "not gpu and not slow", f"--junitxml={report}", *TESTS),
+            *(
+                "-m",
+                "not gpu and (not slow or variant)",
+                f"--junitxml={report}",
+                *TESTS,
+            ),
         ],
         cwd=ROOT,
         env=variables,

@@ -189,7 +189,15 @@ def refused(arguments: str, said: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", CASES)
+# They are refused where another one is.
+ALIKE = {"missing script", "no Python file", "trace is a file", "workload arguments"}
+ALIKE |= {"short for a flag", "unknown format", "odd timeout", "bad ignore"}
+ALIKE |= {"output nowhere", "text as a run", "factory that exits", "returns three"}
+ALIKE |= {"calls in a dict", "syntax error", "no such module", "fn is a number"}
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in CASES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_one_line_and_exit_code_2(name: str, folder: Path) -> None:
     assert refused(*CASES[name], folder) == ""
     assert (folder / "there.json").read_text() == FILES["there.json"]

@@ -100,6 +100,7 @@ def unlucky(full_ms: float, chance: random.Random) -> Run:
     return bench([eager, full])
 
 
+@pytest.mark.slow
 def test_luck_of_processes_is_no_regression_and_15_percent_are_found() -> None:
     chance = random.Random(0)
     runs = [(unlucky(0.5, chance), unlucky(0.5, chance)) for _ in range(40)]

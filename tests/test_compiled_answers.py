@@ -54,6 +54,7 @@ def verdict(make: Make, **how: Any) -> Comparison:
 # -- wrong -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_edges_that_inductor_gets_wrong_and_roundings_that_it_may_do() -> None:
     def fn(x: torch.Tensor, short: torch.Tensor) -> dict[str, torch.Tensor]:
         return {

@@ -63,7 +63,17 @@ def named(when: str) -> list[str]:
     return [answer.name for answer in GUIDE.answers.values() if answer.when == when]
 
 
-@pytest.mark.parametrize("name", named("test"))
+# Several checks, or a wait.
+LONG = {"resolved", "hang", "annotations"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name in named("test")
+    ],
+)
 def test_answer_says_what_its_rows_say(name: str, tmp_path: Path) -> None:
     assert_says_what_its_rows_say(name, tmp_path)
 

@@ -55,6 +55,9 @@ MEASURING = ("bench", "compare", "pack", "tune")
 MEASURED = (BENCH, TUNE)
 # The program of load.md needs the pack that its command makes.
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
+# Their short commands, or their programs, take long: they are slow tests too.
+MANY_CHECKS = {"check.md", "decide.md", "show.md", "workloads.md"}
+MANY_CALLS = {"reliability.md"}
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
 sys.path.insert(0, str(ROOT / "scripts" / "docs"))
@@ -185,7 +188,14 @@ def shown_first() -> dict[Path, list[str]]:
 FIRST = shown_first()
 
 
-@pytest.mark.parametrize("path", FIRST, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.name in MANY_CHECKS else [])
+        for path in FIRST
+    ],
+    ids=lambda path: path.name,
+)
 def test_commands_of_a_document_run(path: Path, tmp_path: Path) -> None:
     """One after the other in one folder, where its files lie."""
     write_files(tmp_path)
@@ -274,7 +284,13 @@ def test_every_command_of_a_document_runs(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [p for p in programs()[1] if p not in RUN_WHOLE], ids=lambda p: p.name
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.slow] if path.name in MANY_CALLS else [])
+        for path in programs()[1]
+        if path not in RUN_WHOLE
+    ],
+    ids=lambda path: path.name,
 )
 def test_python_in_the_documents_runs(path: Path, tmp_path: Path) -> None:
     write_files(tmp_path)

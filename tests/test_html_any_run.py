@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 import check_runs
+import pytest
 from hypothesis import HealthCheck, given, settings
 from test_html import Reader
 
@@ -18,6 +19,7 @@ KNOWN |= {"a", "code", "mark"}
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(check_runs.runs())
 def test_any_run_is_a_whole_page_of_known_tags(run: Run) -> None:

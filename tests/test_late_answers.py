@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from forked_workers import backends, by_backend, measured
 
 LATE = Path(__file__).parent / "models" / "late.py"
@@ -19,6 +20,7 @@ def test_an_arm_that_turns_wrong_while_timed_is_wrong() -> None:
     assert not any("second pass" in note for note in rows["stays_right"].notes)
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_repeat_itself_is_not_held_to_its_first_pass() -> None:
     eager, row = measured(f"{LATE}:counting", backends("eager")).rows
     assert eager.verdict == "reference" and row.verdict != "wrong"

@@ -58,6 +58,7 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measurement]:
         }
 
 
+@pytest.mark.slow
 def test_a_cold_time_is_refused_where_the_cache_was_filled(
     cached: dict[str, Measurement],
 ) -> None:
@@ -69,6 +70,7 @@ def test_a_cold_time_is_refused_where_the_cache_was_filled(
     assert row.start["hits"] in numbers(row.start["refused"])
 
 
+@pytest.mark.slow
 def test_a_process_may_find_again_what_it_compiled_itself(
     cached: dict[str, Measurement],
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_process_may_find_again_what_it_compiled_itself(
     assert row.first_call_s is not None
 
 
+@pytest.mark.slow
 def test_a_warm_time_needs_hits_alone(cached: dict[str, Measurement]) -> None:
     warm, lost = cached["empty"].warm_start, cached["lost"].warm_start
     assert warm is not None and lost is not None
@@ -137,6 +140,7 @@ def test_a_start_that_looked_into_no_cache_is_no_warm_start() -> None:
 # -- the first call in the mean --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_slow_first_call_is_in_no_median() -> None:
     for row in session("slow_first_call", backends("eager")).rows:
         assert row.first_call_s is not None and row.first_call_s >= 1.0
@@ -220,6 +224,7 @@ def quick() -> dict[str, Measurement]:
     return by_backend(session("adding", backends(*names)))
 
 
+@pytest.mark.slow
 def test_a_quick_backend_is_recommended_if_it_is_right(
     quick: dict[str, Measurement],
 ) -> None:
@@ -265,6 +270,7 @@ def test_wrong_gradients_are_caught_where_gradients_are_used() -> None:
 # -- a machine that gets slower --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_machine_that_slows_down_makes_no_arm_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def test_ctrl_c_leaves_the_cursor_and_nothing_else() -> None:
     assert "regional+graph" not in shown and "5 min" not in shown
 
 
+@pytest.mark.slow
 def test_little_room_cuts_names_and_not_numbers() -> None:
     seen = terminals.run(program(), columns=40, environment={"NO_COLOR": "1"})
     drawn = frame(seen.sent)

@@ -51,6 +51,7 @@ def test_an_arm_that_hangs_is_ended_and_the_others_go_on() -> None:
     assert not any(map(is_alive, Forked.begun))
 
 
+@pytest.mark.slow
 def test_without_eager_nothing_is_compared_with_it() -> None:
     found = measured(f"{LYING}:dying_in_eager", backends("eager"), rounds=20)
     eager, row = found.rows
@@ -81,6 +82,7 @@ def test_an_interruption_keeps_the_rounds_all_arms_have() -> None:
     assert not any(map(is_alive, Forked.begun))
 
 
+@pytest.mark.slow
 def test_an_interruption_in_the_second_sitting_keeps_the_first() -> None:
     found = interrupted_at(r"\bwarm\b", repeats=2)
     assert [len(row.rounds_ms) for row in found.rows] == [4, 4]
@@ -111,6 +113,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_run_and_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(SLOW_TARGET)
     flags = ["--strategies", "eager", "--seconds", "100", "--format", "json"]
@@ -141,6 +144,7 @@ def test_ctrl_c_saves_the_run_and_leaves_no_process(tmp_path: Path) -> None:
 # -- arms that do not fit beside each other --------------------------------------------
 
 
+@pytest.mark.slow
 def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "has_room", lambda self: False)
     at_once: list[int] = []

@@ -75,8 +75,8 @@ def products(x: Tensor) -> Tensor:
     ("fn", "size", "bound"),
     [
         (many_small, 2, "launch"),
-        (few_large, 2000, "memory"),
-        (products, 600, "compute"),
+        pytest.param(few_large, 2000, "memory", marks=pytest.mark.slow),
+        pytest.param(products, 600, "compute", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_target_is_bound_by(fn: Any, size: int, bound: str) -> None:
@@ -89,6 +89,7 @@ def test_what_a_target_is_bound_by(fn: Any, size: int, bound: str) -> None:
     assert [found[name] for name in on_gpu] == [None] * 4
 
 
+@pytest.mark.slow
 def test_time_outside_of_operators_is_put_down_to_nothing() -> None:
     def waits(x: Tensor) -> Tensor:
         time.sleep(0.05)
@@ -99,6 +100,7 @@ def test_time_outside_of_operators_is_put_down_to_nothing() -> None:
     assert found["bound"] is None and "operators" in found["bound_why"]
 
 
+@pytest.mark.slow
 def test_nothing_is_said_of_a_target_without_operations() -> None:
     found = probed(lambda: (lambda x: x, [(torch.rand(2),)]))
     assert found["ops_per_call"] == 0
@@ -151,6 +153,7 @@ def test_operations_count_alike_in_inference_mode() -> None:
     assert counts[0] == counts[1] == (2, 48)
 
 
+@pytest.mark.slow
 def test_what_compiles_itself_still_does_afterwards() -> None:
     compiled: list[int] = []
 
@@ -350,6 +353,7 @@ def test_what_fails_is_told_and_the_rest_is_known() -> None:
     assert found["ops_per_call"] > 0 and found["varying"] == [["argument 0", [0]]]
 
 
+@pytest.mark.slow
 def test_an_arm_is_probed_with_its_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     def fresh(job: Job) -> Loaded:
         return Loaded(*net(), None, Frame("file.py", 1, "make"))

@@ -39,13 +39,8 @@ def place(finding: Finding) -> str:
     return squashed(f"{Path(finding.file or '').name}: {finding.source}")
 
 
-# Seconds, not tens of seconds; the others are checked by `make prove`.
-QUICK = {"gpt2"}
-SLOW = pytest.mark.slow
-NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in TRUTH]
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow  # test_library_scripts.py compares one model with the log each time
+@pytest.mark.parametrize("name", TRUTH)
 def test_counts_are_those_of_the_logs(name: str, observe: Any) -> None:
     expected = truth(name)
     observation = observe(f"{ZOO}:{name}")

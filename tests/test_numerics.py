@@ -257,6 +257,7 @@ def noise(seed: int) -> torch.Tensor:
     return (randn(10, seed=seed) * 1e-8).to(F32)
 
 
+@pytest.mark.slow
 def test_noise_rarely_passes_for_a_lie() -> None:
     """Of 300 pairs with the same noise, of all sizes, none is called wrong."""
     for seed in range(300):
@@ -270,6 +271,7 @@ def test_noise_rarely_passes_for_a_lie() -> None:
         assert told.verdict in ("same", "rounding"), (seed, told)
 
 
+@pytest.mark.slow
 def test_a_lie_beyond_what_is_excused_never_passes_for_noise() -> None:
     for seed in range(100):
         exact = randn(2 ** (seed % 12), seed=seed)

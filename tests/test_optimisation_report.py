@@ -257,6 +257,7 @@ def assert_sums(run: Run, text: str) -> None:
     assert sums[-1] == sum(sums[:-1]) == len(still_open)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(check_runs.runs())
 def test_any_run_adds_up_and_tells_each_open_finding_once(run: Run) -> None:

@@ -29,6 +29,7 @@ def test_the_sample_is_of_many_rules_and_files() -> None:
     assert sum(JUDGED["codes"].values()) == JUDGED["found"]
 
 
+@pytest.mark.slow
 def test_what_was_judged_right_is_still_found() -> None:
     version = importlib.metadata.version("transformers")
     if version != JUDGED["transformers"]:

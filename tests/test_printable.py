@@ -54,7 +54,16 @@ def restored(document: Any, like: Any) -> Any:
     return document
 
 
-@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *("\x1b[31m", "\u202e", "\ud800"),
+        *(
+            pytest.param(odd, marks=pytest.mark.slow)
+            for odd in ("\x1b]0;t\x07", "\x9b2J", "\x7f", "\r", "\u2028")
+        ),
+    ],
+)
 def test_a_run_full_of_control_characters(
     odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,6 +29,9 @@ BREAKS = {"graph_break", "skipped_frame"}
 # The keys of one entry of EXPECT: CONTRIBUTING.md says what each means.
 REQUIRED = {"code", "kind", "line", "fix"}
 OPTIONAL = {"severity", "status", "torch", "holder"}
+# One trigger and one clean twin of each rule run each time; the others are slow tests.
+FIRST = {"bad", "good"}
+VARIANT = [pytest.mark.slow, pytest.mark.variant]
 # RC299 takes the guards that no other rule knows. NC806 needs a script.
 WITHOUT_PROGRAMS = {"RC299", "NC806"}
 
@@ -84,7 +87,17 @@ def fits(finding: Finding, wanted: dict[str, Any], lines: list[str]) -> bool:
     )
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(
+            path,
+            id=f"{path.parent.name}-{path.stem}",
+            marks=[] if path.stem in FIRST else VARIANT,
+        )
+        for path in PROGRAMS
+    ],
+)
 def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
     assert not malformed(program)
     findings = check(program, observe)

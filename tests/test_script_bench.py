@@ -121,13 +121,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scripts")
 
 
+MORE = ("--format", "json", "--", "--rate", "3")
+
+
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> dict[str, Done]:
-    """bench of each script, two at a time."""
-    scripts = {"equal": EQUAL, "training": TRAINING, "raising": OWN_STANCE}
+    """bench of two scripts, at the same time."""
+    scripts = {"training": TRAINING, "raising": OWN_STANCE}
     write(folder, **scripts)
-    more = ("--format", "json", "--", "--rate", "3")
-    return all_of({n: ("bench", f"{n}.py", *more) for n in scripts}, folder)
+    return all_of({n: ("bench", f"{n}.py", *MORE) for n in scripts}, folder)
+
+
+@pytest.fixture(scope="module")
+def equal(folder: Path) -> Done:
+    write(folder, equal=EQUAL)
+    return torchproof("bench", "equal.py", *MORE, cwd=folder)
 
 
 def rows(done: Done) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -164,21 +172,20 @@ def test_known_gain_is_found_and_an_interruption_keeps_it(tmp_path: Path) -> Non
     assert len(eager["rounds_ms"]) == len(compiled["rounds_ms"]) >= 4
 
 
-def test_equal_arms_are_not_called_different(answers: dict[str, Done]) -> None:
-    done = answers["equal"]
-    assert done.returncode == 0, done.stderr
-    run, _, compiled = rows(done)
+@pytest.mark.slow
+def test_equal_arms_are_not_called_different(equal: Done) -> None:
+    assert equal.returncode == 0, equal.stderr
+    run, _, compiled = rows(equal)
     assert compiled["verdict"] == "not significant"
     assert compiled["vs_eager"] == pytest.approx(1, rel=0.05)
     assert len(compiled["rounds_ms"]) >= 8
     assert compiled["repeats"] == [len(compiled["rounds_ms"])]
-    assert run["exit_code"] == 0 and "--rate 3" in done.stderr
+    assert run["exit_code"] == 0 and "--rate 3" in equal.stderr
 
 
-def test_what_a_step_is_worth_is_told_with_what_it_cost(
-    answers: dict[str, Done],
-) -> None:
-    _, eager, compiled = rows(answers["equal"])
+@pytest.mark.slow
+def test_what_a_step_is_worth_is_told_with_what_it_cost(equal: Done) -> None:
+    _, eager, compiled = rows(equal)
     assert compiled["first_call_s"] > 0.01
     assert compiled["start"]["label"] == "cold"
     assert compiled["start"]["refused"] is None

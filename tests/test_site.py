@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_document_is_a_page(site: Path) -> None:
     pages = {
         path.relative_to(ROOT / "docs").with_suffix(".html").as_posix()
@@ -44,6 +45,7 @@ def test_every_document_is_a_page(site: Path) -> None:
     assert {page for page in pages if not (site / page).is_file()} == set()
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_the_network(site: Path) -> None:
     loaded = {
         (path.name, *match)

@@ -81,6 +81,7 @@ def test_equal_arms_are_called_equal(recorded: Kinds) -> None:
     assert sum(map(different, ratios)) <= 0.05 * REPLAYS
 
 
+@pytest.mark.slow
 def test_sampling_error_alone_would_call_equal_arms_different(
     recorded: Kinds,
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_tenth_in_favour_is_found(recorded: Kinds) -> None:
     assert sum(ratio.verdict == "faster" for ratio in ratios) >= 57
 
 
+@pytest.mark.slow
 def test_an_overloaded_machine_makes_no_difference_but_may_hide_one(
     overloaded: Kinds,
 ) -> None:

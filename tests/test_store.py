@@ -119,6 +119,7 @@ def _save_many(root: str, barrier: object, count: int) -> None:
         store.save(RUN, Path(root))
 
 
+@pytest.mark.slow
 def test_processes_that_save_at_the_same_moment_never_collide(tmp_path: Path) -> None:
     processes, saves = 8, 10
     context = multiprocessing.get_context("spawn")

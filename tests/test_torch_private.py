@@ -171,6 +171,7 @@ def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
     assert {finding["origin"] for finding in run["findings"]} <= {"static"}
 
 
+@pytest.mark.slow
 def test_check_goes_on_without_a_hook_of_minor_use(tmp_path: Path) -> None:
     source = RENAMED.format(
         module="torch._dynamo.symbolic_convert",

@@ -223,6 +223,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     st.dictionaries(st.sampled_from(list(tune_runs.TUNING)), JSON),

@@ -213,6 +213,7 @@ def test_a_script_that_gets_in_all_the_same_does_not_run(
     assert len(window.run(SHOWN)) == 5  # while the page's own script does run
 
 
+@pytest.mark.slow
 def test_five_thousand_findings_can_be_worked_with(
     window: Browser, tmp_path: Path
 ) -> None:

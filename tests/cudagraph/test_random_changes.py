@@ -208,13 +208,13 @@ def float64() -> Any:
 KINDS = ("inference", "training", "optimizer", "padded")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["inference", "training"])
 def test_nothing_is_stale(kind: str) -> None:
     assert run(kind, seed=7) > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8, 38))
+@pytest.mark.parametrize("seed", range(7, 38))
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_stale_in_many_sequences(kind: str, seed: int) -> None:
     assert run(kind, seed) > 0

@@ -51,7 +51,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         {"input_ids": IDS, "decoder_input_ids": IDS},
     ),
 }
-QUICK = ("gpt2", "bert", "vit")
+QUICK = ("gpt2", "vit")
 
 
 def made(name: str) -> tuple[nn.Module, dict[str, Any]]:
@@ -104,7 +104,12 @@ def test_a_whole_step_of_a_model_of_transformers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "sequence"),
-    [("nanovlm", True), ("gpt", True), ("decoder", True), ("arrcoc", False)],
+    [
+        ("nanovlm", True),
+        pytest.param("gpt", True, marks=pytest.mark.slow),
+        pytest.param("decoder", True, marks=pytest.mark.slow),
+        ("arrcoc", False),
+    ],
 )
 def test_a_bundled_workload(name: str, sequence: bool) -> None:
     module = importlib.import_module(f"torchproof.targets.workloads.{name}")

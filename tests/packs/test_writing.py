@@ -65,7 +65,9 @@ def emptied(folder: Path, seconds: float = 5) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-@pytest.mark.parametrize("kind", ["folder", "archive"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("folder", marks=pytest.mark.slow), "archive"]
+)
 def test_of_ten_at_once_one_has_the_name_and_nine_say_so(
     kind: str, tmp_path: Path
 ) -> None:

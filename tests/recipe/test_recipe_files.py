@@ -87,6 +87,7 @@ def test_the_standard_library_reads_every_table(table: dict[str, Any]) -> None:
     assert tomllib.loads(toml.dumps(table)) == table
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda t: t.encode()))
 def test_garbage_is_damaged_and_nothing_else(tmp_path_factory: Any, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "garbage.toml"

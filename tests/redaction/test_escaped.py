@@ -102,6 +102,7 @@ def test_no_mixture_of_escapes_survives(
     assert text not in left and "<secret>" in left and left.endswith(" after")
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60), secrets)
 def test_what_holds_no_secret_stays(text: str, secret: str) -> None:

@@ -176,6 +176,7 @@ def test_hiding_again_changes_nothing() -> None:
         assert redactor.text(text) == text
 
 
+@pytest.mark.slow
 def test_ten_megabytes_take_seconds() -> None:
     lines = [
         f"V1115 00:15:27.{n:06} 7 torch/_dynamo/guards.py:{n}] [{n}/0] TENSOR_MATCH: "

@@ -136,6 +136,7 @@ def test_unknown_facts_are_a_dash() -> None:
     assert "Variables" not in text and "None" not in text
 
 
+@pytest.mark.slow
 def test_torch_describes_the_machine(tmp_path) -> None:
     with versions.CollectEnv(tmp_path) as collect_env:
         text = collect_env.text()

@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import check_runs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,6 +153,7 @@ def contents(path: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(PEOPLE)
 def test_nobody_is_told_who_made_a_pack(person: Person) -> None:

@@ -57,7 +57,13 @@ def in_a_thread(act: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("backend", ["eager", broken], ids=["compiles", "fails"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("eager", id="compiles"),
+        pytest.param(broken, id="fails", marks=pytest.mark.slow),
+    ],
+)
 def test_a_listener_may_use_the_model(act: str, backend: Any) -> None:
     told: list[str] = []
 

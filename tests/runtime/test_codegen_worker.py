@@ -100,6 +100,7 @@ def test_shipped_graphs_are_right_and_cached_like_others(
     assert torch._dynamo.utils.counters["aot_autograd"]["autograd_cache_hit"] == 1
 
 
+@pytest.mark.slow
 def test_guards_of_code_generation_come_back_from_the_child(worker: Worker) -> None:
     """Inductor unrolls this pooling for one size: another must recompile."""
     elsewhere = Elsewhere(worker)

@@ -21,9 +21,16 @@ CHOSEN = (
     ("first run fails, inputs overwritten", "training"),
     ("miscompile, verify 3", "recompile"),
 )
+LONG = CHOSEN[:2]
 
 
-@pytest.mark.parametrize(("fault", "situation"), CHOSEN)
+@pytest.mark.parametrize(
+    ("fault", "situation"),
+    [
+        pytest.param(*cell, marks=[pytest.mark.slow] if cell in LONG else [])
+        for cell in CHOSEN
+    ],
+)
 def test_fault_is_survived(fault: str, situation: str, tmp_path: Path) -> None:
     outcome = cells.run(fault, situation, tmp_path, grace_s=GRACE_S)
     assert outcome.ok, "\n".join(outcome.wrong)

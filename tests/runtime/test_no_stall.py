@@ -86,6 +86,7 @@ def test_training_goes_on_meanwhile() -> None:
     assert told.compiled_calls == 2 and not told.fallbacks, str(told)
 
 
+@pytest.mark.slow
 def test_a_size_that_comes_meanwhile_is_compiled_afterwards() -> None:
     slow = Slow()
     plain, model = twins(Net().eval(), backend=slow, wait=False, dynamic=False)
@@ -165,6 +166,7 @@ def test_changes_of_the_model_meanwhile_are_seen() -> None:
     assert len(told.compilations) == 1
 
 
+@pytest.mark.slow
 def test_a_bad_input_at_first_does_not_leave_the_model_eager() -> None:
     plain, model = twins(Net().eval(), backend="aot_eager", wait=False)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -176,6 +178,7 @@ def test_a_bad_input_at_first_does_not_leave_the_model_eager() -> None:
     assert told.compiled_calls == 2 and not told.fallbacks, str(told)
 
 
+@pytest.mark.slow
 def test_sizes_that_vary_settle_on_one_code() -> None:
     plain, model = twins(Net().eval(), backend="aot_eager", wait=False)
     for rows in (3, 3, 5, 5, 7, 9, 11):
@@ -186,6 +189,7 @@ def test_sizes_that_vary_settle_on_one_code() -> None:
     assert told.compiled_calls == 5, str(told)
 
 
+@pytest.mark.slow
 def test_a_model_that_changes_all_the_time_is_compiled_in_front_at_last() -> None:
     slow = Slow()
     slow.may_end.set()

@@ -69,6 +69,8 @@ TRACERS: dict[str, Callable[[Any], Any]] = {
     )(X),
     "forward-mode differentiation": dual,
 }
+QUICK = {"torch.export", "symbolic_trace", "torch.compile"}
+QUICK |= {"forward-mode differentiation"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,13 @@ TRACERS: dict[str, Callable[[Any], Any]] = {
         ),
     ],
 )
-@pytest.mark.parametrize("tracer", TRACERS)
+@pytest.mark.parametrize(
+    "tracer",
+    [
+        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        for name in TRACERS
+    ],
+)
 def test_others_trace_a_compiled_model_as_the_plain_one(
     tracer: str, strategy: str
 ) -> None:
@@ -107,7 +115,9 @@ def test_forward_mode_leaves_compiled_code_for_a_call_and_compiles_nothing() -> 
     assert (told.calls, told.compiled_calls, len(told.compilations)) == (3, 2, 1)
 
 
-@pytest.mark.parametrize("path", ["", "blocks.1.mix"])
+@pytest.mark.parametrize(
+    "path", ["", pytest.param("blocks.1.mix", marks=pytest.mark.slow)]
+)
 def test_parametrizations_are_registered_and_removed_at_any_time(path: str) -> None:
     class Doubled(nn.Module):
         def forward(self, weight: Tensor) -> Tensor:

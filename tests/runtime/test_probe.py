@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -24,38 +23,21 @@ def probed(
     return probe(model, (x,), {}, compile_arguments=arguments, seconds=seconds)
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """Two at a time, as a child spends most of its life importing torch."""
-    note = str(tmp_path_factory.mktemp("hang") / "pid")
-    deeds = ("nothing", "segfault", "hang")
-
-    def run(deed: str) -> str | None:
-        if deed == "nothing":
-            return probed(Probed(deed))
-        # At once, without compiling first.
-        seconds = 4 if deed == "hang" else 100
-        return probed(Probed(deed, note), seconds, disable=True)
-
-    with ThreadPoolExecutor(2) as pool:
-        found = dict(zip(deeds, pool.map(run, deeds), strict=True))
-    return {**found, "note": note}
+def test_a_model_that_runs_is_fine() -> None:
+    assert probed(Probed("nothing")) is None
 
 
-def test_a_model_that_runs_is_fine(outcomes: dict[str, str | None]) -> None:
-    assert outcomes["nothing"] is None
-
-
-def test_a_crash_is_named_with_its_place(outcomes: dict[str, str | None]) -> None:
-    why = outcomes["segfault"] or ""
+def test_a_crash_is_named_with_its_place() -> None:
+    why = probed(Probed("segfault"), disable=True) or ""  # without compiling first
     assert "SIGSEGV" in why and "string_at (__init__.py)" in why
 
 
-def test_a_hang_ends_with_all_it_started(outcomes: dict[str, str | None]) -> None:
-    assert re.search(r"\b4 s\b.*\bact \(", outcomes["hang"] or "")
-    note = outcomes["note"]
-    assert note is not None
-    pid = int(Path(note).read_text())
+@pytest.mark.slow
+def test_a_hang_ends_with_all_it_started(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    why = probed(Probed("hang", str(note)), 4, disable=True)
+    assert re.search(r"\b4 s\b.*\bact \(", why or "")
+    pid = int(note.read_text())
     assert not psutil.pid_exists(pid) or (
         psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     )

@@ -66,6 +66,7 @@ def test_a_clear_gain_pays_and_leaves_the_model_alone() -> None:
     assert str(found).startswith("+")
 
 
+@pytest.mark.slow
 def test_the_same_twice_and_a_loss_do_not_pay() -> None:
     x = torch.randn(64, 64)
 

@@ -94,6 +94,7 @@ def test_regions_are_found_once() -> None:
     assert told.compilations and "Block" in told.compilations[0].function
 
 
+@pytest.mark.slow
 def test_different_models_at_once() -> None:
     pairs = [twins(Net().eval()) for _ in range(3)]
 
@@ -110,6 +111,7 @@ def test_different_models_at_once() -> None:
         assert len(told.compilations) == 1, str(told)
 
 
+@pytest.mark.slow
 def test_each_thread_has_its_own_modes() -> None:
     plain, model = twins(Net().eval())
 
@@ -131,6 +133,7 @@ def test_each_thread_has_its_own_modes() -> None:
     assert 4 <= len(told.compilations) < THREADS and not told.fallbacks, str(told)
 
 
+@pytest.mark.slow
 def test_threads_with_sizes_of_their_own_and_errors() -> None:
     plain, model = twins(Net().eval())
 

@@ -87,6 +87,7 @@ def test_modes_are_those_of_the_module() -> None:
     assert_compiled(model)
 
 
+@pytest.mark.slow
 def test_moves_are_followed() -> None:
     plain, model = twins(Net().eval())
     assert_alike(plain, model, sample())
@@ -97,6 +98,7 @@ def test_moves_are_followed() -> None:
     assert_compiled(model)
 
 
+@pytest.mark.slow
 def test_a_move_off_meta_is_refused_as_eager_refuses_it() -> None:
     plain, model = twins(Net().to("meta"))
     for one in (plain, model):
@@ -275,8 +277,18 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", COPIES)
-@pytest.mark.parametrize("strategy", ["full", "regional", "core:finish"])
+@pytest.mark.parametrize(
+    ("how", "strategy"),
+    [
+        pytest.param(how, strategy, marks=[pytest.mark.slow] if how != quick else [])
+        for strategy, quick in (
+            ("full", "deepcopy"),
+            ("regional", "pickle"),
+            ("core:finish", "torch.save"),
+        )
+        for how in COPIES
+    ],
+)
 def test_a_copy_is_compiled_anew_and_independent(how: str, strategy: str) -> None:
     model = compiled(Stack(), strategy=strategy)
     model(sample()), model(sample())  # a regional one watches its first call

@@ -54,6 +54,7 @@ def test_a_recurrent_network() -> None:
     assert len(said) == 1 and "LSTM" in said[0], str(told)
 
 
+@pytest.mark.slow
 def test_torchs_own_transformer() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     plain, model = twins(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))

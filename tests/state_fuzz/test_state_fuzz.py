@@ -100,7 +100,12 @@ def test_a_program_that_was_found_runs_as_a_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "fast"), [("graph", 20, "replays"), ("compile", 3, "compiled")]
+    ("name", "count", "fast"),
+    [
+        ("graph", 6, "replays"),
+        pytest.param("graph", 20, "replays", marks=pytest.mark.slow),
+        ("compile", 3, "compiled"),
+    ],
 )
 def test_nothing_is_stale_in_random_programs(name: str, count: int, fast: str) -> None:
     report = search(name, range(count))

@@ -1,4 +1,4 @@
-"""All programs as two targets: each is compiled and called for itself."""
+"""Programs as targets, many in one: each is compiled and called for itself."""
 
 import importlib.util
 from pathlib import Path
@@ -14,6 +14,10 @@ PROGRAMS = [
 ]
 
 
+# Run each time; the others where slow tests are.
+QUICK = ("branches", "counter", "outputs", "texts", "values")
+
+
 def loaded(path):
     spec = importlib.util.spec_from_file_location(f"program_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
@@ -21,16 +25,20 @@ def loaded(path):
     return module
 
 
-def make_bad():
-    return together("_bad")
+def make_quick():
+    return together([path for path in PROGRAMS if is_quick(path)])
 
 
-def make_good():
-    return together("_good")
+def make_others():
+    return together([path for path in PROGRAMS if not is_quick(path)])
 
 
-def together(ending):
-    made = [loaded(path).make() for path in PROGRAMS if path.stem.endswith(ending)]
+def is_quick(path):
+    return path.stem.startswith(QUICK)
+
+
+def together(programs):
+    made = [loaded(path).make() for path in programs]
     compiled = [(torch.compile(fn, backend="eager"), calls) for fn, calls in made]
 
     def every(index):

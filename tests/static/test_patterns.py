@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,19 +62,31 @@ def test_reading_gives_the_marked_lines_and_no_other(program: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(observe: Any) -> list[Finding]:
-    """The findings of all programs, in two runs."""
-    found = []
-    for factory in ("make_bad", "make_good"):
+def run(observe: Any) -> Callable[[str], list[Finding]]:
+    """`run(factory)`: the findings of many programs in one run."""
+
+    @cache
+    def found(factory: str) -> list[Finding]:
         observation = observe(f"{every_program.__file__}:{factory}", as_written=True)
         assert observation.error is None
-        found += rules.check(observation)
+        return rules.check(observation)
+
     return found
 
 
-@pytest.mark.parametrize("program", EXECUTED, ids=lambda path: path.stem)
-def test_a_run_shows_what_was_read(program: Path, run: list[Finding]) -> None:
-    findings = [f for f in run if f.file and Path(f.file).name == program.name]
+@pytest.mark.parametrize(
+    ("factory", "program"),
+    [
+        pytest.param("make_quick", path, id=path.stem)
+        if every_program.is_quick(path)
+        else pytest.param("make_others", path, id=path.stem, marks=pytest.mark.slow)
+        for path in EXECUTED
+    ],
+)
+def test_a_run_shows_what_was_read(
+    factory: str, program: Path, run: Callable[[str], list[Finding]]
+) -> None:
+    findings = [f for f in run(factory) if f.file and Path(f.file).name == program.name]
     told = "\n".join(f"{f.code} {f.kind} {f.line} {f.message}" for f in findings)
     wanted = [s for s in suspicions(program) if applies(s)]
     for suspicion in wanted:

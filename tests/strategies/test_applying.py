@@ -193,6 +193,7 @@ def test_marks_where_nothing_varies_are_left_out(counter: CompileCounter) -> Non
     assert done.note is not None and "size" in done.note
 
 
+@pytest.mark.slow
 def test_marks_beside_marks_of_the_target(counter: CompileCounter) -> None:
     model, calls = gpt.make()
     with torch.no_grad():
@@ -306,6 +307,7 @@ def test_blocks_that_did_not_run_compiled_say_so(counter: CompileCounter) -> Non
     assert said.startswith("Block: ")
 
 
+@pytest.mark.slow
 def test_two_regions_of_a_workload_share_one_artifact_each(
     counter: CompileCounter,
 ) -> None:

@@ -60,7 +60,9 @@ def gradients(net: nn.Module, answer: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(answer.sum(), list(net.parameters())))
 
 
-@pytest.mark.parametrize("name", ["nested", "nested:marks"])
+@pytest.mark.parametrize(
+    "name", ["nested", pytest.param("nested:marks", marks=pytest.mark.slow)]
+)
 def test_every_block_runs_with_its_own_weights(name: str) -> None:
     plain, net = make(), make()
     done = applied(name, net)
@@ -71,7 +73,10 @@ def test_every_block_runs_with_its_own_weights(name: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize("name", ["nested", "nested:static", "nested:marks"])
+@pytest.mark.parametrize(
+    "name",
+    ["nested", pytest.param("nested:static", marks=pytest.mark.slow), "nested:marks"],
+)
 def test_the_code_of_a_block_is_made_once(name: str) -> None:
     with torch.no_grad():
         done = applied(name, make(count=9))

@@ -51,6 +51,7 @@ print(status.strategy, status.compiled_calls, len(status.fallbacks))
 """
 
 
+@pytest.mark.slow
 def test_the_planted_best_strategy_is_found_and_holds_in_a_fresh_process() -> None:
     run = tuned("make", recipe_file="torchproof.toml")
     assert run.tuning is not None and run.verb == "tune"

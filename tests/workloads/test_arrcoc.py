@@ -55,7 +55,7 @@ def gradients(model: torch.nn.Module, batch: int) -> dict[str, Tensor | None]:
 # -- what check says -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("workload", ["arrcoc", "arrcoc-scorers"])
 def test_cured_is_one_graph_for_every_batch(
     observed: Callable[..., Any], found: Found, workload: str, train: bool

@@ -32,6 +32,7 @@ def tokens(batch: int, length: int, vocabulary: int = SMALLER.vocabulary) -> Ten
 # -- sizes -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", MAKERS)
 def test_sizes_have_the_registered_parameters(workload: str) -> None:
     for size, registered in WORKLOADS[workload].sizes.items():
@@ -54,11 +55,11 @@ def test_the_registry_names_the_sizes_of_the_modules() -> None:
     ("workload", "options"),
     [
         ("gpt", {}),
-        ("gpt", {"train": True}),
+        pytest.param("gpt", {"train": True}, marks=pytest.mark.slow),
         ("gpt-flex", {}),
-        ("gpt-flex", {"train": True}),
+        pytest.param("gpt-flex", {"train": True}, marks=pytest.mark.slow),
         ("decoder", {}),
-        ("decoder", {"train": True}),
+        pytest.param("decoder", {"train": True}, marks=pytest.mark.slow),
     ],
 )
 def test_cured_has_no_finding(
@@ -69,7 +70,12 @@ def test_cured_has_no_finding(
 
 # The shapes of calls -1 and 1: the largest batch, and batch 1.
 @pytest.mark.parametrize(
-    ("attention", "first"), [("sdpa", -1), ("sdpa", 1), ("flex", 1)]
+    ("attention", "first"),
+    [
+        ("sdpa", -1),
+        pytest.param("sdpa", 1, marks=pytest.mark.slow),
+        pytest.param("flex", 1, marks=pytest.mark.slow),
+    ],
 )
 def test_one_graph_in_any_order(attention: str, first: int) -> None:
     graphs = []
@@ -201,6 +207,7 @@ def test_every_make_gives_the_same_weights_and_inputs() -> None:
         torch.testing.assert_close(calls, calls_again)
 
 
+@pytest.mark.slow
 def test_flex_trains_on_the_cpu_with_the_same_window() -> None:
     reading, calls = gpt_flex.make()
     training, _ = gpt_flex.make(train=True)

@@ -51,7 +51,7 @@ BASE = "return self.base(x, turn, at)"
     [
         pytest.param(True, "recompile", LENS_NET, marks=pytest.mark.slow),
         pytest.param(True, "recompile_limit", LENS_NET, marks=pytest.mark.slow),
-        (True, "no_op", BASE),
+        pytest.param(True, "no_op", BASE, marks=pytest.mark.slow),
         (False, "recompile", "for entry in self.entries]"),
         (False, "no_op", BASE),
     ],
@@ -63,14 +63,22 @@ def test_defect_is_found_at_its_line(
     assert place(ORIGINAL, text) in places(findings, kind)
 
 
-def test_number_of_blocks_recompiles_gist_net(found: Found) -> None:
+@pytest.mark.parametrize(
+    ("train", "codes"),
+    [
+        pytest.param(True, {"RC201"}, marks=pytest.mark.slow),
+        (False, {"RC201", "RC202"}),
+    ],
+)
+def test_number_of_blocks_recompiles_gist_net(
+    train: bool, codes: set[str], found: Found
+) -> None:
     _, line = _gist_net()
     spot = "megacontext_nets.py", line
-    for train, codes in ((True, {"RC201"}), (False, {"RC201", "RC202"})):
-        findings = found(ORIGINAL, train=train)
-        here = [f for f in findings if (Path(f.file or "").name, f.line) == spot]
-        assert {f.code for f in here} == codes
-        assert spot in places(findings, "recompile")
+    findings = found(ORIGINAL, train=train)
+    here = [f for f in findings if (Path(f.file or "").name, f.line) == spot]
+    assert {f.code for f in here} == codes
+    assert spot in places(findings, "recompile")
 
 
 def _gist_net() -> tuple[str, int]:
@@ -98,6 +106,7 @@ def test_calls_vary_in_width_and_batch() -> None:
 # -- the numbers the system is known by ------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["megacontext", ORIGINAL])
 @pytest.mark.parametrize("train", [False, True])
 def test_parameters_are_those_of_the_registry(name: str, train: bool) -> None:
@@ -140,6 +149,7 @@ def given(
     return tokens, plans, megacontext_step.pack(plans, SIZE.length, width)
 
 
+@pytest.mark.slow
 def test_micro_step_of_both_forms_agrees_where_no_row_is_filled_up() -> None:
     cured = doubled(megacontext_step.MicroStep(SIZE))
     original = megacontext_original.MicroStep(SIZE).double()
@@ -263,7 +273,10 @@ def covers(context: WorkingContext) -> bool:
     return tokens == list(range(context.tokens))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(4), *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 20))],
+)
 def test_random_edits_keep_the_sequence_covered(seed: int) -> None:
     draw = random.Random(seed)
     context = WorkingContext(draw.choice([2, 3]))

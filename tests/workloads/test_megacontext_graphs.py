@@ -106,6 +106,7 @@ def clones() -> tuple[int, int]:
 # -- calls, marks and copies -----------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_training_calls_each_net_in_one_step(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     mocked(model, watch)
@@ -118,6 +119,7 @@ def test_training_calls_each_net_in_one_step(watch: Watch) -> None:
         assert clones() == (3, 0)  # loss, nll and scores
 
 
+@pytest.mark.slow
 def test_gradients_add_up_outside_of_graph_memory(watch: Watch) -> None:
     model, calls = megacontext.make(train=True)
     weights = len(list(model.parameters()))
@@ -258,7 +260,7 @@ def test_all_widths_and_batches_are_few_shapes() -> None:
         model(*megacontext.make(train=True, batch=3)[1][0])
 
 
-@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("number", [0, pytest.param(-1, marks=pytest.mark.slow)])
 def test_filling_up_changes_neither_answers_nor_gradients(number: int) -> None:
     model, calls = megacontext.make(train=True)
     plain, _ = megacontext.make(train=True, compile_training=False)

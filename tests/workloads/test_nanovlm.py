@@ -43,7 +43,7 @@ def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> 
     assert place(ORIGINAL, text) in places(findings, kind)
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_cured_is_clean(
     train: bool, found: Found, observed: Callable[..., Observation]
 ) -> None:
@@ -63,9 +63,8 @@ def samples(rows: int, length: int, images: int = 1) -> list[Sample]:
     return answer
 
 
-@pytest.mark.parametrize(
-    "backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_one_graph_for_every_shape_in_any_order(backend: str) -> None:
     model, calls = nanovlm.make(train=backend == "aot_eager")
     compiled = torch.compile(model, backend=backend, fullgraph=True)

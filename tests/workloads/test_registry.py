@@ -18,8 +18,14 @@ from torchproof.targets.job import Job
 from torchproof.targets.target import parse
 from torchproof.targets.workloads import WORKLOADS
 
-EVERY = [(name, size) for name, told in WORKLOADS.items() for size in told.sizes]
 ORIGINALS = [name for name in WORKLOADS if name.endswith("-original")]
+# The others are built where slow tests are.
+QUICK = {"tiny", "100b", "base", "large"}
+EVERY = [
+    pytest.param(name, size, marks=[] if size in QUICK else [pytest.mark.slow])
+    for name, told in WORKLOADS.items()
+    for size in told.sizes
+]
 
 # What the systems' own documents say, in millions.
 TOLD = {

@@ -103,14 +103,45 @@ def apart_from_history(value: Any) -> Any:
     """The same structure, with tensors that have an autograd history replaced."""
     if not any(map(_has_history, trees.tensors(value))):
         return value
+    parts, holding = _parts_with_history(value)
 
     def is_leaf(part: Any) -> bool:
+        if id(part) in parts:
+            return id(part) not in holding
+        # A container that another one builds each time it is taken apart.
         return not any(map(_has_history, trees.tensors(part)))
 
     def change(part: Any) -> Any:
         return _replaced(part) if _has_history(part) else part
 
     return trees.mapped(value, change, is_leaf=is_leaf)
+
+
+def _parts_with_history(value: Any) -> tuple[dict[int, Any], set[int]]:
+    """All parts by their id, and those that are or hold a tensor with a history.
+
+    Each part is looked at once, so that deep values take no longer than wide ones.
+    """
+    parts: dict[int, Any] = {}
+    holders: dict[int, list[int]] = {}
+    reached, found = [value], list[int]()
+    while reached:
+        part = reached.pop()
+        if id(part) in parts:
+            continue
+        parts[id(part)] = part  # kept alive: its id stays its own
+        if _has_history(part):
+            found.append(id(part))
+        for inner in trees.parts(part):
+            holders.setdefault(id(inner.value), []).append(id(part))
+            reached.append(inner.value)
+    holding = set[int]()
+    while found:
+        each = found.pop()
+        if each not in holding:
+            holding.add(each)
+            found += holders.get(each, ())
+    return parts, holding
 
 
 def _has_history(value: Any) -> bool:
