@@ -206,7 +206,9 @@ class _Replacer(cst.CSTTransformer):
             return cst.RemoveFromParent()
         # Comments and blank lines before the statement stay before the first one.
         if leading := getattr(updated, "leading_lines", None):
-            statements[0] = statements[0].with_changes(leading_lines=leading)
+            first = statements[0]
+            lines = (*leading, *getattr(first, "leading_lines", ()))
+            statements[0] = first.with_changes(leading_lines=lines)
         return cst.FlattenSentinel(statements)
 
 

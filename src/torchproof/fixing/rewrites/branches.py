@@ -1,0 +1,696 @@
+"""Branches on tensors whose arms give values: `torch.where`, or `torch.cond`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from torchproof.fixing.rewrites import names
+from torchproof.fixing.rewrites.conditions import (
+    Condition,
+    Kinds,
+    condition,
+    is_representable,
+    parenthesised,
+)
+from torchproof.fixing.rewrites.operators import (
+    SAFE_AT_ONE,
+    brief,
+    called,
+    dotted,
+    effect,
+    hazard,
+    is_number,
+    may_lose_gradients,
+    nodes,
+)
+from torchproof.fixing.rewrites.site import Draft, Refused, Site, statements
+
+_RETURN = "return"
+_TEST = "_torchproof_condition_"  # stands for the condition until it gets its name
+_WIDTH = 88
+
+
+def select(site: Site) -> Draft:
+    """Computes both arms and selects with `torch.where`."""
+    return _rewritten(
+        site, _Where(site), "compute both values, select with torch.where"
+    )
+
+
+def conditional(site: Site) -> Draft:
+    """Puts the arms into `torch.cond`, which runs only the selected one."""
+    return _rewritten(site, _Cond(site), "run the selected arm with torch.cond")
+
+
+def _rewritten(site: Site, form: _Form, title: str) -> Draft:
+    chosen = _conditional_expression(site)
+    if chosen is not None:
+        text = form.expression(chosen)
+        new = cst.parse_expression(text)
+        return Draft(title, site.replaced({chosen: new}, imports=["torch"]))
+    branch = site.statement
+    if not isinstance(branch, cst.If):
+        raise Refused("there is no `if` whose arms could be evaluated")
+    rest: list[cst.BaseStatement] = []
+    if _returns(branch) and branch.orelse is None:
+        rest = _rest(site, branch)
+    made = form.statements(branch, rest)
+    changes: dict[cst.CSTNode, cst.CSTNode | Sequence[cst.BaseStatement]] = {}
+    if not isinstance(made[0], cst.If):  # else the rest runs if Python says so
+        changes = dict.fromkeys(rest, ())
+    above = site.parent(branch)
+    if isinstance(above, cst.If) and above.orelse is branch:
+        block = cst.IndentedBlock(body=made)
+        changes[branch] = cst.Else(body=block, leading_lines=branch.leading_lines)
+    else:
+        changes[branch] = made
+    return Draft(title, site.replaced(changes, imports=["torch"]))
+
+
+def _conditional_expression(site: Site) -> cst.IfExp | None:
+    """The `a if c else b` whose condition is the tensor."""
+    asked = site.expression
+    inside = [
+        node
+        for node in nodes(site.statement)
+        if isinstance(node, cst.IfExp)
+        and (
+            site.range_of(node.test).start.line == site.line
+            if asked is None
+            else asked in set(nodes(node.test))
+        )
+    ]
+    return inside[-1] if inside else None
+
+
+def _returns(branch: cst.If) -> bool:
+    last = names.body(branch)[-1]
+    return isinstance(last, cst.SimpleStatementLine) and isinstance(
+        last.body[-1], cst.Return
+    )
+
+
+def _rest(site: Site, branch: cst.If) -> list[cst.BaseStatement]:
+    """The statements after an `if` that returns, up to the end of the function."""
+    rest = names.following(site, branch)
+    block = site.parent(branch)
+    if block is not site.function.body or not rest:
+        raise Refused("what runs after the early return is not in one block")
+    last = rest[-1]
+    ends = isinstance(last, cst.SimpleStatementLine) and isinstance(
+        last.body[-1], cst.Return
+    )
+    if not ends:
+        raise Refused("the function may end without a value")
+    return rest
+
+
+@dataclass
+class _Arm:
+    """What one arm computes: statements that run first, then values for targets."""
+
+    first: list[str] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    comments: list[str] = field(default_factory=list)
+    # The targets that are written in place: their old tensor gets the new values.
+    in_place: set[str] = field(default_factory=set)
+    # Names of the arm that the other code uses too, and what they are called here.
+    names: dict[str, str] = field(default_factory=dict)
+
+
+class _Form:
+    """A way to write a branch without Python control flow."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._taken: set[str] = set()
+
+    def expression(self, node: cst.IfExp) -> str:
+        raise NotImplementedError
+
+    def statements(
+        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
+    ) -> list[cst.BaseStatement]:
+        raise NotImplementedError
+
+    def fresh(self, wanted: str) -> str:
+        name = names.fresh(self.site, wanted)
+        number = 2
+        while name in self._taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def guarded(
+        self,
+        lines: Sequence[str],
+        branch: cst.If,
+        test: Condition,
+        arms: Sequence[_Arm],
+    ) -> list[cst.BaseStatement]:
+        """The new statements, under the Python part of the condition."""
+        indent = self.site.range_of(branch).start.column
+        inner = indent + 4 * bool(test.python)
+        text = "".join(_wrapped(line, inner) for line in lines)
+        yes, no = names.body(branch), names.body(branch.orelse) if branch.orelse else []
+        comments = [*arms[0].comments, *arms[1].comments]
+        if test.python:
+            text = f"if {' and '.join(test.python)}:\n{_indented(text)}"
+            if no:
+                text += f"else:\n{_indented(self._code(no))}"
+        if test.or_python:
+            first = f"if {' or '.join(test.or_python)}:\n{_indented(self._code(yes))}"
+            text = f"{first}else:\n{_indented(text)}"
+        return _with_comments(statements(text), comments)
+
+    def _code(self, block: Sequence[cst.BaseStatement]) -> str:
+        return "".join(self.site.module.code_for_node(each) for each in block)
+
+    def check_value(self, value: cst.BaseExpression) -> None:
+        """Refuses what a tensor cannot hold."""
+        if isinstance(value, cst.Name) and value.value in ("None", "True", "False"):
+            raise Refused(f"an arm gives {value.value}, which torch cannot select")
+        kinds = (cst.BaseString, cst.List, cst.Dict, cst.Tuple, cst.BaseComp)
+        if isinstance(value, kinds):
+            raise Refused(f"an arm gives `{brief(value)}`, which is not a tensor")
+
+    # -- arms ------------------------------------------------------------------------
+
+    def arm(
+        self, block: Sequence[cst.BaseStatement], branch: cst.If, *, ends: bool
+    ) -> _Arm:
+        """Reads an arm. `ends`: the function returns behind it."""
+        steps = [small for line in block for small in self._small(line)]
+        arm = _Arm(comments=[c for line in block for c in _comments(line)])
+        for index, step in enumerate(steps):
+            later = steps[index + 1 :]
+            if isinstance(step, cst.Pass):
+                continue
+            if isinstance(step, cst.Return):
+                self._return(step, arm)
+            elif isinstance(step, cst.Assign):
+                self._assign(step, arm, branch, later=None if ends else later)
+            elif isinstance(step, cst.AugAssign):
+                self._augmented(step, arm, later)
+            elif isinstance(step, cst.Expr):
+                self._call(step, arm, later)
+            else:
+                raise Refused(f"an arm contains `{brief(step)}`")
+        return arm
+
+    def _small(self, line: cst.BaseStatement) -> Sequence[cst.BaseSmallStatement]:
+        if not isinstance(line, cst.SimpleStatementLine):
+            raise Refused(f"an arm contains a block: `{_header(line)}`")
+        return line.body
+
+    def text(self, node: cst.CSTNode, arm: _Arm) -> str:
+        renamed = names.renamed(node, arm.names) if arm.names else node
+        return self.site.module.code_for_node(renamed).strip()
+
+    def _return(self, step: cst.Return, arm: _Arm) -> None:
+        value = step.value
+        if value is None:
+            raise Refused("an arm returns without a value")
+        if isinstance(value, cst.Tuple):
+            for index, each in enumerate(value.elements):
+                self._add(f"{_RETURN} {index}", each.value, arm)
+        else:
+            self._add(_RETURN, value, arm)
+
+    def _add(self, target: str, value: cst.BaseExpression, arm: _Arm) -> None:
+        self.check_value(value)
+        arm.values[target] = self.value(value, arm)
+
+    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
+        """The text of a value of an arm, if it may be computed."""
+        raise NotImplementedError
+
+    def _assign(
+        self,
+        step: cst.Assign,
+        arm: _Arm,
+        branch: cst.If,
+        *,
+        later: Sequence[cst.CSTNode] | None,
+    ) -> None:
+        if len(step.targets) != 1:
+            raise Refused(f"an arm assigns twice: `{brief(step)}`")
+        target, value = step.targets[0].target, step.value
+        if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            if len(target.elements) != len(value.elements):
+                raise Refused(f"an arm unpacks: `{brief(step)}`")
+            texts = [self._old(each.value, arm) for each in value.elements]
+            pairs = zip(target.elements, value.elements, strict=True)
+            for (to, _), text in zip(pairs, texts, strict=True):
+                self._store(to.value, text, arm, branch, later=later)
+            return
+        self._store(target, value, arm, branch, later=later)
+
+    def _old(self, value: cst.BaseExpression, arm: _Arm) -> cst.BaseExpression:
+        if set(arm.values) & names.reads(value):
+            raise Refused(f"the order of the assignments matters: `{brief(value)}`")
+        return value
+
+    def _store(
+        self,
+        target: cst.BaseExpression,
+        value: cst.BaseExpression,
+        arm: _Arm,
+        branch: cst.If,
+        *,
+        later: Sequence[cst.CSTNode] | None,
+    ) -> None:
+        name = dotted(target)
+        if isinstance(target, cst.Name):
+            self._name(target.value, value, arm, branch, later=later)
+        elif isinstance(target, cst.Attribute) and name is not None:
+            if later is None:
+                raise Refused(f"`{name}` is stored only if the function goes on")
+            self._once(name, arm, later)
+            self._add(name, value, arm)
+        elif isinstance(target, cst.Subscript):
+            text = self.site.code(target)
+            if later is None or hazard(target) or effect(target):
+                raise Refused(f"storing to `{brief(target)}` may raise")
+            self._once(text, arm, later)
+            self._add(text, value, arm)
+        else:
+            raise Refused(f"an arm assigns to `{brief(target)}`")
+
+    def _once(self, text: str, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
+        """Refuses if the arm uses a place again that it has written to."""
+        root = text.partition("[")[0]
+        if text in arm.values or any(root in self.site.code(each) for each in later):
+            raise Refused(f"an arm uses `{text}` after it has stored to it")
+
+    def _name(
+        self,
+        name: str,
+        value: cst.BaseExpression,
+        arm: _Arm,
+        branch: cst.If,
+        *,
+        later: Sequence[cst.CSTNode] | None,
+    ) -> None:
+        ends = later is None
+        kept = not ends and names.is_needed_after(self.site, branch, name)
+        read_again = any(name in names.reads(each) for each in later or ())
+        again = any(name in names.assigned(each) for each in later or ())
+        changed = any(names.assigned(each) & names.reads(value) for each in later or ())
+        arm.values.pop(name, None)
+        if kept and not (read_again or again or changed):
+            self._add(name, value, arm)
+            return
+        text = self.value(value, arm)
+        shared = kept or ends or self._is_used_elsewhere(name, arm, branch)
+        new = self.fresh(f"new_{name}") if shared and not ends else name
+        arm.first.append(f"{new} = {text}")
+        if new != name:
+            arm.names[name] = new
+        if kept:
+            arm.values[name] = new
+
+    def _is_used_elsewhere(self, name: str, arm: _Arm, branch: cst.If) -> bool:
+        """Whether the condition or both arms use a name."""
+        if name in names.reads(branch.test):
+            return True
+        other = branch.orelse
+        if other is None:
+            return False
+        return name in names.reads(other) and name in names.reads(branch.body)
+
+    def _augmented(
+        self, step: cst.AugAssign, arm: _Arm, later: Sequence[cst.CSTNode]
+    ) -> None:
+        """`x += y` writes into the tensor `x`."""
+        target = self.text(step.target, arm)
+        if isinstance(step.target, cst.Name) and step.target.value in arm.names:
+            raise Refused(f"an arm changes `{step.target.value}` twice")
+        operator = self.site.code(step.operator).strip().removesuffix("=")
+        operand = parenthesised(self.text(step.value, arm))
+        value = cst.parse_expression(f"{target} {operator} {operand}")
+        self._in_place(target, value, arm, later)
+
+    def _in_place(
+        self,
+        target: str,
+        value: cst.BaseExpression,
+        arm: _Arm,
+        later: Sequence[cst.CSTNode],
+    ) -> None:
+        self._once(target, arm, later)
+        self._add(target, value, arm)
+        if "[" not in target:
+            arm.in_place.add(target)
+
+    def _call(self, step: cst.Expr, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
+        """`x.clamp_(...)` is a value for `x`; other calls are not values."""
+        call = step.value
+        if isinstance(call, cst.BaseString):
+            return
+        method = call.func if isinstance(call, cst.Call) else None
+        name = method.attr.value if isinstance(method, cst.Attribute) else ""
+        place = dotted(method.value) if isinstance(method, cst.Attribute) else None
+        if not (name.endswith("_") and place) or name.endswith("__"):
+            raise Refused(f"an arm does more than compute: `{brief(step)}`")
+        assert isinstance(call, cst.Call)
+        assert isinstance(method, cst.Attribute)
+        value = _out_of_place(call, method, self.site.code(method.value))
+        self._in_place(place, value, arm, later)
+
+
+def _out_of_place(
+    call: cst.Call, method: cst.Attribute, place: str
+) -> cst.BaseExpression:
+    """The value that `x.add_(y)` writes: `x.add(y)`."""
+    name = method.attr.value
+    if name == "zero_":
+        return cst.parse_expression(f"torch.zeros_like({place})")
+    if name == "fill_" and len(call.args) == 1:
+        filled = cst.Module([]).code_for_node(call.args[0].value)
+        return cst.parse_expression(f"torch.full_like({place}, {filled})")
+    if name == "copy_" and len(call.args) == 1:
+        return call.args[0].value
+    return call.with_changes(func=method.with_changes(attr=cst.Name(name[:-1])))
+
+
+def _comments(line: cst.BaseStatement) -> list[str]:
+    """The comments of a statement."""
+    found = [
+        each.comment.value
+        for each in getattr(line, "leading_lines", ())
+        if each.comment is not None
+    ]
+    after = getattr(line, "trailing_whitespace", None)
+    if after is not None and after.comment is not None:
+        found.append(after.comment.value)
+    return found
+
+
+def _header(node: cst.CSTNode) -> str:
+    return brief(node).partition(":")[0]
+
+
+def _blocks(
+    branch: cst.If, rest: Sequence[cst.BaseStatement]
+) -> tuple[list[cst.BaseStatement], list[cst.BaseStatement]]:
+    other = branch.orelse
+    if isinstance(other, cst.If):
+        raise Refused("an `elif` follows")
+    return names.body(branch), list(rest) if other is None else names.body(other)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}\n" if line else "\n" for line in text.splitlines())
+
+
+class _Where(_Form):
+    """`torch.where(condition, a, b)`."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._test = Condition("")
+        self._selected = ""  # the condition's text or name
+        self._uses = 0
+        self._arm_holds = True
+
+    def expression(self, node: cst.IfExp) -> str:
+        self._test = condition(self.site, node.test)
+        if self._test.or_python:
+            raise Refused("a Python condition and a tensor decide together")
+        self._selected = self._test.tensor
+        arms = []
+        for value, self._arm_holds in ((node.body, True), (node.orelse, False)):
+            self.check_value(value)
+            arms.append(self.value(value, _Arm()))
+        text = self._where(*arms)
+        if self._test.python:
+            guards = " and ".join(self._test.python)
+            text = f"({text} if {guards} else {arms[1]})"
+        return text
+
+    def statements(
+        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
+    ) -> list[cst.BaseStatement]:
+        self._test = condition(self.site, branch.test)
+        blocks = _blocks(branch, rest)
+        self._selected = _TEST
+        arms = []
+        for block, self._arm_holds in zip(blocks, (True, False), strict=True):
+            arms.append(self.arm(block, branch, ends=bool(rest) and block == rest))
+        selecting = self._selecting(branch, *arms)
+        lines = [*arms[0].first, *arms[1].first, *selecting]
+        test = self._test.tensor
+        if "".join(lines).count(_TEST) > 1:
+            name = self.fresh("condition")
+            lines = [f"{name} = {test}", *(each.replace(_TEST, name) for each in lines)]
+        lines = [each.replace(_TEST, test) for each in lines]
+        return self.guarded(lines, branch, self._test, arms)
+
+    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
+        for why in (effect(node), hazard(node)):
+            if why is not None:
+                raise Refused(f"an arm must not run if it is not selected: {why}")
+        renamed = names.renamed(node, arm.names) if arm.names else node
+        assert isinstance(renamed, cst.BaseExpression)
+        return self._protected(renamed)
+
+    def _protected(self, node: cst.BaseExpression) -> str:
+        """The value with divisors and arguments that cannot give NaN gradients."""
+        finite = not self._test.tests_finiteness
+        kinds = Kinds(self.site)
+        risks: set[cst.CSTNode] = set()
+        for each in nodes(node):
+            if not may_lose_gradients(each, finite=finite):
+                continue
+            risky = _risky_operand(each) if finite else None
+            if risky is None:
+                raise Refused(
+                    f"the gradient of `{brief(each)}` may be NaN where the arm is not"
+                    " selected"
+                )
+            if not kinds.is_python_value(risky):
+                risks.add(risky)
+        updated = node.visit(_Wrapping(risks, self._safe)) if risks else node
+        assert isinstance(updated, cst.CSTNode)
+        return self.site.module.code_for_node(updated).strip()
+
+    def _safe(self, operand: cst.CSTNode) -> cst.BaseExpression:
+        text = self.site.module.code_for_node(operand).strip()
+        order = (text, "1") if self._arm_holds else ("1", text)
+        return cst.parse_expression(
+            f"torch.where({self._selected}, {order[0]}, {order[1]})"
+        )
+
+    def _where(self, a: str, b: str) -> str:
+        numbers = [each for each in (a, b) if _number(each) is not None]
+        if len(numbers) == 2 and not all(
+            is_representable(_number(each) or 0.0) for each in numbers
+        ):
+            a = f"torch.tensor({a}, dtype=torch.float64)"
+        return f"torch.where({self._selected}, {a}, {b})"
+
+    def _selecting(self, branch: cst.If, yes: _Arm, no: _Arm) -> list[str]:
+        """The statements that select, one for each target."""
+        targets = list(dict.fromkeys((*yes.values, *no.values)))
+        if not targets:
+            raise Refused("nothing that the arms compute is used")
+        returned = [each for each in targets if each.startswith(_RETURN)]
+        if returned:
+            if targets != returned or set(yes.values) != set(no.values):
+                raise Refused("only one of the arms returns")
+            parts = [self._where(yes.values[t], no.values[t]) for t in targets]
+            return [f"return {', '.join(parts)}"]
+        pairs = [(target, self._selected_value(target, yes, no)) for target in targets]
+        for target in targets:
+            self._check_target(target, branch, yes, no)
+        in_place = yes.in_place | no.in_place
+        depend = any(
+            set(targets[:i]) & ast_reads(text) for i, (_, text) in enumerate(pairs)
+        )
+        if depend and in_place:
+            raise Refused("the arms change values that they also read")
+        if depend:
+            left = ", ".join(targets)
+            return [f"{left} = {', '.join(text for _, text in pairs)}"]
+        return [
+            f"{target}.copy_({text})" if target in in_place else f"{target} = {text}"
+            for target, text in pairs
+        ]
+
+    def _selected_value(self, target: str, yes: _Arm, no: _Arm) -> str:
+        return self._where(
+            yes.values.get(target, target), no.values.get(target, target)
+        )
+
+    def _check_target(self, target: str, branch: cst.If, yes: _Arm, no: _Arm) -> None:
+        both = target in yes.values and target in no.values
+        if target in yes.in_place | no.in_place or "[" in target:
+            return
+        if both and "." in target:
+            return
+        if not both and "." not in target and not self._has_value(target, branch):
+            raise Refused(f"`{target}` may have no value before the `if`")
+        after = names.following(self.site, branch)
+        if names.is_changed_in_place(after, target):
+            raise Refused(f"`{target}` is later changed in place: it may be an alias")
+
+    def _has_value(self, name: str, branch: cst.If) -> bool:
+        if name in names.parameters(self.site.function):
+            return True
+        line = self.site.range_of(branch).start.line
+        before = (
+            each
+            for each in nodes(self.site.function.body)
+            if isinstance(each, cst.SimpleStatementLine)
+            and self.site.range_of(each).end.line < line
+        )
+        return any(name in names.assigned(each) for each in before)
+
+
+def _risky_operand(node: cst.CSTNode) -> cst.BaseExpression | None:
+    """The operand for which 1 is a safe value."""
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
+        return node.right
+    if isinstance(node, cst.Call):
+        name, is_function = called(node)
+        position = SAFE_AT_ONE.get(name)
+        if position is None:
+            return None
+        assert isinstance(node.func, cst.BaseExpression)
+        operands = [each.value for each in node.args if each.keyword is None]
+        if not is_function and isinstance(node.func, cst.Attribute):
+            operands.insert(0, node.func.value)
+        return operands[position] if len(operands) > position else None
+    return None
+
+
+class _Wrapping(cst.CSTTransformer):
+    """Puts something around nodes, also inside of such nodes."""
+
+    def __init__(
+        self,
+        wrapped: set[cst.CSTNode],
+        wrap: Callable[[cst.CSTNode], cst.BaseExpression],
+    ) -> None:
+        super().__init__()
+        self._wrapped, self._wrap = wrapped, wrap
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
+        return self._wrap(updated) if original in self._wrapped else updated
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def ast_reads(text: str) -> set[str]:
+    """The names and dotted names in an expression."""
+    tree = ast.parse(text, mode="eval")
+    return {
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+    }
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A statement in one line, or with the arguments of torch.where on lines."""
+    if len(line) + indent <= _WIDTH or "\n" in line:
+        return f"{line}\n"
+    tree = ast.parse(line.replace("return ", "return_ = ", 1)).body[0]
+    value = getattr(tree, "value", None)
+    if not isinstance(value, ast.Call):
+        return f"{line}\n"
+    shift = len("return_ = ") - len("return ") if line.startswith("return ") else 0
+    parts = [
+        line[each.col_offset - shift : (each.end_col_offset or 0) - shift]
+        for each in value.args
+    ]
+    head = line[: value.args[0].col_offset - shift]
+    joined = ", ".join(parts)
+    if len(joined) + indent + 4 <= _WIDTH:
+        return f"{head}\n    {joined}\n)\n"
+    inner = "".join(f"    {part},\n" for part in parts)
+    return f"{head}\n{inner})\n"
+
+
+def _with_comments(
+    made: list[cst.BaseStatement], comments: Iterable[str]
+) -> list[cst.BaseStatement]:
+    lines = [cst.EmptyLine(comment=cst.Comment(each)) for each in comments]
+    first = made[0]
+    leading = (*lines, *getattr(first, "leading_lines", ()))
+    return [first.with_changes(leading_lines=leading), *made[1:]]
+
+
+class _Cond(_Form):
+    """`torch.cond(condition, lambda: a, lambda: b)`: only one arm runs."""
+
+    def expression(self, node: cst.IfExp) -> str:
+        test = condition(self.site, node.test)
+        if test.python or test.or_python:
+            raise Refused("a Python condition and a tensor decide together")
+        arms = []
+        for value in (node.body, node.orelse):
+            self.check_value(value)
+            arms.append(_own(self.value(value, _Arm())))
+        return f"torch.cond({test.tensor}, lambda: {arms[0]}, lambda: {arms[1]})"
+
+    def statements(
+        self, branch: cst.If, rest: Sequence[cst.BaseStatement]
+    ) -> list[cst.BaseStatement]:
+        test = condition(self.site, branch.test)
+        yes, no = (
+            self.arm(block, branch, ends=bool(rest) and block == rest)
+            for block in _blocks(branch, rest)
+        )
+        targets = list(dict.fromkeys((*yes.values, *no.values)))
+        if not targets or yes.in_place | no.in_place:
+            raise Refused("torch.cond cannot run arms that change tensors in place")
+        returned = [each for each in targets if each.startswith(_RETURN)]
+        if returned and set(yes.values) != set(no.values):
+            raise Refused("only one of the arms returns")
+        lines: list[str] = []
+        functions = []
+        for arm, name in ((yes, "if_true"), (no, "if_false")):
+            values = [_own(arm.values.get(target, target)) for target in targets]
+            result = ", ".join(values)
+            if arm.first:
+                name = self.fresh(name)
+                shown = "".join(f"    {line}\n" for line in arm.first)
+                lines.append(f"def {name}():\n{shown}    return {result}\n")
+                functions.append(name)
+            else:
+                many = len(values) > 1
+                functions.append(f"lambda: ({result})" if many else f"lambda: {result}")
+        left = "return " if returned else f"{', '.join(targets)} = "
+        call = f"{left}torch.cond({test.tensor}, {', '.join(functions)})"
+        return self.guarded([*lines, call], branch, test, (yes, no))
+
+    def value(self, node: cst.BaseExpression, arm: _Arm) -> str:
+        for each in nodes(node):
+            if isinstance(each, (cst.Await, cst.Yield, cst.NamedExpr)):
+                raise Refused(f"an arm contains `{brief(each)}`")
+            if isinstance(each, cst.Call):
+                name = called(each)[0]
+                if name.endswith("_") and not name.startswith("__"):
+                    raise Refused(f"an arm changes a tensor in place: `{brief(each)}`")
+        if is_number(node):
+            raise Refused("torch.cond selects between tensors, not numbers")
+        return self.text(node, arm)
+
+
+def _own(text: str) -> str:
+    """A value that is no alias: torch.cond must not return what it reads."""
+    tree = ast.parse(text, mode="eval").body
+    is_alias = isinstance(tree, ast.Name | ast.Attribute | ast.Subscript)
+    return f"{text}.clone()" if is_alias else text

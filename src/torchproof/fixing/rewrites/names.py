@@ -1,0 +1,275 @@
+"""Names in functions: which are read, assigned, and still needed after a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import libcst as cst
+
+from torchproof.fixing.rewrites.operators import dotted, nodes
+from torchproof.fixing.rewrites.site import Site
+
+_STORING = (
+    cst.AssignTarget,
+    cst.AnnAssign,
+    cst.AugAssign,
+    cst.For,
+    cst.CompFor,
+    cst.NamedExpr,
+)
+Block = Sequence[cst.BaseStatement]
+
+
+def reads(root: cst.CSTNode) -> set[str]:
+    """The names that code reads, and those it assigns by `x += 1`.
+
+    Attributes, keywords and the names of parameters are not names.
+    """
+    stores = _stores(root)
+    return {node.value for node in _names(root) if node not in stores} | {
+        each.target.value
+        for each in nodes(root)
+        if isinstance(each, cst.AugAssign) and isinstance(each.target, cst.Name)
+    }
+
+
+def assigned(root: cst.CSTNode | Block) -> set[str]:
+    """The names that code assigns, in whatever form."""
+    roots = [root] if isinstance(root, cst.CSTNode) else root
+    return {name.value for each in roots for name in _stores(each)}
+
+
+def _names(root: cst.CSTNode) -> Iterator[cst.Name]:
+    """The names that stand for variables."""
+    if isinstance(root, cst.Name):
+        yield root
+    elif isinstance(root, (cst.Attribute, cst.Arg)):
+        yield from _names(root.value)
+    elif isinstance(root, (cst.Annotation, cst.Param)):
+        default = getattr(root, "default", None)
+        if default is not None:
+            yield from _names(default)
+    elif isinstance(root, (cst.Import, cst.ImportFrom)):
+        return
+    elif isinstance(root, (cst.FunctionDef, cst.ClassDef)):
+        for child in root.children:
+            if child is not root.name:
+                yield from _names(child)
+    else:
+        for child in root.children:
+            yield from _names(child)
+
+
+def _stores(root: cst.CSTNode) -> set[cst.Name]:
+    stores: set[cst.Name] = set()
+    for node in nodes(root):
+        if isinstance(node, _STORING):
+            stores |= _targets(node.target)
+        elif isinstance(node, cst.AsName):
+            stores |= _targets(node.name)
+        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
+            stores.add(node.name)
+    return stores
+
+
+def _targets(target: cst.CSTNode) -> set[cst.Name]:
+    if isinstance(target, cst.Name):
+        return {target}
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return {name for each in target.elements for name in _targets(each.value)}
+    return set()
+
+
+def body(block: cst.CSTNode) -> list[cst.BaseStatement]:
+    """The statements of a function, an `if`, an `else` or a block."""
+    suite = getattr(block, "body", block)
+    suite = suite if isinstance(suite, cst.BaseSuite) else block
+    found = list(getattr(suite, "body", ()))
+    if found and isinstance(suite, cst.SimpleStatementSuite):
+        return [cst.SimpleStatementLine(body=found)]
+    return found
+
+
+def siblings(site: Site, statement: cst.BaseStatement) -> list[cst.BaseStatement]:
+    """The statements of the block that contains a statement."""
+    above = site.parent(statement)
+    return body(above) if above is not None else []
+
+
+def following(site: Site, statement: cst.BaseStatement) -> list[cst.BaseStatement]:
+    """The statements after a statement in its block."""
+    block = siblings(site, statement)
+    return block[block.index(statement) + 1 :]
+
+
+def is_needed_after(site: Site, statement: cst.BaseStatement, name: str) -> bool:
+    """Whether the value a name has after a statement may be read later."""
+    function = site.function
+    if _is_shared(function, name):
+        return True
+    loop = site.around(statement, cst.For) or site.around(statement, cst.While)
+    start = site.range_of(statement).end.line
+    inside = set(nodes(statement))
+    for node in _names(function.body):
+        if node.value != name or node in inside or _is_store(site, node):
+            continue
+        line = site.range_of(node).start.line
+        in_loop = loop is not None and node in set(nodes(loop))
+        if (line > start or in_loop) and not _is_overwritten(site, node, statement):
+            return True
+    return False
+
+
+def _is_store(site: Site, node: cst.Name) -> bool:
+    """Whether a name is assigned without being read."""
+    for above in site.ancestors(node):
+        if isinstance(above, cst.AssignTarget):
+            return True
+        if not isinstance(
+            above, (cst.Tuple, cst.List, cst.Element, cst.StarredElement)
+        ):
+            return False
+    return False
+
+
+def _is_shared(function: cst.FunctionDef, name: str) -> bool:
+    """Whether other functions can read the name: global, nonlocal or a closure."""
+    for node in nodes(function.body):
+        if isinstance(node, (cst.Global, cst.Nonlocal)):
+            if any(each.name.value == name for each in node.names):
+                return True
+        elif isinstance(node, (cst.FunctionDef, cst.Lambda)) and name in reads(node):
+            return True
+    return False
+
+
+def _is_overwritten(site: Site, read: cst.Name, since: cst.BaseStatement) -> bool:
+    """Whether the name is always assigned between a statement and a read."""
+    around = set(site.ancestors(since))
+    inner: cst.CSTNode = read
+    for above in site.ancestors(read):
+        if isinstance(above, cst.FunctionDef):
+            return False
+        if isinstance(above, cst.BaseSuite):
+            before = body(above)[: _index(body(above), inner)]
+            if above in around:
+                before = before[_index(before, since) + 1 :]
+            if any(_always_assigns(each, read.value) for each in before):
+                return True
+            if above in around:
+                return False
+        inner = above
+    return False
+
+
+def _index(block: Block, node: cst.CSTNode) -> int:
+    return next(
+        (i for i, each in enumerate(block) if each is node or node in set(nodes(each))),
+        -1 if not block else len(block) - 1,
+    )
+
+
+def _always_assigns(statement: cst.BaseStatement, name: str) -> bool:
+    if not isinstance(statement, cst.SimpleStatementLine):
+        return False
+    return any(
+        isinstance(small, cst.Assign) and name in assigned(small)
+        for small in statement.body
+    )
+
+
+def is_changed_in_place(statements: Iterable[cst.CSTNode], name: str) -> bool:
+    """Whether code writes into the tensor that a name stands for."""
+    for statement in statements:
+        for node in nodes(statement):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                method = node.func.attr.value
+                in_place = method.endswith("_") and not method.endswith("__")
+                if in_place and _root(node.func.value) == name:
+                    return True
+            if isinstance(node, cst.AugAssign) and _root(node.target) == name:
+                return True
+            if isinstance(node, cst.AssignTarget):
+                stores = isinstance(node.target, cst.Subscript)
+                if stores and _root(node.target) == name:
+                    return True
+    return False
+
+
+def _root(node: cst.CSTNode) -> str | None:
+    """The name at the start of `x`, `x[0]`, `x.view(-1)[0]`; `self.x` as a whole."""
+    while isinstance(node, (cst.Subscript, cst.Call)):
+        if isinstance(node, cst.Call):
+            if not isinstance(node.func, cst.Attribute):
+                return None
+            node = node.func.value
+        else:
+            node = node.value
+    return dotted(node)
+
+
+class _Renaming(cst.CSTTransformer):
+    def __init__(self, names: dict[cst.Name, cst.BaseExpression]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Name(
+        self, original_node: cst.Name, updated_node: cst.Name
+    ) -> cst.BaseExpression:
+        return self._names.get(original_node, updated_node)
+
+
+def renamed(root: cst.CSTNode, names: dict[str, str]) -> cst.CSTNode:
+    """Code with variables renamed; keywords and attributes stay."""
+    changes: dict[cst.Name, cst.BaseExpression] = {
+        node: cst.Name(names[node.value])
+        for node in _names(root)
+        if node.value in names
+    }
+    result = root.visit(_Renaming(changes))
+    assert isinstance(result, cst.CSTNode)
+    return result
+
+
+def fresh(site: Site, wanted: str) -> str:
+    """A name that the function does not use: `wanted`, or with a number."""
+    taken = {node.value for node in nodes(site.function) if isinstance(node, cst.Name)}
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def values_of(function: cst.FunctionDef, name: str) -> list[cst.BaseExpression | None]:
+    """What a function assigns to a name; None where that is not an expression."""
+    values: list[cst.BaseExpression | None] = []
+    for node in nodes(function.body):
+        if isinstance(node, cst.Assign):
+            for target in node.targets:
+                values += _unpacked(target.target, node.value, name)
+        elif isinstance(node, cst.AnnAssign) and dotted(node.target) == name:
+            values.append(node.value)
+        elif isinstance(node, (cst.AugAssign, cst.For, cst.NamedExpr, cst.AsName)):
+            target = node.name if isinstance(node, cst.AsName) else node.target
+            if name in {each.value for each in _targets(target)}:
+                values.append(None)
+    return values
+
+
+def _unpacked(
+    target: cst.CSTNode, value: cst.BaseExpression, name: str
+) -> list[cst.BaseExpression | None]:
+    if dotted(target) == name:
+        return [value]
+    if name not in {each.value for each in _targets(target)}:
+        return []
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+        pairs = zip(target.elements, value.elements, strict=False)
+        return [found for t, v in pairs for found in _unpacked(t.value, v.value, name)]
+    return [None]
+
+
+def parameters(function: cst.FunctionDef) -> dict[str, cst.Param]:
+    every = function.params
+    listed = (*every.posonly_params, *every.params, *every.kwonly_params)
+    return {each.name.value: each for each in listed}

@@ -1,0 +1,328 @@
+"""What operations of torch and Python do: change something, raise, lose gradients.
+
+Everything here is decided by name. A name that is not listed counts as unknown, and
+unknown never counts as harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Modules whose functions change nothing, except those named below.
+_TORCH = ("torch", "torch.nn.functional", "nn.functional", "F", "functional")
+_NUMERIC = (*_TORCH, "math", "torch.special", "torch.linalg", "torch.fft")
+_BUILTINS = words(
+    "abs all any bool dict divmod enumerate float frozenset getattr hasattr id int"
+    " isinstance issubclass len list max min pow range repr reversed round set slice"
+    " sorted str sum tuple type zip"
+)
+_RANDOM = words(
+    "rand randn randint randperm rand_like randn_like randint_like normal bernoulli"
+    " multinomial poisson dropout dropout1d dropout2d dropout3d alpha_dropout"
+    " feature_dropout feature_alpha_dropout gumbel_softmax rrelu"
+    " scaled_dot_product_attention fractional_max_pool2d fractional_max_pool3d"
+)
+# Functions and methods whose result depends on where and when they are called, or that
+# change more than their result.
+_EFFECTS = words(
+    "manual_seed seed save load compile set_default_dtype set_default_device"
+    " set_grad_enabled set_num_threads backward register_hook retain_grad"
+    " record_stream resize resize_as share_memory batch_norm embedding_bag"
+    " register_post_accumulate_grad_hook module_load as_subclass data_ptr new"
+)
+# Methods that only tensors have, or that change nothing on whatever has them.
+_METHODS = words(
+    "abs acos add addcdiv addcmul addmm all amax amin aminmax any argmax argmin argsort"
+    " asin atan atan2 baddbmm bfloat16 bitwise_and bitwise_not bitwise_or bmm bool"
+    " broadcast_to ceil chunk clamp clamp_max clamp_min clip clone contiguous cos cosh"
+    " count_nonzero cpu cummax cummin cumprod cumsum cuda detach diag diagonal dim div"
+    " double eq erf exp exp2 expand expand_as expm1 flatten flip float floor"
+    " floor_divide fmod frac ge gt half index_add index_copy index_fill index_select"
+    " gather int is_complex is_contiguous is_floating_point isclose isfinite isinf"
+    " isnan isneginf isposinf item le lerp log log10 log1p log2 log_softmax logical_and"
+    " logical_not logical_or logical_xor logsumexp long lt masked_fill masked_scatter"
+    " masked_select matmul max maximum mean median min minimum mm movedim mul"
+    " nan_to_num narrow ndimension ne neg new_empty new_full new_ones new_tensor"
+    " new_zeros nonzero norm numel outer permute pow prod ravel reciprocal relu"
+    " remainder repeat repeat_interleave reshape reshape_as roll round rsqrt scatter"
+    " scatter_add select sigmoid sign sin sinh size softmax sort split sqrt square"
+    " squeeze std sub sum swapaxes t take_along_dim tan tanh tile to tolist topk"
+    " transpose tril triu true_divide trunc type type_as unbind unflatten unfold unique"
+    " unsqueeze var view view_as where xlogy"
+)
+# Elementwise: each element of the result depends on one element of each operand. These
+# have finite gradients wherever their inputs are finite.
+_SMOOTH = words(
+    "abs add addcmul bfloat16 ceil clamp clamp_max clamp_min clip clone contiguous cos"
+    " detach double elu eq erf float floor ge gelu gt half hardsigmoid hardswish"
+    " hardtanh int isclose isfinite isinf isnan isneginf isposinf le leaky_relu lerp"
+    " logical_and logical_not logical_or logical_xor logsigmoid long lt masked_fill"
+    " maximum minimum mish mul multiply nan_to_num ne neg negative relu relu6 round"
+    " selu sigmoid sign silu sin softplus softsign square sub subtract tanh tanhshrink"
+    " to trunc type type_as where bool zeros_like ones_like full_like bitwise_and"
+    " bitwise_not bitwise_or"
+)
+# Elementwise, but some arguments give infinite or undefined gradients.
+SINGULAR = words(
+    "div divide true_divide log log2 log10 log1p sqrt rsqrt reciprocal pow exp exp2"
+    " expm1 acos asin atan2 tan xlogy hypot sinh cosh"
+)
+# Of those, the ones that are finite, with their gradient, where this argument is 1.
+SAFE_AT_ONE: dict[str, int] = {
+    "div": 1,
+    "divide": 1,
+    "true_divide": 1,
+    "log": 0,
+    "log2": 0,
+    "log10": 0,
+    "log1p": 0,
+    "sqrt": 0,
+    "rsqrt": 0,
+    "reciprocal": 0,
+}
+ELEMENTWISE = _SMOOTH | SINGULAR
+# Not elementwise, with finite gradients wherever their inputs are finite.
+_FINITE = words(
+    "addmm all amax amin any arange argmax argmin baddbmm bmm broadcast_to cat chunk"
+    " concat concatenate count_nonzero cummax cummin cumsum diag diagonal dim empty"
+    " empty_like expand expand_as finfo flatten flip full iinfo is_complex"
+    " is_floating_point is_tensor linear log_softmax logsumexp masked_fill matmul max"
+    " mean min mm movedim narrow ndimension new_full new_ones new_tensor new_zeros"
+    " numel ones outer pad permute prod ravel repeat reshape reshape_as roll size"
+    " softmax sort split squeeze stack sum swapaxes t tensor tile topk transpose tril"
+    " triu unbind unflatten unsqueeze view view_as zeros"
+)
+# Of the finite ones, those that stay finite, with their gradient, for inputs that are
+# not: the gradient of the half that was not selected is zero times something finite.
+_ROBUST = words(
+    "abs add sub neg clamp clamp_max clamp_min clip nan_to_num where masked_fill clone"
+    " detach contiguous to float half bfloat16 double long int bool type type_as"
+    " zeros_like ones_like full_like zeros ones full tensor arange finfo iinfo relu"
+    " maximum minimum isinf isnan isfinite isneginf isposinf eq ne lt le gt ge"
+    " logical_and logical_or logical_not all any size dim numel view view_as reshape"
+    " permute transpose expand expand_as broadcast_to squeeze unsqueeze flatten"
+    " unflatten new_zeros new_ones new_full new_tensor sum cat stack chunk split"
+)
+# Attributes and methods that are Python values, of tensors and of anything else.
+_PYTHON_ATTRIBUTES = words(
+    "dtype shape device training ndim requires_grad is_cuda is_leaf layout itemsize"
+    " is_sparse is_quantized names"
+)
+_PYTHON_CALLS = words(
+    "len isinstance hasattr callable issubclass int float str range id type"
+)
+_PYTHON_METHODS = words(
+    "size dim numel ndimension is_floating_point is_complex is_contiguous item tolist"
+    " element_size get keys values items startswith endswith stride get_seq_length"
+)
+# A reduction without arguments gives a tensor of one element and no dimensions.
+REDUCTIONS = words(
+    "all any sum mean max min amax amin prod norm std var median count_nonzero argmax"
+    " argmin nansum nanmean"
+)
+
+
+def dotted(node: cst.CSTNode) -> str | None:
+    """`a.b.c` as text; None for anything else."""
+    if isinstance(node, cst.Name):
+        return node.value
+    if isinstance(node, cst.Attribute):
+        base = dotted(node.value)
+        return None if base is None else f"{base}.{node.attr.value}"
+    return None
+
+
+def called(call: cst.Call) -> tuple[str, bool]:
+    """The last name of what is called, and whether it is a function of a module.
+
+    Without a module it is a method of a value.
+    """
+    name = dotted(call.func) or ""
+    module, _, last = name.rpartition(".")
+    if module in _NUMERIC:
+        return last, True
+    if isinstance(call.func, cst.Attribute):
+        return call.func.attr.value, False
+    return name, not isinstance(call.func, cst.Attribute)
+
+
+def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and everything in it, in the order of the text."""
+    yield root
+    for child in root.children:
+        yield from nodes(child)
+
+
+def is_number(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.UnaryOperation):
+        return is_number(node.expression)
+    return isinstance(node, (cst.Integer, cst.Float))
+
+
+def effect(root: cst.CSTNode) -> str | None:
+    """Why evaluating an expression may change something or draw random numbers."""
+    for node in nodes(root):
+        if isinstance(node, (cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda)):
+            return f"`{_brief(node)}` is more than a value"
+        if isinstance(node, cst.Call) and (why := _call_effect(node)):
+            return why
+    return None
+
+
+def _call_effect(call: cst.Call) -> str | None:
+    name, is_function = called(call)
+    written = _brief(call.func)
+    if name in _RANDOM:
+        return f"`{written}` draws random numbers"
+    if name in _EFFECTS or (name.endswith("_") and not name.startswith("__")):
+        return f"`{written}` changes something"
+    for argument in call.args:
+        keyword = argument.keyword.value if argument.keyword else ""
+        if keyword in ("out", "inplace") or argument.star == "**":
+            return f"`{_brief(call)}` may write to one of its arguments"
+    module = (dotted(call.func) or "").rpartition(".")[0]
+    if is_function and (module in _NUMERIC or name in _BUILTINS):
+        return None
+    if not is_function and name in _METHODS:
+        return None
+    return f"`{written}` may have side effects"
+
+
+def hazard(root: cst.CSTNode) -> str | None:
+    """Why an expression may raise where its condition does not hold."""
+    for node in nodes(root):
+        if isinstance(node, cst.BinaryOperation) and isinstance(
+            node.operator, (cst.FloorDivide, cst.Modulo)
+        ):
+            right = node.right
+            if not is_number(right) or _brief(right).strip("-0.") == "":
+                return f"`{_brief(node)}` may divide by zero"
+        if isinstance(node, cst.Subscript) and not _is_static(node):
+            return f"the index of `{_brief(node)}` may be out of range"
+        if isinstance(node, cst.Call):
+            name, is_function = called(node)
+            if name in _RAISING or (is_function and name in ("getattr", "dict")):
+                return f"`{_brief(node)}` may raise"
+    return None
+
+
+_RAISING = words(
+    "gather index_select index_add index_copy take take_along_dim scatter scatter_add"
+    " embedding one_hot item tolist cholesky inv inverse solve svd eigh nonzero unique"
+    " masked_select masked_scatter bincount floor_divide fmod remainder topk"
+    " nll_loss cross_entropy repeat_interleave"
+)
+
+
+def _is_static(node: cst.Subscript) -> bool:
+    """Whether an index is made of slices, None, `...`, 0 and -1."""
+    return all(_is_static_index(each.slice) for each in node.slice)
+
+
+def _is_static_index(index: cst.BaseSlice) -> bool:
+    if isinstance(index, cst.Slice):
+        return True
+    assert isinstance(index, cst.Index)
+    value = index.value
+    if isinstance(value, cst.Name):
+        return value.value == "None"
+    return isinstance(value, cst.Ellipsis) or _brief(value) in ("0", "-1")
+
+
+def may_lose_gradients(node: cst.CSTNode, *, finite: bool) -> bool:
+    """Whether one operation can have an infinite gradient.
+
+    Multiplied by the zero of a value that was not selected, that gives NaN. If
+    `finite`, the values it works with are finite.
+    """
+    if isinstance(node, cst.BinaryOperation):
+        operator = node.operator
+        if isinstance(operator, cst.Divide):
+            return not is_number(node.right)
+        if isinstance(operator, cst.Power):
+            exponent = _brief(node.right)
+            return not exponent.isdigit() or not finite
+        if isinstance(operator, (cst.Multiply, cst.MatrixMultiply)) and not finite:
+            return not (is_number(node.left) or is_number(node.right))
+        return False
+    if isinstance(node, cst.Call):
+        name, is_function = called(node)
+        if name in _BUILTINS and is_function:
+            return False
+        if not finite:
+            return name not in _ROBUST
+        return name not in _SMOOTH and name not in _FINITE
+    return False
+
+
+def is_elementwise(node: cst.CSTNode) -> bool:
+    """Whether one operation computes each element from one element of each operand."""
+    if isinstance(node, cst.Call):
+        return called(node)[0] in ELEMENTWISE
+    if isinstance(node, cst.BinaryOperation):
+        return not isinstance(node.operator, cst.MatrixMultiply)
+    return not isinstance(node, (cst.Subscript, cst.BaseComp, cst.IfExp))
+
+
+def is_python(node: cst.CSTNode) -> bool:
+    """Whether an expression is certainly a Python value, not a tensor."""
+    if isinstance(node, (cst.BaseNumber, cst.BaseString, cst.BaseComp, cst.Lambda)):
+        return True
+    if isinstance(node, cst.Name):
+        return node.value in ("None", "True", "False")
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in _PYTHON_ATTRIBUTES or _is_setting(node)
+    if isinstance(node, cst.Subscript):
+        return is_python(node.value)
+    if isinstance(node, cst.Call):
+        name, is_function = called(node)
+        if is_function:
+            module = (dotted(node.func) or "").rpartition(".")[0]
+            numbers = name in ("finfo", "iinfo", "is_tensor", "is_grad_enabled")
+            return module == "math" or name in _PYTHON_CALLS or numbers
+        return name in _PYTHON_METHODS
+    if isinstance(node, cst.UnaryOperation):
+        return is_python(node.expression)
+    if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
+        return is_python(node.left) and is_python(node.right)
+    if isinstance(node, cst.Comparison):
+        return _compares_python(node)
+    return False
+
+
+def _is_setting(node: cst.Attribute) -> bool:
+    parts = (dotted(node) or "").split(".")
+    return "config" in parts[:-1] or parts[0] in ("cfg", "args", "math")
+
+
+def _compares_python(node: cst.Comparison) -> bool:
+    operators = [each.operator for each in node.comparisons]
+    if all(isinstance(each, (cst.Is, cst.IsNot)) for each in operators):
+        return True
+    sides = [node.left, *(each.comparator for each in node.comparisons)]
+    if any(isinstance(each, (cst.In, cst.NotIn)) for each in operators):
+        return is_python(node.left)
+    kinds = [side for side in sides if not is_number(side)]
+    return any(_is_type(side) for side in sides) or all(is_python(k) for k in kinds)
+
+
+def _is_type(node: cst.CSTNode) -> bool:
+    """Whether a value is a dtype, a device or a string: only Python compares those."""
+    if isinstance(node, cst.BaseString):
+        return True
+    return isinstance(node, cst.Attribute) and node.attr.value in ("dtype", "device")
+
+
+def _brief(node: cst.CSTNode) -> str:
+    text = " ".join(cst.Module([]).code_for_node(node).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+brief = _brief

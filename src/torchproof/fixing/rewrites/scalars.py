@@ -1,0 +1,209 @@
+"""Which values of a function have no dimensions, and which are plain Python."""
+
+from __future__ import annotations
+
+import ast
+import struct
+
+import libcst as cst
+
+from torchproof.fixing.rewrites import names
+from torchproof.fixing.rewrites.operators import (
+    REDUCTIONS,
+    brief,
+    called,
+    dotted,
+    is_number,
+    is_python,
+    nodes,
+    words,
+)
+from torchproof.fixing.rewrites.site import Site
+
+_BOOLEAN = words(
+    "all any isinf isnan isfinite isneginf isposinf isclose logical_and logical_or"
+    " logical_not logical_xor eq ne lt le gt ge isin"
+)
+_SCALAR_ANNOTATIONS = frozenset(("bool", "int", "float", "str"))
+
+
+class Scalars:
+    """What the function at a site shows about its values, by their names."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._function = site.function
+        self._known: dict[str, bool] = {}
+        self._scalars: dict[str, bool] = {}
+
+    def is_plain(self, node: cst.BaseExpression) -> bool:
+        """Whether an expression is certainly not a tensor."""
+        if is_python(node):
+            return True
+        if isinstance(node, cst.Name | cst.Attribute):
+            return self._is_python_name(dotted(node) or "")
+        if isinstance(node, cst.UnaryOperation):
+            return self.is_plain(node.expression)
+        if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
+            return self.is_plain(node.left) and self.is_plain(node.right)
+        if isinstance(node, cst.Comparison):
+            sides = [node.left, *(each.comparator for each in node.comparisons)]
+            return all(self.is_plain(side) for side in sides)
+        if isinstance(node, cst.Call) and called(node)[0] in ("min", "max", "abs"):
+            is_builtin = isinstance(node.func, cst.Name)
+            return is_builtin and all(self.is_plain(each.value) for each in node.args)
+        return False
+
+    def _is_python_name(self, name: str) -> bool:
+        if name in self._known:
+            return self._known[name]
+        self._known[name] = False  # a name that depends on itself is unknown
+        self._known[name] = self._decided(name)
+        return self._known[name]
+
+    def _decided(self, name: str) -> bool:
+        if name.startswith("self."):
+            return self._is_plain_attribute(name)
+        parameter = names.parameters(self._function).get(name)
+        values = names.values_of(self._function, name)
+        if parameter is not None:
+            return not values and _is_python_parameter(parameter)
+        if values:
+            return all(v is not None and self.is_plain(v) for v in values)
+        return self._is_global_number(name)
+
+    def _is_global_number(self, name: str) -> bool:
+        found = [
+            small.value
+            for line in self._site.module.body
+            if isinstance(line, cst.SimpleStatementLine)
+            for small in line.body
+            if isinstance(small, cst.Assign)
+            and any(dotted(t.target) == name for t in small.targets)
+        ]
+        return bool(found) and all(is_python(each) for each in found)
+
+    def _is_plain_attribute(self, name: str) -> bool:
+        """Whether the class sets an attribute from Python values or settings only."""
+        owner = self._site.around(self._function, cst.ClassDef)
+        if owner is None or name.count(".") != 1:
+            return False
+        attribute = name.partition(".")[2]
+        values: list[cst.BaseExpression | None] = []
+        for node in nodes(owner):
+            if isinstance(node, cst.FunctionDef):
+                values += names.values_of(node, name)
+            if isinstance(node, cst.AnnAssign) and dotted(node.target) == attribute:
+                return brief(node.annotation.annotation) in _SCALAR_ANNOTATIONS
+            if isinstance(node, cst.Call) and _registers(node, attribute):
+                return False
+        return bool(values) and all(_is_setting(value) for value in values)
+
+    def is_scalar(self, node: cst.BaseExpression) -> bool:
+        """Whether a tensor certainly has no dimensions."""
+        if is_number(node) or self.is_plain(node):
+            return True
+        if isinstance(node, cst.Name):
+            return self._is_scalar_name(node.value)
+        if isinstance(node, cst.UnaryOperation):
+            return self.is_scalar(node.expression)
+        if isinstance(node, cst.BinaryOperation | cst.BooleanOperation):
+            return self.is_scalar(node.left) and self.is_scalar(node.right)
+        if isinstance(node, cst.Comparison):
+            sides = [node.left, *(each.comparator for each in node.comparisons)]
+            return all(self.is_scalar(side) for side in sides)
+        return isinstance(node, cst.Call) and self._is_scalar_call(node)
+
+    def _is_scalar_call(self, call: cst.Call) -> bool:
+        name, is_function = called(call)
+        if name in ("item", "bool", "float", "int", "allclose"):
+            return True
+        if is_function:
+            one = len(call.args) == 1 and call.args[0].keyword is None
+            if name in REDUCTIONS:
+                return one
+            if name in ("logical_and", "logical_or", "logical_not"):
+                return all(self.is_scalar(each.value) for each in call.args)
+            return name in _BOOLEAN and one and self.is_scalar(call.args[0].value)
+        assert isinstance(call.func, cst.Attribute)
+        if name in REDUCTIONS:
+            return not call.args
+        same = name in ("abs", "float", "double", "long", "to", "detach", "sqrt")
+        return same and self.is_scalar(call.func.value)
+
+    def _is_scalar_name(self, name: str) -> bool:
+        if name not in self._scalars:
+            self._scalars[name] = False
+            values = names.values_of(self._function, name)
+            known = name not in names.parameters(self._function) and bool(values)
+            self._scalars[name] = known and all(
+                v is not None and self.is_scalar(v) for v in values
+            )
+        return self._scalars[name]
+
+
+def _registers(call: cst.Call, attribute: str) -> bool:
+    """Whether a call is `self.register_buffer("attribute", ...)`."""
+    first = call.args[0].value if call.args else None
+    if called(call)[0] not in ("register_buffer", "register_parameter"):
+        return False
+    is_text = isinstance(first, cst.SimpleString)
+    return is_text and ast.literal_eval(first.value) == attribute  # type: ignore[union-attr]
+
+
+def _is_setting(value: cst.BaseExpression | None) -> bool:
+    """Whether a value assigned in a class is a number or read from a configuration."""
+    if value is None:
+        return False
+    if is_python(value) or isinstance(value, cst.Attribute | cst.Name):
+        return True
+    if isinstance(value, cst.BinaryOperation):
+        return _is_setting(value.left) and _is_setting(value.right)
+    return False
+
+
+def _is_python_parameter(parameter: cst.Param) -> bool:
+    if parameter.annotation is not None:
+        text = brief(parameter.annotation.annotation).replace("Optional[", "")
+        plain = {part.strip(" ]") for part in text.split("|")} - {"None"}
+        return plain <= _SCALAR_ANNOTATIONS
+    default = parameter.default
+    return isinstance(default, cst.Name) and default.value in ("True", "False")
+
+
+def parenthesised(text: str) -> str:
+    """The text as an operand: in parentheses unless it is one term."""
+    text = text.strip()
+    tree = ast.parse(f"({text})", mode="eval").body
+    term = isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    return text if term or _is_wrapped(text) else f"({text})"
+
+
+def _is_wrapped(text: str) -> bool:
+    """Whether the first parenthesis closes at the end."""
+    if not text.startswith("("):
+        return False
+    depth = 0
+    for index, letter in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth == 0:
+            return index == len(text) - 1
+    return False
+
+
+def is_representable(value: float) -> bool:
+    """Whether float32 represents a number exactly."""
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0] == value
+    except OverflowError:
+        return False
+
+
+def boolean(text: str) -> str:
+    """A tensor that is true where Python takes a value for true."""
+    node = cst.parse_expression(text)
+    if isinstance(node, cst.Comparison):
+        return text
+    if isinstance(node, cst.Call) and called(node)[0] in _BOOLEAN:
+        return text
+    return f"{parenthesised(text)} != 0"
