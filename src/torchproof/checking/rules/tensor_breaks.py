@@ -69,7 +69,12 @@ class TensorToPython(GraphBreak):
     )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
-    rewrites = ("validation.raise_if", "validation.skip_while_compiling")
+    rewrites = (
+        "validation.raise_if",
+        "branches.select",
+        "branches.conditional",
+        "validation.skip_while_compiling",
+    )
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
@@ -181,7 +186,12 @@ class TensorBranch(GraphBreak):
         ast.Call,
     )
     shown_by = ("GB101", "GB102", "GB117")
-    rewrites = ("validation.raise_if", "validation.skip_while_compiling")
+    rewrites = (
+        "validation.raise_if",
+        "branches.select",
+        "branches.conditional",
+        "validation.skip_while_compiling",
+    )
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data

@@ -9,13 +9,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from torchproof.fixing.rewrites import names
-from torchproof.fixing.rewrites.conditions import (
-    Condition,
-    Kinds,
-    condition,
-    is_representable,
-    parenthesised,
-)
+from torchproof.fixing.rewrites.conditions import Both, Either, Python, Reader, Tensor
 from torchproof.fixing.rewrites.operators import (
     SAFE_AT_ONE,
     brief,
@@ -26,8 +20,16 @@ from torchproof.fixing.rewrites.operators import (
     is_number,
     may_lose_gradients,
     nodes,
+    words,
+)
+from torchproof.fixing.rewrites.scalars import (
+    Scalars,
+    boolean,
+    is_representable,
+    parenthesised,
 )
 from torchproof.fixing.rewrites.site import Draft, Refused, Site, statements
+from torchproof.fixing.rewrites.values import Values
 
 _RETURN = "return"
 _TEST = "_torchproof_condition_"  # stands for the condition until it gets its name
@@ -109,6 +111,44 @@ def _rest(site: Site, branch: cst.If) -> list[cst.BaseStatement]:
     return rest
 
 
+@dataclass(frozen=True)
+class _Test:
+    """A condition in its parts.
+
+    It holds if all of `python` and the tensor do, or if one of `or_python` does.
+    """
+
+    tensor: str  # a boolean tensor without dimensions
+    python: tuple[str, ...] = ()
+    or_python: tuple[str, ...] = ()
+    tests_finiteness: bool = False
+
+
+_FINITENESS = words("isinf isnan isfinite isneginf isposinf inf nan finfo")
+
+
+def _test(site: Site, test: cst.BaseExpression) -> _Test:
+    whole = Reader(site, Values(site)).condition(test)
+    parts = whole.operands if isinstance(whole, Both | Either) else (whole,)
+    python = tuple(each.text for each in parts if isinstance(each, Python))
+    tensors = [each.text for each in parts if isinstance(each, Tensor)]
+    if len(tensors) != 1 or len(python) + 1 != len(parts):
+        raise Refused(f"`{brief(test)}` mixes tensors and Python values")
+    text = boolean(tensors[0])
+    if not Scalars(site).is_scalar(cst.parse_expression(text)):
+        text = f"{parenthesised(text)}.reshape(())"  # raises if it is not one element
+    either = isinstance(whole, Either)
+    return _Test(
+        text,
+        python=() if either else python,
+        or_python=python if either else (),
+        tests_finiteness=any(
+            isinstance(node, cst.Name) and node.value in _FINITENESS
+            for node in nodes(test)
+        ),
+    )
+
+
 @dataclass
 class _Arm:
     """What one arm computes: statements that run first, then values for targets."""
@@ -149,7 +189,7 @@ class _Form:
         self,
         lines: Sequence[str],
         branch: cst.If,
-        test: Condition,
+        test: _Test,
         arms: Sequence[_Arm],
     ) -> list[cst.BaseStatement]:
         """The new statements, under the Python part of the condition."""
@@ -306,15 +346,16 @@ class _Form:
             self._add(name, value, arm)
             return
         text = self.value(value, arm)
-        shared = kept or ends or self._is_used_elsewhere(name, arm, branch)
-        new = self.fresh(f"new_{name}") if shared and not ends else name
+        elsewhere = name in names.reads(branch) or name in names.reads(value)
+        shared = elsewhere if ends else kept or self._is_used_twice(name, branch)
+        new = self.fresh(f"new_{name}") if shared else name
         arm.first.append(f"{new} = {text}")
         if new != name:
             arm.names[name] = new
         if kept:
             arm.values[name] = new
 
-    def _is_used_elsewhere(self, name: str, arm: _Arm, branch: cst.If) -> bool:
+    def _is_used_twice(self, name: str, branch: cst.If) -> bool:
         """Whether the condition or both arms use a name."""
         if name in names.reads(branch.test):
             return True
@@ -343,9 +384,10 @@ class _Form:
         later: Sequence[cst.CSTNode],
     ) -> None:
         self._once(target, arm, later)
-        self._add(target, value, arm)
         if "[" not in target:
             arm.in_place.add(target)
+            value = _reading_a_copy(value, target)
+        self._add(target, value, arm)
 
     def _call(self, step: cst.Expr, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
         """`x.clamp_(...)` is a value for `x`; other calls are not values."""
@@ -361,6 +403,24 @@ class _Form:
         assert isinstance(method, cst.Attribute)
         value = _out_of_place(call, method, self.site.code(method.value))
         self._in_place(place, value, arm, later)
+
+
+def _reading_a_copy(value: cst.BaseExpression, target: str) -> cst.BaseExpression:
+    """The value with a copy of the tensor that it is written to.
+
+    Autograd saves what most operators read, and refuses if that is overwritten.
+    """
+    sums = (cst.Add, cst.Subtract)
+    found = [node for node in nodes(value) if dotted(node) == target]
+    operations = [
+        n for n in nodes(value) if isinstance(n, (cst.BinaryOperation, cst.Call))
+    ]
+    if all(isinstance(getattr(n, "operator", None), sums) for n in operations):
+        return value
+    copy = cst.parse_expression(f"{target}.clone()")
+    copied = value.visit(_Wrapping(set(found), lambda _: copy.deep_clone()))
+    assert isinstance(copied, cst.BaseExpression)
+    return copied
 
 
 def _out_of_place(
@@ -413,13 +473,13 @@ class _Where(_Form):
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self._test = Condition("")
+        self._test = _Test("")
         self._selected = ""  # the condition's text or name
         self._uses = 0
         self._arm_holds = True
 
     def expression(self, node: cst.IfExp) -> str:
-        self._test = condition(self.site, node.test)
+        self._test = _test(self.site, node.test)
         if self._test.or_python:
             raise Refused("a Python condition and a tensor decide together")
         self._selected = self._test.tensor
@@ -436,7 +496,7 @@ class _Where(_Form):
     def statements(
         self, branch: cst.If, rest: Sequence[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
-        self._test = condition(self.site, branch.test)
+        self._test = _test(self.site, branch.test)
         blocks = _blocks(branch, rest)
         self._selected = _TEST
         arms = []
@@ -462,7 +522,7 @@ class _Where(_Form):
     def _protected(self, node: cst.BaseExpression) -> str:
         """The value with divisors and arguments that cannot give NaN gradients."""
         finite = not self._test.tests_finiteness
-        kinds = Kinds(self.site)
+        scalars = Scalars(self.site)
         risks: set[cst.CSTNode] = set()
         for each in nodes(node):
             if not may_lose_gradients(each, finite=finite):
@@ -473,14 +533,15 @@ class _Where(_Form):
                     f"the gradient of `{brief(each)}` may be NaN where the arm is not"
                     " selected"
                 )
-            if not kinds.is_python_value(risky):
+            if not scalars.is_plain(risky):
                 risks.add(risky)
         updated = node.visit(_Wrapping(risks, self._safe)) if risks else node
         assert isinstance(updated, cst.CSTNode)
         return self.site.module.code_for_node(updated).strip()
 
     def _safe(self, operand: cst.CSTNode) -> cst.BaseExpression:
-        text = self.site.module.code_for_node(operand).strip()
+        bare = operand.with_changes(lpar=[], rpar=[])
+        text = self.site.module.code_for_node(bare).strip()
         order = (text, "1") if self._arm_holds else ("1", text)
         return cst.parse_expression(
             f"torch.where({self._selected}, {order[0]}, {order[1]})"
@@ -535,8 +596,7 @@ class _Where(_Form):
             return
         if not both and "." not in target and not self._has_value(target, branch):
             raise Refused(f"`{target}` may have no value before the `if`")
-        after = names.following(self.site, branch)
-        if names.is_changed_in_place(after, target):
+        if names.is_changed_in_place(names.later(self.site, branch), target):
             raise Refused(f"`{target}` is later changed in place: it may be an alias")
 
     def _has_value(self, name: str, branch: cst.If) -> bool:
@@ -627,16 +687,22 @@ def _with_comments(
     made: list[cst.BaseStatement], comments: Iterable[str]
 ) -> list[cst.BaseStatement]:
     lines = [cst.EmptyLine(comment=cst.Comment(each)) for each in comments]
-    first = made[0]
-    leading = (*lines, *getattr(first, "leading_lines", ()))
-    return [first.with_changes(leading_lines=leading), *made[1:]]
+    blank = [cst.EmptyLine(indent=False)]  # without spaces at its end
+    first, *rest = made
+    return [
+        first.with_changes(leading_lines=lines),
+        *(
+            each.with_changes(leading_lines=blank) if each.leading_lines else each  # type: ignore[attr-defined]
+            for each in rest
+        ),
+    ]
 
 
 class _Cond(_Form):
     """`torch.cond(condition, lambda: a, lambda: b)`: only one arm runs."""
 
     def expression(self, node: cst.IfExp) -> str:
-        test = condition(self.site, node.test)
+        test = _test(self.site, node.test)
         if test.python or test.or_python:
             raise Refused("a Python condition and a tensor decide together")
         arms = []
@@ -648,7 +714,7 @@ class _Cond(_Form):
     def statements(
         self, branch: cst.If, rest: Sequence[cst.BaseStatement]
     ) -> list[cst.BaseStatement]:
-        test = condition(self.site, branch.test)
+        test = _test(self.site, branch.test)
         yes, no = (
             self.arm(block, branch, ends=bool(rest) and block == rest)
             for block in _blocks(branch, rest)

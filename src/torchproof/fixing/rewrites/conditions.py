@@ -74,8 +74,8 @@ class Reader:
         """Raises `Refused` if no part of the test is a tensor, or one is unclear."""
         leaves = [e for e in _leaves(test) if not self._is_python(e)]
         underlined = self._site.expression
-        tensors = [e for e in leaves if self.looks_tensor(e)]
-        tensors = tensors or [e for e in leaves if e is underlined] or leaves[:1]
+        tensors = [e for e in leaves if self.looks_tensor(e) or e is underlined]
+        tensors = tensors or leaves[:1]
         if not tensors:
             raise Refused("no part of the condition is a tensor")
         return self._read(test, tensors, negated)

@@ -90,16 +90,27 @@ def body(block: cst.CSTNode) -> list[cst.BaseStatement]:
     return found
 
 
-def siblings(site: Site, statement: cst.BaseStatement) -> list[cst.BaseStatement]:
-    """The statements of the block that contains a statement."""
-    above = site.parent(statement)
-    return body(above) if above is not None else []
-
-
 def following(site: Site, statement: cst.BaseStatement) -> list[cst.BaseStatement]:
     """The statements after a statement in its block."""
-    block = siblings(site, statement)
+    block = body(site.parent(statement) or statement)
+    if statement not in block:  # an `elif`
+        return []
     return block[block.index(statement) + 1 :]
+
+
+def later(site: Site, statement: cst.BaseStatement) -> list[cst.BaseSmallStatement]:
+    """Everything in the function that may run after a statement, or again."""
+    loop = site.around(statement, cst.For) or site.around(statement, cst.While)
+    again = set(nodes(loop)) if loop is not None else set()
+    own = set(nodes(statement))
+    end = site.range_of(statement).end.line
+    return [
+        node
+        for node in nodes(site.function.body)
+        if isinstance(node, cst.BaseSmallStatement)
+        and node not in own
+        and (site.range_of(node).start.line > end or node in again)
+    ]
 
 
 def is_needed_after(site: Site, statement: cst.BaseStatement, name: str) -> bool:

@@ -168,15 +168,16 @@ def _is_python_parameter(parameter: cst.Param) -> bool:
         plain = {part.strip(" ]") for part in text.split("|")} - {"None"}
         return plain <= _SCALAR_ANNOTATIONS
     default = parameter.default
-    return isinstance(default, cst.Name) and default.value in ("True", "False")
+    flag = isinstance(default, cst.Name) and default.value in ("True", "False")
+    return flag or (default is not None and is_number(default))
 
 
 def parenthesised(text: str) -> str:
     """The text as an operand: in parentheses unless it is one term."""
     text = text.strip()
     tree = ast.parse(f"({text})", mode="eval").body
-    term = isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    return text if term or _is_wrapped(text) else f"({text})"
+    terms = (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.Constant)
+    return text if isinstance(tree, terms) or _is_wrapped(text) else f"({text})"
 
 
 def _is_wrapped(text: str) -> bool:
