@@ -71,6 +71,10 @@ class Fixer:
             if not self._one_by_one(search, choices):
                 break
         self._drop_unneeded(search, original)
+        if search.accepted and not gains(original, search.current):
+            why = "what it uncovers is as bad as what it cures"
+            search.tried |= {edit.key: (edit, why) for edit in search.accepted}
+            search.accepted, search.current = [], original
         if self._options.effort != "quick" and search.accepted:
             self._prove_generated_code(search, original)
         return search
@@ -260,6 +264,18 @@ class Fixer:
                 search.accepted = others
                 search.tried[edit.key] = edit, "the other edits are enough"
                 search.current = proof
+
+
+def gains(before: Proof, after: Proof) -> bool:
+    """Whether fewer things go wrong: breaks, recompiles, calls that run eagerly."""
+    fewer = ("graph_breaks", "skipped_frames", "recompiles", "graphs")
+    better = any(
+        (after.counts.get(name) or 0) < (before.counts.get(name) or 0) for name in fewer
+    )
+    more = (after.counts.get("compiled_calls") or 0) > (
+        before.counts.get("compiled_calls") or 0
+    )
+    return better or more or len(after.open) < len(before.open)
 
 
 def receipt(before: Proof, after: Proof) -> Receipt:

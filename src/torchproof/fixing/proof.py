@@ -143,10 +143,8 @@ class Prover:
             if entry["kind"] == "plan" and seconds > 1:
                 progress(f"proof {number + 1}: running {self._target.text}")
 
-        conditions = Conditions(
-            timeout_s=self._options.timeout_s,
-            quiet=self._options.quiet or number > 0,  # the program's output once
-        )
+        # Each proof runs the target many times: its output would be repeated.
+        conditions = Conditions(timeout_s=self._options.timeout_s, quiet=True)
         text = json.dumps(job.to_json())
         return follow("torchproof.fixing.proof_child", text, notice, conditions)
 
