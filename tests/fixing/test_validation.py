@@ -5,7 +5,7 @@ import torch
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
-from torchproof.fixing.rewrites.validation import raise_if, skip_while_compiling
+from torchproof.fixing.rewrites.validation import raise_if
 
 BODY = "    return x + 1"
 
@@ -256,34 +256,3 @@ REFUSED = {
 def test_refused(name):
     with pytest.raises(Refused):
         rewritten(raise_if, step_with(REFUSED[name]))
-
-
-def test_skipped_while_compiling():
-    before = step_with(
-        """\
-    largest = x.max().item()  # <-
-    if largest > n:
-        raise ValueError(f"{x[x > n].tolist()} is more than {n}")"""
-    )
-    draft = rewritten(skip_while_compiling, before)
-    assert draft.tier == "unsafe"
-    assert draft.text == step_with(
-        """\
-    if not torch.compiler.is_compiling():
-        largest = x.max().item()
-        if largest > n:
-            raise ValueError(f"{x[x > n].tolist()} is more than {n}")"""
-    )
-    torch._dynamo.reset()
-    compiled = torch.compile(
-        function_of(draft.text), backend="aot_eager", fullgraph=True
-    )
-    x = torch.tensor([1.0])
-    assert torch.equal(compiled(x), function_of(before)(x))
-
-
-def test_only_checks_are_skipped():
-    with pytest.raises(Refused):
-        rewritten(skip_while_compiling, step_with(REFUSED["no exception"]))
-    with pytest.raises(Refused):
-        rewritten(skip_while_compiling, step_with(REFUSED["a name used later"]))

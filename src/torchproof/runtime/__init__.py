@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
     from torchproof.runtime.forward_state import save_state as save_state
+    from torchproof.runtime.graph_effects import in_graph as in_graph
+    from torchproof.runtime.graph_effects import raise_if as raise_if
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility
@@ -62,6 +64,5 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
     from torchproof.runtime.steps import step as step
-    from torchproof.runtime.validation import raise_if as raise_if
 else:
     __getattr__, __all__ = lazy_exports(__name__)

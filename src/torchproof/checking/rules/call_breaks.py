@@ -12,7 +12,7 @@ from torchproof.checking.rules.rule import EventGroup, Match, sentence
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
-from torchproof.records import Severity, Status, module_of
+from torchproof.records import Setting, Severity, Status, module_of
 
 _CALLS = (
     r"marked as skipped",
@@ -112,6 +112,11 @@ class OutputCall(GraphBreak):
     cause_text = "`{at.expression}` writes output in the middle of the region"
     nodes = (ast.Call,)
     shown_by = ("GB104", "GB105", "GB117")
+    rewrites = ("effects.in_graph", "effects.skip_while_compiling")
+    settings = (
+        Setting("dynamo.reorderable_logging_functions", "builtins.print"),
+        Setting("dynamo.reorderable_logging_functions", "warnings.warn"),
+    )
 
     def matches(self, group: EventGroup) -> bool:
         written = re.search(r"(\w+)\(", group.expression)

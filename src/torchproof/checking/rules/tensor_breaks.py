@@ -71,9 +71,10 @@ class TensorToPython(GraphBreak):
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
     rewrites = (
         "validation.raise_if",
+        "effects.in_graph",
         "branches.select",
         "branches.conditional",
-        "validation.skip_while_compiling",
+        "effects.skip_while_compiling",
     )
 
     def remedy(self, group: EventGroup) -> str:
@@ -188,9 +189,10 @@ class TensorBranch(GraphBreak):
     shown_by = ("GB101", "GB102", "GB117")
     rewrites = (
         "validation.raise_if",
+        "effects.in_graph",
         "branches.select",
         "branches.conditional",
-        "validation.skip_while_compiling",
+        "effects.skip_while_compiling",
     )
 
     def matches(self, group: EventGroup) -> bool:

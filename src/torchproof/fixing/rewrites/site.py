@@ -7,7 +7,7 @@ the edit would not keep the meaning of the program.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -175,13 +175,16 @@ class Site:
         self,
         changes: Changes,
         imports: Iterable[str] = (),
+        *,
+        before: Mapping[Statement, Sequence[Statement]] | None = None,
     ) -> str:
         """The text with nodes replaced; a statement may become several or none.
 
+        `before` has statements to insert before others.
         `imports` are what the new code names: `torch`, `math`, `torchproof.raise_if`.
         A name with a dot becomes `from torchproof import raise_if`.
         """
-        edited = self.module.visit(_Replacer(changes))
+        edited = self.module.visit(_Replacer(changes, before or {}))
         assert isinstance(edited, cst.Module)
         for name in imports:
             edited = _importing(edited, name)
@@ -191,11 +194,18 @@ class Site:
 
 
 class _Replacer(cst.CSTTransformer):
-    def __init__(self, changes: Changes) -> None:
+    def __init__(
+        self, changes: Changes, before: Mapping[Statement, Sequence[Statement]]
+    ) -> None:
         super().__init__()
-        self._changes = changes
+        self._changes, self._before = changes, before
 
     def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
+        if first := self._before.get(original):  # type: ignore[call-overload]
+            if not getattr(updated, "leading_lines", None):
+                apart = [cst.EmptyLine(indent=False)] * 2
+                updated = updated.with_changes(leading_lines=apart)
+            return cst.FlattenSentinel([*first, updated])
         new = self._changes.get(original)
         if new is None:
             return updated if original not in self._changes else cst.RemoveFromParent()

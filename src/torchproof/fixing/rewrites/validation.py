@@ -50,25 +50,6 @@ def raise_if(site: Site) -> Draft:
     )
 
 
-def skip_while_compiling(site: Site) -> Draft:
-    """Puts a check of a tensor under `if not torch.compiler.is_compiling():`."""
-    check, held = _check_at(site)
-    if check.rest or check.is_elif:
-        raise Refused("the check is one branch of several")
-    changes: Changes = {check.statement: [unless_compiling([check.statement])]}
-    if held:
-        both = [held.statement, check.statement]
-        changes = {held.statement: [unless_compiling(both)], check.statement: ()}
-    text = site.replaced(changes, ["torch"])
-    return Draft("skip the check while compiling", text, "unsafe")
-
-
-def unless_compiling(body: Sequence[Statement]) -> cst.If:
-    """`if not torch.compiler.is_compiling():` around statements."""
-    block = cst.IndentedBlock([body[0].with_changes(leading_lines=()), *body[1:]])
-    return cst.If(cst.parse_expression("not torch.compiler.is_compiling()"), block)
-
-
 # -- the check in the source -----------------------------------------------------------
 
 

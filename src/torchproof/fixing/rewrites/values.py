@@ -60,11 +60,11 @@ class Values:
         for each in walk(node):
             if isinstance(each, (cst.Await, cst.Yield, cst.NamedExpr, cst.Lambda)):
                 return False
-            if isinstance(each, cst.Call) and not self._is_pure_call(each):
+            if isinstance(each, cst.Call) and not self.is_pure_call(each):
                 return False
         return True
 
-    def _is_pure_call(self, call: cst.Call) -> bool:
+    def is_pure_call(self, call: cst.Call) -> bool:
         name = self.dotted(call.func)
         last = name.rpartition(".")[2]
         if name in _PURE or name.startswith(_PURE_MODULES):

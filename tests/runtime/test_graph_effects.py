@@ -1,9 +1,9 @@
-"""`raise_if` raises the same exception in eager and in compiled code."""
+"""`raise_if` and `in_graph` have the same effect in eager and in compiled code."""
 
 import pytest
 import torch
 
-from torchproof import raise_if
+from torchproof import in_graph, raise_if
 
 
 class Odd(ValueError):
@@ -116,3 +116,70 @@ def test_a_python_condition():
     torch._dynamo.reset()
     compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+
+
+written: list[object] = []
+
+
+@in_graph
+def write(*values):
+    written.append(values)
+
+
+@in_graph
+def check(ids, limit):
+    if ids.max().item() > limit:
+        raise Odd(f"{ids[ids > limit].tolist()} of {limit}")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_function_in_the_graph(backend):
+    def step(x):
+        write("same")
+        write("same")
+        write("shape", x.shape, (1.5, None), [True, x.dtype, x.device])
+        write(x.mean())
+        return x + 1
+
+    def effects(function):
+        written.clear()
+        function(torch.ones(2))
+        function(torch.zeros(2))
+        return list(written)
+
+    torch._dynamo.reset()
+    expected = effects(step)
+    assert effects(torch.compile(step, backend=backend, fullgraph=True)) == expected
+
+
+def test_equal_calls_in_training_are_not_merged():
+    weight = torch.ones(2, requires_grad=True)
+
+    def step(x):
+        write("same", x)
+        y = x * weight
+        write("same", x)
+        return y.sum()
+
+    written.clear()
+    torch._dynamo.reset()
+    torch.compile(step, backend="aot_eager", fullgraph=True)(torch.ones(2)).backward()
+    assert len(written) == 2
+
+
+def test_a_function_in_the_graph_that_raises():
+    def step(ids):
+        check(ids, 9)
+        return ids + 1
+
+    assert same(step, GOOD, BAD) == (Odd, "[12] of 9")
+
+
+def test_an_argument_that_does_not_fit():
+    def step(x):
+        write({1: 2})
+        return x + 1
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="takes tensors, numbers and texts"):
+        torch.compile(step, backend="eager", fullgraph=True)(torch.ones(2))

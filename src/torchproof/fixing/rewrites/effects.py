@@ -1,0 +1,288 @@
+"""Statements that only have an effect: output, loggers, warnings, checks that raise."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+import libcst as cst
+
+from torchproof.checking import words
+from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
+from torchproof.fixing.rewrites.values import (
+    Values,
+    names_bound,
+    names_read,
+    uses,
+    walk,
+)
+
+_WRITES = words(
+    "print pprint.pprint pprint.pp warnings.warn sys.stdout.write sys.stderr.write"
+    " sys.stdout.flush tqdm.tqdm.write wandb.log mlflow.log_metric mlflow.log_metrics"
+)
+_LEVELS = words(
+    "debug info warning warn error critical exception log warning_once info_once fatal"
+    " add_scalar add_scalars add_histogram log_metric log_metrics"
+)
+_LOGGER = re.compile(r"(?:\w+\.)*_?(?:log(?:ger|ging)?|writer)", re.IGNORECASE)
+_RANK_ZERO = re.compile(r"(?:\w+\.)*rank_zero_(?:print|info|warn|warning|debug)")
+_ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
+
+
+def in_graph(site: Site) -> Draft:
+    """Moves statements into a function that compiled code calls when the graph runs."""
+    values = Values(site)
+    moved = _group(site, values)
+    arguments = _arguments(site, values, moved)
+    name = _new_name(site, moved)
+    function = _function(name, moved, arguments)
+    call = cst.parse_statement(f"{name}({', '.join(a.text for a in arguments)})\n")
+    top = _top_level(site)
+    changes: Changes = dict.fromkeys(moved[1:], ())
+    changes[moved[0]] = [call]
+    text = site.replaced(changes, ["torchproof.in_graph"], before={top: [function]})
+    what = "raise" if name.startswith("_check") else "write"
+    return Draft(f"{what} when the graph runs, with in_graph", text)
+
+
+def skip_while_compiling(site: Site) -> Draft:
+    """Puts statements under `if not torch.compiler.is_compiling():`."""
+    moved = _group(site, Values(site))
+    changes: Changes = dict.fromkeys(moved[1:], ())
+    changes[moved[0]] = [unless_compiling(moved)]
+    what = "check" if _raises(moved) else "output"
+    text = site.replaced(changes, ["torch"])
+    return Draft(f"skip the {what} while compiling", text, "unsafe")
+
+
+def unless_compiling(body: Sequence[Statement]) -> cst.If:
+    block = cst.IndentedBlock([body[0].with_changes(leading_lines=()), *body[1:]])
+    return cst.If(cst.parse_expression("not torch.compiler.is_compiling()"), block)
+
+
+# -- which statements ------------------------------------------------------------------
+
+
+def _group(site: Site, values: Values) -> list[Statement]:
+    """The statement at a site, and what only it needs: names assigned for it."""
+    block = site.block(site.statement)
+    if site.statement not in block:
+        raise Refused("the statement is one branch of several")
+    group: list[Statement] = []
+    for statement in block[block.index(site.statement) :]:
+        if not _is_effect(statement, values):
+            break
+        group.append(statement)
+        if _has_output(group, values) and not _leaks(site, group):
+            return group
+    if not group or not _has_output(group, values):
+        raise Refused("the statement does more than write output or raise")
+    raise Refused(f"`{_leaks(site, group)}` is used afterwards")
+
+
+def _leaks(site: Site, group: Sequence[Statement]) -> str:
+    """A name that statements assign and other code uses; empty if there is none."""
+    for name in sorted(names_bound(group)):
+        inside = sum(len(uses(each, name)) for each in group)
+        if inside != len(uses(site.function, name)):
+            return name
+    return ""
+
+
+def _is_effect(statement: cst.CSTNode, values: Values) -> bool:
+    """Whether a statement does nothing but compute, write output, and raise."""
+    for each in walk(statement):
+        if isinstance(each, _ENDS):
+            return False
+        if isinstance(each, cst.AssignTarget) and not isinstance(each.target, cst.Name):
+            return False
+        if isinstance(each, cst.BaseCompoundStatement) and not isinstance(
+            each, cst.If | cst.For
+        ):
+            return False
+        if isinstance(each, cst.AugAssign | cst.AnnAssign | cst.Del | cst.Import):
+            return False
+    return all(_is_harmless(each, values) for each in _parts(statement))
+
+
+def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The calls of a statement, without the exceptions that it makes."""
+    if isinstance(node, cst.Raise) and isinstance(node.exc, cst.Call):
+        for argument in node.exc.args:
+            yield from _parts(argument)
+        return
+    if isinstance(node, cst.Call):
+        yield node
+    for child in node.children:
+        yield from _parts(child)
+
+
+def _is_harmless(node: cst.CSTNode, values: Values) -> bool:
+    assert isinstance(node, cst.Call)
+    return _is_output(node, values) or values.is_pure_call(node)
+
+
+def _is_output(node: cst.CSTNode, values: Values) -> bool:
+    if not isinstance(node, cst.Call):
+        return False
+    name = values.dotted(node.func)
+    receiver, _, method = name.rpartition(".")
+    if name in _WRITES or _RANK_ZERO.fullmatch(name):
+        return True
+    return method in _LEVELS and _LOGGER.fullmatch(receiver) is not None
+
+
+def _has_output(group: Sequence[Statement], values: Values) -> bool:
+    return _raises(group) or any(
+        _is_output(each, values) for statement in group for each in walk(statement)
+    )
+
+
+def _raises(group: Sequence[Statement]) -> bool:
+    return any(
+        isinstance(each, cst.Raise | cst.Assert)
+        for statement in group
+        for each in walk(statement)
+    )
+
+
+# -- the new function ------------------------------------------------------------------
+
+
+class _Argument:
+    """A value that the moved statements read: a local name, or an attribute of one."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+
+
+def _arguments(
+    site: Site, values: Values, moved: Sequence[Statement]
+) -> list[_Argument]:
+    local = _locals(site)
+    bound = names_bound(moved)
+    found: dict[str, _Argument] = {}
+    for statement in moved:
+        for each in _reads(statement):
+            root = _root(each)
+            if root not in local or root in bound:
+                continue
+            read = _value_read(each, values)
+            text = site.code(read)
+            if root in ("self", "cls") and isinstance(read, cst.Name):
+                raise Refused(f"`{site.code(each)}` needs the object `{root}`")
+            name = text.rpartition(".")[2]
+            while name in bound or name in {
+                a.name for t, a in found.items() if t != text
+            }:
+                name += "_"
+            found.setdefault(text, _Argument(text, name))
+    return list(found.values())
+
+
+def _reads(node: cst.CSTNode) -> Iterator[cst.Name | cst.Attribute]:
+    """Names and dotted names, each as long as it is written."""
+    if isinstance(node, cst.Attribute) and _root(node):
+        yield node
+        return
+    if isinstance(node, cst.Name):
+        yield node
+        return
+    for child in node.children:
+        is_attribute = isinstance(node, cst.Attribute) and child is node.attr
+        is_keyword = isinstance(node, cst.Arg) and child is node.keyword
+        if not is_attribute and not is_keyword:
+            yield from _reads(child)
+
+
+def _root(node: cst.CSTNode) -> str:
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _value_read(
+    node: cst.Name | cst.Attribute, values: Values
+) -> cst.Name | cst.Attribute:
+    """The part of a dotted name that is passed: the tensor of `x.shape`."""
+    parts: list[cst.Name | cst.Attribute] = [node]
+    while isinstance(last := parts[-1], cst.Attribute):
+        assert isinstance(last.value, cst.Name | cst.Attribute)
+        parts.append(last.value)
+    for outer, inner in reversed(list(itertools.pairwise(parts))):
+        assert isinstance(outer, cst.Attribute)
+        if values.is_tensor(inner) or outer.attr.value in _OF_TENSORS:
+            return inner
+    call = values.site.parent(node)
+    if not isinstance(call, cst.Call) or call.func is not node or len(parts) == 1:
+        return node
+    if _is_output(call, values):
+        raise Refused(f"`{values.site.code(node)}` is a method of a local object")
+    return parts[1]
+
+
+_OF_TENSORS = words("shape dtype device ndim")
+
+
+def _locals(site: Site) -> set[str]:
+    """The names that belong to the functions around the site."""
+    found: set[str] = set()
+    for each in (site.function, *site.ancestors(site.function)):
+        if isinstance(each, cst.FunctionDef):
+            found |= names_bound([each.body])
+            found |= {
+                p.name.value for p in walk(each.params) if isinstance(p, cst.Param)
+            }
+    return found
+
+
+def _top_level(site: Site) -> Statement:
+    """The statement of the module that contains the site."""
+    top: cst.CSTNode = site.function
+    for each in site.ancestors(site.function):
+        if isinstance(each, cst.BaseStatement):
+            top = each
+    assert isinstance(top, cst.BaseStatement)
+    return top
+
+
+def _new_name(site: Site, moved: Sequence[Statement]) -> str:
+    function = site.function.name.value.strip("_")
+    name = f"{'_check' if _raises(moved) else '_write'}_in_{function}"
+    taken, number = names_read(site.module), 2
+    if name not in taken:
+        return name
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def _function(
+    name: str, moved: Sequence[Statement], arguments: Sequence[_Argument]
+) -> Statement:
+    new_names = {a.text: a.name for a in arguments if a.text != a.name}
+    body = [each.visit(_Renamer(new_names)) for each in moved]
+    body[0] = body[0].with_changes(leading_lines=())
+    header = f"@in_graph\ndef {name}({', '.join(a.name for a in arguments)}):\n"
+    function = cst.parse_statement(f"{header}    pass\n")
+    assert isinstance(function, cst.FunctionDef)
+    return function.with_changes(
+        body=cst.IndentedBlock(body), leading_lines=[cst.EmptyLine(indent=False)] * 2
+    )
+
+
+class _Renamer(cst.CSTTransformer):
+    """Replaces dotted names by the names of parameters."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def leave_Attribute(
+        self, original_node: cst.Attribute, updated_node: cst.Attribute
+    ) -> cst.BaseExpression:
+        text = cst.Module(()).code_for_node(original_node)
+        name = self._names.get(text)
+        return cst.Name(name) if name else updated_node
