@@ -137,7 +137,6 @@ def fix_flags(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="workload:NAME, file.py:factory or package.module:factory",
     )
-    run_flags(parser)
     what = parser.add_argument_group("what to fix")
     what.add_argument(
         "--unsafe",
@@ -159,6 +158,11 @@ def fix_flags(parser: argparse.ArgumentParser) -> None:
         default="normal",
         help="above quick, generated code is compared and timed (default: normal)",
     )
+    where = parser.add_argument_group("what to write").add_mutually_exclusive_group()
+    where.add_argument(
+        "--write", action="store_true", help="apply the verified fixes to your files"
+    )
+    run_flags(parser)
     output_flags(parser)
 
 

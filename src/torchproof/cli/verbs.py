@@ -222,6 +222,7 @@ def fix(options: argparse.Namespace) -> int:
         effort=options.effort,
         unsafe=options.unsafe,
         select=tuple(flags.names(options.select)),
+        write=options.write,
     )
     with output.progress(options) as progress:
         run = api.fix(

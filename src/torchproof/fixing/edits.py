@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torchproof.records import (
     Finding,
+    Fix,
     Mark,
     Overlay,
     Replacement,
@@ -73,7 +74,7 @@ def _place(lines: Sequence[str], change: Replacement) -> int:
     return min(places, key=lambda i: abs(i - wanted))
 
 
-def overlay_of(edits: Iterable[Edit], originals: Mapping[str, str]) -> Overlay:
+def overlay_of(edits: Iterable[Edit | Fix], originals: Mapping[str, str]) -> Overlay:
     """All edits together, each applied to the result of those before it."""
     texts: dict[str, str] = {}
     settings: dict[str, Setting] = {}

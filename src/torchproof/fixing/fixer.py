@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchproof.checking import EFFORTS, rules
+from torchproof.fixing.delivery import assert_deliverable, deliver
 from torchproof.fixing.edits import Edit, Misfit, overlay_of, unified
 from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import Refusal, Sources, proposals
+from torchproof.fixing.source_text import digest
 from torchproof.records import (
     Finding,
     Fix,
@@ -38,6 +41,8 @@ class FixOptions:
     effort: str = "normal"
     unsafe: bool = False
     select: tuple[str, ...] = ()
+    write: bool = False
+    patch: str | os.PathLike[str] | None = None
 
 
 @dataclass
@@ -50,6 +55,7 @@ class Search:
     tried: dict[object, tuple[Edit, str]] = field(default_factory=dict)  # with why
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by identity
     rounds: int = 0
+    interrupted: bool = False
 
 
 class Fixer:
@@ -60,7 +66,15 @@ class Fixer:
         self.sources = Sources()
 
     def run(self, original: Proof) -> Search:
+        """The search, with what it has found so far if it is interrupted."""
         search = Search(original)
+        try:
+            self._search(search, original)
+        except KeyboardInterrupt:
+            search.interrupted = True
+        return search
+
+    def _search(self, search: Search, original: Proof) -> None:
         while True:
             search.rounds += 1
             choices = self._choices(search)
@@ -77,7 +91,6 @@ class Fixer:
             search.accepted, search.current = [], original
         if self._options.effort != "quick" and search.accepted:
             self._prove_generated_code(search, original)
-        return search
 
     def _choices(self, search: Search) -> list[list[Edit]]:
         """The edits to try for each finding that has some, the best first."""
@@ -328,12 +341,18 @@ def fix(
             counts=original.counts,
             findings=tuple(each.finding for each in original.located),
             fixes=tuple(_fixes(search, fixer.sources, original)),
-            fixing=_summary(search, original, prover, time.monotonic() - begin),
+            fixing=replace(
+                _summary(search, prover, time.monotonic() - begin),
+                sources=_sources(search, fixer.sources),
+            ),
             options={"effort": fix_options.effort, "select": list(fix_options.select)},
             verb="fix",
             command=command,
             started=started.isoformat(timespec="seconds"),
+            ending="interrupted" if search.interrupted else "finished",
         )
+        if not search.interrupted:
+            run = deliver(run, write=fix_options.write, patch=fix_options.patch)
         return store.save(run, save_in)
 
 
@@ -351,6 +370,7 @@ def _assert_possible(target: Target, options: Options, fix_options: FixOptions) 
     if fix_options.effort not in EFFORTS or fix_options.effort == "static":
         raise UserError("fix has to run the target: --effort quick, normal or full")
     assert_size(target, options.size)
+    assert_deliverable(write=fix_options.write, patch=fix_options.patch)
     rules.select([], list(fix_options.select), [])
 
 
@@ -389,7 +409,7 @@ def _fix(edit: Edit, diff: str, receipt: Receipt | None) -> Fix:
     )
 
 
-def _summary(search: Search, original: Proof, prover: Prover, seconds: float) -> Fixing:
+def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
     reasons = {}
     for finding in search.current.open:
         tried = [
@@ -408,3 +428,9 @@ def _summary(search: Search, original: Proof, prover: Prover, seconds: float) ->
         remaining=tuple(search.current.open),
         reasons=reasons,
     )
+
+
+def _sources(search: Search, sources: Sources) -> dict[str, str]:
+    """The digest of each file that an accepted edit changes."""
+    files = (r.file for edit in search.accepted for r in edit.replacements)
+    return {file: digest(sources.originals[file]) for file in files}

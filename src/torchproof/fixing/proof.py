@@ -12,6 +12,7 @@ from pathlib import Path
 
 from torchproof.checking import counts_of, rules
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
+from torchproof.fixing.source_text import read_source
 from torchproof.fixing.timing import time_ratio
 from torchproof.observe import gather
 from torchproof.process import (
@@ -267,7 +268,7 @@ def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:
     """Lines that the edits added: file and text."""
     added = set()
     for file, text in after.texts.items():
-        old = before.texts.get(file) or Path(file).read_text("utf-8")
+        old = before.texts.get(file) or read_source(file).text
         known = {line.strip() for line in old.splitlines()}
         added |= {
             (os.path.realpath(file), line.strip())

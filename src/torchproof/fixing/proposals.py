@@ -10,13 +10,12 @@ from torchproof.checking import by_code
 from torchproof.fixing import rewrites
 from torchproof.fixing.edits import Edit, replacements
 from torchproof.fixing.proof import Located, Proof
+from torchproof.fixing.source_text import read_source
 from torchproof.records import (
-    MOST_SOURCE_BYTES,
     Finding,
     Frame,
     Setting,
     UserError,
-    read_bytes,
     whose,
 )
 
@@ -46,11 +45,7 @@ class Sources:
 
     def original(self, file: str) -> str:
         if file not in self.originals:
-            try:
-                content = read_bytes(file, MOST_SOURCE_BYTES)
-                self.originals[file] = content.decode("utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"cannot read the source {file}: {error}") from None
+            self.originals[file] = read_source(file).text
         return self.originals[file]
 
 

@@ -110,4 +110,5 @@ class Fix(Record):
     diff: str = ""
     why: str = ""
     receipt: Receipt | None = None
+    written_to: str | None = None  # the file or folder that has it, if it is applied
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)

@@ -299,6 +299,7 @@ class Fixing(Record):
     counts: Annotated[Mapping[str, int | None], shapes.Counts]
     remaining: tuple[Finding, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)  # by identity: why
+    sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of edited files
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

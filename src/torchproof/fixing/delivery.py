@@ -1,0 +1,183 @@
+"""Delivers the verified fixes of a run, with `--write` or `--patch DIR`.
+
+`--write` edits the user's own files. All of them are checked before the first is
+written; a file that differs from what the proofs read is refused. Everything is
+written completely or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchproof.fixing.edits import Misfit, overlay_of
+from torchproof.fixing.source_text import SourceText, digest, read_source
+from torchproof.records import Fix, Run, UserError, shown, whose
+
+AnyPath = str | os.PathLike[str]
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
+def is_own(file: str) -> bool:
+    """Whether `--write` may edit a file: no installed package, and not torchproof."""
+    real = os.path.realpath(file)
+    return whose(file) == whose(real) == "user" and not real.startswith(_PACKAGE)
+
+
+def assert_deliverable(*, write: bool, patch: AnyPath | None) -> None:
+    """Fails before the work if the fixes could not be delivered."""
+    if write and patch is not None:
+        raise UserError("--write and --patch: deliver the fixes in one way at a time")
+
+
+def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> Run:
+    """Writes verified fixes; those that were written have the status `applied`.
+
+    If they cannot be written, nothing is, and the run's `error` says why.
+    """
+    try:
+        return _written(run) if write else run
+    except UserError as error:
+        return replace(run, error=str(error))
+
+
+def _written(run: Run) -> Run:
+    own = [
+        fix
+        for fix in run.fixes
+        if fix.status == "verified" and fix.file and is_own(fix.file)
+    ]
+    changes = _changes(own, run)
+    write_all(changes)
+    return replace(run, fixes=tuple(_applied(run.fixes, own)))
+
+
+def _applied(fixes: Iterable[Fix], written: Sequence[Fix]) -> Iterable[Fix]:
+    for fix in fixes:
+        if fix in written and fix.file is not None:
+            yield replace(fix, status="applied", written_to=shown(fix.file))
+        else:
+            yield fix
+
+
+def edited(fixes: Sequence[Fix], run: Run) -> dict[str, tuple[SourceText, str]]:
+    """Each file that the fixes edit: as it is, and the text with all edits."""
+    known = run.fixing.sources if run.fixing else {}
+    sources: dict[str, SourceText] = {}
+    for file in dict.fromkeys(r.file for fix in fixes for r in fix.replacements):
+        sources[file] = read_source(file)
+        if digest(sources[file].text) != known.get(file):
+            raise UserError(
+                f"{shown(file)} has changed since it was read: nothing was written;"
+                " run fix again"
+            )
+    try:
+        texts = overlay_of(fixes, {f: s.text for f, s in sources.items()}).texts
+    except Misfit as error:
+        raise UserError(f"the edits do not fit together: {error}") from None
+    return {file: (sources[file], text) for file, text in texts.items()}
+
+
+# -- writing ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """A file and its new content; `old` is None if there is no such file yet."""
+
+    path: str
+    old: bytes | None
+    new: bytes
+    mode: int = 0o644
+
+
+def _changes(fixes: Sequence[Fix], run: Run) -> list[Change]:
+    changes = []
+    for file, (source, text) in edited(fixes, run).items():
+        path = _writable(file)
+        try:
+            new = source.encoded(text)
+        except UnicodeEncodeError:
+            raise UserError(
+                f"{shown(file)} is in {source.encoding}, which lacks a character of the"
+                " edit"
+            ) from None
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        changes.append(Change(path, source.encoded(source.text), new, mode))
+    return changes
+
+
+def _writable(file: str) -> str:
+    """The path to replace; raises `UserError` if the file must not be written."""
+    path = os.path.realpath(file)
+    here = os.path.realpath(os.getcwd()) + os.sep
+    if os.path.islink(file) and not path.startswith(here):
+        raise UserError(
+            f"{shown(file)} is a link to {path}, outside of this directory: nothing"
+            " was written"
+        )
+    # The mode decides even for root, who may write everything.
+    if not os.stat(path).st_mode & 0o222 or not os.access(path, os.W_OK):
+        raise UserError(f"{shown(file)} is read-only: nothing was written")
+    folder = os.path.dirname(path)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"the directory {folder} is read-only: nothing was written")
+    return path
+
+
+def write_all(changes: Sequence[Change]) -> None:
+    """Writes all files or none: each is replaced at once, and put back on an error."""
+    staged: list[tuple[Change, str]] = []
+    undo: list[Callable[[], None]] = []
+    try:
+        for change in changes:
+            temporary = _staged(change.path, change.new, change.mode)
+            staged.append((change, temporary))
+        for change, temporary in staged:
+            if change.old is None:
+                os.link(temporary, change.path)  # never replaces a file
+                undo.append(lambda path=change.path: os.unlink(path))
+            else:
+                os.replace(temporary, change.path)
+                undo.append(lambda change=change: _restore(change))
+    except BaseException as error:
+        for action in reversed(undo):
+            with contextlib.suppress(OSError):
+                action()
+        if isinstance(error, OSError):
+            why = error.strerror or str(error)
+            raise UserError(f"{error.filename}: {why}: nothing was written") from None
+        raise
+    finally:
+        for _, temporary in staged:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+
+def _staged(path: str, content: bytes, mode: int) -> str:
+    """A complete file beside `path`, under a temporary name."""
+    handle, name = tempfile.mkstemp(prefix=".torchproof-", dir=os.path.dirname(path))
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, mode)
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            os.chown(name, status.st_uid, status.st_gid)
+    except BaseException:
+        os.unlink(name)
+        raise
+    return name
+
+
+def _restore(change: Change) -> None:
+    assert change.old is not None
+    os.replace(_staged(change.path, change.old, change.mode), change.path)

@@ -1,0 +1,88 @@
+"""Runs of `fix` for tests: an edit of a file as a verified fix, without a search."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchproof.fixing.edits import replacements, unified
+from torchproof.fixing.source_text import digest, read_source
+from torchproof.records import Finding, Fix, Fixing, Mark, Receipt, Run, Setting
+
+RECEIPT = Receipt(
+    breaks=(2, 1),
+    recompiles=(3, 0),
+    graphs=(5, 2),
+    outputs="same",
+    max_rel_error=0.0,
+    compared=12,
+    unseen_inputs=4,
+    exceptions=1,
+    backend="aot_eager",
+)
+COUNTS = {"calls": 2, "graphs": 2, "graph_breaks": 1, "recompiles": 0}
+
+
+def edit(file: Path, after: str, **settings) -> Fix:
+    """A verified fix that changes the text of a file."""
+    before = read_source(str(file)).text
+    changes = replacements(str(file), before, after)
+    values = {
+        "title": "keep the value in a tensor",
+        "tier": "safe",
+        "status": "verified",
+        "codes": ("GB101",),
+        "findings": ("0123456789abcdef",),
+        "file": str(file),
+        "line": changes[0].line,
+        "function": "step",
+        "owner": "user",
+        "replacements": changes,
+        "diff": unified(str(file), before, after),
+        "receipt": RECEIPT,
+    }
+    return Fix(**{**values, **settings})
+
+
+def setting(
+    *settings: Setting, marks: Sequence[Mark] = (), title: str = "set it"
+) -> Fix:
+    return Fix(
+        title,
+        "safe",
+        "verified",
+        ("GB103",),
+        settings=settings,
+        marks=tuple(marks),
+        receipt=RECEIPT,
+    )
+
+
+def run_of(
+    *fixes: Fix,
+    remaining: Mapping[Finding, str] | None = None,
+    target: str = "model.py:make",
+    **settings,
+) -> Run:
+    files = {r.file for fix in fixes for r in fix.replacements}
+    remaining = remaining or {}
+    values = {
+        "id": "20261116-1700-model",
+        "target": target,
+        "strategy": "full",
+        "environment": {"torch": "2.13.0+cpu", "python": "3.11.7", "device": "cpu"},
+        "counts": {"calls": 2, "graphs": 5, "graph_breaks": 2, "recompiles": 3},
+        "findings": tuple(remaining),
+        "fixes": fixes,
+        "fixing": Fixing(
+            rounds=2,
+            proofs=3,
+            seconds=4.2,
+            counts=COUNTS,
+            remaining=tuple(remaining),
+            reasons={f.identity: why for f, why in remaining.items()},
+            sources={file: digest(read_source(file).text) for file in files},
+        ),
+        "verb": "fix",
+        "command": f"torchproof fix {target}",
+        "started": "2026-11-16T17:00:00",
+    }
+    return Run(**{**values, **settings})

@@ -1,0 +1,179 @@
+"""`fix --write`: the user's files are edited completely, or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from fix_runs import edit, run_of, setting
+
+from torchproof.fixing import delivery
+from torchproof.fixing.delivery import deliver, is_own
+from torchproof.records import Setting
+
+BEFORE = "import torch\n\n\ndef step(x):\n    return x.item()  # read\n"
+AFTER = BEFORE.replace("x.item()", "x")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "model.py"
+    path.write_text(BEFORE)
+    return path
+
+
+def leftovers(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.name.startswith(".")}
+
+
+def test_a_verified_fix_is_applied_and_says_where(file: Path) -> None:
+    run = deliver(run_of(edit(file, AFTER)), write=True)
+    [fix] = run.fixes
+    assert (fix.status, fix.written_to, run.error) == ("applied", "model.py", None)
+    assert file.read_text() == AFTER
+    assert not leftovers(file.parent)
+
+
+def test_without_write_nothing_changes(file: Path) -> None:
+    run = run_of(edit(file, AFTER))
+    assert deliver(run) == run
+    assert file.read_text() == BEFORE
+
+
+def test_mode_line_endings_and_encoding_stay(file: Path) -> None:
+    before = "# -*- coding: latin-1 -*-\r\n# \xe4\r\n" + BEFORE.replace("\n", "\r\n")
+    file.write_bytes(before.encode("latin-1"))
+    file.chmod(0o750)
+    deliver(run_of(edit(file, before.replace("x.item()", "x"))), write=True)
+    expected = before.replace("x.item()", "x").encode("latin-1")
+    assert file.read_bytes() == expected
+    assert stat.S_IMODE(file.stat().st_mode) == 0o750
+
+
+def test_a_byte_order_mark_stays(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf" + BEFORE.encode())
+    deliver(run_of(edit(file, AFTER)), write=True)
+    assert file.read_bytes() == b"\xef\xbb\xbf" + AFTER.encode()
+
+
+def test_fixes_of_one_file_are_applied_together(file: Path) -> None:
+    first = edit(file, AFTER)
+    file.write_text(AFTER)
+    last = AFTER.replace("def step", "# faster\ndef step")
+    second = edit(file, last)
+    file.write_text(BEFORE)
+    deliver(run_of(first, second), write=True)
+    assert file.read_text() == last
+
+
+def test_a_file_that_changed_is_refused_and_no_other_is_written(file: Path) -> None:
+    other = file.with_name("other.py")
+    other.write_text(BEFORE)
+    run = run_of(edit(other, AFTER), edit(file, AFTER))
+    file.write_text(BEFORE + "\n# edited meanwhile\n")
+    run = deliver(run, write=True)
+    assert run.error is not None and "model.py has changed" in run.error
+    assert other.read_text() == BEFORE
+    assert {fix.status for fix in run.fixes} == {"verified"}
+
+
+def test_a_read_only_file_is_refused_and_no_other_is_written(file: Path) -> None:
+    other = file.with_name("other.py")
+    other.write_text(BEFORE)
+    run = run_of(edit(other, AFTER), edit(file, AFTER))
+    file.chmod(0o444)
+    run = deliver(run, write=True)
+    assert run.error == "model.py is read-only: nothing was written"
+    assert (file.read_text(), other.read_text()) == (BEFORE, BEFORE)
+
+
+def test_a_link_out_of_the_directory_is_refused(
+    file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "model.py"
+    file.rename(outside)
+    file.symlink_to(outside)
+    run = deliver(run_of(edit(file, AFTER)), write=True)
+    assert run.error is not None and "is a link to" in run.error
+    assert outside.read_text() == BEFORE
+
+
+def test_a_link_inside_the_directory_stays_a_link(file: Path) -> None:
+    real = file.with_name("real.py")
+    file.rename(real)
+    file.symlink_to("real.py")
+    deliver(run_of(edit(file, AFTER)), write=True)
+    assert file.is_symlink() and real.read_text() == AFTER
+
+
+def test_a_failure_in_the_middle_puts_all_files_back(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = file.with_name("other.py")
+    other.write_text(BEFORE)
+    run = run_of(edit(other, AFTER), edit(file, AFTER))
+    replace = os.replace
+    seen: list[str] = []
+
+    def fails_at_second(source: str, dest: str) -> None:
+        seen.append(dest)
+        if len(seen) == 2:
+            raise OSError(28, "No space left on device", dest)
+        replace(source, dest)
+
+    monkeypatch.setattr(delivery.os, "replace", fails_at_second)
+    run = deliver(run, write=True)
+    assert run.error is not None and "No space left" in run.error
+    assert (file.read_text(), other.read_text()) == (BEFORE, BEFORE)
+    assert not leftovers(file.parent)
+
+
+def test_ctrl_c_in_the_middle_puts_all_files_back(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = file.with_name("other.py")
+    other.write_text(BEFORE)
+    run = run_of(edit(other, AFTER), edit(file, AFTER))
+    replace = os.replace
+    seen: list[str] = []
+
+    def interrupted_at_second(source: str, dest: str) -> None:
+        seen.append(dest)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        replace(source, dest)
+
+    monkeypatch.setattr(delivery.os, "replace", interrupted_at_second)
+    with pytest.raises(KeyboardInterrupt):
+        deliver(run, write=True)
+    assert (file.read_text(), other.read_text()) == (BEFORE, BEFORE)
+    assert not leftovers(file.parent)
+
+
+def test_libraries_and_torchproof_itself_are_never_edited(file: Path) -> None:
+    installed = file.parent / "site-packages" / "lib" / "model.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text(BEFORE)
+    run = deliver(run_of(edit(installed, AFTER), edit(file, AFTER)), write=True)
+    assert [fix.status for fix in run.fixes] == ["verified", "applied"]
+    assert installed.read_text() == BEFORE
+    assert is_own(str(file)) and not is_own(str(installed))
+    link = file.with_name("linked.py")
+    link.symlink_to(installed)
+    assert not is_own(str(link))
+    assert not is_own(delivery.__file__)
+
+
+def test_rejected_fixes_are_not_written(file: Path) -> None:
+    run = run_of(edit(file, AFTER, status="rejected"))
+    assert deliver(run, write=True) == run
+    assert file.read_text() == BEFORE
+
+
+def test_a_run_of_settings_alone_edits_no_file(file: Path) -> None:
+    run = run_of(setting(Setting("dynamo.capture_scalar_outputs", True)))
+    deliver(run, write=True)
+    assert file.read_text() == BEFORE
