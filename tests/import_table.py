@@ -26,6 +26,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "observe",
         "process",
         "records",
+        "runtime",
+        "strategies",
         "targets",
         "torch_private",
     },

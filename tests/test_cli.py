@@ -46,9 +46,11 @@ FLAGS = {
     | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
 }
-PUBLIC = ["Finding", "PackRefused", "Run", "bench", "check", "compare"]
+PUBLIC = ["Finding", "PackRefused", "Run", "apply_patches", "bench", "check"]
 PUBLIC += [
+    "compare",
     "compile",
+    "fix",
     "graph",
     "load",
     "pack",

@@ -162,6 +162,11 @@ def fix_flags(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--write", action="store_true", help="apply the verified fixes to your files"
     )
+    where.add_argument(
+        "--patch",
+        metavar="DIR",
+        help="write fixes of library code into DIR, for torchproof.apply_patches(DIR)",
+    )
     run_flags(parser)
     output_flags(parser)
 

@@ -223,6 +223,7 @@ def fix(options: argparse.Namespace) -> int:
         unsafe=options.unsafe,
         select=tuple(flags.names(options.select)),
         write=options.write,
+        patch=options.patch,
     )
     with output.progress(options) as progress:
         run = api.fix(

@@ -11,10 +11,11 @@ import contextlib
 import os
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torchproof.fixing import patch_folder
 from torchproof.fixing.edits import Misfit, overlay_of
 from torchproof.fixing.source_text import SourceText, digest, read_source
 from torchproof.records import Fix, Run, UserError, shown, whose
@@ -34,6 +35,8 @@ def assert_deliverable(*, write: bool, patch: AnyPath | None) -> None:
     """Fails before the work if the fixes could not be delivered."""
     if write and patch is not None:
         raise UserError("--write and --patch: deliver the fixes in one way at a time")
+    if patch is not None:
+        patch_folder.assert_free(Path(patch))
 
 
 def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> Run:
@@ -42,28 +45,56 @@ def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> R
     If they cannot be written, nothing is, and the run's `error` says why.
     """
     try:
+        assert_deliverable(write=write, patch=patch)
+        if patch is not None:
+            return _patched(run, Path(patch))
         return _written(run) if write else run
     except UserError as error:
         return replace(run, error=str(error))
 
 
 def _written(run: Run) -> Run:
-    own = [
-        fix
-        for fix in run.fixes
-        if fix.status == "verified" and fix.file and is_own(fix.file)
-    ]
-    changes = _changes(own, run)
-    write_all(changes)
-    return replace(run, fixes=tuple(_applied(run.fixes, own)))
+    own = [fix for fix in _verified(run) if fix.file and is_own(fix.file)]
+    write_all(_changes(own, run))
+    places = {fix: shown(fix.file or "") for fix in own}
+    return _with_places(run, places)
 
 
-def _applied(fixes: Iterable[Fix], written: Sequence[Fix]) -> Iterable[Fix]:
-    for fix in fixes:
-        if fix in written and fix.file is not None:
-            yield replace(fix, status="applied", written_to=shown(fix.file))
+def _patched(run: Run, folder: Path) -> Run:
+    foreign = [fix for fix in _verified(run) if fix.file and not is_own(fix.file)]
+    places = {fix: str(folder) for fix in _verified(run) if not fix.replacements}
+    reasons: dict[Fix, str] = {}
+    modules = []
+    for file, (source, text) in edited(foreign, run).items():
+        fixes = tuple(fix for fix in foreign if fix.file == file)
+        edit = patch_folder.LibraryEdit(file, source.text, text, fixes)
+        try:
+            module = patch_folder.patch_module(edit)
+        except patch_folder.NotPatchable as error:
+            reasons |= dict.fromkeys(fixes, f"it cannot be a patch: {error}")
         else:
-            yield fix
+            modules.append(module)
+            places |= {fix: str(folder / module[0].file) for fix in fixes}
+    if places:
+        patch_folder.write(folder, run, modules)
+    return _with_places(run, places, reasons)
+
+
+def _verified(run: Run) -> list[Fix]:
+    return [fix for fix in run.fixes if fix.status == "verified"]
+
+
+def _with_places(
+    run: Run, places: Mapping[Fix, str], reasons: Mapping[Fix, str] | None = None
+) -> Run:
+    """The run with the fixes that were written, and why others were not."""
+    fixes = [
+        replace(fix, status="applied", written_to=places[fix])
+        if fix in places
+        else replace(fix, why=(reasons or {}).get(fix, fix.why))
+        for fix in run.fixes
+    ]
+    return replace(run, fixes=tuple(fixes))
 
 
 def edited(fixes: Sequence[Fix], run: Run) -> dict[str, tuple[SourceText, str]]:

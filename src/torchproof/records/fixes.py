@@ -90,6 +90,25 @@ class Receipt(Record):
     speed_high: float | None = None
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    @property
+    def text(self) -> str:
+        """The figures in one sentence."""
+
+        def change(name: str, pair: tuple[int | None, int | None]) -> str:
+            before, after = ("-" if each is None else str(each) for each in pair)
+            return f"{name} {before} -> {after}"
+
+        figures = [
+            change("breaks", self.breaks),
+            change("recompiles", self.recompiles),
+            change("graphs", self.graphs),
+            f"{self.compared} values {self.outputs} ({self.backend})",
+            f"{self.unseen_inputs} other inputs agree",
+        ]
+        if self.exceptions:
+            figures.append(f"{self.exceptions} of them raise the same exception")
+        return "; ".join(figures)
+
 
 @dataclass(frozen=True)
 class Fix(Record):

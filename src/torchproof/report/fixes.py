@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchproof.records import Finding, Fix, Receipt, Run
+from torchproof.records import Finding, Fix, Run
 from torchproof.report.text_layout import INDENT, wrap
 
 
@@ -26,26 +26,7 @@ def _fix(fix: Fix, width: int) -> Iterator[str]:
     code = [s.code for s in fix.settings] + [m.code for m in fix.marks]
     yield from (f"{INDENT}{line}" for line in code)
     if fix.receipt:
-        yield from wrap(f"proved: {receipt_text(fix.receipt)}", width, INDENT, INDENT)
-
-
-def receipt_text(receipt: Receipt) -> str:
-    """The figures of a proof in one sentence."""
-
-    def change(name: str, pair: tuple[int | None, int | None]) -> str:
-        before, after = ("-" if each is None else str(each) for each in pair)
-        return f"{name} {before} -> {after}"
-
-    figures = [
-        change("breaks", receipt.breaks),
-        change("recompiles", receipt.recompiles),
-        change("graphs", receipt.graphs),
-        f"{receipt.compared} values {receipt.outputs} ({receipt.backend})",
-        f"{receipt.unseen_inputs} other inputs agree",
-    ]
-    if receipt.exceptions:
-        figures.append(f"{receipt.exceptions} of them raise the same exception")
-    return "; ".join(figures)
+        yield from wrap(f"proved: {fix.receipt.text}", width, INDENT, INDENT)
 
 
 def _remaining(run: Run, width: int) -> Iterator[str]:

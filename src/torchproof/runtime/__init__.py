@@ -1,4 +1,4 @@
-"""What production code loads: `compile`, `graph`, `step`, `load` and `status`.
+"""What production code loads: `compile`, `graph`, `step`, `load` and `apply_patches`.
 
 In: a model. Out: the same model, compiled safely: it falls back to eager and says why.
 Start with `production.py`; CUDA graphs are in `cudagraph/`, deploy packs in `loading/`.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.runtime import patch_files as patch_files
     from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
     from torchproof.runtime.forward_state import save_state as save_state
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.pack_format.manifest import Refused as Refused
     from torchproof.runtime.pack_format.manifest import Unverified as Unverified
     from torchproof.runtime.pack_format.trust import assert_trusted as assert_trusted
+    from torchproof.runtime.patches import apply_patches as apply_patches
     from torchproof.runtime.production import compile as compile
     from torchproof.runtime.production import compiled_forward_of as compiled_forward_of
     from torchproof.runtime.production import plan as plan
