@@ -36,6 +36,10 @@ FLAGS = {
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
     | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}
     | OUTPUT,
+    "fix": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
+    | {"--device", "--size", "--timeout", "--effort", "--select", "--unsafe"}
+    | {"--write", "--patch"}
+    | OUTPUT,
     "pack": {"-h", "--help", "TARGET | RUN", "--for", "--select", "--effort"}
     | {"--minify", "--budget", "--include", "--recipe", "--strategy", "--artifact"}
     | {"--key", "--compile", "--as-written", "--train", "--device", "--size"}
@@ -64,7 +68,7 @@ PUBLIC += [
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]
 RUN_FIELDS += ["findings", "measurements", "parts", "configuration", "baseline"]
-RUN_FIELDS += ["options", "tuning"]
+RUN_FIELDS += ["options", "tuning", "fixes", "fixing"]
 RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error"]
 COUNT_FIELDS = ["calls", "compiled_calls", "graphs", "graph_breaks"]
 COUNT_FIELDS += ["skipped_frames", "recompiles", "cudagraph_skips"]

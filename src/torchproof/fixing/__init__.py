@@ -2,9 +2,9 @@
 
 In: a target. Out: a run whose fixes have a diff and a receipt each. Rules name the
 rewrites and settings to try, `rewrites` drafts them, `proof.py` tries an edit in a
-fresh process, and `fixer.py` repeats that until nothing helps. Start with `fixer.py`.
-Imports `records`, `process`, `torch_private`, `targets`, `observe`, `measure` and
-`checking`.
+fresh process, and `fixer.py` repeats that until nothing helps; `delivery.py` writes the
+fixes. Start with `fixer.py`. Imports `records`, `process`, `torch_private`, `targets`,
+`strategies`, `observe`, `runtime`, `measure` and `checking`.
 """
 
 from typing import TYPE_CHECKING

@@ -21,7 +21,6 @@ from pathlib import Path
 from torchproof import __version__
 from torchproof.records import Fix, Mark, Run, Setting, UserError, blame, files
 from torchproof.runtime import patch_files
-from torchproof.runtime.patch_files import Definition, PatchManifest, PatchModule
 
 _HOME = Path(__file__).parents[2]
 _WIDTH = 80
@@ -45,7 +44,7 @@ class LibraryEdit:
 class _Changed:
     """The functions and imports that differ between two texts of a module."""
 
-    functions: tuple[Definition, ...]  # as they are after the edits
+    functions: tuple[patch_files.Definition, ...]  # as they are after the edits
     digests: dict[str, str]
     imports: tuple[str, ...]
 
@@ -68,11 +67,11 @@ def assert_free(folder: Path) -> None:
 # -- one module ------------------------------------------------------------------------
 
 
-def patch_module(edit: LibraryEdit) -> tuple[PatchModule, str]:
+def patch_module(edit: LibraryEdit) -> tuple[patch_files.PatchModule, str]:
     """The entry of the manifest, and the text of the file."""
     module = _module(edit.file)
     changed = _changed(edit.before, edit.after)
-    entry = PatchModule(
+    entry = patch_files.PatchModule(
         file=f"{module.replace('.', '_')}.py",
         module=module,
         package=_distribution(module.partition(".")[0]),
@@ -128,7 +127,7 @@ def _imports(text: str) -> list[ast.stmt]:
     return [s for s in statements if isinstance(s, ast.Import | ast.ImportFrom)]
 
 
-def _rest(text: str, functions: dict[str, Definition]) -> list[str]:
+def _rest(text: str, functions: dict[str, patch_files.Definition]) -> list[str]:
     """The lines outside of functions and imports, without empty ones."""
     covered: set[int] = set()
     for each in functions.values():
@@ -146,14 +145,16 @@ def _rest(text: str, functions: dict[str, Definition]) -> list[str]:
 # -- the text of a module --------------------------------------------------------------
 
 
-def _text(entry: PatchModule, changed: _Changed, fixes: Sequence[Fix]) -> str:
+def _text(
+    entry: patch_files.PatchModule, changed: _Changed, fixes: Sequence[Fix]
+) -> str:
     head = _docstring(entry, fixes)
     imports = "".join(f"\n{statement}" for statement in entry.imports)
     body = "\n".join(_body(changed, entry))
     return f"{head}\n# ruff: noqa\n{imports}\n{body}\n"
 
 
-def _docstring(entry: PatchModule, fixes: Sequence[Fix]) -> str:
+def _docstring(entry: patch_files.PatchModule, fixes: Sequence[Fix]) -> str:
     about = (
         "torchproof.apply_patches installs these functions; this file itself cannot be"
         " imported. A function whose installed source differs from the one that it was"
@@ -178,7 +179,7 @@ def _quoted(text: str) -> str:
     return f'"""{text}\n"""'
 
 
-def _body(changed: _Changed, entry: PatchModule) -> Iterator[str]:
+def _body(changed: _Changed, entry: patch_files.PatchModule) -> Iterator[str]:
     """The functions in classes like theirs; their lines are unchanged."""
     before: tuple[ast.ClassDef, ...] = ()
     for each in changed.functions:
@@ -197,7 +198,9 @@ def _body(changed: _Changed, entry: PatchModule) -> Iterator[str]:
         before = chain
 
 
-def _replaced(each: Definition, entry: PatchModule) -> Iterator[str]:
+def _replaced(
+    each: patch_files.Definition, entry: patch_files.PatchModule
+) -> Iterator[str]:
     indent = " " * each.node.col_offset
     digest = entry.functions[each.name]
     yield ""
@@ -211,13 +214,13 @@ def _replaced(each: Definition, entry: PatchModule) -> Iterator[str]:
 def write(
     folder: Path,
     run: Run,
-    modules: Sequence[tuple[PatchModule, str]],
+    modules: Sequence[tuple[patch_files.PatchModule, str]],
 ) -> None:
     """Writes the folder, with all settings of the run."""
     fixes = [fix for fix in run.fixes if fix.status == "verified"]
     settings = tuple(dict.fromkeys(s for fix in fixes for s in fix.settings))
     marks = tuple(dict.fromkeys(m for fix in fixes for m in fix.marks))
-    manifest = PatchManifest(
+    manifest = patch_files.PatchManifest(
         schema=patch_files.SCHEMA,
         torchproof=__version__,
         target=run.target,
