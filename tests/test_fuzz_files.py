@@ -19,6 +19,7 @@ from benchmarks.fuzz_oracle import Wrong, judge  # noqa: E402
 CASES = {"run JSON": 8, "deploy packs": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz_files.FORMATS)
 def test_damaged_files_are_refused_or_read(name: str) -> None:
     tally = fuzz_files.fuzz([name], CASES.get(name, 5), seed=20)[name]

@@ -77,22 +77,29 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def walk(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+def walk(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """Every node, and whether it runs later than the loading of its file."""
-    yield node, late
-    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    for field, value in ast.iter_fields(node):
-        children = value if isinstance(value, list) else [value]
-        typing_only = (
-            isinstance(node, ast.If)
-            and field == "body"
-            and isinstance(node.test, ast.Name | ast.Attribute)
-            and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        )
-        for child in children:
-            if isinstance(child, ast.AST):
-                inner = late or typing_only or (function and field == "body")
-                yield from walk(child, inner)
+    waiting = [(node, False)]
+    while waiting:
+        node, late = waiting.pop()
+        yield node, late
+        body_is_late = is_function(node) or is_typing_only(node)
+        for field, value in ast.iter_fields(node):
+            children = value if isinstance(value, list) else [value]
+            inner = late or (body_is_late and field == "body")
+            waiting += [(each, inner) for each in children if isinstance(each, ast.AST)]
+
+
+def is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+
+
+def is_typing_only(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name | ast.Attribute)
+        and ast.unparse(node.test).endswith("TYPE_CHECKING")
+    )
 
 
 @functools.cache

@@ -91,6 +91,7 @@ def test_a_warm_time_needs_hits_alone(cached: dict[str, Measurement]) -> None:
     assert "Inductor" in lost["refused"]
 
 
+@pytest.mark.slow
 def test_a_graph_compiled_while_the_target_was_made_is_no_cold_start() -> None:
     before = compiled(session("compiled_before", AS_WRITTEN))
     after = compiled(session("compiled_already", AS_WRITTEN))

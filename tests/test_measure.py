@@ -89,7 +89,9 @@ def test_an_interruption_in_the_second_sitting_keeps_the_first() -> None:
     assert [row.repeats for row in found.rows] == [(4,), (4,)]
 
 
-@pytest.mark.parametrize("words", ["reference", "full, eager: warming"])
+@pytest.mark.parametrize(
+    "words", ["reference", pytest.param("full, eager: warming", marks=pytest.mark.slow)]
+)
 def test_what_an_early_interruption_leaves_can_be_read(words: str) -> None:
     found = interrupted_at(words)
     assert [row.verdict for row in found.rows] == ["reference", "not measured"]

@@ -77,6 +77,7 @@ X = torch.linspace(-1, 1, 8).view(2, 4)
 
 NAMES = ("eager+graph", "full+graph", "regional+graph", "nested+graph")
 NAMES += ("core+graph:blocks.1",)
+SOME = [n if "full" in n else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -93,7 +94,7 @@ def test_calls_without_gradients_are_replayed(name: str) -> None:
     assert "4 of 4 calls" in str(found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_gradients_and_training_are_never_replayed(name: str) -> None:
     """Before and after replays, with the gradients of eager."""
     plain, model = applied(name)
@@ -232,7 +233,7 @@ def test_a_training_step_is_for_graph_and_compile_says_so() -> None:
 # -- torchproof.graph ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_the_whole_step_by_a_recipe(name: str) -> None:
     plain = Net()
     model = copy.deepcopy(plain)

@@ -80,7 +80,7 @@ def test_a_listener_may_use_the_model(act: str, backend: Any) -> None:
     assert told[:1] == ["compilation" if backend == "eager" else "fallback"]
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("act", ["calls", "compiles another", "raises"])
 def test_a_log_handler_may_use_the_model(act: str) -> None:
     lines: list[str] = []
 

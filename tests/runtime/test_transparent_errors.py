@@ -61,7 +61,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("first", ["bad", "good"])
+@pytest.mark.parametrize("first", [pytest.param("bad", marks=pytest.mark.slow), "good"])
 def test_errors_of_the_model_are_raised_as_they_are(bad: str, first: str) -> None:
     made, spoiled = BAD[bad]
     plain, model = twins(made())

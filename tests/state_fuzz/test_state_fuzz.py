@@ -114,17 +114,13 @@ def test_nothing_is_stale_in_random_programs(name: str, count: int, fast: str) -
     assert report.counts[fast] > report.calls / 2, report
 
 
-# What this fuzzer found once.
+# What this fuzzer found once; the others are slow tests of their mechanism.
 FOUND = {
     "graph": (
-        *("cached_property", "memo in a dict", "getattr with a formatted name"),
-        *("field of a dataclass read by dataclasses", "inspect.getattr_static"),
-        *("attributes by a loop over the names of a class", "name of a class"),
-        *("annotations", "docstring", "module imported in the step"),
-        *("name imported in the step", "import_module in the step", "sys.modules"),
-        *("the module itself by its name", "decimal context", "match on a class"),
-        *("function attribute read in the step", "argument of a partial"),
-        *("WeakValueDictionary", "signature", "dropout"),
+        *("cached_property", "getattr with a formatted name", "annotations"),
+        *("name of a class", "import_module in the step", "sys.modules"),
+        *("decimal context", "argument of a partial", "WeakValueDictionary"),
+        *("signature", "dropout"),
     ),
     "compile": ("attribute of a subclass of dict", "module __getattr__"),
 }

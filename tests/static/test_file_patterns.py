@@ -124,9 +124,9 @@ def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() 
         ("thrown_away_bad", "NC801"),
         ("other_method_bad", "NC802"),
         ("original_bad", "NC803"),
-        ("anew_good", None),
+        pytest.param("anew_good", None, marks=pytest.mark.slow),
         ("rate_good", None),
-        ("results_good", None),
+        pytest.param("results_good", None, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_shows_what_was_read(name: str, code: str | None, observe: Any) -> None:

@@ -123,6 +123,8 @@ GRAPHS = {
     "regional:static": 3,
     "regional:marks": 1,
 }
+# Their lines differ from others in one argument.
+ALIKE = {"full:fullgraph", "full:static", "full:marks", "core:head", "regional:static"}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -133,7 +135,13 @@ def test_graphs_and_answers(name: str, counter: CompileCounter) -> None:
         torch.testing.assert_close(done.fn(*call), make()(*call))
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else [])
+        for name in GRAPHS
+    ],
+)
 def test_the_lines_do_on_a_fresh_model_what_was_applied(
     name: str, counter: CompileCounter
 ) -> None:

@@ -153,11 +153,13 @@ DEFECTS = [
 ]
 
 
+@pytest.mark.slow  # test_docs.py compares all that `check` prints of it with the README
 @pytest.mark.parametrize(("kind", "text"), DEFECTS)
 def test_original_shows_each_defect(found: Found, kind: str, text: str) -> None:
     assert place("gpt-original", text) in places(found("gpt-original"), kind)
 
 
+@pytest.mark.slow
 def test_original_shows_nothing_elsewhere(found: Found) -> None:
     shown = {(Path(f.file).name, f.line) for f in found("gpt-original") if f.file}
     assert shown == {place("gpt-original", text) for _, text in DEFECTS}

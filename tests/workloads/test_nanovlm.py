@@ -97,7 +97,7 @@ def both_forms(batch: list[Sample]) -> tuple[dict[str, Tensor], dict[str, object
     }
 
 
-@pytest.mark.parametrize("images", [0, 1, 2])
+@pytest.mark.parametrize("images", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_original_and_cured_agree(images: int) -> None:
     torch.manual_seed(images)
     cured, original = twins()
