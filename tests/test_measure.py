@@ -163,6 +163,7 @@ def test_arms_alternate_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
         assert measure_rows._APART in row.notes
 
 
+@pytest.mark.slow
 def test_arms_that_fit_are_taken_side_by_side() -> None:
     found = measured(BATCHED, backends("eager"))
     assert not found.apart

@@ -325,6 +325,7 @@ def test_arguments_that_vary_have_names() -> None:
 # -- around it -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_target_is_left_as_passes_leave_it() -> None:
     one = subject(net)
     model = one.loaded.fn

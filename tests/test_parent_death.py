@@ -81,11 +81,12 @@ def ends(process: psutil.Process, within_s: float = 10.0) -> bool:
 @pytest.mark.parametrize(
     "command",
     [
-        [*PROGRAM, "check", "hangs.py", "--skip", "static"],
-        [*PROGRAM, "bench", "hangs.py"],
-        [sys.executable, "-c", BEGINS],
+        pytest.param([*PROGRAM, "check", "hangs.py", "--skip", "static"], id="check"),
+        pytest.param(
+            [*PROGRAM, "bench", "hangs.py"], id="bench", marks=pytest.mark.slow
+        ),
+        pytest.param([sys.executable, "-c", BEGINS], id="arm"),
     ],
-    ids=["check", "bench", "arm"],
 )
 def test_a_hung_child_ends_when_its_parent_is_killed(
     command: list[str], folder: Path

@@ -155,14 +155,14 @@ while True:
 def test_a_process_killed_while_it_saves_leaves_no_broken_run(tmp_path: Path) -> None:
     original = store.save(RUN, tmp_path / "original")
     file, runs = tmp_path / "original" / original.id / "run.json", tmp_path / "runs"
-    for attempt in range(12):
+    for attempt in range(6):
         with subprocess.Popen(
             [sys.executable, "-c", SAVER, str(file), str(runs)],
             stdout=subprocess.PIPE,
         ) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            time.sleep(0.01 + 0.013 * attempt)
+            time.sleep(0.01 + 0.026 * attempt)
             process.send_signal(signal.SIGKILL)
     for folder in store.listing(runs):
         assert len(store.read(folder / "run.json").findings) == 2000

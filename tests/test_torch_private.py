@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
 import torch
 
@@ -144,12 +143,8 @@ def make():
 
 def checked(folder: Path, source: str, *flags: str) -> dict[str, Any]:
     (folder / "model.py").write_text(source)
-    command = [sys.executable, "-m", "torchproof", "check", "model.py:make"]
-    result = subprocess.run(
-        [*command, *flags, "--format", "json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
+    result = forked_commands.torchproof(
+        *("check", "model.py:make", *flags, "--format", "json"), cwd=folder
     )
     assert "Traceback" not in result.stderr
     plain: dict[str, Any] = json.loads(result.stdout)
@@ -171,7 +166,6 @@ def test_check_skips_a_part_whose_hook_has_changed(tmp_path: Path) -> None:
     assert {finding["origin"] for finding in run["findings"]} <= {"static"}
 
 
-@pytest.mark.slow
 def test_check_goes_on_without_a_hook_of_minor_use(tmp_path: Path) -> None:
     source = RENAMED.format(
         module="torch._dynamo.symbolic_convert",

@@ -142,6 +142,7 @@ court.run_forked(draft_of("import time; time.sleep(600)"))
 """
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     here = str(Path(__file__).parent)
     parent = subprocess.Popen(

@@ -146,6 +146,7 @@ def test_a_compiler_that_fails_leaves_the_model_eager() -> None:
     assert told.compiled_calls == 0
 
 
+@pytest.mark.slow
 def test_changes_of_the_model_meanwhile_are_seen() -> None:
     """What was compiled for a mode or a value that is gone does not answer."""
     slow = Slow()

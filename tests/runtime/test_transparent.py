@@ -203,7 +203,9 @@ def add_hooks(model: Any, seen: list[str]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    "when", ["before", pytest.param("after", marks=pytest.mark.slow)]
+)
 def test_hooks_are_called_as_often_as_in_eager(when: str) -> None:
     plain, model = twins(Net().eval())
     x = sample().requires_grad_()

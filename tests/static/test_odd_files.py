@@ -116,6 +116,7 @@ def test_many_findings_of_one_file_take_their_lines_at_once(tmp_path: Path) -> N
     assert time.process_time() - begun < 2  # each function asked for each: 8 s
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_processes_that_read(tmp_path: Path) -> None:
     branch = "if x.sum() > 0: x = x.view(-1) + x.mean().item()\n        "
     for number in range(81):  # a process is given 40 at a time: ten seconds and more

@@ -32,6 +32,7 @@ NAMES += ("eager+graph", "full:reduce-overhead", "full:max-autotune")
 NAMES += ("full, coordinate_descent_tuning=True", "full, combo_kernels=True")
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     fates=st.dictionaries(st.sampled_from(NAMES), FATES),

@@ -260,7 +260,8 @@ def test_all_widths_and_batches_are_few_shapes() -> None:
         model(*megacontext.make(train=True, batch=3)[1][0])
 
 
-@pytest.mark.parametrize("number", [0, pytest.param(-1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, -1])
 def test_filling_up_changes_neither_answers_nor_gradients(number: int) -> None:
     model, calls = megacontext.make(train=True)
     plain, _ = megacontext.make(train=True, compile_training=False)

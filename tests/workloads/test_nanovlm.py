@@ -43,7 +43,8 @@ def test_defect_is_found_at_its_line(defect: str, train: bool, found: Found) -> 
     assert place(ORIGINAL, text) in places(findings, kind)
 
 
-@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # without training, test_nanovlm_report looks for the same in its run
+@pytest.mark.parametrize("train", [False, True])
 def test_cured_is_clean(
     train: bool, found: Found, observed: Callable[..., Observation]
 ) -> None:

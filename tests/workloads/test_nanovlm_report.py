@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from test_nanovlm import DEFECTS, ORIGINAL
 from workloads.conftest import Found, place
 
 from torchproof.checking import history
-from torchproof.records.run import Part, Run
+from torchproof.records.run import Observation, Part, Run
 from torchproof.report import render
 
 PARTS = {"static": Part("found"), "breaks": Part("found")}
@@ -65,8 +66,12 @@ def test_the_report_tells_every_defect_of_the_original(found: Found) -> None:
     assert_tells(render(checked(found, ORIGINAL), "md"))
 
 
-def test_they_are_resolved_in_the_cured_one(found: Found) -> None:
+def test_they_are_resolved_in_the_cured_one(
+    found: Found, observed: Callable[..., Observation]
+) -> None:
     before, after = checked(found, ORIGINAL), checked(found, "nanovlm")
+    events = observed("nanovlm").events
+    assert after.findings == () and [e.kind for e in events].count("graph") == 1
     gone = history.resolved(
         before, after, parts_of=lambda _: ["breaks"], suspected=lambda _: False
     )
