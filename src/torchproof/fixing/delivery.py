@@ -1,8 +1,8 @@
 """Delivers the verified fixes of a run, with `--write` or `--patch DIR`.
 
 `--write` edits the user's own files. All of them are checked before the first is
-written; a file that differs from what the proofs read is refused. Everything is
-written completely or not at all.
+written; a file that differs from what the proofs read is refused. Settings go into the
+recipe of this directory. Everything is written completely or not at all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchproof.fixing import patch_folder
+from torchproof.fixing import fixed_recipe, patch_folder
 from torchproof.fixing.edits import Misfit, overlay_of
 from torchproof.fixing.source_text import SourceText, digest, read_source
-from torchproof.records import Fix, Run, UserError, shown, whose
+from torchproof.records import Fix, Run, UserError, files, shown, whose
+from torchproof.strategies import FILE
 
 AnyPath = str | os.PathLike[str]
 
@@ -55,9 +56,41 @@ def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> R
 
 def _written(run: Run) -> Run:
     own = [fix for fix in _verified(run) if fix.file and is_own(fix.file)]
-    write_all(_changes(own, run))
     places = {fix: shown(fix.file or "") for fix in own}
-    return _with_places(run, places)
+    changes = _changes(own, run)
+    settings = _settings(run)
+    reasons: dict[Fix, str] = {}
+    try:
+        changes += _recipe_change(run, settings)
+    except UserError as error:  # the settings can still be pasted
+        reasons = dict.fromkeys(settings, f"{FILE} is left as it is: {error}")
+    else:
+        places |= dict.fromkeys(settings, FILE)
+    write_all(changes)
+    return _with_places(run, places, reasons)
+
+
+def _settings(run: Run) -> list[Fix]:
+    """The fixes that a recipe can store: settings alone, for a whole model."""
+    if run.options.get("as_written"):  # the target itself calls torch.compile
+        return []
+    return [
+        fix
+        for fix in _verified(run)
+        if fix.settings and not fix.replacements and not fix.marks
+    ]
+
+
+def _recipe_change(run: Run, settings: Sequence[Fix]) -> list[Change]:
+    if not settings:
+        return []
+    path = os.path.abspath(FILE)
+    if not files.is_taken(path):
+        return [Change(path, None, fixed_recipe.new_recipe(run, settings).encode())]
+    text = read_source(path).text
+    new = fixed_recipe.extended(text, run, settings)
+    mode = stat.S_IMODE(os.stat(_writable(path)).st_mode)
+    return [Change(os.path.realpath(path), text.encode(), new.encode(), mode)]
 
 
 def _patched(run: Run, folder: Path) -> Run:
@@ -76,7 +109,9 @@ def _patched(run: Run, folder: Path) -> Run:
             modules.append(module)
             places |= {fix: str(folder / module[0].file) for fix in fixes}
     if places:
-        patch_folder.write(folder, run, modules)
+        settings = _settings(run)
+        recipe = fixed_recipe.new_recipe(run, settings) if settings else ""
+        patch_folder.write(folder, run, modules, {FILE: recipe} if recipe else {})
     return _with_places(run, places, reasons)
 
 

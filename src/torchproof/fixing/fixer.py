@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torchproof.checking import EFFORTS, rules
 from torchproof.fixing.delivery import assert_deliverable, deliver
@@ -345,7 +346,7 @@ def fix(
                 _summary(search, prover, time.monotonic() - begin),
                 sources=_sources(search, fixer.sources),
             ),
-            options={"effort": fix_options.effort, "select": list(fix_options.select)},
+            options=_saved(options, fix_options),
             verb="fix",
             command=command,
             started=started.isoformat(timespec="seconds"),
@@ -354,6 +355,17 @@ def fix(
         if not search.interrupted:
             run = deliver(run, write=fix_options.write, patch=fix_options.patch)
         return store.save(run, save_in)
+
+
+def _saved(options: Options, fix_options: FixOptions) -> dict[str, Any]:
+    """The options of the run, as those of a check."""
+    names = ("compile", "as_written", "train", "device", "size")
+    return {
+        **{name: getattr(options, name) for name in names},
+        "effort": fix_options.effort,
+        "select": list(fix_options.select),
+        "unsafe": fix_options.unsafe,
+    }
 
 
 def _assert_possible(target: Target, options: Options, fix_options: FixOptions) -> None:

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -215,8 +215,9 @@ def write(
     folder: Path,
     run: Run,
     modules: Sequence[tuple[patch_files.PatchModule, str]],
+    others: Mapping[str, str],
 ) -> None:
-    """Writes the folder, with all settings of the run."""
+    """Writes the folder, with all settings of the run; `others` are texts by name."""
     fixes = [fix for fix in run.fixes if fix.status == "verified"]
     settings = tuple(dict.fromkeys(s for fix in fixes for s in fix.settings))
     marks = tuple(dict.fromkeys(m for fix in fixes for m in fix.marks))
@@ -239,7 +240,7 @@ def write(
         "__init__.py": _package(folder.name, run.target, settings, marks),
         patch_files.MANIFEST: json.dumps(manifest.to_json(), indent=1) + "\n",
     }
-    _place(folder, texts)
+    _place(folder, texts | dict(others))
 
 
 def _place(folder: Path, texts: dict[str, str]) -> None:

@@ -134,11 +134,12 @@ class CompiledForward(MethodReplacement):
         adoption = source.adopted(subject)
         movable = adoption.movable and may_be_moved
         self.adoption = replace(adoption, movable=movable)
-        if adoption.why_not is None or movable:
+        why_not = adoption.why_not or recipe_following.apply_settings(source)
+        if why_not is None or movable:
             if note := recipe_following.graph_left_out(source, wait=self.options.wait):
                 self.telemetry.note(note)
             return True
-        self._reject_recipe(source, adoption.why_not)
+        self._reject_recipe(source, why_not)
         return False
 
     def _reject_recipe(self, source: RecipeSource, why: str) -> None:

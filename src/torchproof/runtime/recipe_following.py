@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torchproof.records import UserError
 from torchproof.runtime.method_replacement import MethodReplacement, why_eager
 from torchproof.strategies import Plan, RecipeSource, Strategy, Varying, parse
-from torchproof.torch_private import mark_weakly_dynamic
+from torchproof.torch_private import mark_weakly_dynamic, set_dynamo_config
 
 _NOT_WAITING = (
     "wait=False: no CUDA graph is used, because recording would make the caller wait"
@@ -64,6 +65,37 @@ def graph_left_out(source: RecipeSource, *, wait: bool) -> str | None:
         name = "..." if source.path is None else repr(source.path)
         return _WHOLE_STEP.format(name=name)
     return None if wait else _NOT_WAITING
+
+
+def apply_settings(source: RecipeSource) -> str | None:
+    """Applies the recipe's settings of Dynamo to this process; why not, or None.
+
+    They hold for everything that is compiled in this process from now on.
+    """
+    settings = {} if source.recipe is None else source.recipe.dynamo
+    try:
+        values = {
+            name: [*map(_function, value)] if isinstance(value, list) else [value]
+            for name, value in settings.items()
+        }
+        for name, several in values.items():
+            for value in several:
+                set_dynamo_config(name, value)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _function(name: str) -> Any:
+    """A function by its name; only in modules that the program has imported."""
+    words = name.split(".")
+    for cut in range(len(words) - 1, 0, -1):
+        value: Any = sys.modules.get(".".join(words[:cut]))
+        for word in words[cut:]:
+            value = getattr(value, word, None)
+        if callable(value):
+            return value
+    raise UserError(f"there is no function {name} in the modules that are imported")
 
 
 def plan_of(source: RecipeSource | None) -> Plan:

@@ -26,6 +26,7 @@ from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
 from torchproof.runtime.cudagraph.padding import Padder
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
+from torchproof.runtime.recipe_following import apply_settings
 from torchproof.strategies import (
     TUNE_HINT,
     Recipe,
@@ -205,7 +206,7 @@ def options_from_recipe(
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
         off = Stop("recipe", "torchproof is disabled by TORCHPROOF_DISABLE=1")
         return GraphOptions(strategies.parse("eager"), measured, refused=off)
-    if why := source.adopted(step).why_not:
+    if why := source.adopted(step).why_not or apply_settings(source):
         return _without_graph(source, measured, why)
     return _from_recipe(step, source, source.recipe)
 

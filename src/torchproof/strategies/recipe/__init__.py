@@ -34,7 +34,8 @@ class Recipe:
     """A strategy, what it compiles in the model, and its measured gain.
 
     `gain` has `value`, `low` and `high`: how many times as fast as eager. `model` is
-    the model's fingerprint. Unknown values are absent. `other` keeps keys that a later
+    the model's fingerprint. `dynamo` are settings of torch._dynamo.config; a list adds
+    functions by name. Unknown values are absent. `other` keeps keys that a later
     torchproof wrote.
     """
 
@@ -52,6 +53,7 @@ class Recipe:
     lines: str = ""
     buckets: Mapping[str, Any] | None = field(default=None, hash=False)
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    dynamo: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def to_json(self) -> dict[str, Any]:
         plain: dict[str, Any] = {"schema": SCHEMA}

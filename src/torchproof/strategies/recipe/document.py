@@ -17,7 +17,7 @@ from torchproof.strategies.recipe import FILE, SCHEMA, Recipe, toml
 from torchproof.strategies.strategy import Strategy, parse, records_graphs
 
 _TEXTS = ("target", "run", "objective", "lines")
-_TABLES = ("gain", "measured", "numerics", "environment", "model")
+_TABLES = ("dynamo", "gain", "measured", "numerics", "environment", "model")
 
 
 class _Compile(TypedDict, total=False):
@@ -70,6 +70,7 @@ class _Document(_Needed, total=False):
     regions: tuple[_Region, ...]
     marks: tuple[_Mark, ...]
     buckets: _Buckets
+    dynamo: Mapping[str, Any]
     gain: Mapping[str, Any]
     measured: Mapping[str, Any]
     numerics: Mapping[str, Any]
@@ -80,8 +81,10 @@ class _Document(_Needed, total=False):
 # Sections in which an unknown key is a mistake, not a key of a later torchproof.
 _CLOSED = {"compile": _Compile, "regions": _Region, "marks": _Mark, "buckets": _Buckets}
 
+_TUNED = "The fastest safe way to run this model, measured by torchproof tune."
+_FIXED = "The settings that torchproof fix proved for this model."
 _APPLY = """\
-# The fastest safe way to run this model, measured by torchproof tune. To apply it:
+# {what} To apply it:
 #
 #     import torchproof
 #     {call}
@@ -99,7 +102,8 @@ _GRAPH = 'step = torchproof.graph(model, recipe="{file}")  # forward, loss and b
 def written(recipe: Recipe) -> str:
     whole_step = recipe.strategy.graph and recipe.train
     call = (_GRAPH if whole_step else _COMPILE).format(file=FILE)
-    return f"{_APPLY.format(call=call)}\n{toml.dumps(_document(recipe))}"
+    what = _TUNED if recipe.gain or not recipe.dynamo else _FIXED
+    return f"{_APPLY.format(what=what, call=call)}\n{toml.dumps(_document(recipe))}"
 
 
 def _document(recipe: Recipe) -> dict[str, Any]:
@@ -168,6 +172,15 @@ def _check(plain: Mapping[str, Any]) -> None:
         schema.check(_Document, plain)
     except Mismatch as error:
         raise UserError(str(error)) from None
+    for name, value in plain.get("dynamo", {}).items():
+        names = value if isinstance(value, list) else []
+        if not isinstance(value, bool | int | list) or not all(
+            isinstance(each, str) for each in names
+        ):
+            raise UserError(
+                f"dynamo.{name}: expected true, false, an integer or a list of names of"
+                " functions"
+            )
     if plain["schema"] < 1:
         raise UserError(f"schema = {plain['schema']}: the first schema is 1")
     if plain["schema"] > SCHEMA:
