@@ -72,6 +72,7 @@ class TensorToPython(GraphBreak):
     rewrites = (
         "validation.raise_if",
         "effects.in_graph",
+        "layer_drop.rate_first",
         "branches.select",
         "branches.conditional",
         "effects.skip_while_compiling",
@@ -190,6 +191,7 @@ class TensorBranch(GraphBreak):
     rewrites = (
         "validation.raise_if",
         "effects.in_graph",
+        "layer_drop.rate_first",
         "branches.select",
         "branches.conditional",
         "effects.skip_while_compiling",
