@@ -116,7 +116,7 @@ def test_rate_first(name):
         "    if x.sum() < p:  # <-\n        x = x * 2",
         "    draw = torch.randn([])\n    if draw < p:  # <-\n        x = x * 2",
         "    draw = random.uniform(-1, 1)\n    if draw < p:  # <-\n        x = x * 2",
-        "    draw = torch.rand([])\n    draw = x[0]\n    if draw < p:  # <-\n        x = 1",
+        "    d = torch.rand([])\n    d = x[0]\n    if d < p:  # <-\n        x = x * 2",
         "    draw = torch.rand([])\n    if draw < x.sum():  # <-\n        x = x * 2",
     ],
 )
