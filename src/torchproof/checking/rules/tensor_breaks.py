@@ -361,6 +361,7 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
+    rewrites = ("masks.write", "masks.shape", "masks.reduction", "masks.loss")
     settings = (
         Setting("dynamo.capture_dynamic_output_shape_ops", True),
         Setting("dynamo.capture_scalar_outputs", True),

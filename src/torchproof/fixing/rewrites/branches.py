@@ -10,6 +10,7 @@ import libcst as cst
 
 from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.conditions import Both, Either, Python, Reader, Tensor
+from torchproof.fixing.rewrites.formatting import wrapped
 from torchproof.fixing.rewrites.operators import (
     SAFE_AT_ONE,
     brief,
@@ -33,7 +34,6 @@ from torchproof.fixing.rewrites.values import Values
 
 _RETURN = "return"
 _TEST = "_torchproof_condition_"  # stands for the condition until it gets its name
-_WIDTH = 88
 
 
 def select(site: Site) -> Draft:
@@ -195,7 +195,7 @@ class _Form:
         """The new statements, under the Python part of the condition."""
         indent = self.site.range_of(branch).start.column
         inner = indent + 4 * bool(test.python)
-        text = "".join(_wrapped(line, inner) for line in lines)
+        text = "".join(wrapped(line, inner) for line in lines)
         yes, no = names.body(branch), names.body(branch.orelse) if branch.orelse else []
         comments = [*arms[0].comments, *arms[1].comments]
         if test.python:
@@ -660,27 +660,6 @@ def ast_reads(text: str) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
     }
-
-
-def _wrapped(line: str, indent: int) -> str:
-    """A statement in one line, or with the arguments of torch.where on lines."""
-    if len(line) + indent <= _WIDTH or "\n" in line:
-        return f"{line}\n"
-    tree = ast.parse(line.replace("return ", "return_ = ", 1)).body[0]
-    value = getattr(tree, "value", None)
-    if not isinstance(value, ast.Call):
-        return f"{line}\n"
-    shift = len("return_ = ") - len("return ") if line.startswith("return ") else 0
-    parts = [
-        line[each.col_offset - shift : (each.end_col_offset or 0) - shift]
-        for each in value.args
-    ]
-    head = line[: value.args[0].col_offset - shift]
-    joined = ", ".join(parts)
-    if len(joined) + indent + 4 <= _WIDTH:
-        return f"{head}\n    {joined}\n)\n"
-    inner = "".join(f"    {part},\n" for part in parts)
-    return f"{head}\n{inner})\n"
 
 
 def _with_comments(

@@ -33,6 +33,11 @@ def reads(root: cst.CSTNode) -> set[str]:
     }
 
 
+def uses_of(root: cst.CSTNode, name: str) -> list[cst.Name]:
+    """Where code uses a variable."""
+    return [node for node in _names(root) if node.value == name]
+
+
 def assigned(root: cst.CSTNode | Block) -> set[str]:
     """The names that code assigns, in whatever form."""
     roots = [root] if isinstance(root, cst.CSTNode) else root

@@ -6,7 +6,8 @@ unknown never counts as harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast
 
 import libcst as cst
 
@@ -158,6 +159,24 @@ def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield root
     for child in root.children:
         yield from nodes(child)
+
+
+class _Replacing(cst.CSTTransformer):
+    def __init__(self, changes: Mapping[cst.CSTNode, cst.BaseExpression]) -> None:
+        super().__init__()
+        self._changes = changes
+
+    def on_leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> object:  # type: ignore[override]
+        return self._changes.get(original, updated)
+
+
+N = TypeVar("N", bound=cst.CSTNode)
+
+
+def replaced_in(root: N, changes: Mapping[cst.CSTNode, cst.BaseExpression]) -> N:
+    """Code with expressions in it replaced."""
+    new = root.visit(_Replacing(changes))
+    return cast("N", new)
 
 
 def is_number(node: cst.CSTNode) -> bool:
