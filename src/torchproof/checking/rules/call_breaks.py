@@ -370,6 +370,7 @@ class UntraceableCall(GraphBreak):
     types = (*_CALLS, r"numpy function|numpy\.\*")
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
+    rewrites = ("numbers.in_python", "effects.in_graph")
 
     def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"

@@ -70,6 +70,7 @@ class TensorToPython(GraphBreak):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
     rewrites = (
+        "numbers.in_python",
         "validation.raise_if",
         "effects.in_graph",
         "layer_drop.rate_first",

@@ -1,0 +1,199 @@
+"""Python numbers that are computed with torch or numpy: `//`, `sum` and `math` instead.
+
+`torch.div(5, 2, rounding_mode="floor")` is a tensor, whose value tracing does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from torchproof.checking import Kind
+from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.values import Values, walk
+
+# Functions of numpy on numbers, and on sequences of them, with the same value.
+_OF_NUMBERS = {
+    "lcm": "math.lcm",
+    "gcd": "math.gcd",
+    "sqrt": "math.sqrt",
+    "log2": "math.log2",
+    "abs": "abs",
+    "absolute": "abs",
+    "maximum": "max",
+    "minimum": "min",
+}
+_OF_SEQUENCES = {
+    "sum": "sum",
+    "prod": "math.prod",
+    "max": "max",
+    "min": "min",
+    "amax": "max",
+    "amin": "min",
+}
+_ROUNDINGS = {"ceil": "math.ceil", "floor": "math.floor"}
+_OPERATORS = (cst.BinaryOperation, cst.UnaryOperation, cst.Attribute, cst.Subscript)
+
+
+def in_python(site: Site) -> Draft:
+    """Computes with Python numbers what the statement computes with torch or numpy."""
+    values = Values(site)
+    changes: Changes = {}
+    texts: list[str] = []
+    for node in _calls(site):
+        inside = any(above in changes for above in site.ancestors(node))
+        text = None if inside else _python(node, values, site)
+        if text is not None:
+            texts.append(text)
+            changes[node] = cst.parse_expression(_grouped(text, node, site))
+    if not changes:
+        raise Refused("no number is computed with torch or numpy here")
+    imports = ["math"] if any("math." in text for text in texts) else []
+    return Draft("compute the number in Python", site.replaced(changes, imports))
+
+
+def _calls(site: Site) -> Iterator[cst.Call]:
+    """The calls at a site, outer ones first; of a block, those of its header."""
+    statement = site.statement
+    header = getattr(statement, "test", None) or getattr(statement, "iter", None)
+    for each in walk(header or statement):
+        if isinstance(each, cst.Call):
+            yield each
+
+
+def _python(node: cst.Call, values: Values, site: Site) -> str | None:
+    """The same number without torch and numpy; None if that is not known."""
+    if isinstance(site.parent(node), cst.Attribute) and not _is_read(node, site):
+        return None  # a method of the result
+    name = values.dotted(node.func).replace("np.", "numpy.", 1)
+    if name in ("torch.div", "torch.divide", "torch.floor_divide"):
+        return _quotient(node, values, site)
+    read = _read(node, values)
+    if read is not None:
+        return _read_back(read, values, site) or _rounded(read, values, site)
+    module, _, function = name.rpartition(".")
+    if module == "numpy" and not any(each.keyword or each.star for each in node.args):
+        arguments = [each.value for each in node.args]
+        return _of_numpy(function, arguments, values, site)
+    return None
+
+
+def _quotient(node: cst.Call, values: Values, site: Site) -> str | None:
+    """`a // b`, which is the same for numbers and for tensors.
+
+    Rounding towards 0 is the same only for values that are not negative, such as sizes.
+    """
+    keywords = {each.keyword.value: each.value for each in node.args if each.keyword}
+    operands = [each.value for each in node.args if not each.keyword]
+    if len(operands) != 2 or set(keywords) - {"rounding_mode"}:
+        return None
+    mode = keywords.get("rounding_mode")
+    rounding = mode.evaluated_value if isinstance(mode, cst.SimpleString) else None
+    if values.dotted(node.func).endswith("floor_divide"):
+        rounding = "floor"
+    sized = values.kind(operands[0]) in (Kind.LENGTH, Kind.SIZE)
+    plain = sized and not values.is_tensor(operands[1])
+    if rounding == "floor" or (rounding == "trunc" and plain):
+        left, right = (_factor(each, site) for each in operands)
+        return f"{left} // {right}"
+    return None
+
+
+def _read(node: cst.Call, values: Values) -> cst.BaseExpression | None:
+    """The `x` of `x.item()` and `int(x)`."""
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "item":
+        return node.func.value
+    if values.dotted(node.func) == "int" and len(node.args) == 1:
+        return node.args[0].value
+    return None
+
+
+def _is_read(node: cst.Call, site: Site) -> bool:
+    above = site.parent(node)
+    return isinstance(above, cst.Attribute) and above.attr.value == "item"
+
+
+def _read_back(node: cst.BaseExpression, values: Values, site: Site) -> str | None:
+    """A number that was put into a tensor and read out of it: integers are exact."""
+    if not isinstance(node, cst.Call):
+        return None
+    name = values.dotted(node.func)
+    if name == "torch.tensor" and len(node.args) == 1:
+        [number] = node.args
+        return site.code(number.value) if _is_integer(number.value, values) else None
+    called = node.func
+    if not isinstance(called, cst.Attribute) or node.args:
+        return None
+    made, function = called.value, _OF_SEQUENCES.get(called.attr.value)
+    if not isinstance(made, cst.Call) or function is None or len(made.args) != 1:
+        return None
+    listed = made.args[0].value
+    if values.dotted(made.func) != "torch.tensor":
+        return None
+    if not isinstance(listed, cst.List | cst.Tuple):
+        return None
+    if all(_is_integer(each.value, values) for each in listed.elements):
+        return f"{function}({site.code(listed)})"
+    return None
+
+
+def _is_integer(node: cst.BaseExpression, values: Values) -> bool:
+    return values.kind(node) in (Kind.SIZE, Kind.LENGTH)
+
+
+def _of_numpy(
+    function: str, arguments: list[cst.BaseExpression], values: Values, site: Site
+) -> str | None:
+    if not arguments or any(_is_array(each, values) for each in arguments):
+        return None
+    texts = ", ".join(site.code(each) for each in arguments)
+    if function in _OF_NUMBERS:
+        return f"{_OF_NUMBERS[function]}({texts})"
+    if function in _OF_SEQUENCES and len(arguments) == 1:
+        return f"{_OF_SEQUENCES[function]}({texts})"
+    return None
+
+
+def _rounded(node: cst.BaseExpression, values: Values, site: Site) -> str | None:
+    """`int(np.ceil(x))`: math.ceil returns an int already."""
+    if not isinstance(node, cst.Call) or len(node.args) != 1:
+        return None
+    name = values.dotted(node.func).replace("np.", "numpy.", 1)
+    module, _, function = name.rpartition(".")
+    if module != "numpy" or function not in _ROUNDINGS:
+        return None
+    argument = node.args[0].value
+    if _is_array(argument, values):
+        return None
+    return f"{_ROUNDINGS[function]}({site.code(argument)})"
+
+
+def _is_array(node: cst.CSTNode, values: Values) -> bool:
+    """Whether a value is a tensor or an array, or is computed from one."""
+    if isinstance(node, cst.BaseExpression):
+        kind = values.kind(node)
+        if kind.is_tensor or kind in (Kind.ARRAY, Kind.TENSORS):
+            return True
+        if kind.is_plain or kind is Kind.SIZES:
+            return False  # as the shape of a tensor is
+    return any(_is_array(child, values) for child in node.children)
+
+
+def _factor(node: cst.BaseExpression, site: Site) -> str:
+    text = site.code(node)
+    simple = not isinstance(
+        node, cst.BinaryOperation | cst.BooleanOperation | cst.IfExp
+    )
+    return text if simple or node.lpar else f"({text})"
+
+
+def _grouped(text: str, node: cst.Call, site: Site) -> str:
+    """Brackets around `a // b` where an operator would take a part of it."""
+    above = site.parent(node)
+    if "//" not in text or not isinstance(above, _OPERATORS):
+        return text
+    weaker = isinstance(above, cst.BinaryOperation) and isinstance(
+        above.operator, cst.Add | cst.Subtract
+    )
+    return text if weaker else f"({text})"
