@@ -119,7 +119,8 @@ class Prover:
 
     def _run(self, edits: Overlay, backend: str | None, progress: Progress) -> Proof:
         number, self.proofs = self.proofs, self.proofs + 1
-        job = ProofJob(self.job(edits), str(self._folder / "reference.pt"), backend)
+        run = dataclasses.replace(self.job(edits), generates_code=backend is not None)
+        job = ProofJob(run, str(self._folder / "reference.pt"), backend)
         child = self._forked(job, number) or self._fresh(job, number, progress)
         self._libraries = child.last("libraries").get("modules") or self._libraries
         if child.ending == "interrupted":

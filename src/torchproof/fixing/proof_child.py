@@ -1,31 +1,31 @@
 """The child process of a proof: observes an edited target and compares it.
 
 The first proof of a target has no edits. It records the reference: what the original
-shows in eager, in float64, and compiled. A later one has an overlay and compares what
-the edited target shows with the reference.
+shows in eager and in float64. A later one has an overlay and compares what the edited
+target shows with the reference. During the search Dynamo's graphs run in eager, which
+gives the same values and the same random numbers; the last proof generates code.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
-from torchproof import torch_private
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.fixing.witness import Witness, witness
 from torchproof.measure import numerics
-from torchproof.observe import observe_job
+from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, whose
+from torchproof.records import UserError, one_line, whose
 from torchproof.targets import Job, Loaded, calls
 
-SEARCH_BACKENDS = ("aot_eager", "eager")
+_REFUSED, _OTHERS = 6, 3  # variations that compiled code runs
+_CODE_ARGUMENTS = {"backend", "mode", "options"}
 
 
 def main(arguments: list[str]) -> int:
@@ -34,19 +34,26 @@ def main(arguments: list[str]) -> int:
 
 def prove(job: ProofJob, stream: Stream) -> int:
     """Runs one proof; returns an exit code."""
+    if job.run.overlay is None:
+        return _original(job, stream)
+    with observing(job.run, stream) as (run, observer):
+        reference: Reference = torch.load(job.reference, weights_only=False)
+        found = _equality(run, job, reference, observer)
+        stream.write("equality", **found.to_json())
+    return 0
+
+
+def _original(job: ProofJob, stream: Stream) -> int:
     if code := observe_job(job.run, stream):
         return code
     torch.compiler.reset()
     run = calls.resolved(job.run)
     try:
-        if job.run.overlay is None:
-            torch.save(_reference(run), job.reference)
-            stream.write("libraries", modules=_libraries())
-        else:
-            stream.write("equality", **_equality(run, job).to_json())
+        torch.save(_reference(run), job.reference)
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
+    stream.write("libraries", modules=_libraries())
     return 0
 
 
@@ -72,59 +79,65 @@ def _reference(run: Job) -> Reference:
         lambda built: calls.answers(built, built.fn, train=train),
     )
     perturbed = [] if known.exact is not None else list(known.perturbed())
-    compiled, backend = None, SEARCH_BACKENDS[-1]
-    for backend in SEARCH_BACKENDS:
-        compiled = _compiled(run, backend, state)
-        found = known.compare(compiled.answers) if compiled else None
-        if found is not None and found.verdict in {"same", "rounding"}:
-            break
-    return Reference(eager, known.exact, perturbed, compiled, backend, state)
+    return Reference(eager, known.exact, perturbed, state)
 
 
-def _equality(run: Job, job: ProofJob) -> Equality:
-    reference: Reference = torch.load(job.reference, weights_only=False)
-    backend = job.backend or reference.backend
-    loaded = _loaded(run, reference.state)
+def _equality(
+    run: Job, job: ProofJob, reference: Reference, observer: Observer
+) -> Equality:
+    # Compiled code takes longer, so it runs on what the program refuses and a few more.
+    unseen = reference.eager.unseen
+    refused = [name for name, outcome in unseen.items() if outcome.refused]
+    names = {*refused[:_REFUSED], *list(unseen)[:_OTHERS]}
+    backend = job.backend or "eager"
+    compiled: Witness | str
+    try:
+        compiled = _compiled(run, backend, reference, observer, unseen=names)
+    except UserError:
+        raise
+    except Exception as error:
+        compiled = one_line(f"{type(error).__name__}: {error}", 200)
+    observer.paused = True
+    loaded = _loaded(run, reference)
     with torch.compiler.set_stance("force_eager"):
         eager = witness(loaded, loaded.fn, train=calls.trains(loaded, run))
-    compiled = _compiled(run, backend, reference.state)
     return equality(reference, eager, compiled, backend)
 
 
-def _loaded(run: Job, state: dict[str, Any] | None) -> Loaded:
+def _loaded(run: Job, reference: Reference) -> Loaded:
     """A fresh target with the state of the original."""
     loaded = calls.fresh(run)
-    if state is not None and isinstance(loaded.fn, torch.nn.Module):
-        with contextlib.suppress(RuntimeError):  # an edit may add a buffer
-            loaded.fn.load_state_dict(state, strict=False)
+    if reference.state is not None and isinstance(loaded.fn, torch.nn.Module):
+        # Not strict: an edit may add a buffer.
+        loaded.fn.load_state_dict(reference.state, strict=False)
     return loaded
 
 
-def _compiled(run: Job, backend: str, state: dict[str, Any] | None) -> Witness | None:
-    """What the compiled target shows; None if compiled code fails."""
-    torch.compiler.reset()
-    loaded = _loaded(run, state)
-    fn = loaded.fn
-    with _generating(backend):
-        if not calls.compiles_itself(fn, run):
-            others = {"backend", "mode", "options"}
-            given = {k: v for k, v in run.compile.items() if k not in others}
-            fn = torch.compile(fn, backend=backend, **given)
-        try:
-            return witness(loaded, fn, train=calls.trains(loaded, run))
-        except UserError:
-            raise
-        except Exception:
-            return None
-
-
-@contextlib.contextmanager
-def _generating(backend: str) -> Iterator[None]:
-    """Generates code only if the proof is about generated code."""
-    with contextlib.ExitStack() as stack:
-        if backend != "inductor":
-            stack.enter_context(torch_private.no_code_generation())
-        yield
+def _compiled(
+    run: Job,
+    backend: str,
+    reference: Reference,
+    observer: Observer,
+    *,
+    unseen: Collection[str],
+) -> Witness:
+    """What the compiled target shows, under observation."""
+    loaded = _loaded(run, reference)
+    fn: Callable[..., Any] = loaded.fn
+    if not calls.compiles_itself(fn, run):
+        given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
+        if backend == "inductor":  # draws the random numbers that eager draws
+            given["options"] = {"fallback_random": True}
+        observer.site = (loaded.place,)
+        fn = torch.compile(fn, backend=backend, **given)
+        observer.site = None
+    return witness(
+        loaded,
+        fn,
+        train=calls.trains(loaded, run),
+        unseen=unseen,
+        around=observer.observed_call,
+    )
 
 
 if __name__ == "__main__":

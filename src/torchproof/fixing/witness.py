@@ -16,7 +16,8 @@ import random
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,12 +53,23 @@ class Witness:
     unseen: dict[str, Outcome] = field(default_factory=dict)
 
 
-def witness(loaded: Loaded, fn: Callable[..., Any], *, train: bool) -> Witness:
-    """Runs all calls and then their variations."""
+def witness(
+    loaded: Loaded,
+    fn: Callable[..., Any],
+    *,
+    train: bool,
+    unseen: Collection[str] | None = None,
+    around: Callable[[int], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> Witness:
+    """Runs all calls and then their variations, or those of them named in `unseen`.
+
+    `around(index)` is entered for each call.
+    """
     digests: list[str] = []
 
     def step(index: int, call: Any) -> Any:
-        output = calls.invoke(fn, call, train=train)
+        with around(index):
+            output = calls.invoke(fn, call, train=train)
         digests.append(_random_digest())
         return output
 
@@ -69,23 +81,28 @@ def witness(loaded: Loaded, fn: Callable[..., Any], *, train: bool) -> Witness:
         random=tuple(digests),
         text=tuple(text),
         attributes=attributes,
-        unseen=_on_variations(loaded, fn, train=train),
+        unseen=_on_variations(loaded, fn, unseen, train=train),
     )
 
 
 def _on_variations(
-    loaded: Loaded, fn: Callable[..., Any], *, train: bool
+    loaded: Loaded,
+    fn: Callable[..., Any],
+    names: Collection[str] | None,
+    *,
+    train: bool,
 ) -> dict[str, Outcome]:
     unseen: dict[str, Outcome] = {}
     until = time.monotonic() + _VARIATION_SECONDS
     for index in {0, len(loaded.calls) - 1}:
-        for name, call in variations(loaded.calls[index]):
+        for kind, call in variations(loaded.calls[index]):
+            name = f"{kind} in call {index}"
+            if names is not None and name not in names:
+                continue
             if time.monotonic() > until:
                 return unseen
             with _text():
-                unseen[f"{name} in call {index}"] = _outcome(
-                    loaded, fn, call, train=train
-                )
+                unseen[name] = _outcome(loaded, fn, call, train=train)
     return unseen
 
 

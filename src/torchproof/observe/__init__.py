@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from torchproof.observe.capture import gather as gather
     from torchproof.observe.capture import observe as observe
     from torchproof.observe.child import observe_job as observe_job
+    from torchproof.observe.child import observing as observing
     from torchproof.observe.guard_failures import BEFORE_THE_BREAK as BEFORE_THE_BREAK
     from torchproof.observe.guard_failures import Guard as Guard
     from torchproof.observe.guard_failures import readable_source as readable_source
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
+    from torchproof.observe.observer import Observer as Observer
     from torchproof.observe.step_detector import StepDetector as StepDetector
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read

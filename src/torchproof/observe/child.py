@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.observe.observer import Observer
@@ -24,19 +25,36 @@ def main(arguments: list[str]) -> int:
 
 def observe_job(job: Job, stream: Stream) -> int:
     """Runs the target of a job under observation; returns an exit code."""
-    is_script = job.target.kind == "script"
-    observer = Observer(stream, calls_are_wrapper_calls=is_script)
     try:
-        if is_script:
-            script.when_imported("torch", observer.attach)
-            return script.run(job.target, stream)
-        observer.attach()
-        job = calls.resolved(job)
-        _run_factory(job, observer)
-        return 0
+        if job.target.kind != "script":
+            with observing(job, stream) as (resolved, observer):
+                _run_factory(resolved, observer)
+            return 0
+        return _run_script(job, stream)
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
+
+
+def _run_script(job: Job, stream: Stream) -> int:
+    observer = Observer(stream, calls_are_wrapper_calls=True)
+    try:
+        script.when_imported("torch", observer.attach)
+        return script.run(job.target, stream)
+    finally:
+        observer.detach()
+        stream.write("environment", **environment.describe(job))
+
+
+@contextlib.contextmanager
+def observing(job: Job, stream: Stream) -> Iterator[tuple[Job, Observer]]:
+    """Observes what is compiled, and writes counts and environment at the end."""
+    observer = Observer(stream, calls_are_wrapper_calls=False)
+    observer.generates_code = job.generates_code
+    observer.attach()
+    try:
+        job = calls.resolved(job)
+        yield job, observer
     finally:
         observer.detach()
         stream.write("environment", **environment.describe(job))

@@ -11,7 +11,7 @@ import functools
 import threading
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torchproof.observe.entry_calls import entry_call
@@ -219,6 +219,14 @@ class Observer:
         self.compiled_calls += self.graph_runs > self._runs_before
         if time.monotonic() - self._flushed > _FLUSH_S:
             self.flush()
+
+    @contextlib.contextmanager
+    def observed_call(self, index: int) -> Iterator[None]:
+        self.begin_call(index)
+        try:
+            yield
+        finally:
+            self.end_call()
 
     # -- what Dynamo does ----------------------------------------------------------
 

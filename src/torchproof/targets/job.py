@@ -23,6 +23,7 @@ class Job(Record):
     shape: Mapping[str, int] = field(default_factory=dict)  # {"batch": 4}
     compile: Mapping[str, Any] = field(default_factory=dict)  # for torch.compile
     as_written: bool = False
+    generates_code: bool = False  # an observed Inductor compile is not stopped
     overlay: str | None = None  # the file of edits that are applied in memory
 
     @classmethod

@@ -1,0 +1,68 @@
+"""Whatever the proof accepts is equivalent on inputs that the proof has not seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fixing.small_programs import PROGRAMS, Program, drafts, proved, shown
+from hypothesis import HealthCheck, Phase, given, settings
+
+from torchproof.fixing.witness import Witness
+from torchproof.torch_private import comparison
+
+PROOF, UNSEEN = range(3), range(10, 22)
+counted: Counter[str] = Counter()
+
+
+def assert_never_wrong(program: Program) -> None:
+    for draft in drafts(program):
+        counted["drafts"] += 1
+        found = proved(program.text, draft.text, PROOF)
+        if found is None or found.problems or (draft.tier == "safe" and found.unsafe):
+            continue
+        counted["accepted"] += 1
+        for seed in UNSEEN:
+            once = range(seed, seed + 1)
+            # An unsafe edit may leave a check or a line of text out when compiled.
+            for compiled in (False, True)[: 2 if draft.tier == "safe" else 1]:
+                one = shown(program.text, once)
+                other = shown(draft.text, once, compiled=compiled)
+                _assert_same(one, other, f"{draft.title}, compiled {compiled}, {seed}")
+
+
+def _assert_same(one: Witness | str, other: Witness | str, what: str) -> None:
+    if isinstance(one, str) or isinstance(other, str):
+        assert one == other, what
+        return
+    found = comparison.compare(other.answers, one.answers)
+    assert found.verdict != "wrong", f"{what}: {found.where}: {found.why}"
+    kept = comparison.compare(other.attributes, one.attributes)
+    assert kept.verdict != "wrong", f"{what}: {kept.where}: {kept.why}"
+
+
+_FAST = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    phases=[Phase.generate],  # shrinking compiles hundreds of programs
+)
+
+
+@_FAST
+@given(PROGRAMS)
+def test_what_is_accepted_is_equivalent(program: Program) -> None:
+    assert_never_wrong(program)
+
+
+@pytest.mark.slow
+@settings(_FAST, max_examples=600)
+@given(PROGRAMS)
+def test_what_is_accepted_is_equivalent_in_many_programs(program: Program) -> None:
+    assert_never_wrong(program)
+
+
+def test_the_programs_exercise_the_rewrites() -> None:
+    """Run after the others: edits were drafted, some accepted and some rejected."""
+    assert counted["drafts"] > counted["accepted"] > 0
