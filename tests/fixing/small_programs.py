@@ -18,7 +18,7 @@ from torchproof.checking import by_code
 from torchproof.fixing import rewrites
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality
-from torchproof.fixing.witness import Witness, witness
+from torchproof.fixing.witness import Witness, with_unseen, witness
 from torchproof.records import Finding, Frame
 from torchproof.targets import Loaded
 
@@ -220,7 +220,7 @@ def shown(text: str, seeds: range, *, compiled: bool = False) -> Witness | str:
         torch.compiler.reset()
         fn = torch.compile(made.fn, backend="aot_eager")
     try:
-        return witness(made, fn, train=False)
+        return with_unseen(witness(made, fn, train=False), made, fn, train=False)
     except Exception as error:
         return type(error).__name__
 
@@ -246,20 +246,11 @@ def proved(original: str, edited: str, seeds: range) -> Equality | None:
     """The proof that `fix` makes, in this process; None if a version does not run."""
     versions = [
         shown(original, seeds),
-        shown(original, seeds, compiled=True),
         shown(edited, seeds),
         shown(edited, seeds, compiled=True),
     ]
-    eager, compiled, edited_eager, edited_compiled = versions
+    eager, edited_eager, edited_compiled = versions
     if isinstance(eager, str) or isinstance(edited_eager, str):
         return None
-    reference = Reference(
-        eager,
-        None,
-        [],
-        None if isinstance(compiled, str) else compiled,
-        "aot_eager",
-        None,
-    )
-    seen = None if isinstance(edited_compiled, str) else edited_compiled
-    return equality(reference, edited_eager, seen, "aot_eager")
+    reference = Reference(eager, None, [], None)
+    return equality(reference, edited_eager, edited_compiled, "aot_eager")

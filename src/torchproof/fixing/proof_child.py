@@ -17,7 +17,7 @@ import torch
 
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
-from torchproof.fixing.witness import Witness, witness
+from torchproof.fixing.witness import Witness, with_unseen, witness
 from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
@@ -74,6 +74,7 @@ def _reference(run: Job) -> Reference:
     train = calls.trains(loaded, run)
     with torch.compiler.set_stance("force_eager"):
         eager = witness(loaded, loaded.fn, train=train)
+        eager = with_unseen(eager, loaded, loaded.fn, train=train)
     known = numerics.reference(
         lambda: calls.fresh(run),
         lambda built: calls.answers(built, built.fn, train=train),
@@ -99,8 +100,10 @@ def _equality(
         compiled = one_line(f"{type(error).__name__}: {error}", 200)
     observer.paused = True
     loaded = _loaded(run, reference)
+    train = calls.trains(loaded, run)
     with torch.compiler.set_stance("force_eager"):
-        eager = witness(loaded, loaded.fn, train=calls.trains(loaded, run))
+        eager = witness(loaded, loaded.fn, train=train)
+        eager = with_unseen(eager, loaded, loaded.fn, train=train)
     return equality(reference, eager, compiled, backend)
 
 
@@ -131,13 +134,10 @@ def _compiled(
         observer.site = (loaded.place,)
         fn = torch.compile(fn, backend=backend, **given)
         observer.site = None
-    return witness(
-        loaded,
-        fn,
-        train=calls.trains(loaded, run),
-        unseen=unseen,
-        around=observer.observed_call,
-    )
+    train = calls.trains(loaded, run)
+    shown = witness(loaded, fn, train=train, around=observer.observed_call)
+    observer.paused = True  # what other inputs compile is not part of the run
+    return with_unseen(shown, loaded, fn, train=train, names=unseen)
 
 
 if __name__ == "__main__":

@@ -58,13 +58,9 @@ def witness(
     fn: Callable[..., Any],
     *,
     train: bool,
-    unseen: Collection[str] | None = None,
     around: Callable[[int], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> Witness:
-    """Runs all calls and then their variations, or those of them named in `unseen`.
-
-    `around(index)` is entered for each call.
-    """
+    """Runs all calls, each within `around(index)`."""
     digests: list[str] = []
 
     def step(index: int, call: Any) -> Any:
@@ -81,17 +77,18 @@ def witness(
         random=tuple(digests),
         text=tuple(text),
         attributes=attributes,
-        unseen=_on_variations(loaded, fn, unseen, train=train),
     )
 
 
-def _on_variations(
+def with_unseen(
+    shown: Witness,
     loaded: Loaded,
     fn: Callable[..., Any],
-    names: Collection[str] | None,
     *,
     train: bool,
-) -> dict[str, Outcome]:
+    names: Collection[str] | None = None,
+) -> Witness:
+    """Adds what variations of the calls do: all, or those that are named."""
     unseen: dict[str, Outcome] = {}
     until = time.monotonic() + _VARIATION_SECONDS
     for index in {0, len(loaded.calls) - 1}:
@@ -100,10 +97,10 @@ def _on_variations(
             if names is not None and name not in names:
                 continue
             if time.monotonic() > until:
-                return unseen
+                break
             with _text():
                 unseen[name] = _outcome(loaded, fn, call, train=train)
-    return unseen
+    return dataclasses.replace(shown, unseen=unseen)
 
 
 def _outcome(
@@ -161,7 +158,9 @@ def _text() -> Iterator[list[str]]:
     handle = logging.Logger.callHandlers
 
     def record(logger: logging.Logger, entry: logging.LogRecord) -> None:
-        if not entry.name.startswith("torch"):
+        if entry.name.startswith("torch."):  # as its trace, which is observed
+            handle(logger, entry)
+        else:
             lines.append(f"{entry.name} {entry.levelname}: {entry.getMessage()}")
 
     logging.Logger.callHandlers = record  # type: ignore[method-assign, assignment]
