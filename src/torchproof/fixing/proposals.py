@@ -57,12 +57,15 @@ def proposals(
     known = set(proof.overlay.settings)
     for name in rule.rewrites:
         yield from _rewritten(name, each, proof, sources)
+    marks = tuple(m for m in each.finding.marks if m not in proof.overlay.marks)
+    if marks:
+        title = "mark " + ", ".join(
+            f"size {m.dimension} of {m.argument}" for m in marks
+        )
+        yield Edit(title, "safe", each.finding, marks=marks)
     for setting in rule.settings:
         if setting not in known:
             yield _with_setting(setting, each.finding)
-    for mark in getattr(each.finding, "marks", ()):
-        if mark not in proof.overlay.marks:
-            yield Edit(f"mark a size: {mark.code}", "safe", each.finding, marks=(mark,))
 
 
 def _with_setting(setting: Setting, finding: Finding) -> Edit:

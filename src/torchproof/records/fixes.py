@@ -52,15 +52,23 @@ class Setting(Record):
 
 @dataclass(frozen=True)
 class Mark(Record):
-    """A dimension of an argument that is marked before the compiled call."""
+    """A dimension of an argument that is marked before the compiled call.
+
+    Unbacked sizes with the same `shape_id` are equal in every call.
+    """
 
     argument: str  # the name of a parameter, then a path: `batch['ids']`
     dimension: int
     how: Literal["mark_dynamic", "maybe_mark_dynamic", "mark_unbacked"]
+    shape_id: str | None = None
 
     @property
     def code(self) -> str:
-        return f"torch._dynamo.{self.how}({self.argument}, {self.dimension})"
+        where = f"{self.argument}, {self.dimension}"
+        if self.how != "mark_unbacked":
+            return f"torch._dynamo.{self.how}({where})"
+        same = f', shape_id="{self.shape_id}"' if self.shape_id else ""
+        return f"torch._dynamo.decorators.mark_unbacked({where}{same})"
 
 
 @dataclass(frozen=True)

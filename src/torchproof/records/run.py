@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
-from torchproof.records.fixes import Fix
+from torchproof.records.fixes import Fix, Mark
 from torchproof.records.printable import seen
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
@@ -162,6 +162,7 @@ class Finding(Record):
     context: tuple[str, ...] = ()  # the lines around it
     context_from: int | None = None  # the number of the first of them
     suspects: str | None = None  # of a hazard: the kind it is if a run shows it
+    marks: tuple[Mark, ...] = ()  # sizes of arguments whose marks may cure it
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property

@@ -6,12 +6,14 @@ its source, then get the edited text; nothing on disk changes.
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
 import inspect
 import json
 import linecache
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib.machinery import SourceFileLoader
@@ -127,13 +129,23 @@ def _named(fn: Any, call: Any) -> dict[str, Any]:
 def _mark(each: Mark, arguments: dict[str, Any]) -> None:
     import torch
 
-    name = each.argument.partition("[")[0].partition(".")[0]
-    if name not in arguments:
-        return
-    for where, tensor in torch_private.trees.walk(arguments[name], name, objects=True):
-        if (
-            where == each.argument
-            and isinstance(tensor, torch.Tensor)
-            and tensor.ndim > each.dimension
-        ):
-            torch_private.mark_size(tensor, each.dimension, each.how)
+    tensor = _resolved(each.argument, arguments)
+    if isinstance(tensor, torch.Tensor) and tensor.ndim > each.dimension:
+        torch_private.mark_size(tensor, each.dimension, each.how, each.shape_id)
+
+
+def _resolved(path: str, arguments: dict[str, Any]) -> Any:
+    """The value at a path such as `batch['ids'][0].x`; None if there is none."""
+    steps = re.findall(r"\[([^\]]+)\]|\.?(\w+)", path)
+    value: Any = arguments
+    for key, attribute in steps:
+        try:
+            if value is arguments:
+                value = arguments[attribute]
+            elif attribute:
+                value = getattr(value, attribute)
+            else:
+                value = value[ast.literal_eval(key)]
+        except (LookupError, AttributeError, TypeError, ValueError):
+            return None
+    return value

@@ -70,6 +70,10 @@ def set_dynamo_config(name: str, value: Any) -> None:
         setattr(module, name, value)
 
 
-def mark_size(tensor: torch.Tensor, dimension: int, how: str) -> None:
-    """Marks a size of a tensor as dynamic: `how` is a function of torch._dynamo."""
-    getattr(importlib.import_module("torch._dynamo"), how)(tensor, dimension)
+def mark_size(
+    tensor: torch.Tensor, dimension: int, how: str, shape_id: str | None = None
+) -> None:
+    """Marks a size of a tensor: `how` is a function of torch._dynamo.decorators."""
+    mark = getattr(importlib.import_module("torch._dynamo.decorators"), how)
+    more = {} if shape_id is None else {"shape_id": shape_id}
+    mark(tensor, dimension, **more)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import place_in_text
 from torchproof.checking.rules.recompiles import (
-    Mark,
     Marks,
     Recompile,
+    VaryingSize,
     call_frame,
     converted,
     is_marked_at_call,
@@ -20,10 +20,23 @@ from torchproof.checking.rules.rule import EventGroup, Match, expression_of, sho
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.checking.static.expansions import Expansion
 from torchproof.observe import Argument, Guard
-from torchproof.records import Frame, shown_briefly
+from torchproof.records import Frame, Mark, Setting, shown_briefly
 
 
-class SizeChange(Recompile):
+class SizeRecompile(Recompile):
+    """Base class of the rules for sizes that differ between calls."""
+
+    settings = (Setting("compile.dynamic", True),)
+
+    def marks(self, group: EventGroup) -> tuple[Mark, ...]:
+        call = group.data.get("entry_call")
+        if call is None or call.by_user or group.data["cut"] is not None:
+            return ()  # the argument is not one of the target's
+        changing = [size for each in marks(group)[:1] for size in each.sizes]
+        return tuple(_marks_of(changing))
+
+
+class SizeChange(SizeRecompile):
     """A dimension of a tensor changes its size between calls.
 
     ## Why
@@ -122,7 +135,9 @@ def _guarded(group: EventGroup) -> Marks:
     guard: Guard = group.data["guard"]
     argument = Argument(guard.source, fixed=group.data["fixed"])
     sizes = (1,) if guard.cause == "size_one" else ()
-    return Marks(group.data["entry_call"], (Mark(argument, guard.dim or 0, sizes),))
+    return Marks(
+        group.data["entry_call"], (VaryingSize(argument, guard.dim or 0, sizes),)
+    )
 
 
 def _before(marks: Marks, group: EventGroup) -> str:
@@ -135,8 +150,13 @@ def _before(marks: Marks, group: EventGroup) -> str:
     return f"before {call}{where}, each time: {_marked(marks.sizes)}"
 
 
-def _marked(changing: Sequence[Mark]) -> str:
-    """The statements that make sizes dynamic.
+def _marked(changing: Sequence[VaryingSize]) -> str:
+    """The statements that make sizes dynamic."""
+    return "; ".join(mark.code for mark in _marks_of(changing))
+
+
+def _marks_of(changing: Sequence[VaryingSize]) -> Iterator[Mark]:
+    """Marks that make sizes dynamic.
 
     Torch compiles sizes 0 and 1 separately unless they are unbacked; then it must know
     which sizes are equal (shape_id). Sizes that are equal in the first call share a
@@ -144,17 +164,14 @@ def _marked(changing: Sequence[Mark]) -> str:
     """
     series = list(dict.fromkeys(mark.seen for mark in changing))
     first = [sizes[:1] for sizes in series]
-    statements = []
     for argument, dim, sizes in changing:
         if {0, 1} & set(sizes):
-            same = f'shape_id="s{series.index(sizes)}"'
-            unbacked = "torch._dynamo.decorators.mark_unbacked"
-            statements.append(f"{unbacked}({argument.words}, {dim}, {same})")
+            same = f"s{series.index(sizes)}"
+            yield Mark(argument.words, dim, "mark_unbacked", same)
         elif first.count(sizes[:1]) > 1:
-            statements.append(f"torch._dynamo.mark_dynamic({argument.words}, {dim})")
+            yield Mark(argument.words, dim, "mark_dynamic")
         else:
-            statements.append(_mark(argument.words, dim))
-    return "; ".join(statements)
+            yield Mark(argument.words, dim, "maybe_mark_dynamic")
 
 
 def _mark(words: str, dim: int | None) -> str:
@@ -175,7 +192,7 @@ def _stays_static(guard: Guard, group: EventGroup) -> bool:
     return len(same) > 1
 
 
-class SizeOne(Recompile):
+class SizeOne(SizeRecompile):
     """A dimension is 0 or 1 on some calls.
 
     ## Why
@@ -218,7 +235,7 @@ class SizeOne(Recompile):
         )
 
 
-class EqualSizes(Recompile):
+class EqualSizes(SizeRecompile):
     """Two dimensions were equal in the first call, so torch gave them one symbol.
 
     ## Why
@@ -253,7 +270,7 @@ class EqualSizes(Recompile):
     )
 
 
-class ShapeCondition(Recompile):
+class ShapeCondition(SizeRecompile):
     """The code compares, divides or slices by a size, and the outcome changed.
 
     ## Why

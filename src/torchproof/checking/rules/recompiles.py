@@ -113,7 +113,7 @@ def is_marked_at_call(event: Event) -> bool:
     return bool(event.data["entry_call"].by_user)
 
 
-class Mark(NamedTuple):
+class VaryingSize(NamedTuple):
     """One argument, its dimension, and the sizes it had."""
 
     argument: Argument
@@ -126,7 +126,7 @@ class Marks:
     """The arguments of one call whose sizes vary between calls."""
 
     call: Call
-    sizes: tuple[Mark, ...]
+    sizes: tuple[VaryingSize, ...]
 
 
 def marks(group: EventGroup) -> list[Marks]:
@@ -141,13 +141,16 @@ def marks(group: EventGroup) -> list[Marks]:
     sizes = varying(same)
     return [
         Marks(
-            each, _distinct(Mark(_argument(each, s.path), s.dim, s.seen) for s in sizes)
+            each,
+            _distinct(
+                VaryingSize(_argument(each, s.path), s.dim, s.seen) for s in sizes
+            ),
         )
         for each in sorted(sites.values(), key=lambda each: (each.file, each.line))
     ]
 
 
-def _distinct(marks: Iterable[Mark]) -> tuple[Mark, ...]:
+def _distinct(marks: Iterable[VaryingSize]) -> tuple[VaryingSize, ...]:
     """Removes duplicates: one tensor may be passed as two arguments."""
     return tuple({(mark.argument.words, mark.dim): mark for mark in marks}.values())
 
@@ -176,7 +179,7 @@ def sources_passed_by_library(group: EventGroup) -> list[str]:
 
 def _argument(call: Call, path: Path) -> Argument:
     written = call.argument(path) if call.by_user else None
-    sources = (source for source, at in call.sources.items() if at == path)
+    sources = (s for s, at in call.sources.items() if at == path[: max(len(at), 2)])
     return written or Argument(call.name(path, next(sources, "it")), fixed=True)
 
 

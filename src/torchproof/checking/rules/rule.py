@@ -21,6 +21,7 @@ from torchproof.records import (
     Event,
     Finding,
     Frame,
+    Mark,
     Observation,
     Place,
     Setting,
@@ -325,6 +326,10 @@ class Rule:
     def evidence(self, group: EventGroup) -> Iterable[str]:
         return ()
 
+    def marks(self, group: EventGroup) -> tuple[Mark, ...]:
+        """The sizes of the target's arguments to mark, all of them together."""
+        return ()
+
     def finding(self, group: EventGroup) -> Finding:
         frame = group.frame
         column, end = _columns(frame)
@@ -348,6 +353,7 @@ class Rule:
             source=(
                 (source_line(frame.file, frame.line) or frame.code) if frame else None
             ),
+            marks=self.marks(group),
         )
 
     @classmethod
