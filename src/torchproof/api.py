@@ -19,6 +19,7 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.checking import check as check
     from torchproof.fixing import FixOptions as FixOptions
+    from torchproof.fixing import deliver_saved as deliver_saved
     from torchproof.fixing import fix as fix
     from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torchproof.fixing.edits import replacements, unified
+from torchproof.fixing.edits import located, overlay_of, replacements, unified
 from torchproof.fixing.source_text import digest, read_source
 from torchproof.records import Finding, Fix, Fixing, Mark, Receipt, Run, Setting
 
@@ -25,6 +25,7 @@ def edit(file: Path, after: str, **settings) -> Fix:
     """A verified fix that changes the text of a file."""
     before = read_source(str(file)).text
     changes = replacements(str(file), before, after)
+    changes = tuple(located(change, before, before) for change in changes)
     values = {
         "title": "keep the value in a tensor",
         "tier": "safe",
@@ -63,6 +64,8 @@ def run_of(
     **settings,
 ) -> Run:
     files = {r.file for fix in fixes for r in fix.replacements}
+    texts = {file: read_source(file).text for file in files}
+    helpful = [fix for fix in fixes if fix.status != "rejected"]
     remaining = remaining or {}
     values = {
         "id": "20261116-1700-model",
@@ -79,7 +82,11 @@ def run_of(
             counts=COUNTS,
             remaining=tuple(remaining),
             reasons={f.identity: why for f, why in remaining.items()},
-            sources={file: digest(read_source(file).text) for file in files},
+            sources={file: digest(text) for file, text in texts.items()},
+            edited={
+                file: digest(text)
+                for file, text in overlay_of(helpful, texts).texts.items()
+            },
         ),
         "verb": "fix",
         "command": f"torchproof fix {target}",

@@ -10,8 +10,8 @@ import pytest
 from fix_runs import edit, run_of, setting
 
 from torchproof.fixing import delivery
-from torchproof.fixing.delivery import deliver, is_own
-from torchproof.records import Setting
+from torchproof.fixing.delivery import deliver
+from torchproof.records import Setting, is_own
 
 BEFORE = "import torch\n\n\ndef step(x):\n    return x.item()  # read\n"
 AFTER = BEFORE.replace("x.item()", "x")

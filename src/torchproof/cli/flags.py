@@ -135,7 +135,10 @@ def fix_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="workload:NAME, file.py:factory or package.module:factory",
+        help=(
+            "workload:NAME, file.py:factory or package.module:factory; with --write or"
+            " --patch also a run of fix, which is not proved again"
+        ),
     )
     what = parser.add_argument_group("what to fix")
     what.add_argument(

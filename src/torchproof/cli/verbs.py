@@ -218,6 +218,11 @@ def fix(options: argparse.Namespace) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
+    delivers = options.write or options.patch
+    if delivers and (saved := _saved_fix(options.target)):
+        where = {"write": options.write, "patch": options.patch}
+        run = api.deliver_saved(saved, **where, command=options.command)
+        return _show_fixes(run, options)
     fix_options = api.FixOptions(
         effort=options.effort,
         unsafe=options.unsafe,
@@ -233,6 +238,20 @@ def fix(options: argparse.Namespace) -> int:
             progress=progress,
             command=options.command,
         )
+    return _show_fixes(run, options)
+
+
+def _saved_fix(text: str) -> Run | None:
+    """The saved run that a word names; None if it is a target."""
+    if ":" in text or text.endswith(".py"):
+        return None
+    try:
+        return store.load(text)
+    except UserError:
+        return None
+
+
+def _show_fixes(run: Run, options: argparse.Namespace) -> int:
     output.show(run, options)
     failed = _failed(run, options)
     verified = any(fix.status == "verified" for fix in run.fixes)

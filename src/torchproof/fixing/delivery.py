@@ -8,6 +8,7 @@ recipe of this directory. Everything is written completely or not at all.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import stat
 import tempfile
@@ -18,18 +19,19 @@ from pathlib import Path
 from torchproof.fixing import fixed_recipe, patch_folder
 from torchproof.fixing.edits import Misfit, overlay_of
 from torchproof.fixing.source_text import SourceText, digest, read_source
-from torchproof.records import Fix, Run, UserError, files, shown, whose
+from torchproof.records import (
+    Fix,
+    Run,
+    UserError,
+    files,
+    installed_torch,
+    is_own,
+    shown,
+    store,
+)
 from torchproof.strategies import FILE
 
 AnyPath = str | os.PathLike[str]
-
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
-
-
-def is_own(file: str) -> bool:
-    """Whether `--write` may edit a file: no installed package, and not torchproof."""
-    real = os.path.realpath(file)
-    return whose(file) == whose(real) == "user" and not real.startswith(_PACKAGE)
 
 
 def assert_deliverable(*, write: bool, patch: AnyPath | None) -> None:
@@ -52,6 +54,34 @@ def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> R
         return _written(run) if write else run
     except UserError as error:
         return replace(run, error=str(error))
+
+
+def deliver_saved(
+    run: Run,
+    *,
+    write: bool = False,
+    patch: AnyPath | None = None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """Delivers the fixes of a saved run, without another proof; saves a new run.
+
+    The proofs hold for the files and the torch that they ran with.
+    """
+    if run.verb != "fix" or run.ending != "finished":
+        what = f"a run of {run.verb}" if run.verb != "fix" else "incomplete"
+        raise UserError(f"{run.id} is {what}: run torchproof fix {run.target}")
+    proved, here = str(run.environment.get("torch")), installed_torch()
+    if proved.partition("+")[0] != here.partition("+")[0]:
+        raise UserError(
+            f"{run.id} was proved with torch {proved}, and {here} is installed: run"
+            f" torchproof fix {run.target}"
+        )
+    assert_deliverable(write=write, patch=patch)
+    store.assert_writable(save_in)
+    now = datetime.datetime.now().isoformat(timespec="seconds")
+    run = replace(run, command=command, started=now, error=None)
+    return store.save(deliver(run, write=write, patch=patch), save_in)
 
 
 def _written(run: Run) -> Run:
@@ -147,6 +177,13 @@ def edited(fixes: Sequence[Fix], run: Run) -> dict[str, tuple[SourceText, str]]:
         texts = overlay_of(fixes, {f: s.text for f, s in sources.items()}).texts
     except Misfit as error:
         raise UserError(f"the edits do not fit together: {error}") from None
+    proved = run.fixing.edited if run.fixing else {}
+    for file, text in texts.items():
+        if digest(text) != proved.get(file):
+            raise UserError(
+                f"the edits of {shown(file)} do not give the text that was proved:"
+                " nothing was written"
+            )
     return {file: (sources[file], text) for file, text in texts.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torchproof.records import (
     Finding,
@@ -48,6 +48,18 @@ def replacements(file: str, before: str, after: str) -> tuple[Replacement, ...]:
         for tag, i1, i2, j1, j2 in matcher.get_opcodes()
         if tag != "equal"
     )
+
+
+def located(change: Replacement, original: str, current: str) -> Replacement:
+    """The block with its line in the original text, which became the current one."""
+    old, new = original.splitlines(True), current.splitlines(True)
+    start = _place(new, change)
+    stop = start + max(len(change.old), 1)
+    matcher = difflib.SequenceMatcher(None, new, old, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        if block.a <= start and stop <= block.a + block.size:
+            return replace(change, at=block.b + start - block.a + 1)
+    return change
 
 
 def applied(text: str, changes: Iterable[Replacement]) -> str:

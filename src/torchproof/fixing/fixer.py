@@ -13,12 +13,13 @@ from typing import Any
 
 from torchproof.checking import EFFORTS, rules
 from torchproof.fixing.delivery import assert_deliverable, deliver
-from torchproof.fixing.edits import Edit, Misfit, overlay_of, unified
+from torchproof.fixing.edits import Edit, Misfit, located, overlay_of, unified
 from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import Refusal, Sources, proposals
 from torchproof.fixing.source_text import digest
 from torchproof.records import (
+    NEEDS_UNSAFE,
     Finding,
     Fix,
     Fixing,
@@ -108,7 +109,7 @@ class Fixer:
                 elif proposal.key in search.tried or proposal.key in seen:
                     continue
                 elif proposal.tier == "unsafe" and not self._options.unsafe:
-                    why = "it is unsafe: --unsafe allows it"
+                    why = f"it is unsafe: {NEEDS_UNSAFE}"
                     search.tried[proposal.key] = proposal, why
                 else:
                     edits.append(proposal)
@@ -185,7 +186,7 @@ class Fixer:
         if why is None and not self._options.unsafe and after.equality is not None:
             earlier = before.equality.unsafe if before.equality else ()
             new = [each for each in after.equality.unsafe if each not in earlier]
-            why = f"{new[0]}: --unsafe allows it" if new else None
+            why = f"{new[0]}: {NEEDS_UNSAFE}" if new else None
         return why
 
     def _with_what_it_reveals(
@@ -348,7 +349,10 @@ def fix(
             fixes=tuple(_fixes(search, fixer.sources, original)),
             fixing=replace(
                 _summary(search, prover, time.monotonic() - begin),
-                sources=_sources(search, fixer.sources),
+                sources={
+                    file: digest(fixer.sources.originals[file])
+                    for file in search.current.overlay.texts
+                },
             ),
             options=_saved(options, fix_options),
             verb="fix",
@@ -397,8 +401,13 @@ def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
         diff = "".join(
             unified(file, texts[file], text) for file, text in overlay.texts.items()
         )
+        changes = [
+            located(change, sources.originals[change.file], texts[change.file])
+            for change in edit.replacements
+        ]
         texts |= overlay.texts
-        yield _fix(edit, diff, search.receipts.get(edit.key))
+        placed = replace(edit, replacements=tuple(changes))
+        yield _fix(placed, diff, search.receipts.get(edit.key))
     kept = {edit.key for edit in search.accepted}
     for key, (edit, why) in search.tried.items():
         if key not in kept and why:
@@ -407,14 +416,16 @@ def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
 
 def _fix(edit: Edit, diff: str, receipt: Receipt | None) -> Fix:
     finding = edit.finding
+    # An inserted import is not the place that the edit is about.
+    changes = [r for r in edit.replacements if r.old] or edit.replacements
     return Fix(
         title=edit.title,
         tier=edit.tier,
         status="verified",
         codes=(finding.code,),
         findings=(finding.identity,),
-        file=edit.replacements[0].file if edit.replacements else None,
-        line=edit.replacements[0].line if edit.replacements else None,
+        file=changes[0].file if changes else None,
+        line=changes[0].at or changes[0].line if changes else None,
         function=finding.function,
         owner=finding.owner,
         replacements=edit.replacements,
@@ -443,10 +454,5 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
         counts=search.current.counts,
         remaining=tuple(search.current.open),
         reasons=reasons,
+        edited={f: digest(t) for f, t in search.current.overlay.texts.items()},
     )
-
-
-def _sources(search: Search, sources: Sources) -> dict[str, str]:
-    """The digest of each file that an accepted edit changes."""
-    files = (r.file for edit in search.accepted for r in edit.replacements)
-    return {file: digest(sources.originals[file]) for file in files}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import COMPREHENSIONS as COMPREHENSIONS
     from torchproof.records.blame import Place as Place
     from torchproof.records.blame import definition as definition
+    from torchproof.records.blame import is_own as is_own
     from torchproof.records.blame import module_of as module_of
     from torchproof.records.blame import package_of as package_of
     from torchproof.records.blame import place_of as place_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import whose as whose
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
+    from torchproof.records.fixes import NEEDS_UNSAFE as NEEDS_UNSAFE
     from torchproof.records.fixes import Fix as Fix
     from torchproof.records.fixes import Mark as Mark
     from torchproof.records.fixes import Overlay as Overlay

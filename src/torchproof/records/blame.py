@@ -48,6 +48,12 @@ def whose(file: str) -> str:
     return "standard" if _STANDARD.search(path) else "user"
 
 
+def is_own(file: str) -> bool:
+    """Whether a file is the user's own: no installed package, and not torchproof."""
+    real = os.path.realpath(file)
+    return whose(file) == whose(real) == "user" and not real.startswith(_PACKAGE)
+
+
 def place_of(frames: Sequence[Frame]) -> Place:
     """The innermost frame of the user's code, else of a library outside torch."""
     owners = [whose(frame.file) for frame in frames]

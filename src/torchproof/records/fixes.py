@@ -9,6 +9,7 @@ from typing import Any, Literal
 from torchproof.records.schema import Record
 
 Tier = Literal["safe", "unsafe", "suggested"]
+NEEDS_UNSAFE = "--unsafe allows it"  # the end of the reason to reject an unsafe fix
 FixStatus = Literal["verified", "applied", "rejected", "suggested"]
 
 
@@ -17,13 +18,15 @@ class Replacement(Record):
     """Consecutive lines of a file, and the lines that replace them.
 
     `line` is where they began when the edit was drafted; earlier edits may move them.
-    Without `old`, the new lines are inserted before `line`.
+    Without `old`, the new lines are inserted before `line`. `at` is their line in the
+    file itself; None if an earlier edit wrote them.
     """
 
     file: str
     line: int
     old: tuple[str, ...]
     new: tuple[str, ...]
+    at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,3 +142,13 @@ class Fix(Record):
     receipt: Receipt | None = None
     written_to: str | None = None  # the file or folder that has it, if it is applied
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The settings and marks as lines of Python, arguments as a call."""
+        arguments = [s.code for s in self.settings if s.name.startswith("compile.")]
+        lines = [s.code for s in self.settings if not s.name.startswith("compile.")]
+        lines += [mark.code for mark in self.marks]
+        if arguments:
+            lines.append(f"torch.compile(model, {', '.join(arguments)})")
+        return tuple(lines)

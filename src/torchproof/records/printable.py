@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 # unassigned, line and paragraph separators.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # Fields with Python code: they keep their line breaks.
-_CODE = {"source", "lines"}
+_CODE = {"source", "lines", "diff"}
 
 _COMMAND = re.compile(r"^([ \t]*)::", re.MULTILINE)
 
@@ -70,7 +70,7 @@ def record(value: _Record) -> _Record:
 
 def _safe(value: Any, name: str) -> Any:
     if isinstance(value, str):
-        return seen(value) if name in _CODE else unbroken(value)
+        return document(value) if name in _CODE else unbroken(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         texts = {
             field.name: _safe(getattr(value, field.name), field.name)

@@ -301,6 +301,7 @@ class Fixing(Record):
     remaining: tuple[Finding, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)  # by identity: why
     sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of edited files
+    edited: Mapping[str, str] = field(default_factory=dict)  # and of the proved texts
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 
 from torchproof.measure import Comparison
-from torchproof.records import Run, printable
+from torchproof.records import Finding, Run, printable
 from torchproof.report import (
     bench,
     comparison_text,
@@ -62,25 +62,37 @@ def render(
     if run.verb == "tune":
         return tune.render(run, width=width)
     if run.verb == "fix":
-        return fixes.render(run, width=width)
+        return fixes.render(run, colour=colour, width=width, verbose=verbose)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
 
 
 def without_source(run: Run) -> Run:
     """The run without any line of the program's source."""
-    # Torch quotes lines of the program after the name of the file.
-    findings = tuple(
-        dataclasses.replace(
-            f,
-            source=None,
-            context=(),
-            context_from=None,
-            evidence=tuple(text.partition(' # File "')[0] for text in f.evidence),
-        )
-        for f in run.findings
-    )
     sites = tuple(dataclasses.replace(s, source=None) for s in run.configuration)
-    return dataclasses.replace(run, findings=findings, configuration=sites)
+    fixes = tuple(
+        dataclasses.replace(fix, diff="", replacements=()) for fix in run.fixes
+    )
+    fixing = run.fixing and dataclasses.replace(
+        run.fixing, remaining=tuple(map(_without_source, run.fixing.remaining))
+    )
+    return dataclasses.replace(
+        run,
+        findings=tuple(map(_without_source, run.findings)),
+        configuration=sites,
+        fixes=fixes,
+        fixing=fixing,
+    )
+
+
+def _without_source(finding: Finding) -> Finding:
+    # Torch quotes lines of the program after the name of the file.
+    return dataclasses.replace(
+        finding,
+        source=None,
+        context=(),
+        context_from=None,
+        evidence=tuple(text.partition(' # File "')[0] for text in finding.evidence),
+    )
 
 
 def render_findings(run: Run, *, width: int = 80) -> str:

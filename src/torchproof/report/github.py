@@ -1,4 +1,4 @@
-"""Renders open findings as GitHub annotations (workflow commands), worst first.
+"""Renders findings or fixes as GitHub annotations (workflow commands), worst first.
 
 GitHub shows ten annotations of each level per step, so the order decides which.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchproof.records import SEVERITIES, Finding, Run, line
-from torchproof.report import bench_sections, search_words
+from torchproof.records import SEVERITIES, Finding, Fix, Run, document, line, shown
+from torchproof.report import bench_sections, fix_words, search_words
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
 
 def render(run: Run) -> str:
+    if run.verb == "fix":
+        lines = [_fix(fix) for fix in fix_words.helpful(run) if fix.file]
+        return "\n".join([*lines, _summary(run, [])]) + "\n"
     still_open = [f for f in run.findings if f.status == "open"]
     still_open.sort(key=lambda f: SEVERITIES.index(f.severity))
     return "\n".join([*map(_annotation, still_open), _summary(run, still_open)]) + "\n"
@@ -24,6 +27,15 @@ def _annotation(finding: Finding) -> str:
     why, fix = (line(text).rstrip(".") for text in (finding.cause, finding.fix))
     text = f"{line(finding.message)}\nWhy: {why}.\nFix: {fix}."
     return f"::{LEVELS[finding.severity]} {properties}::{_data(text)}"
+
+
+def _fix(fix: Fix) -> str:
+    """A fix where it belongs, with its diff."""
+    place = [("file", line(shown(fix.file or ""))), ("line", fix.line or 1)]
+    title = ("title", f"{fix_words.heading(fix)}, {fix.status}")
+    properties = ",".join(f"{k}={_property(v)}" for k, v in (*place, title))
+    parts = [line(fix.title), document(fix.diff), fix_words.proved(fix)]
+    return f"::notice {properties}::{_data(chr(10).join(filter(None, parts)))}"
 
 
 def _properties(finding: Finding) -> Iterator[tuple[str, object]]:
@@ -51,6 +63,8 @@ def _summary(run: Run, still_open: list[Finding]) -> str:
     if run.verb == "bench":
         chosen = line(bench_sections.chosen(run)[0])
         return f"torchproof: bench of {line(run.target)}: {chosen}"
+    if run.verb == "fix":
+        return f"torchproof: fix of {line(run.target)}: {line(fix_words.summary(run))}"
     if run.verb == "tune":
         decision = search_words.decision(search_words.search_of(run))
         return f"torchproof: tune of {line(run.target)}: {line(decision)}"

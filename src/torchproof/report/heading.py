@@ -29,6 +29,8 @@ def _facts(run: Run) -> Iterator[tuple[str, str]]:
     when = markup.inline(_moment(run.started))
     if when and run.verb in ("bench", "tune"):
         yield "Measured", when
+    elif when and run.verb == "fix":
+        yield "Proved", when
     elif when:
         yield "Analysed", when
         yield "Last verified", f"{when}, by this run"

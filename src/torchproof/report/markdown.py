@@ -8,6 +8,7 @@ from torchproof.measure import Comparison, Metric
 from torchproof.records import Measurement, Run
 from torchproof.report import (
     bench_sections,
+    fixes,
     markup,
     optimisation,
     search_words,
@@ -20,7 +21,7 @@ table = markup.table
 
 
 def render(run: Run) -> str:
-    renderers = {"bench": _bench, "tune": _tune}
+    renderers = {"bench": _bench, "tune": _tune, "fix": fixes.markdown}
     blocks = renderers.get(run.verb, optimisation.render)(run)
     return "\n\n".join(filter(None, blocks)) + "\n"
 

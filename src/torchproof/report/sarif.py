@@ -14,7 +14,17 @@ from urllib.parse import quote
 
 from torchproof import __version__
 from torchproof.checking import by_code
-from torchproof.records import SEVERITIES, Finding, Run, UserError, line, seen, to_plain
+from torchproof.records import (
+    SEVERITIES,
+    Finding,
+    Fix,
+    Run,
+    UserError,
+    line,
+    seen,
+    shown,
+    to_plain,
+)
 from torchproof.report import commands, run_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -153,10 +163,43 @@ def _result(
     if identities is not None:
         had = finding.identity in identities
         plain["baselineState"] = "unchanged" if had else "new"
+    if fixes := [_fix(fix) for fix in run.fixes if _cures(fix, finding)]:
+        plain["fixes"] = fixes
     if finding.status == "intentional":
         why = "The code marks this as intentional."
         plain["suppressions"] = [{"kind": "inSource", "justification": why}]
     return {**plain, "properties": _properties(finding)}
+
+
+def _cures(fix: Fix, finding: Finding) -> bool:
+    """Whether a fix is for a finding, verified, and fits the file as it is."""
+    return (
+        finding.identity in fix.findings
+        and fix.status == "verified"
+        and bool(fix.replacements)
+        and all(each.at is not None for each in fix.replacements)
+    )
+
+
+def _fix(fix: Fix) -> Plain:
+    """The lines to delete and to insert, in the file as it was read."""
+    changes: dict[str, list[Plain]] = {}
+    for each in fix.replacements:
+        start = each.at or each.line
+        region = {"startLine": start, "startColumn": 1}
+        region |= {"endLine": start + len(each.old), "endColumn": 1}
+        replacement: Plain = {"deletedRegion": region}
+        if each.new:
+            replacement["insertedContent"] = _text(seen("".join(each.new)))
+        changes.setdefault(shown(each.file), []).append(replacement)
+    proved = f" ({fix.receipt.text})" if fix.receipt else ""
+    return {
+        "description": _text(f"{line(fix.title)} [{fix.tier}]{proved}"),
+        "artifactChanges": [
+            {"artifactLocation": artifact(file), "replacements": replacements}
+            for file, replacements in changes.items()
+        ],
+    }
 
 
 def _message(finding: Finding) -> str:

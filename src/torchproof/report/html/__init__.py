@@ -29,7 +29,7 @@ from torchproof.report import (
     earlier_run,
     search_words,
 )
-from torchproof.report.html import charts, headline, search
+from torchproof.report.html import charts, fix_section, headline, search
 from torchproof.report.html.finding_list import (
     PAGE,
     Entry,
@@ -86,6 +86,7 @@ def _content(run: Run) -> dict[str, Any]:
     searched: dict[str, Any] = {"search": None}
     if run.verb == "tune":
         searched, run = search.content(run), _by_candidate(run)
+    fixes = fix_section.content(run) if run.verb == "fix" else None
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -102,7 +103,8 @@ def _content(run: Run) -> dict[str, Any]:
         "tiles": headline.tiles(run, findings),
         "shared": charts.shared(run),
         "strategies_title": _strategies(run),
-        "missing": _missing(drawn) if run.verb != "tune" else [],
+        "missing": _missing(drawn) if run.verb not in ("tune", "fix") else [],
+        "fixes": fixes,
         "shares": _shares(run, drawn),
         "tables": _tables(run),
         "rows": [(row, list(bench_sections.details(row))) for row in charts.plain(run)],
@@ -145,6 +147,8 @@ def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
     named = {
         "recipe": ("Recipe", run.verb == "tune"),
         "trials": ("Trials", run.verb == "tune"),
+        "fixes": ("Fixes", run.verb == "fix"),
+        "left": ("Not fixed", run.fixing and run.fixing.remaining),
         "strategies": (_strategies(run), drawn["strategies"]),
         "time": ("Time", drawn["phases"] or drawn["costs"] or _shares(run, drawn)),
         "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchproof.records import Measurement, Part, Run
-from torchproof.report import bench_sections, numbers, run_words, search_words
+from torchproof.report import (
+    bench_sections,
+    fix_words,
+    numbers,
+    run_words,
+    search_words,
+)
 from torchproof.report.html import charts, search
 from torchproof.report.html.finding_list import Entry
 
@@ -31,6 +37,8 @@ class Tile:
 def headline(run: Run, findings: Sequence[Entry]) -> Headline:
     if run.verb == "tune":
         result = _of_tune(run)
+    elif run.verb == "fix":
+        result = _of_fix(run)
     else:
         result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
     if why := run_words.incomplete(run):
@@ -55,6 +63,18 @@ def _of_tune(run: Run) -> Headline:
     if tuning.chosen == "eager":
         return Headline("bad", "stay eager", text, more)
     return Headline("good", f"use {tuning.chosen}", text, more)
+
+
+def _of_fix(run: Run) -> Headline:
+    fixes, still = fix_words.helpful(run), fix_words.left(run)
+    text = fix_words.summary(run)
+    more = (f"{fix_words.effort(run)}.",)
+    if not fixes:
+        word = "no fix verified" if still else "nothing to fix"
+        return Headline("open" if still else "good", word, text, more)
+    waiting = any(fix.status == "verified" for fix in fixes)
+    word = "fixes verified" if waiting else "fixes applied"
+    return Headline("open" if waiting or still else "good", word, text, more)
 
 
 def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
@@ -107,6 +127,11 @@ def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
     """The key numbers; a value that was not measured has no tile."""
     if run.verb == "tune":
         return [*_worth(*search.winner(run))]
+    if run.verb == "fix":
+        return [
+            Tile(name[:1].upper() + name[1:], after, f"{before} before the fixes")
+            for name, before, after in fix_words.changes(run)
+        ]
     rows = charts.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
     counts = [] if run.verb == "bench" else [*_counted(run, findings)]
