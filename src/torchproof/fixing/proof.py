@@ -168,9 +168,17 @@ class Prover:
             return None
         lines = path.read_text("utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
+        if ending.code and not any(e["kind"] == "unusable" for e in entries):
+            entries.append({"kind": "unusable", "message": _last_line(output)})
         return Followed(
             entries, "finished" if ending.code is not None else "timeout", ending.code
         )
+
+
+def _last_line(output: Path) -> str:
+    """The last line that a failed process printed: that of its traceback."""
+    lines = output.read_text("utf-8", errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "it failed")
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:

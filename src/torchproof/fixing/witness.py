@@ -129,7 +129,8 @@ def _is_refusal(error: BaseException) -> bool:
 
 def _random_digest() -> str:
     states: list[Any] = [torch.get_rng_state().numpy().tobytes()]
-    if torch.cuda.is_available():
+    # Asking for its state would initialise CUDA, which a fork cannot do.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states.append(torch.cuda.get_rng_state().numpy().tobytes())
     states += [pickle.dumps(numpy.random.get_state()), pickle.dumps(random.getstate())]
     return hashlib.sha256(b"".join(states)).hexdigest()[:16]
