@@ -126,7 +126,8 @@ def test_findings_have_place_code_caret_why_and_fix() -> None:
     assert nowhere[0] == "-  NC806 low"
     told = f"{NOWHERE.message} why: {NOWHERE.cause} fix: {NOWHERE.fix}"
     assert words(nowhere[1:]) == told
-    count, left_out, explain, evidence = end
+    count, left_out, explain, evidence, fixable = end
+    assert fixable == f"1 of 3 findings may be fixable: torchproof fix {RUN.target}"
     assert numbers(count) == [3, 1, 1, 1]
     assert missing(left_out, RUN.parts["static"].why, "static") == []
     assert "guards" not in left_out, "a part of a higher effort"

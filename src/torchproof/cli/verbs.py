@@ -452,7 +452,8 @@ def _list_runs(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     for run in _saved(notes):
-        count = sum(f.status == "open" for f in run.findings)
+        findings = run.fixing.remaining if run.fixing else run.findings
+        count = sum(f.status == "open" for f in findings)
         row = {"id": run.id, "verb": run.verb, "target": run.target}
         rows.append(row | {"ending": run.ending, "open_findings": count})
     form = "{id}  {verb} {target}  {ending}, open findings {open_findings}"

@@ -9,8 +9,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from torchproof.checking import parts_of
-from torchproof.records import Finding, Run
+from torchproof.checking import by_code, parts_of
+from torchproof.records import Finding, Run, UserError
 
 # Flags of `check` that set how the target runs, with and without a value.
 HOW = ("--compile", "--device", "--size", "--timeout")
@@ -125,6 +125,22 @@ def ablation(run: Run) -> str | None:
     return of(run, "bench", "--ablate", ABLATED)
 
 
+def fixable(run: Run) -> list[Finding]:
+    """The open findings for which `fix` has edits to try; empty if it cannot run."""
+    if kind(run.target) not in {"workload", "factory"} or effort(run) == "static":
+        return []
+    found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]
+    return [finding for finding in found if finding.marks or _has_edits(finding.code)]
+
+
+def _has_edits(code: str) -> bool:
+    try:
+        rule = by_code(code)
+    except UserError:  # the rule of another version
+        return False
+    return bool(rule.rewrites or rule.settings)
+
+
 def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
     """Suggested next commands, each with a description."""
     form = kind(run.target)
@@ -134,6 +150,8 @@ def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
     yield "Check the source without running it", static(run)
     if form == "source":
         return
+    if fixable(run):
+        yield "Find edits that cure findings, with proof", of(run, "fix")
     everything = of(run, "check", "--effort", "full")
     yield "Run all checks: breaks, times, shapes, guards, lifetimes", everything
     yield "Measure eager and compiled", of(run, "bench")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from torchproof.records import Finding, Part, Run
-from torchproof.report import numbers, run_words, source_columns
+from torchproof.report import commands, numbers, run_words, source_columns
 from torchproof.report.text_layout import INDENT, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
@@ -158,6 +158,9 @@ def _footer(run: Run, width: int) -> Iterator[str]:
         yield f"All evidence: torchproof show {run.id} -v"
     else:
         yield f"Saved as run {run.id}."
+    if may_be := commands.fixable(run):
+        total = numbers.amount(len(still_open), "finding")
+        yield f"{len(may_be)} of {total} may be fixable: {commands.of(run, 'fix')}"
 
 
 def _tally(run: Run, still_open: list[Finding]) -> str:

@@ -39,7 +39,15 @@ from torchproof.measure.comparison.metrics import (
     ratio_text,
 )
 from torchproof.measure.comparison.ratios import side_by_side
-from torchproof.records import SCHEMA, Finding, Measurement, Run, UserError, to_plain
+from torchproof.records import (
+    SCHEMA,
+    Finding,
+    Measurement,
+    Part,
+    Run,
+    UserError,
+    to_plain,
+)
 
 __all__ = [
     "Comparison",
@@ -149,7 +157,12 @@ class Comparison:
 
 
 def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
-    """Compares B with A; raises `UserError` if the runs have nothing in common."""
+    """Compares B with A; raises `UserError` if the runs have nothing in common.
+
+    A run of `fix` stands for its target with all verified fixes.
+    """
+    fixed = [name for name, run in (("A", a), ("B", b)) if run.verb == "fix"]
+    a, b = _with_fixes(a), _with_fixes(b)
     limits = thresholds or Thresholds()
     unlike = tuple(_unlike(a, b))
     before, after = ({_key(r): r for r in run.measurements} for run in (a, b))
@@ -175,8 +188,24 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
         counts=tuple(metrics.counts(a.counts, b.counts)) if a.verb == b.verb else (),
         appeared=_new_findings(a, b) if checks else (),
         gone=_gone_findings(a, b) if checks else (),
-        notes=tuple(_notes(a, b, pair=pair)),
+        notes=(
+            *_notes(a, b, pair=pair),
+            *(f"{name} is compared with all of its fixes" for name in fixed),
+        ),
         decision=_decision(a, b, limits, pair=pair),
+    )
+
+
+def _with_fixes(run: Run) -> Run:
+    if run.verb != "fix" or run.fixing is None:
+        return run
+    left = run.fixing.remaining
+    return replace(
+        run,
+        verb="check",
+        findings=left,
+        counts=run.fixing.counts,
+        parts={"breaks": Part("found" if left else "passed")},
     )
 
 

@@ -14,7 +14,13 @@ from torchproof.records import (
     Measurement,
     Run,
 )
-from torchproof.report import bench_sections, numbers, run_words, search_words
+from torchproof.report import (
+    bench_sections,
+    fix_words,
+    numbers,
+    run_words,
+    search_words,
+)
 from torchproof.report.log.entry_markdown import Draft
 from torchproof.report.log.expectations import best
 from torchproof.report.markup import bullets, code, prose, table
@@ -67,6 +73,9 @@ def sentence(run: Run) -> str:
     if run.verb == "tune":
         result = prose(search_words.decision(search_words.search_of(run)))
         return f"Result of the search for {code(run.target)}{on}: {result}"
+    if run.verb == "fix":
+        result = prose(fix_words.summary(run)).rstrip(".")
+        return f"Fixes for {code(run.target)}{on}: {result}."
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} (not run) has {_found(run)}."
     result = _found(run, " since the previous run")
@@ -78,6 +87,8 @@ def _result(run: Run) -> str:
         return "incomplete"
     if run.verb == "tune":
         return search_words.search_of(run).chosen or "no strategy chosen"
+    if run.verb == "fix":
+        return fix_words.summary(run).rstrip(".")
     return decision(run).word if run.verb == "bench" else _found(run)
 
 
@@ -105,6 +116,9 @@ def _speed(run: Run) -> str:
 
 def details(run: Run) -> Iterator[str]:
     """Open findings by severity, resolved ones, the decision, and failed parts."""
+    if run.verb == "fix":
+        yield from _fixes(run)
+        return
     open_ = [f for f in run.findings if f.status == "open"]
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
     yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
@@ -120,6 +134,16 @@ def details(run: Run) -> Iterator[str]:
     for name, part in run.parts.items():
         if part.status == "failed":
             yield f"part {name} failed: {prose(part.why)}"
+
+
+def _fixes(run: Run) -> Iterator[str]:
+    """What was fixed and how, what changed, and what is left."""
+    for fix in fix_words.helpful(run)[:_MOST]:
+        place = code(fix_words.place(fix))
+        yield f"{fix.status}, {fix_words.heading(fix)} at {place}: {prose(fix.title)}"
+    yield from (f"{n}: {old} -> {new}" for n, old, new in fix_words.changes(run))
+    for each in fix_words.left(run)[:_MOST]:
+        yield f"left, {_told(each.finding)}; why: {prose(each.why)}"
 
 
 def _listed(

@@ -1,0 +1,226 @@
+"""A run of `fix` in every format, in the log, in a comparison, and after a check."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import check_runs
+import pytest
+from check_runs import ITEM, SIZE
+from fix_runs import edit, run_of, setting
+from test_sarif import shown as sarif_of
+
+from torchproof.api import compare
+from torchproof.cli import main
+from torchproof.records import NEEDS_UNSAFE, Fix, Mark, Part, Run, Setting, store
+from torchproof.report import fix_words, render
+from torchproof.report.log import observation
+
+BEFORE = "def step(x):\n    y = x.item()\n    return y\n"
+AFTER = "def step(x):\n    y = x  # <b>`::error::\n    return y\n"
+SCALARS = Setting("dynamo.capture_scalar_outputs", True)
+UNSAFE = Fix(
+    "skip the check while compiling",
+    "unsafe",
+    "rejected",
+    ("GB102",),
+    why=f"it is unsafe: {NEEDS_UNSAFE}",
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "model.py"
+    file.write_text(BEFORE)
+    fix = edit(file, AFTER, findings=(ITEM.identity,))
+    marks = [Mark("x", 0, "maybe_mark_dynamic")]
+    others = setting(SCALARS, marks=marks, title="set two things")
+    left = {SIZE: "graphs rise from 1 to 2"}
+    return run_of(fix, others, UNSAFE, remaining=left, findings=(ITEM, SIZE))
+
+
+def test_text_has_diffs_receipts_settings_and_what_is_left(run: Run) -> None:
+    text = render(run, "text")
+    for wanted in (
+        "graphs 5 -> 2, breaks 2 -> 1, recompiles 3 -> 0",
+        "model.py:2  GB101 safe",
+        "\n--- a/model.py\n+++ b/model.py\n@@ -1,3 +1,3 @@\n",
+        "\n-    y = x.item()\n+    y = x  # <b>",
+        "   proved: breaks 2 -> 1;",
+        "   proved: together with the fix before it",
+        "    torch._dynamo.config.capture_scalar_outputs = True\n"
+        "    torch._dynamo.maybe_mark_dynamic(x, 0)\n",
+        "Not fixed:\n   model.py:18  RC201",
+        "why: graphs rise from 1 to 2",
+        "2 fixes verified; 1 of 2 findings fixed, 1 left.",
+        "Apply them: torchproof fix 20261116-1700-model --write",
+        "Unsafe ones too (1 more): torchproof fix model.py:make --unsafe",
+    ):
+        assert wanted in text, (wanted, text)
+    assert "\x1b" not in text and UNSAFE.title not in text
+    assert UNSAFE.title in render(run, "text", verbose=True)
+
+
+def test_a_diff_is_coloured_on_a_terminal(run: Run) -> None:
+    text = render(run, "text", colour=True)
+    assert "\x1b[31m-    y = x.item()\x1b[0m" in text
+    assert "\x1b[32m+    y = x  # <b>" in text
+
+
+def test_control_characters_of_source_are_escaped(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text("x = 1\r\ny = 2\r\n", newline="")
+    odd = run_of(edit(file, "x = '\x1b[2J'\r\ny = 2\r\n"))
+    text = render(odd, "text")
+    assert "+x = '\\x1b[2J'\n y = 2\n" in text and "\x1b" not in text
+
+
+def test_what_was_written_is_said(run: Run) -> None:
+    first, second, *_ = run.fixes
+    first = replace(first, status="applied", written_to="model.py")
+    second = replace(second, why="torchproof.toml is left as it is: not TOML")
+    text = render(replace(run, fixes=(first, second)), "text")
+    assert "   written to model.py\n" in text
+    assert "not written: torchproof.toml is left as it is: not TOML" in text
+    assert "2 fixes (1 verified, 1 applied)" in text and "Apply them" not in text
+
+
+def test_fixes_of_libraries_hint_at_a_patch(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "lib" / "model.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(BEFORE)
+    run = run_of(edit(file, AFTER))
+    steps = dict(fix_words.next_steps(run))
+    assert list(steps.values()) == ["torchproof fix 20261116-1700-model --patch DIR"]
+    assert "lib/model.py:2  GB101 safe" in render(run, "text")
+    assert not dict(fix_words.next_steps(replace(run, ending="interrupted")))
+
+
+def test_nothing_to_fix() -> None:
+    text = render(run_of(), "text")
+    assert "no fixes; 0 of 0 findings fixed." in text
+
+
+def test_markdown(run: Run) -> None:
+    text = render(run, "md")
+    assert "# torch.compile fixes: `model.py:make`" in text
+    assert "| breaks | 2 | 1 |" in text
+    assert "```diff\n--- a/model.py\n+++ b/model.py\n" in text
+    assert "| `model.py:18` | RC201 |" in text and "graphs rise from 1 to 2" in text
+    assert "```bash\ntorchproof fix 20261116-1700-model --write\n```" in text
+
+
+def test_html_has_the_diffs(run: Run) -> None:
+    page = render(run, "html")
+    assert '<section id="fixes">' in page and '<section id="left">' in page
+    assert '<span class="removed">-    y = x.item()\n</span>' in page
+    assert '<span class="added">+    y = x  # &lt;b&gt;`::error::\n</span>' in page
+    assert "Fixes verified" in page or "fixes verified" in page
+
+
+def test_sarif_has_the_verified_edits(run: Run) -> None:
+    first, second = sarif_of(run)["results"]
+    [fix] = first["fixes"]
+    assert "fixes" not in second
+    [change] = fix["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "model.py"
+    [replacement] = change["replacements"]
+    assert replacement["deletedRegion"] == {
+        "startLine": 2,
+        "startColumn": 1,
+        "endLine": 3,
+        "endColumn": 1,
+    }
+    assert replacement["insertedContent"]["text"] == AFTER.splitlines(True)[1]
+
+
+def test_sarif_leaves_out_what_does_not_fit_the_file(run: Run) -> None:
+    fix = run.fixes[0]
+    for other in (
+        replace(fix, status="applied"),
+        replace(fix, replacements=(replace(fix.replacements[0], at=None),)),
+    ):
+        assert all(
+            "fixes" not in r for r in sarif_of(replace(run, fixes=(other,)))["results"]
+        )
+
+
+def test_annotations(run: Run) -> None:
+    first, last = render(run, "github").splitlines()
+    assert first.startswith(
+        "::notice file=model.py,line=2,title=GB101 safe%2C verified"
+    )
+    assert "%0A-    y = x.item()%0A" in first
+    assert last == (
+        "torchproof: fix of model.py:make: 2 fixes verified; 1 of 2 findings fixed,"
+        " 1 left."
+    )
+
+
+@pytest.mark.parametrize("format", ["text", "md", "html", "sarif", "github", "json"])
+def test_without_source_there_is_none(run: Run, format: str) -> None:
+    assert "x.item()" not in render(run, format, source=False)
+
+
+def test_json_is_read_back(run: Run) -> None:
+    assert Run.from_json(json.loads(render(run, "json"))) == run
+
+
+def test_saved_runs_are_shown_listed_logged_and_compared(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.save(run)
+    store.save(check_runs.check(ITEM, SIZE, id="before"))
+    assert main(["show", run.id]) == 0
+    assert main(["show", "--list"]) == 0
+    assert f"{run.id}  fix model.py:make  finished, open findings 1" in (
+        capsys.readouterr().out
+    )
+    assert main(["log", "add", run.id]) == 0
+    assert main(["compare", "before", run.id]) == 0
+    assert "B is compared with all of its fixes" in capsys.readouterr().out
+
+
+def test_a_comparison_is_with_all_fixes(run: Run) -> None:
+    parts = {"breaks": Part("found")}
+    found = compare(check_runs.check(ITEM, SIZE, parts=parts), run)
+    assert len(found.gone) == 1 and not found.appeared
+    assert found.verdict == "better"
+
+
+def test_the_log_says_what_was_fixed_and_left(run: Run) -> None:
+    text = "\n".join(observation.details(run))
+    assert "verified, GB101 safe at `model.py:2`" in text
+    assert "left, " in text and "graphs rise from 1 to 2" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        (
+            "model.py:make",
+            "1 of 1 finding may be fixable: torchproof fix model.py:make",
+        ),
+        ("workload:gpt", "1 of 1 finding may be fixable: torchproof fix workload:gpt"),
+        ("train.py", None),
+        ("trace:folder", None),
+        ("src", None),
+    ],
+)
+def test_a_check_says_what_may_be_fixable(target: str, line: str | None) -> None:
+    run = check_runs.check(ITEM, target=target, command=f"torchproof check {target}")
+    text = render(run, "text")
+    assert text.rstrip().endswith(line) if line else "fixable" not in text
+
+
+def test_a_check_without_edits_to_try_says_nothing() -> None:
+    wanted = replace(ITEM, status="intentional")
+    hazard = replace(ITEM, kind="hazard", suspects="graph_break")
+    unknown = replace(ITEM, code="ZZ999")
+    for finding in (wanted, hazard, unknown):
+        assert "fixable" not in render(check_runs.check(finding), "text")
+    static = check_runs.check(ITEM, options={"effort": "static"})
+    assert "fixable" not in render(static, "text")
