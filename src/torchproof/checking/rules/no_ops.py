@@ -76,6 +76,7 @@ class NeverCalled(NoOp):
     """
 
     code = "NC801"
+    rewrites = ("compiling.assign", "compiling.in_place")
     certain = True
     cause_text = (
         "torch.compile leaves {at.data[name]} as it is and returns a compiled"
@@ -157,6 +158,7 @@ class OtherMethod(NoOp):
     """
 
     code = "NC802"
+    rewrites = ("compiling.in_place", "compiling.method")
     source_text = "`{at.expression}` on the compiled module would run uncompiled"
     cause_text = (
         "torch.compile(module) compiles forward only; {at.data[method]} is the"
@@ -246,6 +248,7 @@ class OriginalCalled(NoOp):
     """
 
     code = "NC803"
+    rewrites = ("compiling.call_result", "compiling.assign", "compiling.in_place")
     cause_text = (
         "`{at.expression}` calls the module that was given to torch.compile, not what"
         " it returned"

@@ -13,7 +13,7 @@ from torchproof.checking.static.compiled import Compilation
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.source import Definition, Source, walk
 from torchproof.observe import Guard
-from torchproof.records import Severity
+from torchproof.records import Setting, Severity
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
 
@@ -254,6 +254,7 @@ class AttributeChange(Recompile):
     """
 
     code = "RC213"
+    settings = (Setting("dynamo.allow_unspec_int_on_nn_module", True),)
     causes = ("attribute",)
     changed_text = "the attribute `{guard.source}` changed ({seen})"
     cause_text = (
@@ -496,6 +497,7 @@ class LearningRate(Recompile):
     """
 
     code = "RC218"
+    rewrites = ("compiling.learning_rate",)
     reference = torch_pages.RATES
     causes = ("learning_rate",)
     changed_text = (
