@@ -382,6 +382,11 @@ def _assert_possible(target: Target, options: Options, fix_options: FixOptions) 
             f"{target.text} cannot be run: fix proves its edits on a workload or a"
             " factory"
         )
+    if ".ipynb" in target.text:
+        raise UserError(
+            f"{target.text} is in a notebook: fix edits modules, so put the factory"
+            " into a file: torchproof fix FILE.py:FACTORY"
+        )
     if target.kind == "script":
         raise UserError(
             f"{target.text} is a script: fix runs its target many times, so it needs a"
