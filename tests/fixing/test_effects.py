@@ -17,6 +17,11 @@ import logging
 import torch
 {imports}logger = logging.getLogger(__name__)
 
+
+def assert_small(x, message):
+    if x > 9:
+        raise ValueError(message())
+
 """
 
 
@@ -84,6 +89,16 @@ def _write_in_step(x):
     mean = x.mean().item()
     largest = x.max().item()
     print(f"{mean} {largest}")""",
+    ),
+    "a function that checks": (
+        """\
+    assert_small(x.max(), lambda: f"{n} < {x.max().item()}")  # <-""",
+        """\
+    _check_in_step(x, n)""",
+        """\
+@in_graph
+def _check_in_step(x, n):
+    assert_small(x.max(), lambda: f"{n} < {x.max().item()}")""",
     ),
     "a check": (
         """\

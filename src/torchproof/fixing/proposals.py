@@ -52,7 +52,19 @@ class Sources:
 def proposals(
     each: Located, proof: Proof, sources: Sources
 ) -> Iterator[Edit | Refusal]:
-    """The edits that may cure a finding, the most promising first."""
+    """The edits that may cure a finding, the most promising first, safe ones first."""
+    later: list[Edit | Refusal] = []
+    for proposal in _in_order_of_rule(each, proof, sources):
+        if isinstance(proposal, Edit) and proposal.tier != "safe":
+            later.append(proposal)
+        else:
+            yield proposal
+    yield from later
+
+
+def _in_order_of_rule(
+    each: Located, proof: Proof, sources: Sources
+) -> Iterator[Edit | Refusal]:
     rule = by_code(each.finding.code)
     known = set(proof.overlay.settings)
     for name in rule.rewrites:
@@ -85,7 +97,7 @@ def _rewritten(
             text = sources.text(file, proof)
             site = rewrites.Site(
                 finding,
-                rewrites.File(file, text),
+                rewrites.parsed(file, text),
                 line=frame.line,
                 columns=_columns(frame, text),
             )

@@ -475,6 +475,7 @@ class RecurrentModule(GraphBreak):
     code = "GB108"
     types = (r"RNN, GRU, or LSTM",)
     nodes = (ast.Call,)
+    settings = (Setting("dynamo.allow_rnn", True),)
 
     def matches(self, group: EventGroup) -> bool:
         called = re.search(r"\b(lstm|gru|rnn_tanh|rnn_relu)\b", group.data["context"])
@@ -549,6 +550,7 @@ class AutogradCall(GraphBreak):
         " autograd.grad"
     )
     nodes = (ast.Call,)
+    settings = (Setting("dynamo.trace_autograd_ops", True),)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
@@ -635,6 +637,7 @@ class TensorInternals(GraphBreak):
     )
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
+    rewrites = ("grad_state.call_requires_grad", "grad_state.skip_requires_grad")
 
     def remedy(self, group: EventGroup) -> str:
         hints = own_hints(group)

@@ -12,6 +12,7 @@ from torchproof.fixing.rewrites.site import File as File
 from torchproof.fixing.rewrites.site import Refused as Refused
 from torchproof.fixing.rewrites.site import Rewrite as Rewrite
 from torchproof.fixing.rewrites.site import Site as Site
+from torchproof.fixing.rewrites.site import parsed as parsed
 
 
 def named(name: str) -> Rewrite:

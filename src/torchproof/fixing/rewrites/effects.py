@@ -12,6 +12,7 @@ from torchproof.checking import words
 from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
 from torchproof.fixing.rewrites.values import (
     Values,
+    dotted,
     names_bound,
     names_read,
     uses,
@@ -28,6 +29,10 @@ _LEVELS = words(
 )
 _LOGGER = re.compile(r"(?:\w+\.)*_?(?:log(?:ger|ging)?|writer)", re.IGNORECASE)
 _RANK_ZERO = re.compile(r"(?:\w+\.)*rank_zero_(?:print|info|warn|warning|debug)")
+# Functions that check their arguments; those of torch are understood by tracing.
+_CHECKS = re.compile(
+    r"(?!torch\.)(?:\w+\.)*_?(?:\w+_)?(?:check|assert|validate|verify|ensure)(?:_\w+)?"
+)
 _ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
 
 
@@ -131,6 +136,8 @@ def _is_output(node: cst.CSTNode, values: Values) -> bool:
     receiver, _, method = name.rpartition(".")
     if name in _WRITES or _RANK_ZERO.fullmatch(name):
         return True
+    if _CHECKS.fullmatch(name):
+        return isinstance(values.site.parent(node), cst.Expr)
     return method in _LEVELS and _LOGGER.fullmatch(receiver) is not None
 
 
@@ -143,6 +150,7 @@ def _has_output(group: Sequence[Statement], values: Values) -> bool:
 def _raises(group: Sequence[Statement]) -> bool:
     return any(
         isinstance(each, cst.Raise | cst.Assert)
+        or (isinstance(each, cst.Call) and _CHECKS.fullmatch(dotted(each.func, {})))
         for statement in group
         for each in walk(statement)
     )

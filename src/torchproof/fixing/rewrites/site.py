@@ -62,6 +62,12 @@ class File:
         return dict(self.wrapper.resolve(ParentNodeProvider))
 
 
+@functools.lru_cache(maxsize=8)
+def parsed(path: str, text: str) -> File:
+    """A file, parsed once for all rewrites that are tried on it."""
+    return File(path, text)
+
+
 @dataclass(frozen=True)
 class Site:
     """A finding at a line of a file; `columns` are what the traceback underlines.
@@ -105,7 +111,8 @@ class Site:
 
     def block(self, statement: Statement) -> list[Statement]:
         """The statements of the block that a statement is in."""
-        return list(getattr(self.parent(statement), "body", ()))
+        body = getattr(self.parent(statement), "body", ())
+        return [] if isinstance(body, cst.CSTNode) else list(body)
 
     @functools.cached_property
     def function(self) -> cst.FunctionDef:

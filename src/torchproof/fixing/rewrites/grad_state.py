@@ -1,0 +1,102 @@
+"""`requires_grad` set in compiled code, and contexts that tracing cannot enter."""
+
+from __future__ import annotations
+
+import re
+
+import libcst as cst
+
+from torchproof.fixing.rewrites.effects import unless_compiling
+from torchproof.fixing.rewrites.site import Draft, Refused, Site
+from torchproof.fixing.rewrites.values import Values, uses
+
+# Contexts that choose an algorithm, or only watch: the values are the same but for
+# rounding.
+_OPTIONAL = re.compile(
+    r"torch\.backends\.\w+\.(?:flags|sdp_kernel|allow_tf32)"
+    r"|torch\.(?:autograd\.)?profiler\.(?:record_function|profile)"
+    r"|torch\.cuda\.nvtx\.range|nvtx\.\w+|torch\.backends\.cuda\.sdp_kernel"
+    r"|(?:\w+\.)*(?:timer|Timer|timed|stopwatch|profile|record_function)"
+)
+
+
+def call_requires_grad(site: Site) -> Draft:
+    """`x.requires_grad = True` becomes `x.requires_grad_()`, which can be traced."""
+    tensor, flag = _set_at(site)
+    argument = "" if flag == "True" else flag
+    text = f"{site.code(tensor)}.requires_grad_({argument})\n"
+    changes = {site.statement: [cst.parse_statement(text)]}
+    return Draft("set requires_grad with a method", site.replaced(changes))
+
+
+def skip_requires_grad(site: Site) -> Draft:
+    """Leaves `requires_grad` of a local tensor alone while compiling.
+
+    Gradients of parameters are the same. The tensor's own gradient could only be read
+    if the function passed the tensor on.
+    """
+    tensor, _ = _set_at(site)
+    if not isinstance(tensor, cst.Name):
+        raise Refused(f"`{site.code(tensor)}` may be read outside the function")
+    for use in uses(site.function, tensor.value):
+        above = site.parent(use)
+        if isinstance(above, cst.Return) or _is_attribute_of(above, "grad"):
+            raise Refused(f"`{tensor.value}` or its gradient is used afterwards")
+    changes = {site.statement: [unless_compiling([site.statement])]}
+    text = site.replaced(changes, ["torch"])
+    return Draft("leave requires_grad alone while compiling", text, "unsafe")
+
+
+def _set_at(site: Site) -> tuple[cst.BaseExpression, str]:
+    """The tensor and the flag of `x.requires_grad = flag` or its method."""
+    line = site.statement
+    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    if isinstance(only, cst.Assign) and len(only.targets) == 1:
+        target = only.targets[0].target
+        if _is_attribute_of(target, "requires_grad"):
+            assert isinstance(target, cst.Attribute)
+            return target.value, site.code(only.value)
+    if isinstance(only, cst.Expr) and isinstance(only.value, cst.Call):
+        called = only.value.func
+        if _is_attribute_of(called, "requires_grad_"):
+            assert isinstance(called, cst.Attribute)
+            arguments = ", ".join(site.code(a.value) for a in only.value.args)
+            return called.value, arguments or "True"
+    raise Refused("the statement does not set requires_grad")
+
+
+def _is_attribute_of(node: cst.CSTNode | None, name: str) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value == name
+
+
+def skip_context(site: Site) -> Draft:
+    """Enters contextlib.nullcontext() instead of an optional context, if compiling."""
+    values = Values(site)
+    found = [n for n in _withs(site) for item in n.items if _is_optional(item, values)]
+    if not found:
+        raise Refused("no context here can be left out")
+    changes: dict[cst.CSTNode, cst.CSTNode] = {}
+    for item in found[0].items:
+        if _is_optional(item, values):
+            text = (
+                "contextlib.nullcontext() if torch.compiler.is_compiling() else"
+                f" {site.code(item.item)}"
+            )
+            changes[item.item] = cst.parse_expression(text)
+    text = site.replaced(dict(changes), ["contextlib", "torch"])
+    return Draft("leave the context out while compiling", text, "unsafe")
+
+
+def _withs(site: Site) -> list[cst.With]:
+    """The `with` statements at a site, innermost first."""
+    around = [n for n in site.ancestors(site.statement) if isinstance(n, cst.With)]
+    at = [site.statement] if isinstance(site.statement, cst.With) else []
+    return [*at, *around]
+
+
+def _is_optional(item: cst.WithItem, values: Values) -> bool:
+    call = item.item
+    if item.asname is not None or not isinstance(call, cst.Call):
+        return False
+    pure = all(values.is_pure(each.value) for each in call.args)
+    return pure and _OPTIONAL.fullmatch(values.dotted(call.func)) is not None
