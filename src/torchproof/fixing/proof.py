@@ -85,7 +85,10 @@ class Prover:
         """Observes the target without edits, and records the reference."""
         modules = self._folder / "modules.json"
         words = ("-m", "torchproof.fixing.proof_server", str(modules))
-        server = ForkServer(spawn(*words, output=DEVNULL))
+        # Dynamo looks at CUDA's random state, and CUDA does not work after a fork: with
+        # a GPU in sight the server ends, and every proof is a new process.
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self._options.device == "cpu" else {}
+        server = ForkServer(spawn(*words, environment=hidden, output=DEVNULL))
         self._on_exit.callback(server.close)
         proof = self._run(Overlay(), None, progress)
         traced = {os.path.realpath(file) for file in proof.observation.traced or ()}

@@ -126,7 +126,12 @@ def _body(suite: cst.BaseSuite) -> tuple[Statement, ...]:
 def _raised(suite: cst.BaseSuite) -> tuple[str, cst.BaseExpression | None] | None:
     """The exception and the message of a block that does nothing but raise."""
     lines = _body(suite)
-    simple = [each for line in lines for each in getattr(line, "body", ())]
+    simple = [
+        each
+        for line in lines
+        if isinstance(line, cst.SimpleStatementLine)
+        for each in line.body
+    ]
     if not all(isinstance(line, cst.SimpleStatementLine) for line in lines):
         return None
     *before, last = simple
