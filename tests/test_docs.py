@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_runs
+import fix_runs
 import forked_commands
 import pytest
 import tune_runs
@@ -49,10 +50,11 @@ PACK = ROOT / "docs" / "pack.md"
 LOAD = ROOT / "docs" / "load.md"
 COMPARE = ROOT / "docs" / "compare.md"
 SHOW = ROOT / "docs" / "show.md"
+FIX = ROOT / "docs" / "fix.md"
 # Measuring takes its time: commands of these verbs, and the programs of these pages, go
 # through everything but the measuring, and are run where slow tests are.
-MEASURING = ("bench", "compare", "pack", "tune")
-MEASURED = (BENCH, TUNE)
+MEASURING = ("bench", "compare", "fix", "pack", "tune")
+MEASURED = (BENCH, TUNE, FIX)
 # The program of load.md needs the pack that its command makes.
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 # Their short commands, or their programs, take long: they are slow tests too.
@@ -165,6 +167,7 @@ PRINTED = {
     "reliability.md": "in tracing",
     "compile.md": "100% compiled",
     "tune.md": "chosen: ",
+    "fix.md": "verified: ",
     "workloads.md": "torch.Size([2, 128, 578])",
 }
 LINES = sorted({line for path in DOCUMENTS for line in commands(path)})
@@ -238,6 +241,7 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(tuner._Tuning, "run", unsearched)
     monkeypatch.setattr(tuner.outcome, "run_of", lambda *_, **__: tune_runs.tune())
     monkeypatch.setattr(api, "pack", unpacked)
+    monkeypatch.setattr(api, "fix", lambda *_, **__: fix_runs.run_of())
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -250,7 +254,7 @@ def test_long_command_in_the_documents_is_understood(
 ) -> None:
     arguments = shlex.split(line, comments=True)[1:]
     if "-o" in arguments and arguments[0] != "pack":
-        Path(arguments[arguments.index("-o") + 1]).unlink()
+        Path(arguments[arguments.index("-o") + 1]).unlink(missing_ok=True)
     assert main(arguments) == 0, capsys.readouterr().err
 
 
@@ -386,6 +390,10 @@ NAMES = {
     COMPARE: FLAGS["compare"],
     SHOW: FLAGS["show"] - {"RUN"},
     TUNE: FLAGS["tune"] | set(tune_runs.TUNING) | set(tune_runs.TRIALS[0]),
+    FIX: FLAGS["fix"]
+    | set(fix_runs.setting().to_json())
+    | set(fix_runs.RECEIPT.to_json())
+    | set(fix_runs.run_of().to_json()["fixing"]),
     PACK: FLAGS["pack"] - {"TARGET | RUN"} | {"--caches", "--clear"},
 }
 

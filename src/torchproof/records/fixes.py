@@ -118,6 +118,12 @@ class Receipt(Record):
         ]
         if self.exceptions:
             figures.append(f"{self.exceptions} of them raise the same exception")
+        if self.speed is not None:
+            interval = "-".join(
+                "?" if end is None else f"{end:.2f}"
+                for end in (self.speed_low, self.speed_high)
+            )
+            figures.append(f"with all fixes {self.speed:.2f}x as fast ({interval})")
         return "; ".join(figures)
 
 
