@@ -42,7 +42,7 @@ _NAMES: tuple[tuple[int, str], ...] = (
         " cross_attention_hidden_size encoder_hidden_dim output_dim"
         " query_pre_attn_scalar final_dim d_latents fusion_hidden_size"
         " bottleneck_features embedding_dim audio_hidden_size decoder_hidden_dim"
-        " text_dim qformer_hidden_size vision_output_dim",
+        " text_dim qformer_hidden_size vision_output_dim conv_channels",
     ),
     (
         2 * WIDTH,
@@ -104,6 +104,7 @@ SIZES = {name: size for size, names in _NAMES for name in names.split()}
 # Lists with one entry for each stage of a network.
 STAGES: dict[str, Callable[[int], list[int]]] = {
     "depths": lambda count: [1] * count,
+    "conv_dim": lambda count: [WIDTH] * count,
     "hidden_sizes": lambda count: [8 << stage for stage in range(count)],
     "embed_dims": lambda count: [8 << stage for stage in range(count)],
     "stage_num_blocks": lambda count: [1] * count,

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import compat_page
 import coverage_page
+import fixes_page
 import getting_started
 import limitations_page
 import pack_tables
@@ -290,6 +291,7 @@ def parts() -> dict[str, Tables]:
         "docs/show.md": report_examples.TABLES,
         "docs/tune.md": {"tune": tune_output},
         "docs/reference/compat.md": compat_page.TABLES,
+        "docs/reference/fixes.md": fixes_page.TABLES,
         "docs/reference/limitations.md": limitations_page.TABLES,
         "docs/reference/precision.md": precision_tables.TABLES,
         "docs/reference/reliability.md": reliability_tables.TABLES,
