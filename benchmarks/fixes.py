@@ -3,11 +3,11 @@
     python benchmarks/fixes.py [NAME ...] [--effort quick] [--again] [--write]
 
 For each factory of benchmarks/transformers_models.py it runs `torchproof fix`, and runs
-it again with `--unsafe` where something is left. With `--write` each row goes to
-benchmarks/results/fixes-cpu.json as it ends. Models that have a row are left out, so
-that a sweep that was cut off continues; with `--again` rows of other commits are
-replaced. Exit code 1 when an accepted fix changed an output, or when fewer breaks are
-removed than the targets below.
+it again with `--unsafe` where an edit was rejected for being unsafe. With `--write`
+each row goes to benchmarks/results/fixes-cpu.json as it ends. A model that has a row is
+left out, so that a sweep that was cut off continues; with `--again` a row of another
+commit is replaced. Exit code 1 when an accepted fix changed an output, or when fewer
+breaks are removed than the targets below.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from torchproof.records.fixes import NEEDS_UNSAFE
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "fixes-cpu.json"
@@ -139,17 +141,18 @@ def changed(
 
 
 def portable(record: Row) -> Row:
-    """With the path of a library's file as it is in every environment."""
+    """With the path that a library's file has in every environment."""
     path = (record.get("file") or "").rpartition("site-packages/")[2]
-    return {**record, "file": path or None}
+    source = (record.get("source") or "").strip()
+    return {**record, "file": path or None, "source": source}
 
 
 def swept(name: str, effort: str) -> Row:
-    """A model in each tier; the second one only where the first leaves something."""
+    """A model in each tier; the second one only where it can differ."""
     safe = fixed(name, "safe", effort)
     row: Row = {"model": name, "commit": commit(), "safe": safe}
-    left = {each["kind"] for each in safe.get("left", ())} & (BREAKS | RECOMPILES)
-    row["unsafe"] = fixed(name, "unsafe", effort) if left else safe
+    withheld = any(NEEDS_UNSAFE in each["why"] for each in safe.get("rejected", ()))
+    row["unsafe"] = fixed(name, "unsafe", effort) if withheld else safe
     return row
 
 
