@@ -16,10 +16,17 @@ import libcst as cst
 
 from torchproof.checking import Kind
 from torchproof.fixing.rewrites.site import Refused, Site
-from torchproof.fixing.rewrites.values import TENSOR_METHODS, Values, walk
+from torchproof.fixing.rewrites.values import (
+    TENSOR_METHODS,
+    Values,
+    assigned_name,
+    walk,
+)
 
 _CASTS = ("bool", "int", "float")
 _ASKS = {"math.isnan": "isnan", "math.isinf": "isinf", "math.isfinite": "isfinite"}
+# Values that may be True or False in one call and a tensor in another.
+_MIXED = (cst.BooleanOperation, cst.IfExp)
 _ORDERS = (
     cst.LessThan,
     cst.LessThanEqual,
@@ -92,9 +99,19 @@ class Reader:
             both = isinstance(node.operator, cst.And) is not negated
             return _joined(parts, both=both)
         if node in tensors:
+            self._assert_always_tensor(node)
             return self._tensor(node, negated)
         text = self._site.code(node)
         return Python(_negated(node, text) if negated else text)
+
+    def _assert_always_tensor(self, node: cst.BaseExpression) -> None:
+        """`skip = self.training and draw < rate` is sometimes a tensor."""
+        if not isinstance(node, cst.Name) or node.value in self._held:
+            return
+        for each in walk(self._site.function):
+            name, value = assigned_name(each)
+            if name == node.value and isinstance(value, _MIXED):
+                raise Refused(f"`{name}` is not always a tensor")
 
     def _assert_pure(self, node: cst.BaseExpression) -> None:
         """An operand after a tensor is computed in any case."""

@@ -30,9 +30,7 @@ _LEVELS = words(
 _LOGGER = re.compile(r"(?:\w+\.)*_?(?:log(?:ger|ging)?|writer)", re.IGNORECASE)
 _RANK_ZERO = re.compile(r"(?:\w+\.)*rank_zero_(?:print|info|warn|warning|debug)")
 # Functions that check their arguments; those of torch are understood by tracing.
-_CHECKS = re.compile(
-    r"(?!torch\.)(?:\w+\.)*_?(?:\w+_)?(?:check|assert|validate|verify|ensure)(?:_\w+)?"
-)
+_CHECKS = re.compile(r"_?(?:\w+_)?(?:check|assert|validate|verify|ensure)(?:_\w+)?")
 _ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
 
 
@@ -136,9 +134,14 @@ def _is_output(node: cst.CSTNode, values: Values) -> bool:
     receiver, _, method = name.rpartition(".")
     if name in _WRITES or _RANK_ZERO.fullmatch(name):
         return True
-    if _CHECKS.fullmatch(name):
+    if _is_check(name):
         return isinstance(values.site.parent(node), cst.Expr)
     return method in _LEVELS and _LOGGER.fullmatch(receiver) is not None
+
+
+def _is_check(name: str) -> bool:
+    called = name.rpartition(".")[2]
+    return not name.startswith("torch.") and _CHECKS.fullmatch(called) is not None
 
 
 def _has_output(group: Sequence[Statement], values: Values) -> bool:
@@ -150,7 +153,7 @@ def _has_output(group: Sequence[Statement], values: Values) -> bool:
 def _raises(group: Sequence[Statement]) -> bool:
     return any(
         isinstance(each, cst.Raise | cst.Assert)
-        or (isinstance(each, cst.Call) and _CHECKS.fullmatch(dotted(each.func, {})))
+        or (isinstance(each, cst.Call) and _is_check(dotted(each.func, {})))
         for statement in group
         for each in walk(statement)
     )

@@ -40,11 +40,17 @@ def skip_requires_grad(site: Site) -> Draft:
         raise Refused(f"`{site.code(tensor)}` may be read outside the function")
     for use in uses(site.function, tensor.value):
         above = site.parent(use)
+        if isinstance(above, cst.AssignTarget) and site.line < _line(use, site):
+            break  # from here on, the name is another tensor
         if isinstance(above, cst.Return) or _is_attribute_of(above, "grad"):
             raise Refused(f"`{tensor.value}` or its gradient is used afterwards")
     changes = {site.statement: [unless_compiling([site.statement])]}
     text = site.replaced(changes, ["torch"])
     return Draft("leave requires_grad alone while compiling", text, "unsafe")
+
+
+def _line(node: cst.CSTNode, site: Site) -> int:
+    return site.range_of(node).start.line
 
 
 def _set_at(site: Site) -> tuple[cst.BaseExpression, str]:

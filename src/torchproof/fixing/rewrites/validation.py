@@ -125,14 +125,9 @@ def _body(suite: cst.BaseSuite) -> tuple[Statement, ...]:
 
 def _raised(suite: cst.BaseSuite) -> tuple[str, cst.BaseExpression | None] | None:
     """The exception and the message of a block that does nothing but raise."""
-    lines = _body(suite)
-    simple = [
-        each
-        for line in lines
-        if isinstance(line, cst.SimpleStatementLine)
-        for each in line.body
-    ]
-    if not all(isinstance(line, cst.SimpleStatementLine) for line in lines):
+    lines = [n for n in _body(suite) if isinstance(n, cst.SimpleStatementLine)]
+    simple = [each for line in lines for each in line.body]
+    if len(lines) != len(_body(suite)) or not simple:
         return None
     *before, last = simple
     if not isinstance(last, cst.Raise) or last.cause or last.exc is None:
