@@ -16,6 +16,7 @@ from torchproof.records import (
     Frame,
     Setting,
     UserError,
+    one_line,
     whose,
 )
 
@@ -107,6 +108,10 @@ def _rewritten(
             continue
         except UserError as error:
             yield Refusal(finding, name, str(error))
+            continue
+        except Exception as error:  # code of any shape must not end the search
+            why = one_line(f"the rewrite failed: {type(error).__name__}: {error}", 200)
+            yield Refusal(finding, name, why)
             continue
         changes = replacements(file, text, draft.text)
         yield Edit(draft.title, draft.tier, finding, replacements=changes)
