@@ -62,6 +62,30 @@ def test_in_python(name):
         assert torch.equal(old(x), compiled(x))
 
 
+def test_a_number_of_another_function():
+    draft = rewritten(
+        in_python,
+        """
+        import numpy as np
+
+
+        def common(config):
+            return np.lcm(config.first, config.second)
+
+
+        def step(x, config):
+            chunk = common(config)
+            padded = (
+                x.shape[0] % chunk != 0  # <-
+                and x.shape[0] > 2
+            )
+            return x if padded else x + 1
+        """,
+    )
+    assert "return math.lcm(config.first, config.second)" in draft.text
+    assert "import math" in draft.text
+
+
 @pytest.mark.parametrize(
     "line",
     [

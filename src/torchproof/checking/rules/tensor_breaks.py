@@ -190,6 +190,7 @@ class TensorBranch(GraphBreak):
     )
     shown_by = ("GB101", "GB102", "GB117")
     rewrites = (
+        "numbers.in_python",
         "validation.raise_if",
         "effects.in_graph",
         "layer_drop.rate_first",

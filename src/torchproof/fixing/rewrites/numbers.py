@@ -11,7 +11,7 @@ import libcst as cst
 
 from torchproof.checking import Kind
 from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
-from torchproof.fixing.rewrites.values import Values, walk
+from torchproof.fixing.rewrites.values import Values, assigned_name, names_read, walk
 
 # Functions of numpy on numbers, and on sequences of them, with the same value.
 _OF_NUMBERS = {
@@ -54,12 +54,30 @@ def in_python(site: Site) -> Draft:
 
 
 def _calls(site: Site) -> Iterator[cst.Call]:
-    """The calls at a site, outer ones first; of a block, those of its header."""
+    """The calls at a site, outer ones first, and those behind the names it reads.
+
+    A number may come from another function of the file, which computes it with numpy.
+    """
     statement = site.statement
     header = getattr(statement, "test", None) or getattr(statement, "iter", None)
-    for each in walk(header or statement):
-        if isinstance(each, cst.Call):
-            yield each
+    found = [n for n in walk(header or statement) if isinstance(n, cst.Call)]
+    names = names_read(header or statement)
+    for _ in range(2):
+        for each in walk(site.function.body):
+            name, value = assigned_name(each)
+            if value is not None and name in names:
+                names |= names_read(value)
+                found += [n for n in walk(value) if isinstance(n, cst.Call)]
+    functions = {
+        each.name.value: each
+        for each in site.module.body
+        if isinstance(each, cst.FunctionDef)
+    }
+    for call in list(found):
+        called = call.func.value if isinstance(call.func, cst.Name) else ""
+        if called in functions:
+            found += [n for n in walk(functions[called]) if isinstance(n, cst.Call)]
+    yield from dict.fromkeys(found)
 
 
 def _python(node: cst.Call, values: Values, site: Site) -> str | None:
