@@ -202,4 +202,5 @@ def test_saved_runs_that_are_not_written(
     flag = setting(Setting("dynamo.capture_scalar_outputs", True))
     saved = store.save(run_of(flag, **changes))
     assert line in answer(capsys, saved.id, "--write")
+    assert "add --write or --patch DIR" in answer(capsys, saved.id)
     assert not (folder / "torchproof.toml").exists()

@@ -86,6 +86,9 @@ def test_what_was_written_is_said(run: Run) -> None:
     assert "   written to model.py\n" in text
     assert "not written: torchproof.toml is left as it is: not TOML" in text
     assert "2 fixes (1 verified, 1 applied)" in text and "Apply them" not in text
+    assert "not proved without" in text and "not proved without" not in render(
+        run, "text"
+    )
 
 
 def test_fixes_of_libraries_hint_at_a_patch(tmp_path: Path) -> None:

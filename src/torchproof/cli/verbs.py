@@ -218,9 +218,13 @@ def fix(options: argparse.Namespace) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
-    delivers = options.write or options.patch
-    if delivers and (saved := _saved_fix(options.target)):
+    if saved := _saved_run(options.target):
         where = {"write": options.write, "patch": options.patch}
+        if not any(where.values()):
+            raise UserError(
+                f"{saved.id} is a saved run: add --write or --patch DIR to apply its"
+                f" fixes; torchproof show {saved.id} prints it"
+            )
         run = api.deliver_saved(saved, **where, command=options.command)
         return _show_fixes(run, options)
     fix_options = api.FixOptions(
@@ -241,9 +245,9 @@ def fix(options: argparse.Namespace) -> int:
     return _show_fixes(run, options)
 
 
-def _saved_fix(text: str) -> Run | None:
+def _saved_run(text: str) -> Run | None:
     """The saved run that a word names; None if it is a target."""
-    if ":" in text or text.endswith(".py"):
+    if ":" in text or (os.path.exists(text) and not text.endswith(".json")):
         return None
     try:
         return store.load(text)

@@ -149,9 +149,9 @@ def _text(
     entry: patch_files.PatchModule, changed: _Changed, fixes: Sequence[Fix]
 ) -> str:
     head = _docstring(entry, fixes)
-    imports = "".join(f"\n{statement}" for statement in entry.imports)
-    body = "\n".join(_body(changed, entry))
-    return f"{head}\n# ruff: noqa\n{imports}\n{body}\n"
+    imports = "".join(f"{statement}\n" for statement in entry.imports)
+    body = "\n".join(_body(changed, entry)).strip("\n")
+    return f"{head}\n# ruff: noqa\n\n{imports}\n\n{body}\n"
 
 
 def _docstring(entry: patch_files.PatchModule, fixes: Sequence[Fix]) -> str:

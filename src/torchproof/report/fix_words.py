@@ -140,6 +140,17 @@ def effort(run: Run) -> str:
     return f"{text}, {numbers.amount(dropped, 'edit')} rejected" if dropped else text
 
 
+def note(run: Run) -> str:
+    """A caution if only some of the fixes were written; empty if there is none."""
+    written = {fix.status for fix in helpful(run)} - {"suggested"}
+    if written != {"verified", "applied"}:
+        return ""
+    return (
+        "The fixes were proved all together. What was written was not proved without"
+        " the rest."
+    )
+
+
 def code(run: Run) -> str:
     """The settings and marks of all fixes, as code to paste."""
     fixes = [fix for fix in helpful(run) if fix.status != "suggested"]

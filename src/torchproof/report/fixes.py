@@ -96,6 +96,7 @@ def _rejected(run: Run, width: int) -> Iterator[str]:
 
 def _footer(run: Run, width: int) -> Iterator[str]:
     yield from wrap(fix_words.summary(run), width)
+    yield from wrap(fix_words.note(run), width)
     yield from wrap(f"{fix_words.effort(run)}. Saved as run {run.id}.", width)
     for purpose, command in fix_words.next_steps(run):
         yield f"{purpose}: {command}"
@@ -132,6 +133,8 @@ def markdown(run: Run) -> Iterator[str]:
     if edits := fix_words.rejected(run):
         lines = [f"{', '.join(f.codes)}, {f.title}: {f.why}" for f in edits]
         yield f"## Rejected edits\n\n{markup.bullets(map(markup.inline, lines))}"
+    if note := fix_words.note(run):
+        yield markup.prose(note)
     yield f"{markup.inline(fix_words.effort(run))}."
     for purpose, command in fix_words.next_steps(run):
         yield f"{markup.inline(purpose)}:\n\n{markup.fence(command, 'bash')}"

@@ -68,7 +68,7 @@ def _of_tune(run: Run) -> Headline:
 def _of_fix(run: Run) -> Headline:
     fixes, still = fix_words.helpful(run), fix_words.left(run)
     text = fix_words.summary(run)
-    more = (f"{fix_words.effort(run)}.",)
+    more = tuple(filter(None, (f"{fix_words.effort(run)}.", fix_words.note(run))))
     if not fixes:
         word = "no fix verified" if still else "nothing to fix"
         return Headline("open" if still else "good", word, text, more)
