@@ -5,7 +5,11 @@ import torch
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
-from torchproof.fixing.rewrites.layer_drop import rate_first
+from torchproof.fixing.rewrites.layer_drop import (
+    draw_where_needed,
+    rate_first,
+    select,
+)
 
 HEADER = "import random\n\nimport numpy as np\nimport torch\n\n\n"
 
@@ -123,3 +127,150 @@ def test_rate_first(name):
 def test_refused(lines):
     with pytest.raises(Refused):
         rewritten(rate_first, step_with(lines))
+
+
+SELECTED = {
+    "a name for the condition": (
+        """\
+    draw = torch.rand([])
+    skip = training and draw < p
+    if not skip or n is None:  # <-
+        x = layer(x)""",
+        """\
+    draw = torch.rand([])
+    skip = training and draw < p
+    if isinstance(skip, torch.Tensor) and not (n is None):
+        x = torch.where(skip.to(x.device), x, layer(x))
+    elif not skip or n is None:
+        x = layer(x)""",
+    ),
+    "continue": (
+        """\
+    for i in range(3):
+        # LayerDrop
+        if training:
+            draw = torch.rand([])
+            if draw < p:  # <-
+                continue
+        x = layer(x)""",
+        """\
+    for i in range(3):
+        # LayerDrop
+        skip_layer = False
+        if training:
+            draw = torch.rand([])
+            skip_layer = draw < p
+        if isinstance(skip_layer, torch.Tensor):
+            x = torch.where(skip_layer.to(x.device), x, layer(x))
+        elif not skip_layer:
+            x = layer(x)""",
+    ),
+    "a flag": (
+        """\
+    for i in range(3):
+        drop = False
+        if training:
+            draw = torch.rand([])
+            if draw < p:  # <-
+                drop = True
+        if not drop:
+            x = layer(x)""",
+        """\
+    for i in range(3):
+        drop = False
+        if training:
+            draw = torch.rand([])
+            drop = draw < p
+        if isinstance(drop, torch.Tensor):
+            x = torch.where(drop.to(x.device), x, layer(x))
+        elif not drop:
+            x = layer(x)""",
+    ),
+}
+
+
+def dropped(lines: str) -> str:
+    layer = "def layer(x):\n    return x * 2\n\n\n"
+    step = "def step(x, p=0.5, training=True, n=3):\n"
+    return program(f"import torch\n\n\n{layer}{step}{lines}\n    return x\n")
+
+
+@pytest.mark.parametrize("name", SELECTED)
+def test_select(name):
+    lines, after = SELECTED[name]
+    before = dropped(lines)
+    draft = rewritten(select, before)
+    assert draft.text == dropped(after)
+    assert draft.tier == "unsafe"
+    old, new = function_of(before), function_of(draft.text)
+    torch._dynamo.reset()
+    compiled = torch.compile(new, backend="eager", fullgraph=True)
+    x = torch.ones(2)
+    for training in (True, False):
+        for seed in range(5):
+            results = []
+            for step in (old, new, compiled):
+                torch.manual_seed(seed)
+                results.append(step(x, 0.5, training).tolist())
+            assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A second value depends on the draw.
+        """\
+    draw = torch.rand([])
+    skip = training and draw < p
+    if not skip:  # <-
+        x = layer(x)
+        n = 4""",
+        # The layer does not replace its input.
+        """\
+    draw = torch.rand([])
+    skip = training and draw < p
+    if not skip:  # <-
+        y = layer(x)""",
+        """\
+    for i in range(3):
+        draw = torch.rand([])
+        if draw < p:  # <-
+            continue
+        x = layer(x)
+        n = n + 1""",
+    ],
+)
+def test_select_refused(lines):
+    with pytest.raises(Refused):
+        rewritten(select, dropped(lines))
+
+
+def test_draw_where_needed():
+    before = step_with(
+        """\
+    draw = np.random.uniform(0, 1)  # <-
+    skip = training and (draw < p)
+    if not skip:
+        x = x * 2"""
+    )
+    draft = rewritten(draw_where_needed, before)
+    assert draft.tier == "unsafe"
+    assert draft.text == step_with(
+        """\
+    draw = np.random.uniform(0, 1) if training and p > 0 else 1.0
+    skip = training and (draw < p)
+    if not skip:
+        x = x * 2"""
+    )
+    torch._dynamo.reset()
+    new = function_of(draft.text)
+    compiled = torch.compile(new, backend="aot_eager", fullgraph=True)
+    x = torch.ones(2)
+    assert torch.equal(compiled(x), function_of(before)(x))
+    assert torch.equal(compiled(x, 0.5, False), function_of(before)(x, 0.5, False))
+
+
+def test_a_draw_that_is_used_twice_stays():
+    with pytest.raises(Refused):
+        lines = "    draw = np.random.rand()  # <-\n    x = x * draw * (draw < p)"
+        rewritten(draw_where_needed, step_with(lines))

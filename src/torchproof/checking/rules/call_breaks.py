@@ -236,6 +236,7 @@ class OutsideWorld(GraphBreak):
     )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
+    rewrites = ("layer_drop.draw_where_needed", "effects.in_graph")
 
     def matches(self, group: EventGroup) -> bool:
         if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 import libcst as cst
 
 from torchproof.checking import words
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    Refused,
+    Site,
+    Statement,
+    statements,
+)
 from torchproof.fixing.rewrites.values import (
     Values,
     assigned_name,
     names_read,
+    uses,
     walk,
 )
 
@@ -124,3 +132,185 @@ def _is_draw(node: cst.BaseExpression, values: Values, site: Site) -> bool:
         return True
     bounds = [site.code(each.value) for each in node.args]
     return bounds in ([], ["0", "1"], ["0.0", "1.0"], ["0", "1.0"], ["0.0", "1"])
+
+
+# -- rates above 0 ---------------------------------------------------------------------
+
+
+def draw_where_needed(site: Site) -> Draft:
+    """Draws a number in Python only where something is compared with it.
+
+    The stream of random numbers is another one, since fewer are drawn.
+    """
+    values = Values(site)
+    name, value = assigned_name(site.statement)
+    if value is None or not _is_draw(value, values, site):
+        raise Refused("no random number is drawn here")
+    found = [
+        (comparison, parts)
+        for comparison in walk(site.function)
+        if isinstance(comparison, cst.Comparison)
+        and (parts := _draw_and_rate(comparison, values, site)) is not None
+        and name in names_read(parts[0])
+    ]
+    if len(found) != 1 or len(uses(site.function, name)) != 2:
+        raise Refused(f"`{name}` is used by more than one comparison")
+    [(comparison, (_, _, rate))] = found
+    guards = [*_conditions_before(comparison, site), f"{site.code(rate)} > 0"]
+    text = f"{site.code(value)} if {' and '.join(guards)} else 1.0"
+    changes: Changes = {value: cst.parse_expression(text)}
+    title = "draw the random number only where it is needed"
+    return Draft(title, site.replaced(changes), "unsafe")
+
+
+def _conditions_before(comparison: cst.Comparison, site: Site) -> list[str]:
+    """The operands that must hold for a comparison to be made."""
+    above = site.parent(comparison)
+    if not isinstance(above, cst.BooleanOperation) or above.right is not comparison:
+        return []
+    first = above.left
+    if isinstance(above.operator, cst.And):
+        return [site.code(first)] if _is_plain(first) else []
+    negated = isinstance(first, cst.UnaryOperation)
+    inner = first.expression if isinstance(first, cst.UnaryOperation) else first
+    return [site.code(inner)] if negated and _is_plain(inner) else []
+
+
+def _is_plain(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name | cst.Attribute)
+
+
+def select(site: Site) -> Draft:
+    """Runs the layer in any case, and selects between its input and its output.
+
+    The layer draws its own random numbers also where it is skipped, so the stream of
+    random numbers is another one.
+    """
+    values = Values(site)
+    if not any(_draw_and_rate(c, values, site) for c in _comparisons(site)):
+        raise Refused("no random number is compared with a rate here")
+    branch = site.statement
+    if not isinstance(branch, cst.If) or branch.orelse is not None:
+        raise Refused("the random number does not decide about one layer")
+    only = branch.body.body[0] if len(branch.body.body) == 1 else None
+    if _is_continue(only):
+        changes = _after_continue(site, branch)
+    elif only is not None and _sets_flag(only):
+        changes = _with_flag(site, branch)
+    else:
+        changes = _selected(site, branch, _skip_name(branch, site))
+    text = site.replaced(changes, ["torch"])
+    return Draft("run the layer, select with torch.where", text, "unsafe")
+
+
+def _is_continue(node: cst.CSTNode | None) -> bool:
+    return isinstance(node, cst.SimpleStatementLine) and isinstance(
+        node.body[0], cst.Continue
+    )
+
+
+def _sets_flag(node: cst.CSTNode) -> bool:
+    """`drop = True`."""
+    _, value = assigned_name(node)
+    return isinstance(value, cst.Name) and value.value == "True"
+
+
+def _skip_name(branch: cst.If, site: Site) -> str:
+    """The `skip` of `if not skip:` and of `if not skip or synced:`."""
+    test = branch.test
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.Or):
+        test = test.left
+    if isinstance(test, cst.UnaryOperation) and isinstance(test.expression, cst.Name):
+        return test.expression.value
+    raise Refused(f"`{site.code(branch.test)}` is not the name of a condition")
+
+
+def _selected(site: Site, branch: cst.If, skip: str) -> Changes:
+    """`if not skip: h = layer(h)` with torch.where, for a `skip` that is a tensor."""
+    body = list(branch.body.body)
+    if len(body) != 1 or branch.orelse is not None:
+        raise Refused("more than one value depends on the random number")
+    name, layer = _layer(body[0], site)
+    test, others = branch.test, ""
+    if isinstance(test, cst.BooleanOperation):
+        text = site.code(test.right)
+        others = f" and not {text if _is_plain(test.right) else f'({text})'}"
+    return {branch: statements(_choice(skip, name, layer, others, site.code(test)))}
+
+
+def _choice(skip: str, name: str, layer: str, others: str, test: str) -> str:
+    selected = f"torch.where({skip}.to({name}.device), {name}, {layer})"
+    return (
+        f"if isinstance({skip}, torch.Tensor){others}:\n"
+        f"    {name} = {selected}\n"
+        f"elif {test}:\n"
+        f"    {name} = {layer}\n"
+    )
+
+
+def _layer(statement: cst.CSTNode, site: Site) -> tuple[str, str]:
+    """The name and the call of `h = layer(h, ...)`."""
+    name, call = assigned_name(statement)
+    if not isinstance(call, cst.Call) or name not in names_read(call.args):
+        raise Refused("the random number does not decide about one layer")
+    return name, site.code(call)
+
+
+def _after_continue(site: Site, branch: cst.If) -> Changes:
+    """`if draw < rate: continue` with the layer after it."""
+    loop = site.around(branch, cst.For)
+    outer: cst.CSTNode = branch
+    if loop is not None and branch not in loop.body.body:
+        outer = site.around(branch, cst.If) or branch
+    block = list(loop.body.body) if loop is not None else []
+    if outer not in block:
+        raise Refused("the random number does not decide about one layer")
+    rest = block[block.index(outer) + 1 :]
+    if len(rest) != 1:
+        raise Refused("more than one value depends on the random number")
+    name, layer = _layer(rest[0], site)
+    skip = "skip_layer"
+    if skip in names_read(site.function):
+        raise Refused(f"the name `{skip}` is taken")
+    decided = statements(f"{skip} = {site.code(branch.test)}\n")
+    changes: Changes = {
+        branch: decided,
+        rest[0]: statements(_choice(skip, name, layer, "", f"not {skip}")),
+    }
+    before = statements(f"{skip} = False\n")
+    if outer is not branch:
+        changes[outer] = _with_inner(outer, branch, [*before], decided)
+        del changes[branch]
+    return changes
+
+
+def _with_inner(
+    outer: cst.CSTNode,
+    branch: cst.If,
+    before: list[Statement],
+    decided: list[Statement],
+) -> list[Statement]:
+    assert isinstance(outer, cst.If)
+    inner = [
+        new
+        for each in outer.body.body
+        for new in (decided if each is branch else [each])
+    ]
+    body = outer.body.with_changes(body=inner)
+    return [*before, outer.with_changes(body=body, leading_lines=())]
+
+
+def _with_flag(site: Site, branch: cst.If) -> Changes:
+    """`if draw < rate: drop = True`, with `if not drop: h = layer(h)` after it."""
+    flag, _ = assigned_name(branch.body.body[0])
+    later = [
+        each
+        for each in walk(site.function)
+        if isinstance(each, cst.If)
+        and site.range_of(each).start.line > site.line
+        and flag in names_read(each.test)
+    ]
+    if len(later) != 1:
+        raise Refused(f"`{flag}` decides about more than one layer")
+    decided = statements(f"{flag} = {site.code(branch.test)}\n")
+    return {branch: decided, **_selected(site, later[0], _skip_name(later[0], site))}
