@@ -139,10 +139,11 @@ SELECTED = {
         """\
     draw = torch.rand([])
     skip = training and draw < p
-    if isinstance(skip, torch.Tensor) and not (n is None):
-        x = torch.where(skip.to(x.device), x, layer(x))
-    elif not skip or n is None:
-        x = layer(x)""",
+    if isinstance(skip, torch.Tensor) or not skip or n is None:
+        x_before = x
+        x = layer(x)
+        if isinstance(skip, torch.Tensor) and not (n is None):
+            x = torch.where(skip.to(x.device), x_before, x)""",
     ),
     "continue": (
         """\
@@ -160,10 +161,11 @@ SELECTED = {
         if training:
             draw = torch.rand([])
             skip_layer = draw < p
-        if isinstance(skip_layer, torch.Tensor):
-            x = torch.where(skip_layer.to(x.device), x, layer(x))
-        elif not skip_layer:
-            x = layer(x)""",
+        if isinstance(skip_layer, torch.Tensor) or not skip_layer:
+            x_before = x
+            x = layer(x)
+            if isinstance(skip_layer, torch.Tensor):
+                x = torch.where(skip_layer.to(x.device), x_before, x)""",
     ),
     "a flag": (
         """\
@@ -181,10 +183,11 @@ SELECTED = {
         if training:
             draw = torch.rand([])
             drop = draw < p
-        if isinstance(drop, torch.Tensor):
-            x = torch.where(drop.to(x.device), x, layer(x))
-        elif not drop:
-            x = layer(x)""",
+        if isinstance(drop, torch.Tensor) or not drop:
+            x_before = x
+            x = layer(x)
+            if isinstance(drop, torch.Tensor):
+                x = torch.where(drop.to(x.device), x_before, x)""",
     ),
 }
 

@@ -230,30 +230,35 @@ def _selected(site: Site, branch: cst.If, skip: str) -> Changes:
     body = list(branch.body.body)
     if len(body) != 1 or branch.orelse is not None:
         raise Refused("more than one value depends on the random number")
-    name, layer = _layer(body[0], site)
     test, others = branch.test, ""
     if isinstance(test, cst.BooleanOperation):
         text = site.code(test.right)
         others = f" and not {text if _is_plain(test.right) else f'({text})'}"
-    return {branch: statements(_choice(skip, name, layer, others, site.code(test)))}
+    chosen = _choice(site, body[0], skip, others=others, test=site.code(test))
+    return {branch: [chosen.with_changes(leading_lines=branch.leading_lines)]}
 
 
-def _choice(skip: str, name: str, layer: str, others: str, test: str) -> str:
-    selected = f"torch.where({skip}.to({name}.device), {name}, {layer})"
-    return (
-        f"if isinstance({skip}, torch.Tensor){others}:\n"
-        f"    {name} = {selected}\n"
-        f"elif {test}:\n"
-        f"    {name} = {layer}\n"
-    )
-
-
-def _layer(statement: cst.CSTNode, site: Site) -> tuple[str, str]:
-    """The name and the call of `h = layer(h, ...)`."""
-    name, call = assigned_name(statement)
+def _choice(
+    site: Site, layer: cst.CSTNode, skip: str, *, others: str = "", test: str
+) -> cst.If:
+    """Runs the layer, and takes its input instead of its output if it is skipped."""
+    name, call = assigned_name(layer)
     if not isinstance(call, cst.Call) or name not in names_read(call.args):
         raise Refused("the random number does not decide about one layer")
-    return name, site.code(call)
+    before = f"{name}_before"
+    if {before} & names_read(site.function):
+        raise Refused(f"the name `{before}` is taken")
+    [branch] = statements(
+        f"if isinstance({skip}, torch.Tensor) or {test}:\n"
+        f"    {before} = {name}\n"
+        f"    if isinstance({skip}, torch.Tensor){others}:\n"
+        f"        {name} = torch.where({skip}.to({name}.device), {before}, {name})\n"
+    )
+    assert isinstance(branch, cst.If) and isinstance(layer, cst.BaseStatement)
+    kept, selected = branch.body.body
+    assert isinstance(kept, cst.BaseStatement)
+    assert isinstance(selected, cst.BaseStatement)
+    return branch.with_changes(body=cst.IndentedBlock([kept, layer, selected]))
 
 
 def _after_continue(site: Site, branch: cst.If) -> Changes:
@@ -268,14 +273,13 @@ def _after_continue(site: Site, branch: cst.If) -> Changes:
     rest = block[block.index(outer) + 1 :]
     if len(rest) != 1:
         raise Refused("more than one value depends on the random number")
-    name, layer = _layer(rest[0], site)
     skip = "skip_layer"
     if skip in names_read(site.function):
         raise Refused(f"the name `{skip}` is taken")
     decided = statements(f"{skip} = {site.code(branch.test)}\n")
     changes: Changes = {
         branch: decided,
-        rest[0]: statements(_choice(skip, name, layer, "", f"not {skip}")),
+        rest[0]: [_choice(site, rest[0], skip, test=f"not {skip}")],
     }
     before = statements(f"{skip} = False\n")
     if outer is not branch:
