@@ -24,14 +24,19 @@ class Misfit(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """One proposed change, for one finding."""
+    """One proposed change, for a finding; `also` are others that it may cure."""
 
     title: str
     tier: Tier
     finding: Finding
+    also: tuple[Finding, ...] = ()
     replacements: tuple[Replacement, ...] = ()
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.finding, *self.also
 
     @property
     def key(self) -> object:

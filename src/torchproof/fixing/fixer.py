@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -96,40 +96,52 @@ class Fixer:
 
     def _choices(self, search: Search) -> list[list[Edit]]:
         """The edits to try for each finding that has some, the best first."""
-        choices = []
-        seen: set[object] = set()
-        wanted = rules.select(search.current.open, list(self._options.select), [])
+        by_key: dict[object, Edit] = {}
+        keys: list[list[object]] = []
         for each in search.current.located:
-            if each.finding not in wanted:
+            if not self._wants(each.finding):
                 continue
-            edits = []
+            own: list[object] = []
             for proposal in proposals(each, search.current, self.sources):
                 if isinstance(proposal, Refusal):
                     search.refusals.setdefault(each.finding.identity, proposal)
-                elif proposal.key in search.tried or proposal.key in seen:
-                    continue
+                elif proposal.key in by_key:  # one setting for several findings
+                    first = by_key[proposal.key]
+                    also = (*first.also, each.finding)
+                    by_key[proposal.key] = replace(first, also=also)
                 elif proposal.tier == "unsafe" and not self._options.unsafe:
                     why = f"it is unsafe: {NEEDS_UNSAFE}"
-                    search.tried[proposal.key] = proposal, why
-                else:
-                    edits.append(proposal)
-                    seen.add(proposal.key)
-            if edits:
-                choices.append(edits)
-        return choices
+                    search.tried.setdefault(proposal.key, (proposal, why))
+                elif proposal.key not in search.tried:
+                    by_key[proposal.key] = proposal
+                    own.append(proposal.key)
+            keys.append(own)
+        return [[by_key[key] for key in own] for own in keys if own]
+
+    def _wants(self, finding: Finding) -> bool:
+        """Whether to look for a fix; `quick` leaves out what settles by itself."""
+        if finding.status != "open":
+            return False
+        if finding.severity == "low" and self._options.effort == "quick":
+            return False
+        return bool(rules.select([finding], list(self._options.select), []))
 
     def _together(self, search: Search, edits: list[Edit]) -> bool:
         """Tries the first edit for each finding at once, then those that helped."""
         if len(edits) < 2:
             return False
-        proof, why = self._proved(search, edits, [edit.finding for edit in edits])
-        if why is None and proof is not None:
+        proof, why = self._proved(search, edits)
+        if why is None and proof is not None and not self._new_unsafe(search, proof):
             self._keep(search, edits, proof)
             return True
         if proof is None or proof.failure or proof.equality is None:
             return False
         left = {finding.identity for finding in proof.open}
-        helped = [edit for edit in edits if edit.finding.identity not in left]
+        helped = [
+            edit
+            for edit in edits
+            if any(finding.identity not in left for finding in edit.findings)
+        ]
         if len(helped) < 2 or len(helped) == len(edits) or proof.equality.problems:
             return False
         return self._accept(search, helped)
@@ -150,8 +162,7 @@ class Fixer:
         """Proves edits on top of the accepted ones, and keeps them if that succeeds."""
         what = edits[0].title if len(edits) == 1 else f"{len(edits)} edits together"
         self._progress(f"proof {self._prover.proofs + 1}: {what}")
-        cures = [edit.finding for edit in edits]
-        proof, why = self._proved(search, edits, cures)
+        proof, why = self._proved(search, edits)
         if why is not None and len(edits) == 1 and proof is not None:
             proof, why, edits = self._with_what_it_reveals(search, edits[0], proof, why)
         if why is not None or proof is None:
@@ -163,25 +174,37 @@ class Fixer:
 
     def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         for edit in edits:
-            tier: Tier = edit.tier
-            if proof.equality is not None and proof.equality.unsafe:
-                tier = "unsafe"
-            search.accepted.append(replace(edit, tier=tier))
+            tier: Tier = "unsafe" if self._new_unsafe(search, proof) else edit.tier
+            left = {finding.identity for finding in proof.open}
+            gone = [each for each in edit.findings if each.identity not in left]
+            first, *also = gone or edit.findings
+            cured = replace(edit, tier=tier, finding=first, also=tuple(also))
+            search.accepted.append(cured)
             search.receipts[edit.key] = receipt(search.current, proof)
             search.tried[edit.key] = edit, ""
         search.current = proof
 
+    def _new_unsafe(self, search: Search, proof: Proof) -> list[str]:
+        """What the edits of a proof do that only unsafe edits may do."""
+        before = search.current.equality
+        earlier = before.unsafe if before else ()
+        now = proof.equality.unsafe if proof.equality else ()
+        return [each for each in now if each not in earlier]
+
     def _proved(
-        self, search: Search, edits: list[Edit], cures: list[Finding]
+        self, search: Search, edits: list[Edit]
     ) -> tuple[Proof | None, str | None]:
         try:
             overlay = overlay_of([*search.accepted, *edits], self.sources.originals)
         except Misfit as error:
             return None, str(error)
         proof = self._prover.prove(overlay, self._progress)
+        cures = [edit.findings for edit in edits]
         return proof, self._reason(search.current, proof, cures)
 
-    def _reason(self, before: Proof, after: Proof, cures: list[Finding]) -> str | None:
+    def _reason(
+        self, before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
+    ) -> str | None:
         why = reason_to_reject(before, after, cures)
         if why is None and not self._options.unsafe and after.equality is not None:
             earlier = before.equality.unsafe if before.equality else ()
@@ -204,7 +227,7 @@ class Fixer:
         if not more or len(more) < len(caused):
             return proof, why, [edit]
         both = [edit, *more]
-        joint, joint_why = self._proved(search, both, [edit.finding])
+        joint, joint_why = self._proved(search, both)
         if joint_why is not None:
             return proof, why, [edit]
         return joint, None, both
@@ -267,7 +290,10 @@ class Fixer:
     def _drop_unneeded(self, search: Search, original: Proof) -> None:
         """Drops each edit without which the result is the same."""
         left = {finding.identity for finding in search.current.open}
+        quick = self._options.effort == "quick"
         for edit in list(search.accepted) if len(search.accepted) > 1 else ():
+            if quick and edit.replacements:  # needed when it was accepted
+                continue
             others = [each for each in search.accepted if each is not edit]
             try:
                 overlay = overlay_of(others, self.sources.originals)
@@ -276,7 +302,7 @@ class Fixer:
             self._progress(f"proof {self._prover.proofs + 1}: without {edit.title!r}")
             proof = self._prover.prove(overlay, self._progress)
             cures = [
-                finding for finding in original.open if finding.identity not in left
+                [finding] for finding in original.open if finding.identity not in left
             ]
             same = {finding.identity for finding in proof.open} <= left
             if same and self._reason(original, proof, cures) is None:
@@ -427,8 +453,8 @@ def _fix(edit: Edit, diff: str, receipt: Receipt | None) -> Fix:
         title=edit.title,
         tier=edit.tier,
         status="verified",
-        codes=(finding.code,),
-        findings=(finding.identity,),
+        codes=tuple(dict.fromkeys(each.code for each in edit.findings)),
+        findings=tuple(dict.fromkeys(each.identity for each in edit.findings)),
         file=changes[0].file if changes else None,
         line=changes[0].at or changes[0].line if changes else None,
         function=finding.function,
@@ -450,7 +476,9 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
             if why and edit.finding.identity == finding.identity
         ]
         refusal = search.refusals.get(finding.identity)
-        why = tried[-1] if tried else refusal.why if refusal else "no fix is known"
+        why = tried[0] if tried else "no fix is known"
+        if not tried and refusal is not None:
+            why = f"no rewrite applies: {refusal.why}"
         reasons[finding.identity] = why
     return Fixing(
         rounds=search.rounds,

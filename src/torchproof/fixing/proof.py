@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,16 +207,19 @@ def sources_of(edits: Overlay) -> Iterator[None]:
         blame.forget()
 
 
-def reason_to_reject(before: Proof, after: Proof, cures: list[Finding]) -> str | None:
-    """Why edits are not accepted; None if they cure the findings and keep all else."""
+def reason_to_reject(
+    before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
+) -> str | None:
+    """Why edits are not accepted; None if each cures a finding and keeps the rest."""
     if after.failure is not None:
         return f"the edited target fails: {after.failure}"
     assert after.equality is not None
     if after.equality.problems:
         return after.equality.problems[0]
     left = {finding.identity for finding in after.open}
-    if stays := [finding for finding in cures if finding.identity in left]:
-        return f"{stays[0].code} is still there"
+    for findings in cures:  # of each edit: one has to be gone
+        if left.issuperset(finding.identity for finding in findings):
+            return f"{findings[0].code} is still there"
     if new := new_findings(before, after):
         first = new[0]
         return f"it causes {first.code} at line {first.line}: {first.message}"

@@ -11,13 +11,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
-from torchproof.fixing.witness import Witness, with_unseen, witness
+from torchproof.fixing.witness import (
+    Witness,
+    collected_text,
+    with_unseen,
+    witness,
+)
 from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
@@ -44,12 +50,15 @@ def prove(job: ProofJob, stream: Stream) -> int:
 
 
 def _original(job: ProofJob, stream: Stream) -> int:
-    if code := observe_job(job.run, stream):
+    with collected_text() as text:
+        code = observe_job(job.run, stream)
+    if code:
         return code
     torch.compiler.reset()
     run = calls.resolved(job.run)
     try:
-        torch.save(_reference(run), job.reference)
+        reference = replace(_reference(run), compiled_text=tuple(text))
+        torch.save(reference, job.reference)
     except UserError as error:
         stream.write("unusable", message=str(error))
         return 2
@@ -80,7 +89,7 @@ def _reference(run: Job) -> Reference:
         lambda built: calls.answers(built, built.fn, train=train),
     )
     perturbed = [] if known.exact is not None else list(known.perturbed())
-    return Reference(eager, known.exact, perturbed, state)
+    return Reference(eager, known.exact, perturbed, state, known.draws)
 
 
 def _equality(

@@ -69,7 +69,7 @@ def witness(
         digests.append(_random_digest())
         return output
 
-    with _text() as text:
+    with collected_text() as text:
         answers = calls.answers(loaded, fn, train=train, step=step)
     attributes = dict(_attributes(loaded.fn))
     return Witness(
@@ -98,7 +98,7 @@ def with_unseen(
                 continue
             if time.monotonic() > until:
                 break
-            with _text():
+            with collected_text():
                 unseen[name] = _outcome(loaded, fn, call, train=train)
     return dataclasses.replace(shown, unseen=unseen)
 
@@ -153,7 +153,7 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
 
 
 @contextlib.contextmanager
-def _text() -> Iterator[list[str]]:
+def collected_text() -> Iterator[list[str]]:
     """Collects what the program prints, logs and warns about, but not torch's own."""
     lines: list[str] = []
     handle = logging.Logger.callHandlers
