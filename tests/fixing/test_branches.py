@@ -97,7 +97,7 @@ SELECTED = {
     return torch.where(
         condition,
         torch.zeros_like(x),
-        (x - low) / torch.where(condition, 1, high - low),
+        torch.where(condition, 1, x - low) / torch.where(condition, 1, high - low),
     )""",
     ),
     "early return of a tuple": (
@@ -108,7 +108,7 @@ SELECTED = {
     return z, z + 1""",
         """\
     condition = x.sum() < 0
-    z = x * y
+    z = torch.where(condition, 1, x) * torch.where(condition, 1, y)
     return torch.where(condition, x, z), torch.where(condition, y, z + 1)""",
     ),
     "return in both arms": (
@@ -303,11 +303,12 @@ REFUSED = {
     "integer division": ("if x.sum() > 0:  # <-\n        y = x // y", "divide by zero"),
     "remainder": ("if x.sum() > 0:  # <-\n        y = x % y", "divide by zero"),
     "index": ("if x.sum() > 0:  # <-\n        y = x[n]", "out of range"),
-    "overflow": ("if x.sum() > 0:  # <-\n        y = x.exp()", "NaN"),
-    "gradient of infinity": (
-        "if torch.isfinite(x).all():  # <-\n        y = x * y",
-        "NaN",
+    "gradient": ("if x.sum() > 0:  # <-\n        y = x.acos()", "side effects|NaN"),
+    "alias of another": (
+        "z = x[0]\n    if x.sum() > 0:  # <-\n        y = x\n    z.add_(1)",
+        "alias",
     ),
+    "number or tensor": ("if x.sum() > 0:  # <-\n        y = 0.0", "a number"),
     "layer": ("if x.sum() > 0:  # <-\n        y = n.layer(x)", "side effects"),
     "while": ("while x.sum() > 0:  # <-\n        x = x - 1", "no `if`"),
     "raise": ("if x.sum() > 0:  # <-\n        raise ValueError", "raise ValueError"),
@@ -361,9 +362,8 @@ def test_the_other_arm_of_an_attribute() -> None:
         """
     )
     draft = rewritten(select, before)
-    condition = "(x.max() > self.largest).reshape(())"
-    selected = f"            {condition}, x.max(), self.largest\n"
-    assert f"self.largest = torch.where(\n{selected}        )\n" in draft.text
+    assert "condition = (x.max() > self.largest).reshape(())\n" in draft.text
+    assert "condition, torch.where(condition, x, 1).max(), self.largest" in draft.text
     graphs = []
 
     def backend(graph, _):

@@ -12,16 +12,14 @@ from torchproof.fixing.rewrites import names
 from torchproof.fixing.rewrites.conditions import Both, Either, Python, Reader, Tensor
 from torchproof.fixing.rewrites.formatting import wrapped
 from torchproof.fixing.rewrites.operators import (
-    SAFE_AT_ONE,
     brief,
     called,
     dotted,
     effect,
     hazard,
     is_number,
-    may_lose_gradients,
     nodes,
-    words,
+    unsafe_operands,
 )
 from torchproof.fixing.rewrites.scalars import (
     Scalars,
@@ -121,10 +119,6 @@ class _Test:
     tensor: str  # a boolean tensor without dimensions
     python: tuple[str, ...] = ()
     or_python: tuple[str, ...] = ()
-    tests_finiteness: bool = False
-
-
-_FINITENESS = words("isinf isnan isfinite isneginf isposinf inf nan finfo")
 
 
 def _test(site: Site, test: cst.BaseExpression) -> _Test:
@@ -142,10 +136,6 @@ def _test(site: Site, test: cst.BaseExpression) -> _Test:
         text,
         python=() if either else python,
         or_python=python if either else (),
-        tests_finiteness=any(
-            isinstance(node, cst.Name) and node.value in _FINITENESS
-            for node in nodes(test)
-        ),
     )
 
 
@@ -520,21 +510,19 @@ class _Where(_Form):
         return self._protected(renamed)
 
     def _protected(self, node: cst.BaseExpression) -> str:
-        """The value with divisors and arguments that cannot give NaN gradients."""
-        finite = not self._test.tests_finiteness
+        """The value, in which nothing can give NaN gradients if it is not selected."""
         scalars = Scalars(self.site)
         risks: set[cst.CSTNode] = set()
         for each in nodes(node):
-            if not may_lose_gradients(each, finite=finite):
+            if scalars.is_linear(each):
                 continue
-            risky = _risky_operand(each) if finite else None
-            if risky is None:
+            operands = unsafe_operands(each)
+            if operands is None:
                 raise Refused(
                     f"the gradient of `{brief(each)}` may be NaN where the arm is not"
                     " selected"
                 )
-            if not scalars.is_plain(risky):
-                risks.add(risky)
+            risks |= {each for each in operands if not scalars.is_plain(each)}
         updated = node.visit(_Wrapping(risks, self._safe)) if risks else node
         assert isinstance(updated, cst.CSTNode)
         return self.site.module.code_for_node(updated).strip()
@@ -548,12 +536,21 @@ class _Where(_Form):
         )
 
     def _where(self, a: str, b: str) -> str:
+        self._assert_same_kind(a, b)
         numbers = [each for each in (a, b) if _number(each) is not None]
         if len(numbers) == 2 and not all(
             is_representable(_number(each) or 0.0) for each in numbers
         ):
             a = f"torch.tensor({a}, dtype=torch.float64)"
         return f"torch.where({self._selected}, {a}, {b})"
+
+    def _assert_same_kind(self, a: str, b: str) -> None:
+        """A number in place of a tensor has other dimensions."""
+        scalars = Scalars(self.site)
+        parsed = [cst.parse_expression(each) for each in (a, b)]
+        plain = [each for each in parsed if scalars.is_plain(each)]
+        if len(plain) == 1 and not all(scalars.is_scalar(each) for each in parsed):
+            raise Refused(f"one arm gives a number, `{brief(plain[0])}`, not a tensor")
 
     def _selecting(self, branch: cst.If, yes: _Arm, no: _Arm) -> list[str]:
         """The statements that select, one for each target."""
@@ -567,9 +564,12 @@ class _Where(_Form):
             parts = [self._where(yes.values[t], no.values[t]) for t in targets]
             return [f"return {', '.join(parts)}"]
         pairs = [(target, self._selected_value(target, yes, no)) for target in targets]
+        in_place = yes.in_place | no.in_place
+        written = in_place | {t.partition("[")[0] for t in targets if "[" in t}
+        written |= names.changed_in_place(names.later(self.site, branch))
         for target in targets:
             self._check_target(target, branch, yes, no)
-        in_place = yes.in_place | no.in_place
+            self._assert_no_alias(target, written)
         depend = any(
             set(targets[:i]) & ast_reads(text) for i, (_, text) in enumerate(pairs)
         )
@@ -596,8 +596,16 @@ class _Where(_Form):
             return
         if not both and "." not in target and not self._has_value(target, branch):
             raise Refused(f"`{target}` may have no value before the `if`")
-        if names.is_changed_in_place(names.later(self.site, branch), target):
+        if target in names.changed_in_place(names.later(self.site, branch)):
             raise Refused(f"`{target}` is later changed in place: it may be an alias")
+
+    def _assert_no_alias(self, target: str, written: set[str]) -> None:
+        """A selected value is a copy: writes to the original do not reach it."""
+        place = target.partition("[")[0]
+        for other in written - {place}:
+            if names.may_share(self.site.function, place, other):
+                why = f"`{other}`, which is changed in place, may be an alias"
+                raise Refused(f"{why} of `{place}`")
 
     def _has_value(self, name: str, branch: cst.If) -> bool:
         if name in names.parameters(self.site.function):
@@ -610,23 +618,6 @@ class _Where(_Form):
             and self.site.range_of(each).end.line < line
         )
         return any(name in names.assigned(each) for each in before)
-
-
-def _risky_operand(node: cst.CSTNode) -> cst.BaseExpression | None:
-    """The operand for which 1 is a safe value."""
-    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Divide):
-        return node.right
-    if isinstance(node, cst.Call):
-        name, is_function = called(node)
-        position = SAFE_AT_ONE.get(name)
-        if position is None:
-            return None
-        assert isinstance(node.func, cst.BaseExpression)
-        operands = [each.value for each in node.args if each.keyword is None]
-        if not is_function and isinstance(node.func, cst.Attribute):
-            operands.insert(0, node.func.value)
-        return operands[position] if len(operands) > position else None
-    return None
 
 
 class _Wrapping(cst.CSTTransformer):

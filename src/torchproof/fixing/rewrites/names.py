@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from torchproof.fixing.rewrites.operators import dotted, nodes
+from torchproof.fixing.rewrites.operators import dotted, nodes, words
 from torchproof.fixing.rewrites.site import Site
 
 _STORING = (
@@ -194,22 +194,65 @@ def _always_assigns(statement: cst.BaseStatement, name: str) -> bool:
     )
 
 
-def is_changed_in_place(statements: Iterable[cst.CSTNode], name: str) -> bool:
-    """Whether code writes into the tensor that a name stands for."""
+def changed_in_place(statements: Iterable[cst.CSTNode]) -> set[str]:
+    """The names of tensors that code writes into, as far as they have names."""
+    found: set[str | None] = set()
     for statement in statements:
         for node in nodes(statement):
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 method = node.func.attr.value
-                in_place = method.endswith("_") and not method.endswith("__")
-                if in_place and _root(node.func.value) == name:
-                    return True
-            if isinstance(node, cst.AugAssign) and _root(node.target) == name:
-                return True
-            if isinstance(node, cst.AssignTarget):
-                stores = isinstance(node.target, cst.Subscript)
-                if stores and _root(node.target) == name:
-                    return True
-    return False
+                if method.endswith("_") and not method.endswith("__"):
+                    found.add(_root(node.func.value))
+            elif isinstance(node, cst.AugAssign):
+                found.add(_root(node.target))
+            elif isinstance(node, cst.AssignTarget) and isinstance(
+                node.target, cst.Subscript
+            ):
+                found.add(_root(node.target))
+    return {name for name in found if name is not None}
+
+
+def may_share(function: cst.FunctionDef, one: str, other: str) -> bool:
+    """Whether two names may stand for the same memory."""
+    return bool(_origins(function, one, set()) & _origins(function, other, set()))
+
+
+_VIEWS = words(
+    "view view_as reshape reshape_as transpose permute expand expand_as broadcast_to"
+    " squeeze unsqueeze flatten unflatten ravel contiguous detach to float double half"
+    " bfloat16 type type_as t T mT narrow select chunk split unbind movedim swapaxes"
+    " diagonal unfold real imag swapdims data as_tensor cpu cuda"
+)
+
+
+def _origins(function: cst.FunctionDef, name: str, seen: set[str]) -> set[str]:
+    """The names whose memory a name may show: itself, and what it is a view of."""
+    if name in seen:
+        return set()
+    seen.add(name)
+    found = {name}
+    for value in values_of(function, name):
+        for each in _viewed(value) if value is not None else ():
+            found |= _origins(function, each, seen)
+    return found
+
+
+def _viewed(value: cst.CSTNode) -> set[str]:
+    """The names that a value is, or is a view of."""
+    if isinstance(value, cst.IfExp):
+        return _viewed(value.body) | _viewed(value.orelse)
+    if isinstance(value, cst.Subscript):
+        return _viewed(value.value)
+    if isinstance(value, cst.Attribute) and value.attr.value in _VIEWS:
+        return _viewed(value.value)
+    if isinstance(value, cst.Call):
+        if isinstance(value.func, cst.Attribute) and value.func.attr.value in _VIEWS:
+            receiver = _viewed(value.func.value)
+            given = [_viewed(each.value) for each in value.args]
+            return receiver.union(*given)
+        return set()
+    name = dotted(value)
+    return {name} if name is not None else set()
 
 
 def _root(node: cst.CSTNode) -> str | None:

@@ -58,58 +58,37 @@ _METHODS = words(
     " transpose tril triu true_divide trunc type type_as unbind unflatten unfold unique"
     " unsqueeze var view view_as where xlogy"
 )
-# Elementwise: each element of the result depends on one element of each operand. These
-# have finite gradients wherever their inputs are finite.
-_SMOOTH = words(
-    "abs add addcmul bfloat16 ceil clamp clamp_max clamp_min clip clone contiguous cos"
-    " detach double elu eq erf float floor ge gelu gt half hardsigmoid hardswish"
-    " hardtanh int isclose isfinite isinf isnan isneginf isposinf le leaky_relu lerp"
-    " logical_and logical_not logical_or logical_xor logsigmoid long lt masked_fill"
-    " maximum minimum mish mul multiply nan_to_num ne neg negative relu relu6 round"
-    " selu sigmoid sign silu sin softplus softsign square sub subtract tanh tanhshrink"
-    " to trunc type type_as where bool zeros_like ones_like full_like bitwise_and"
-    " bitwise_not bitwise_or"
+# Elementwise: each element of the result depends on one element of each operand. All
+# of these, with their gradients, are finite where every operand is 1.
+ELEMENTWISE = words(
+    "abs add addcmul atan atan2 bfloat16 bitwise_and bitwise_not bitwise_or bool ceil"
+    " clamp clamp_max clamp_min clip clone contiguous cos cosh detach div divide double"
+    " elu eq erf exp exp2 expm1 float floor full_like ge gelu gt half hardsigmoid"
+    " hardswish hardtanh hypot int isclose isfinite isinf isnan isneginf isposinf le"
+    " leaky_relu lerp log log10 log1p log2 logical_and logical_not logical_or"
+    " logical_xor logsigmoid long lt masked_fill maximum minimum mish mul multiply"
+    " nan_to_num ne neg negative ones_like pow reciprocal relu relu6 round rsqrt selu"
+    " sigmoid sign silu sin sinh softplus softsign sqrt square sub subtract tan tanh"
+    " tanhshrink to true_divide trunc type type_as where xlogy zeros_like"
 )
-# Elementwise, but some arguments give infinite or undefined gradients.
-SINGULAR = words(
-    "div divide true_divide log log2 log10 log1p sqrt rsqrt reciprocal pow exp exp2"
-    " expm1 acos asin atan2 tan xlogy hypot sinh cosh"
+# Not elementwise, but finite with their gradients where every element is 1.
+_FINITE_AT_ONE = ELEMENTWISE | words(
+    "addmm amax amin baddbmm bmm cummax cummin linear log_softmax logsumexp matmul max"
+    " min mm outer prod softmax"
 )
-# Of those, the ones that are finite, with their gradient, where this argument is 1.
-SAFE_AT_ONE: dict[str, int] = {
-    "div": 1,
-    "divide": 1,
-    "true_divide": 1,
-    "log": 0,
-    "log2": 0,
-    "log10": 0,
-    "log1p": 0,
-    "sqrt": 0,
-    "rsqrt": 0,
-    "reciprocal": 0,
-}
-ELEMENTWISE = _SMOOTH | SINGULAR
-# Not elementwise, with finite gradients wherever their inputs are finite.
-_FINITE = words(
-    "addmm all amax amin any arange argmax argmin baddbmm bmm broadcast_to cat chunk"
-    " concat concatenate count_nonzero cummax cummin cumsum diag diagonal dim empty"
-    " empty_like expand expand_as finfo flatten flip full iinfo is_complex"
-    " is_floating_point is_tensor linear log_softmax logsumexp masked_fill matmul max"
-    " mean min mm movedim narrow ndimension new_full new_ones new_tensor new_zeros"
-    " numel ones outer pad permute prod ravel repeat reshape reshape_as roll size"
-    " softmax sort split squeeze stack sum swapaxes t tensor tile topk transpose tril"
-    " triu unbind unflatten unsqueeze view view_as zeros"
-)
-# Of the finite ones, those that stay finite, with their gradient, for inputs that are
-# not: the gradient of the half that was not selected is zero times something finite.
+# The gradient of these is finite for any input: where a value is not selected, it is
+# zero times something finite.
 _ROBUST = words(
-    "abs add sub neg clamp clamp_max clamp_min clip nan_to_num where masked_fill clone"
+    "add sub neg clamp clamp_max clamp_min clip nan_to_num where masked_fill clone"
     " detach contiguous to float half bfloat16 double long int bool type type_as"
-    " zeros_like ones_like full_like zeros ones full tensor arange finfo iinfo relu"
-    " maximum minimum isinf isnan isfinite isneginf isposinf eq ne lt le gt ge"
-    " logical_and logical_or logical_not all any size dim numel view view_as reshape"
-    " permute transpose expand expand_as broadcast_to squeeze unsqueeze flatten"
-    " unflatten new_zeros new_ones new_full new_tensor sum cat stack chunk split"
+    " zeros_like ones_like full_like empty_like zeros ones full tensor arange finfo"
+    " iinfo relu maximum minimum isinf isnan isfinite isneginf isposinf isclose eq ne"
+    " lt le gt ge logical_and logical_or logical_not logical_xor all any size dim numel"
+    " ndimension view view_as reshape reshape_as permute transpose t swapaxes movedim"
+    " expand expand_as broadcast_to squeeze unsqueeze flatten unflatten ravel new_zeros"
+    " new_ones new_full new_tensor sum mean cat concat stack chunk split unbind cumsum"
+    " diag diagonal tril triu flip roll repeat tile narrow pad round floor ceil trunc"
+    " sign argmax argmin count_nonzero is_tensor is_floating_point is_complex"
 )
 # Attributes and methods that are Python values, of tensors and of anything else.
 _PYTHON_ATTRIBUTES = words(
@@ -255,39 +234,36 @@ def _is_static_index(index: cst.BaseSlice) -> bool:
     return isinstance(value, cst.Ellipsis) or _brief(value) in ("0", "-1")
 
 
-def may_lose_gradients(node: cst.CSTNode, *, finite: bool) -> bool:
-    """Whether one operation can have an infinite gradient.
+def unsafe_operands(node: cst.CSTNode) -> list[cst.BaseExpression] | None:
+    """The operands for which one operation can have an infinite gradient.
 
-    Multiplied by the zero of a value that was not selected, that gives NaN. If
-    `finite`, the values it works with are finite.
+    Multiplied by the zero of a value that was not selected, that gives NaN. With 1 in
+    place of these operands it is finite; None if even that is not known.
     """
     if isinstance(node, cst.BinaryOperation):
-        operator = node.operator
-        if isinstance(operator, cst.Divide):
-            return not is_number(node.right)
-        if isinstance(operator, cst.Power):
-            exponent = _brief(node.right)
-            return not exponent.isdigit() or not finite
-        if isinstance(operator, (cst.Multiply, cst.MatrixMultiply)) and not finite:
-            return not (is_number(node.left) or is_number(node.right))
-        return False
-    if isinstance(node, cst.Call):
-        name, is_function = called(node)
-        if name in _BUILTINS and is_function:
-            return False
-        if not finite:
-            return name not in _ROBUST
-        return name not in _SMOOTH and name not in _FINITE
-    return False
-
-
-def is_elementwise(node: cst.CSTNode) -> bool:
-    """Whether one operation computes each element from one element of each operand."""
-    if isinstance(node, cst.Call):
-        return called(node)[0] in ELEMENTWISE
-    if isinstance(node, cst.BinaryOperation):
-        return not isinstance(node.operator, cst.MatrixMultiply)
-    return not isinstance(node, (cst.Subscript, cst.BaseComp, cst.IfExp))
+        if isinstance(node.operator, (cst.Add, cst.Subtract)):
+            return []
+        if isinstance(node.operator, (cst.BitAnd, cst.BitOr, cst.BitXor)):
+            return []
+        sides = [node.left, node.right]
+        if isinstance(node.operator, (cst.Multiply, cst.Divide)) and is_number(
+            sides[1]
+        ):
+            return []
+        if isinstance(node.operator, cst.Multiply) and is_number(sides[0]):
+            return []
+        return [side for side in sides if not is_number(side)]
+    if not isinstance(node, cst.Call):
+        return []
+    name, is_function = called(node)
+    if name in _ROBUST or (is_function and name in _BUILTINS):
+        return []
+    if name not in _FINITE_AT_ONE:
+        return None
+    operands = [each.value for each in node.args if each.keyword is None]
+    if not is_function and isinstance(node.func, cst.Attribute):
+        operands.insert(0, node.func.value)
+    return [each for each in operands if not is_number(each)]
 
 
 def is_python(node: cst.CSTNode) -> bool:

@@ -54,6 +54,15 @@ class Scalars:
             return is_builtin and all(self.is_plain(each.value) for each in node.args)
         return False
 
+    def is_linear(self, node: cst.CSTNode) -> bool:
+        """Whether a node multiplies or divides by a plain number."""
+        if not isinstance(node, cst.BinaryOperation):
+            return False
+        if not isinstance(node.operator, (cst.Multiply, cst.Divide)):
+            return False
+        factor = isinstance(node.operator, cst.Multiply) and self.is_plain(node.left)
+        return factor or self.is_plain(node.right)
+
     def _is_python_name(self, name: str) -> bool:
         if name in self._known:
             return self._known[name]
