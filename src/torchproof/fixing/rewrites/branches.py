@@ -314,7 +314,8 @@ class _Form:
     def _once(self, text: str, arm: _Arm, later: Sequence[cst.CSTNode]) -> None:
         """Refuses if the arm uses a place again that it has written to."""
         root = text.partition("[")[0]
-        if text in arm.values or any(root in self.site.code(each) for each in later):
+        again = any(dotted(node) == root for each in later for node in nodes(each))
+        if text in arm.values or again:
             raise Refused(f"an arm uses `{text}` after it has stored to it")
 
     def _name(

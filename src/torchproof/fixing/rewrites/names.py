@@ -203,12 +203,10 @@ def changed_in_place(statements: Iterable[cst.CSTNode]) -> set[str]:
                 method = node.func.attr.value
                 if method.endswith("_") and not method.endswith("__"):
                     found.add(_root(node.func.value))
-            elif isinstance(node, cst.AugAssign):
-                found.add(_root(node.target))
-            elif isinstance(node, cst.AssignTarget) and isinstance(
-                node.target, cst.Subscript
-            ):
-                found.add(_root(node.target))
+            elif isinstance(node, cst.AugAssign | cst.AssignTarget):
+                rebinds = isinstance(node, cst.AssignTarget)
+                if not rebinds or isinstance(node.target, cst.Subscript):
+                    found.add(_root(node.target))
     return {name for name in found if name is not None}
 
 
