@@ -30,11 +30,11 @@ SPECIMENS = tuple(
     ROOT / "tests" / name for name in ("rules", "models", "static/programs")
 )
 PAGES = (
-    "architecture bench check ci compare compile decide getting-started graph load log "
-    "pack rule show step tune"
+    "architecture bench check ci compare compile decide fix getting-started graph load"
+    " log pack rule show step tune"
 )
 REFERENCE = """
-compat coverage limitations precision recipes reliability results rules workloads
+compat coverage fixes limitations precision recipes reliability results rules workloads
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
@@ -172,7 +172,7 @@ def is_private(name: str) -> bool:
     return re.fullmatch(r"torch\.([\w.]+\.)?_(?!_)[\w.]*", name) is not None
 
 
-MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 13, 7, 60
+MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 14, 7, 70
 
 
 def test_the_top_level_is_small() -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from torchproof.checking import by_code
 from torchproof.fixing import rewrites
+from torchproof.fixing.behaviour import Behaviour, behaviour, with_unseen
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality
-from torchproof.fixing.witness import Witness, with_unseen, witness
 from torchproof.records import Finding, Frame
 from torchproof.targets import Loaded
 
@@ -212,7 +212,7 @@ def loaded(text: str, seeds: range) -> Loaded:
     return Loaded(net, calls, None, Frame("small_program.py", 1, "make"))
 
 
-def shown(text: str, seeds: range, *, compiled: bool = False) -> Witness | str:
+def shown(text: str, seeds: range, *, compiled: bool = False) -> Behaviour | str:
     """What the program shows, or the type of the exception that it raises."""
     made = loaded(text, seeds)
     fn: Any = made.fn
@@ -220,7 +220,7 @@ def shown(text: str, seeds: range, *, compiled: bool = False) -> Witness | str:
         torch.compiler.reset()
         fn = torch.compile(made.fn, backend="aot_eager")
     try:
-        return with_unseen(witness(made, fn, train=False), made, fn, train=False)
+        return with_unseen(behaviour(made, fn, train=False), made, fn, train=False)
     except Exception as error:
         return type(error).__name__
 

@@ -8,7 +8,7 @@ import pytest
 from fixing.small_programs import PROGRAMS, Program, drafts, proved, shown
 from hypothesis import HealthCheck, Phase, given, settings
 
-from torchproof.fixing.witness import Witness
+from torchproof.fixing.behaviour import Behaviour
 from torchproof.torch_private import comparison
 
 PROOF, UNSEEN = range(3), range(10, 22)
@@ -31,7 +31,7 @@ def assert_never_wrong(program: Program) -> None:
                 _assert_same(one, other, f"{draft.title}, compiled {compiled}, {seed}")
 
 
-def _assert_same(one: Witness | str, other: Witness | str, what: str) -> None:
+def _assert_same(one: Behaviour | str, other: Behaviour | str, what: str) -> None:
     if isinstance(one, str) or isinstance(other, str):
         assert one == other, what
         return

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchproof.fixing.behaviour import Behaviour, Outcome
 from torchproof.fixing.proof_job import Equality
-from torchproof.fixing.witness import Outcome, Witness
 from torchproof.records import one_line
 from torchproof.targets import Answers
 from torchproof.torch_private import comparison
@@ -21,7 +21,7 @@ _EQUAL = {"same", "rounding"}
 class Reference:
     """What the original shows."""
 
-    eager: Witness
+    eager: Behaviour
     exact: Answers | None  # in float64
     perturbed: list[Answers]
     state: dict[str, Any] | None
@@ -30,7 +30,7 @@ class Reference:
 
 
 def equality(
-    reference: Reference, eager: Witness, compiled: Witness | str, backend: str
+    reference: Reference, eager: Behaviour, compiled: Behaviour | str, backend: str
 ) -> Equality:
     """Compares both runs of the edited target; a text says why compiled code failed."""
     problems = [*_values("in eager", reference, eager)]
@@ -71,7 +71,7 @@ def _compared(answers: Any, reference: Reference) -> comparison.Comparison:
     )
 
 
-def _values(how: str, reference: Reference, shown: Witness) -> Iterator[str]:
+def _values(how: str, reference: Reference, shown: Behaviour) -> Iterator[str]:
     """Differences of outputs, gradients, inputs, buffers, memory and attributes."""
     found = _compared(shown.answers, reference)
     if found.verdict not in _EQUAL:
@@ -89,7 +89,7 @@ def _values(how: str, reference: Reference, shown: Witness) -> Iterator[str]:
 
 
 def _unseen(
-    how: str, original: Witness, shown: Witness, *, strict: bool
+    how: str, original: Behaviour, shown: Behaviour, *, strict: bool
 ) -> Iterator[str]:
     """Differences on inputs that the target has not been called with.
 
@@ -116,13 +116,13 @@ def _different(one: Outcome, other: Outcome, *, strict: bool) -> str | None:
 
 
 def _unsafe(
-    reference: Reference, eager: Witness, compiled: Witness | str
+    reference: Reference, eager: Behaviour, compiled: Behaviour | str
 ) -> Iterator[str]:
     if eager.random != reference.eager.random:
         yield "it draws other random numbers"
     if eager.text != reference.eager.text:
         yield "it prints or logs other text"
-    elif isinstance(compiled, Witness) and reference.compiled_text is not None:
+    elif isinstance(compiled, Behaviour) and reference.compiled_text is not None:
         lost = _lines(reference.compiled_text) - _lines(compiled.text)
         if lost:
             line = one_line(next(iter(lost)), 80)

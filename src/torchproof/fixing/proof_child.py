@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from torchproof.fixing.equality import Reference, equality
-from torchproof.fixing.proof_job import Equality, ProofJob
-from torchproof.fixing.witness import (
-    Witness,
+from torchproof.fixing.behaviour import (
+    Behaviour,
+    behaviour,
     collected_text,
     with_unseen,
-    witness,
 )
+from torchproof.fixing.equality import Reference, equality
+from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
@@ -82,7 +82,7 @@ def _reference(run: Job) -> Reference:
     state = state and {name: value.detach().clone() for name, value in state.items()}
     train = calls.trains(loaded, run)
     with torch.compiler.set_stance("force_eager"):
-        eager = witness(loaded, loaded.fn, train=train)
+        eager = behaviour(loaded, loaded.fn, train=train)
         eager = with_unseen(eager, loaded, loaded.fn, train=train)
     known = numerics.reference(
         lambda: calls.fresh(run),
@@ -100,7 +100,7 @@ def _equality(
     refused = [name for name, outcome in unseen.items() if outcome.refused]
     names = {*refused[:_REFUSED], *list(unseen)[:_OTHERS]}
     backend = job.backend or "eager"
-    compiled: Witness | str
+    compiled: Behaviour | str
     try:
         compiled = _compiled(run, backend, reference, observer, unseen=names)
     except UserError:
@@ -111,7 +111,7 @@ def _equality(
     loaded = _loaded(run, reference)
     train = calls.trains(loaded, run)
     with torch.compiler.set_stance("force_eager"):
-        eager = witness(loaded, loaded.fn, train=train)
+        eager = behaviour(loaded, loaded.fn, train=train)
         eager = with_unseen(eager, loaded, loaded.fn, train=train)
     return equality(reference, eager, compiled, backend)
 
@@ -132,7 +132,7 @@ def _compiled(
     observer: Observer,
     *,
     unseen: Collection[str],
-) -> Witness:
+) -> Behaviour:
     """What the compiled target shows, under observation."""
     loaded = _loaded(run, reference)
     fn: Callable[..., Any] = loaded.fn
@@ -144,7 +144,7 @@ def _compiled(
         fn = torch.compile(fn, backend=backend, **given)
         observer.site = None
     train = calls.trains(loaded, run)
-    shown = witness(loaded, fn, train=train, around=observer.observed_call)
+    shown = behaviour(loaded, fn, train=train, around=observer.observed_call)
     observer.paused = True  # what other inputs compile is not part of the run
     return with_unseen(shown, loaded, fn, train=train, names=unseen)
 

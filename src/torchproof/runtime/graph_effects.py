@@ -36,7 +36,14 @@ def raise_if(
     if isinstance(condition, Tensor) and torch.compiler.is_compiling():
         tensors, integers, layout = _packed(values, other=str)
         name = f"{exception.__module__}:{exception.__qualname__}"
-        _raise_if(condition, name, message, tensors, integers, layout)
+        _raise_if(
+            condition,
+            name,
+            message=message,
+            tensors=tensors,
+            integers=integers,
+            layout=layout,
+        )
     elif condition:
         raise _exception(exception, message, values)
 
@@ -55,7 +62,13 @@ def in_graph(function: Callable[..., None]) -> Callable[..., None]:
     def call(*arguments: Any) -> None:
         if torch.compiler.is_compiling():
             tensors, integers, layout = _packed(arguments, other=_unfit)
-            _in_graph(name, tensors, integers, layout, _serial_number())
+            _in_graph(
+                name,
+                tensors,
+                integers,
+                layout=layout,
+                serial_number=_serial_number(),
+            )
         else:
             function(*arguments)
 
@@ -83,6 +96,7 @@ def _serial_number() -> int:
 def _raise_if(
     condition: Tensor,
     exception: str,
+    *,
     message: str | None,
     tensors: Sequence[Tensor],
     integers: Sequence[int],
@@ -99,6 +113,7 @@ def _in_graph(
     name: str,
     tensors: Sequence[Tensor],
     integers: Sequence[int],
+    *,
     layout: str,
     serial_number: int,
 ) -> None:
@@ -108,7 +123,7 @@ def _in_graph(
 
 
 for _operator in (_raise_if, _in_graph):
-    _operator.register_fake(lambda *_: None)
+    _operator.register_fake(lambda *_, **__: None)
 # They return nothing: without this mark, passes over the graph remove them.
 torch.fx.node.has_side_effect(torch.ops.torchproof.raise_if.default)
 torch.fx.node.has_side_effect(torch.ops.torchproof.in_graph.default)

@@ -43,7 +43,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Witness:
+class Behaviour:
     """What a pass over all calls showed."""
 
     answers: Answers
@@ -53,13 +53,13 @@ class Witness:
     unseen: dict[str, Outcome] = field(default_factory=dict)
 
 
-def witness(
+def behaviour(
     loaded: Loaded,
     fn: Callable[..., Any],
     *,
     train: bool,
     around: Callable[[int], AbstractContextManager[None]] = contextlib.nullcontext,
-) -> Witness:
+) -> Behaviour:
     """Runs all calls, each within `around(index)`."""
     digests: list[str] = []
 
@@ -72,7 +72,7 @@ def witness(
     with collected_text() as text:
         answers = calls.answers(loaded, fn, train=train, step=step)
     attributes = dict(_attributes(loaded.fn))
-    return Witness(
+    return Behaviour(
         answers,
         random=tuple(digests),
         text=tuple(text),
@@ -81,13 +81,13 @@ def witness(
 
 
 def with_unseen(
-    shown: Witness,
+    shown: Behaviour,
     loaded: Loaded,
     fn: Callable[..., Any],
     *,
     train: bool,
     names: Collection[str] | None = None,
-) -> Witness:
+) -> Behaviour:
     """Adds what variations of the calls do: all, or those that are named."""
     unseen: dict[str, Outcome] = {}
     until = time.monotonic() + _VARIATION_SECONDS
