@@ -39,9 +39,9 @@ def raise_if(
         _raise_if(
             condition,
             name,
+            tensors,
+            integers,
             message=message,
-            tensors=tensors,
-            integers=integers,
             layout=layout,
         )
     elif condition:
@@ -96,10 +96,10 @@ def _serial_number() -> int:
 def _raise_if(
     condition: Tensor,
     exception: str,
-    *,
-    message: str | None,
     tensors: Sequence[Tensor],
     integers: Sequence[int],
+    *,
+    message: str | None,
     layout: str,
 ) -> None:
     if condition:
