@@ -202,7 +202,7 @@ HEAD_TABLES = (
 )
 
 
-def head(model_type: str) -> type[Any]:
+def head(model_type: str) -> Any:
     override = OVERRIDES.get(model_type, Override())
     if override.head is not None:
         return getattr(transformers, override.head)

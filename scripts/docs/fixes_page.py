@@ -44,13 +44,20 @@ def summary() -> str:
     if failed:
         named = "; ".join(f"`{row['model']}`: {_error(row)}" for row in failed)
         said += f" Not measured: {named}."
-    columns = ("edits", "breaks", "removed", "targets with a break", "recompiles")
-    columns += ("outputs equal", "seconds a target (median)")
+    columns = (
+        "edits",
+        "breaks",
+        "removed",
+        "targets with a break",
+        "recompiles",
+        "outputs equal",
+        "seconds a target (median)",
+    )
     return f"{said}\n\n{markdown.table(columns, [_tier(ran, tier) for tier in TIERS])}"
 
 
 def _error(row: Row) -> str:
-    return next(row[tier]["error"] for tier in TIERS if "error" in row[tier])
+    return str(next(row[tier]["error"] for tier in TIERS if "error" in row[tier]))
 
 
 def _training(row: Row) -> bool:
@@ -83,8 +90,16 @@ def models() -> str:
     """A row for each target with a finding; the others in one sentence."""
     rows = measured(kept()["models"])
     clean = [row for row in rows if not _findings(row)]
-    columns = ("target", "breaks, safe", "breaks, unsafe", "recompiles, safe")
-    columns += ("recompiles, unsafe", "fixes", "rejected", "seconds")
+    columns = (
+        "target",
+        "breaks, safe",
+        "breaks, unsafe",
+        "recompiles, safe",
+        "recompiles, unsafe",
+        "fixes",
+        "rejected",
+        "seconds",
+    )
     table = markdown.table(columns, [_model(row) for row in rows if _findings(row)])
     named = ", ".join(f"`{row['model']}`" for row in clean)
     return f"{table}\n\nNothing to fix in: {named}." if clean else table

@@ -58,7 +58,7 @@ def behaviour(
     fn: Callable[..., Any],
     *,
     train: bool,
-    around: Callable[[int], AbstractContextManager[None]] = contextlib.nullcontext,
+    around: Callable[[int], AbstractContextManager[Any]] = contextlib.nullcontext,
 ) -> Behaviour:
     """Runs all calls, each within `around(index)`."""
     digests: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import stat
 import tempfile
@@ -245,10 +246,10 @@ def write_all(changes: Sequence[Change]) -> None:
         for change, temporary in staged:
             if change.old is None:
                 os.link(temporary, change.path)  # never replaces a file
-                undo.append(lambda path=change.path: os.unlink(path))
+                undo.append(functools.partial(os.unlink, change.path))
             else:
                 os.replace(temporary, change.path)
-                undo.append(lambda change=change: _restore(change))
+                undo.append(functools.partial(_restore, change))
     except BaseException as error:
         for action in reversed(undo):
             with contextlib.suppress(OSError):
