@@ -169,7 +169,7 @@ def _pack(
     elif value is None or isinstance(value, bool):
         layout.append(f"{value}")
     elif isinstance(value, (int, torch.SymInt)):
-        integers.append(value)
+        integers.append(value)  # type: ignore[arg-type]
         layout.append("integer")
     elif isinstance(value, float):
         layout.append(f"number {value}")

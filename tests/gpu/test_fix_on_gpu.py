@@ -1,0 +1,54 @@
+"""`fix` on a GPU: each proof is a new process, and generated code is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchproof.fixing import FixOptions, fix
+from torchproof.targets import Options
+
+pytestmark = pytest.mark.gpu
+
+PROGRAM = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(256, 256)
+
+    def forward(self, x):
+        if (x > 100).any():
+            raise ValueError("too large")
+        y = self.linear(x)
+        if y.mean() > 0:
+            y = y * 2
+        else:
+            y = y - 1
+        return y.relu()
+
+def make():
+    return Net(), [(torch.randn(64, 256),), (torch.randn(64, 256) + 1,)]
+"""
+
+
+def test_breaks_are_removed_on_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(PROGRAM)
+    run = fix(
+        f"{path}:make",
+        Options(device="cuda"),
+        fix_options=FixOptions(effort="normal"),
+        save_in=tmp_path / "runs",
+    )
+    assert run.fixing is not None and run.counts["graph_breaks"] == 2
+    accepted = [each for each in run.fixes if each.status == "verified"]
+    rejected = [(each.title, each.why) for each in run.fixes if not each.receipt]
+    assert run.fixing.counts["graph_breaks"] == 0, rejected
+    for each in accepted:
+        assert each.receipt is not None
+        assert each.receipt.backend == "inductor"
+        assert each.receipt.outputs in ("same", "rounding")
+        assert each.receipt.speed is not None and each.receipt.speed > 0.9
