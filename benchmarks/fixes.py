@@ -3,11 +3,11 @@
     python benchmarks/fixes.py [NAME ...] [--effort quick] [--again] [--write]
 
 For each factory of benchmarks/transformers_models.py it runs `torchproof fix`, and runs
-it again with `--unsafe` where an edit was rejected for being unsafe. With `--write`
-each row goes to benchmarks/results/fixes-cpu.json as it ends. A model that has a row is
-left out, so that a sweep that was cut off continues; with `--again` a row of another
-commit is replaced. Exit code 1 when an accepted fix changed an output, or when fewer
-breaks are removed than the targets below.
+it again with `--unsafe` where something is left and an edit was rejected as unsafe.
+With `--write` each row goes to benchmarks/results/fixes-cpu.json as it ends. A model
+that has a row is left out, so that a sweep that was cut off continues; with `--again` a
+row of another commit is replaced. Exit code 1 when an accepted fix changed an output,
+or when fewer breaks are removed than the targets below.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def outcome(run: Row) -> Row:
     fixes, summary = run["fixes"], run["fixing"]
     before, after = run["findings"], summary["remaining"]
     accepted = [fix for fix in fixes if fix["status"] in {"verified", "applied"}]
-    verdicts = [fix["receipt"]["outputs"] for fix in accepted]
+    receipts = [fix["receipt"] for fix in accepted if fix["receipt"]]
     return {
         "breaks": changed(before, after, accepted, BREAKS),
         "recompiles": changed(before, after, accepted, RECOMPILES),
         "counts": {"before": run["counts"], "after": summary["counts"]},
         "proofs": summary["proofs"],
-        "equal": all(verdict in EQUAL for verdict in verdicts) if accepted else None,
+        "equal": all(r["outputs"] in EQUAL for r in receipts) if receipts else None,
         "accepted": [
             {key: fix[key] for key in ("title", "tier", "codes", "file", "line")}
             | {"receipt": fix["receipt"]}
@@ -152,7 +152,8 @@ def swept(name: str, effort: str) -> Row:
     safe = fixed(name, "safe", effort)
     row: Row = {"model": name, "commit": commit(), "safe": safe}
     withheld = any(NEEDS_UNSAFE in each["why"] for each in safe.get("rejected", ()))
-    row["unsafe"] = fixed(name, "unsafe", effort) if withheld else safe
+    more = withheld and safe["left"]
+    row["unsafe"] = fixed(name, "unsafe", effort) if more else safe
     return row
 
 
