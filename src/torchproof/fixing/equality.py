@@ -26,6 +26,7 @@ class Reference:
     perturbed: list[Answers]
     state: dict[str, Any] | None
     draws: bool = False  # random numbers from torch
+    stateful: bool = False  # a call may depend on the calls before it
     compiled_text: tuple[str, ...] | None = None  # of its first run, compiled
 
 
