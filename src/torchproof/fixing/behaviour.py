@@ -71,7 +71,7 @@ def behaviour(
 
     with collected_text() as text:
         answers = calls.answers(loaded, fn, train=train, step=step)
-    attributes = dict(_attributes(loaded.fn))
+    attributes = attributes_of(loaded.fn)
     return Behaviour(
         answers,
         random=tuple(digests),
@@ -136,8 +136,12 @@ def _random_digest() -> str:
     return hashlib.sha256(b"".join(states)).hexdigest()[:16]
 
 
-def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
+def attributes_of(fn: Any) -> dict[str, Any]:
     """Plain values that the target's modules keep, such as counters and histories."""
+    return dict(_attributes(fn))
+
+
+def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(fn, torch.nn.Module):
         return
     for path, module in fn.named_modules():

@@ -18,6 +18,12 @@ import torch
 
 from torchproof.fixing.behaviour import (
     Behaviour,
+    attributes_of,
+    behaviour,
+    collected_text,
+    with_unseen,
+)
+    Behaviour,
     behaviour,
     collected_text,
     with_unseen,
@@ -29,6 +35,7 @@ from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line, whose
 from torchproof.targets import Job, Loaded, calls
+from torchproof.torch_private import comparison
 
 _REFUSED, _OTHERS = 6, 3  # variations that compiled code runs
 _CODE_ARGUMENTS = {"backend", "mode", "options"}
@@ -81,24 +88,43 @@ def _reference(run: Job) -> Reference:
     state = loaded.fn.state_dict() if isinstance(loaded.fn, torch.nn.Module) else None
     state = state and {name: value.detach().clone() for name, value in state.items()}
     train = calls.trains(loaded, run)
+    before = attributes_of(loaded.fn)
     with torch.compiler.set_stance("force_eager"):
         eager = behaviour(loaded, loaded.fn, train=train)
+        stateful = state is None or _changed(loaded.fn, state)
+        stateful |= comparison.compare(eager.attributes, before).verdict == "wrong"
         eager = with_unseen(eager, loaded, loaded.fn, train=train)
     known = numerics.reference(
         lambda: calls.fresh(run),
         lambda built: calls.answers(built, built.fn, train=train),
     )
     perturbed = [] if known.exact is not None else list(known.perturbed())
-    return Reference(eager, known.exact, perturbed, state, known.draws)
+    return Reference(
+        eager,
+        known.exact,
+        perturbed,
+        state,
+        draws=known.draws,
+        stateful=stateful,
+    )
+
+
+def _changed(fn: Any, state: dict[str, Any]) -> bool:
+    """Whether calls have changed a parameter or a buffer."""
+    now = fn.state_dict()
+    return any(not torch.equal(value, now[name]) for name, value in state.items())
 
 
 def _equality(
     run: Job, job: ProofJob, reference: Reference, observer: Observer
 ) -> Equality:
     # Compiled code takes longer, so it runs on what the program refuses and a few more.
+    # Where a call depends on earlier ones, only the first inputs have the same past.
     unseen = reference.eager.unseen
     refused = [name for name, outcome in unseen.items() if outcome.refused]
-    names = {*refused[:_REFUSED], *list(unseen)[:_OTHERS]}
+    names = set(list(unseen)[:_OTHERS])
+    if not reference.stateful:
+        names |= {*refused[:_REFUSED]}
     backend = job.backend or "eager"
     compiled: Behaviour | str
     try:
