@@ -23,11 +23,6 @@ from torchproof.fixing.behaviour import (
     collected_text,
     with_unseen,
 )
-    Behaviour,
-    behaviour,
-    collected_text,
-    with_unseen,
-)
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
 from torchproof.measure import numerics
