@@ -179,12 +179,60 @@ def readings(draw: st.DrawFn) -> Program:
     return Program("GB101", HEAD + body + TAIL.format(result="y"))
 
 
+@st.composite
+def numbers(draw: st.DrawFn) -> Program:
+    """A Python number that is computed with torch or numpy."""
+    size = draw(st.sampled_from(("x.shape[0]", "-x.shape[1]", "x.size(1) - 5", "n")))
+    other = draw(st.sampled_from(("2", "-3", "x.shape[1]", "self.limit")))
+    mode = draw(st.sampled_from(("floor", "trunc")))
+    value = draw(
+        st.sampled_from(
+            (
+                f"torch.div({size}, {other}, rounding_mode='{mode}')",
+                f"torch.tensor([{size}, {other}]).max().item()",
+                f"torch.tensor({other}).item()",
+                f"np.prod([{size}, {other}])",
+                f"np.sum([{size}, {other}])",
+                f"int(np.ceil({size} / {other}))",
+                f"np.max([{size}, {other}])",
+            )
+        )
+    )
+    body = _indented("y = self.linear(x)", f"value = {value}  # here")
+    text = HEAD + body + TAIL.format(result="y * value")
+    return Program("GB101", f"import numpy as np\n{text}")
+
+
+@st.composite
+def draws(draw: st.DrawFn) -> Program:
+    """A random number that decides whether a layer runs."""
+    rate = draw(st.sampled_from(("0.0", "0.5", "self.rate", "n.sum()")))
+    number = draw(st.sampled_from(("torch.rand([])", "torch.randn([])")))
+    operator = draw(st.sampled_from(("<", "<=", ">", ">=")))
+    skip = draw(st.sampled_from(("self.training and drawn", "drawn")))
+    body = _indented(
+        "y = self.linear(x)",
+        f"self.rate = {rate}" if rate != "self.rate" else "self.rate = 0",
+        f"drawn = {number}",
+        f"skip = {skip} {operator} self.rate",
+        "if not skip:  # here",
+    )
+    body += _indented(draw(st.sampled_from(("y = y * 2", "y = self.linear(y)"))), by=12)
+    return Program("GB102", HEAD + body + TAIL.format(result="y"))
+
+
 _condition = st.sampled_from(CONDITIONS)
 _value = st.sampled_from(VALUES)
 _effect = st.sampled_from(EFFECTS)
 _error = st.sampled_from(ERRORS)
 PROGRAMS = st.one_of(
-    branches(), expressions(), validations(), masked_writes(), readings()
+    branches(),
+    expressions(),
+    validations(),
+    masked_writes(),
+    readings(),
+    numbers(),
+    draws(),
 )
 
 

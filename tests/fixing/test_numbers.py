@@ -22,8 +22,12 @@ CASES = {
         "k = (length - n) // 2 + 1",
     ),
     "trunc of sizes": (
-        "k = 2 * torch.div(length, n, rounding_mode='trunc')",
-        "k = 2 * (length // n)",
+        "k = 2 * torch.div(x.size(0), 2, rounding_mode='trunc')",
+        "k = 2 * (x.size(0) // 2)",
+    ),
+    "trunc of numbers": (
+        "k = -torch.div(n - length, 2, rounding_mode='trunc')",
+        "k = -int((n - length) / 2)",
     ),
     "inside a call": (
         'k = max(1, torch.div(x.size(0), n, rounding_mode="floor"))',

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch._dynamo.testing
 
 from torchproof import in_graph, raise_if
 

@@ -100,7 +100,7 @@ def _python(node: cst.Call, values: Values, site: Site) -> str | None:
 def _quotient(node: cst.Call, values: Values, site: Site) -> str | None:
     """`a // b`, which is the same for numbers and for tensors.
 
-    Rounding towards 0 is the same only for values that are not negative, such as sizes.
+    Rounding towards 0 is the same only for numbers that are not negative.
     """
     keywords = {each.keyword.value: each.value for each in node.args if each.keyword}
     operands = [each.value for each in node.args if not each.keyword]
@@ -110,12 +110,24 @@ def _quotient(node: cst.Call, values: Values, site: Site) -> str | None:
     rounding = mode.evaluated_value if isinstance(mode, cst.SimpleString) else None
     if values.dotted(node.func).endswith("floor_divide"):
         rounding = "floor"
-    sized = values.kind(operands[0]) in (Kind.LENGTH, Kind.SIZE)
-    plain = sized and not values.is_tensor(operands[1])
-    if rounding == "floor" or (rounding == "trunc" and plain):
-        left, right = (_factor(each, site) for each in operands)
-        return f"{left} // {right}"
-    return None
+    left, right = (_factor(each, site) for each in operands)
+    plain = values.kind(operands[0]) in (Kind.LENGTH, Kind.SIZE)
+    if rounding == "trunc" and plain and not values.is_tensor(operands[1]):
+        counts = all(_is_count(each) for each in operands)
+        return f"{left} // {right}" if counts else f"int({left} / {right})"
+    return f"{left} // {right}" if rounding == "floor" else None
+
+
+def _is_count(node: cst.BaseExpression) -> bool:
+    """Whether an expression is certainly not negative: a size, or a literal."""
+    if isinstance(node, cst.Subscript):
+        node = node.value
+        return isinstance(node, cst.Attribute) and node.attr.value == "shape"
+    if isinstance(node, cst.Call):
+        called = node.func
+        is_size = isinstance(called, cst.Attribute) and called.attr.value == "size"
+        return is_size or (isinstance(called, cst.Name) and called.value == "len")
+    return isinstance(node, cst.Integer)
 
 
 def _read(node: cst.Call, values: Values) -> cst.BaseExpression | None:
