@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fix_runs import edit, run_of, setting
 
 from torchproof.fixing import delivery
 from torchproof.fixing.delivery import deliver
-from torchproof.records import Setting, is_own
+from torchproof.records import Fix, Setting, is_own
 
 BEFORE = "import torch\n\n\ndef step(x):\n    return x.item()  # read\n"
 AFTER = BEFORE.replace("x.item()", "x")
@@ -177,3 +178,31 @@ def test_a_run_of_settings_alone_edits_no_file(file: Path) -> None:
     run = run_of(setting(Setting("dynamo.capture_scalar_outputs", True)))
     deliver(run, write=True)
     assert file.read_text() == BEFORE
+
+
+def test_what_is_written_alone_is_checked(file: Path) -> None:
+    installed = file.parent / "site-packages" / "lib" / "model.py"
+    installed.parent.mkdir(parents=True)
+    installed.write_text(BEFORE)
+    run = run_of(edit(installed, AFTER), edit(file, AFTER))
+    asked: list[Sequence[Fix]] = []
+
+    def check(fixes: Sequence[Fix], patches: Path | None) -> str | None:
+        asked.append(fixes)
+        return "GB101 is still there" if len(asked) == 1 else None
+
+    refused = deliver(run, write=True, check=check)
+    assert refused.error == (
+        "nothing was written: with only these fixes, GB101 is still there"
+    )
+    assert file.read_text() == BEFORE and asked == [[run.fixes[1]]]
+    assert deliver(run, write=True, check=check).fixes[1].status == "applied"
+    assert file.read_text() == AFTER
+
+
+def test_all_fixes_together_need_no_other_check(file: Path) -> None:
+    def check(fixes: Sequence[Fix], patches: Path | None) -> str | None:
+        raise AssertionError
+
+    deliver(run_of(edit(file, AFTER)), write=True, check=check)
+    assert file.read_text() == AFTER

@@ -106,6 +106,28 @@ def test_ctrl_c_saves_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> N
     assert left <= {"model.py", ".torchproof", "__pycache__"}
 
 
+@pytest.mark.slow
+def test_a_patch_of_a_library_is_proved_and_installed(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "fakelib" / "__init__.py"
+    library.parent.mkdir(parents=True)
+    library.write_text(MODEL)
+    (tmp_path / "user.py").write_text(
+        "import sys\n\nsys.path.insert(0, 'site-packages')\n"
+        "from fakelib import make, step\n"
+    )
+    command = ("fix", "user.py:make", "--effort", "quick", "--patch", "patches")
+    done = torchproof(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "proof" in done.stderr and "what is about to be written" in done.stderr
+    assert library.read_text() == MODEL
+    (tmp_path / "patched.py").write_text(
+        "import torchproof\n\nprint(torchproof.apply_patches('patches'))\n"
+        "from user import make\n"
+    )
+    check = torchproof("check", "patched.py:make", "--effort", "quick", cwd=tmp_path)
+    assert check.returncode == 0 and "breaks 0" in check.stdout
+
+
 # -- bad input -------------------------------------------------------------------------
 
 

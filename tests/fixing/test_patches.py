@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from fix_runs import edit, run_of, setting
 
 import torchproof
 from torchproof.fixing.delivery import deliver
-from torchproof.records import Mark, Setting, UserError
+from torchproof.records import Fix, Mark, Setting, UserError
 from torchproof.runtime import patches
 
 LIBRARY = '''
@@ -303,6 +303,22 @@ def test_a_folder_with_files_is_not_overwritten(library: Path) -> None:
     run = deliver(run_of(edit(library, times_100("static")(LIBRARY))), patch="patches")
     assert run.error == "patches exists: remove it or choose another name"
     assert [path.name for path in Path("patches").iterdir()] == ["mine.txt"]
+
+
+def test_a_patch_is_checked_before_it_is_placed(library: Path) -> None:
+    run = run_of(edit(library, times_100("static")(LIBRARY)))
+    seen: list[set[str]] = []
+
+    def check(fixes: Sequence[Fix], folder: Path | None) -> str | None:
+        assert folder is not None and not Path("patches").exists()
+        seen.append({path.name for path in folder.iterdir()})
+        return "it is slower" if len(seen) == 1 else None
+
+    refused = deliver(run, patch="patches", check=check)
+    assert refused.error is not None and refused.error.endswith("it is slower")
+    assert not Path("patches").exists()
+    deliver(run, patch="patches", check=check)
+    assert {path.name for path in Path("patches").iterdir()} == seen[1]
 
 
 def test_an_empty_folder_is_filled(library: Path) -> None:

@@ -43,16 +43,28 @@ def assert_deliverable(*, write: bool, patch: AnyPath | None) -> None:
         patch_folder.assert_free(Path(patch))
 
 
-def deliver(run: Run, *, write: bool = False, patch: AnyPath | None = None) -> Run:
+# Takes the fixes that are about to be written, and the folder of those that are
+# patches; says why they must not be, or None.
+Check = Callable[[Sequence[Fix], Path | None], str | None]
+
+
+def deliver(
+    run: Run,
+    *,
+    write: bool = False,
+    patch: AnyPath | None = None,
+    check: Check | None = None,
+) -> Run:
     """Writes verified fixes; those that were written have the status `applied`.
 
-    If they cannot be written, nothing is, and the run's `error` says why.
+    If they cannot be written, or the check has a reason, nothing is, and the run's
+    `error` says why.
     """
     try:
         assert_deliverable(write=write, patch=patch)
         if patch is not None:
-            return _patched(run, Path(patch))
-        return _written(run) if write else run
+            return _patched(run, Path(patch), check)
+        return _written(run, check) if write else run
     except UserError as error:
         return replace(run, error=str(error))
 
@@ -85,7 +97,7 @@ def deliver_saved(
     return store.save(deliver(run, write=write, patch=patch), save_in)
 
 
-def _written(run: Run) -> Run:
+def _written(run: Run, check: Check | None) -> Run:
     own = [fix for fix in _verified(run) if fix.file and is_own(fix.file)]
     places = {fix: shown(fix.file or "") for fix in own}
     changes = _changes(own, run)
@@ -97,8 +109,16 @@ def _written(run: Run) -> Run:
         reasons = dict.fromkeys(settings, f"{FILE} is left as it is: {error}")
     else:
         places |= dict.fromkeys(settings, FILE)
+    # All fixes together have been proved already.
+    if check and len(places) < len(_verified(run)) and (own or settings):
+        _assert_proved(check(list(places), None))
     write_all(changes)
     return _with_places(run, places, reasons)
+
+
+def _assert_proved(why: str | None) -> None:
+    if why is not None:
+        raise UserError(f"nothing was written: with only these fixes, {why}")
 
 
 def _settings(run: Run) -> list[Fix]:
@@ -124,7 +144,7 @@ def _recipe_change(run: Run, settings: Sequence[Fix]) -> list[Change]:
     return [Change(os.path.realpath(path), text.encode(), new.encode(), mode)]
 
 
-def _patched(run: Run, folder: Path) -> Run:
+def _patched(run: Run, folder: Path, check: Check | None) -> Run:
     foreign = [fix for fix in _verified(run) if fix.file and not is_own(fix.file)]
     places = {fix: str(folder) for fix in _verified(run) if not fix.replacements}
     reasons: dict[Fix, str] = {}
@@ -142,7 +162,14 @@ def _patched(run: Run, folder: Path) -> Run:
     if places:
         settings = _settings(run)
         recipe = fixed_recipe.new_recipe(run, settings) if settings else ""
-        patch_folder.write(folder, run, modules, {FILE: recipe} if recipe else {})
+        texts = patch_folder.texts(folder.name, run, modules)
+        texts |= {FILE: recipe} if recipe else {}
+        if check:
+            with tempfile.TemporaryDirectory() as temporary:
+                trial = Path(temporary, folder.name)
+                patch_folder.place(trial, texts)
+                _assert_proved(check(list(places), trial))
+        patch_folder.place(folder, texts)
     return _with_places(run, places, reasons)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -93,6 +94,21 @@ class Fixer:
             search.accepted, search.current = [], original
         if search.accepted:
             self._prove_generated_code(search, original)
+
+    def why_not(
+        self, original: Proof, fixes: Sequence[Fix], patches: Path | None
+    ) -> str | None:
+        """Why these fixes alone must not be delivered; a patch folder has their texts.
+
+        They may cure less than all fixes together, but change nothing else.
+        """
+        self._progress(f"proof {self._prover.proofs + 1}: what is about to be written")
+        overlay = overlay_of(fixes, self.sources.originals)
+        if patches is not None:
+            overlay = replace(overlay, texts={})
+        backend = None if self._options.effort == "quick" else "inductor"
+        proof = self._prover.prove(overlay, self._progress, backend, patches=patches)
+        return self._reason(original, proof, [])
 
     def _choices(self, search: Search) -> list[list[Edit]]:
         """The edits to try for each finding that has some, the best first."""
@@ -387,8 +403,17 @@ def fix(
             ending="interrupted" if search.interrupted else "finished",
         )
         if not search.interrupted:
-            run = deliver(run, write=fix_options.write, patch=fix_options.patch)
+            where = {"write": fix_options.write, "patch": fix_options.patch}
+            check = functools.partial(fixer.why_not, original)
+            run = deliver(run, **where, check=check)
+            alone = any(fix.status == "applied" for fix in run.fixes)
+            run = _with_outcome(run, proofs=prover.proofs, proved_alone=alone)
         return store.save(run, save_in)
+
+
+def _with_outcome(run: Run, **changes: Any) -> Run:
+    assert run.fixing is not None
+    return replace(run, fixing=replace(run.fixing, **changes))
 
 
 def _saved(options: Options, fix_options: FixOptions) -> dict[str, Any]:

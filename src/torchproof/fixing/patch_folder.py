@@ -211,13 +211,10 @@ def _replaced(
 # -- the folder ------------------------------------------------------------------------
 
 
-def write(
-    folder: Path,
-    run: Run,
-    modules: Sequence[tuple[patch_files.PatchModule, str]],
-    others: Mapping[str, str],
-) -> None:
-    """Writes the folder, with all settings of the run; `others` are texts by name."""
+def texts(
+    name: str, run: Run, modules: Sequence[tuple[patch_files.PatchModule, str]]
+) -> dict[str, str]:
+    """The files of a folder of this name, with all settings of the run."""
     fixes = [fix for fix in run.fixes if fix.status == "verified"]
     settings = tuple(dict.fromkeys(s for fix in fixes for s in fix.settings))
     marks = tuple(dict.fromkeys(m for fix in fixes for m in fix.marks))
@@ -235,22 +232,21 @@ def write(
         settings=settings,
         marks=marks,
     )
-    texts = {entry.file: text for entry, text in modules}
-    texts |= {
-        "__init__.py": _package(folder.name, run.target, settings, marks),
+    return {
+        **{entry.file: text for entry, text in modules},
+        "__init__.py": _package(name, run.target, settings, marks),
         patch_files.MANIFEST: json.dumps(manifest.to_json(), indent=1) + "\n",
     }
-    _place(folder, texts | dict(others))
 
 
-def _place(folder: Path, texts: dict[str, str]) -> None:
+def place(folder: Path, files_by_name: Mapping[str, str]) -> None:
     """The folder appears with all of its files, or not at all."""
     assert_free(folder)
     target = folder.absolute()
     work = Path(tempfile.mkdtemp(prefix=".torchproof-", dir=target.parent))
     try:
         work.chmod(0o755)
-        for name, text in texts.items():
+        for name, text in files_by_name.items():
             (work / name).write_text(text, "utf-8")
         os.rename(work, target)  # an empty directory is replaced
     except OSError as error:

@@ -104,10 +104,16 @@ class Prover:
         return proof
 
     def prove(
-        self, edits: Overlay, progress: Progress, backend: str | None = None
+        self,
+        edits: Overlay,
+        progress: Progress,
+        backend: str | None = None,
+        *,
+        patches: Path | None = None,
     ) -> Proof:
+        """Proves edits; `patches` is a patch folder with further ones."""
         try:
-            return self._run(edits, backend, progress)
+            return self._run(edits, backend, progress, patches=patches)
         except UserError as error:
             return Proof(edits, Observation((), {}), failure=str(error))
 
@@ -120,10 +126,18 @@ class Prover:
         path.write_text(json.dumps(edits.to_json()), "utf-8")
         return dataclasses.replace(run, overlay=str(path))
 
-    def _run(self, edits: Overlay, backend: str | None, progress: Progress) -> Proof:
+    def _run(
+        self,
+        edits: Overlay,
+        backend: str | None,
+        progress: Progress,
+        *,
+        patches: Path | None = None,
+    ) -> Proof:
         number, self.proofs = self.proofs, self.proofs + 1
         run = dataclasses.replace(self.job(edits), generates_code=backend is not None)
-        job = ProofJob(run, str(self._folder / "reference.pt"), backend)
+        reference = str(self._folder / "reference.pt")
+        job = ProofJob(run, reference, backend, str(patches) if patches else None)
         child = self._forked(job, number) or self._fresh(job, number, progress)
         self._libraries = child.last("libraries").get("modules") or self._libraries
         if child.ending == "interrupted":
@@ -155,7 +169,9 @@ class Prover:
 
     def _forked(self, job: ProofJob, number: int) -> Followed | None:
         """Runs a proof in a fork of the server; None if that is not possible."""
-        if self._server is None or not self._server.is_alive or job.backend:
+        if self._server is None or not self._server.is_alive:
+            return None
+        if job.backend or job.patches:  # as in a process of the user
             return None
         path = self._folder / f"entries-{number}.jsonl"
         path.touch()

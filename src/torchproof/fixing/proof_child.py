@@ -29,6 +29,7 @@ from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line, whose
+from torchproof.runtime import apply_patches
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison
 
@@ -42,12 +43,17 @@ def main(arguments: list[str]) -> int:
 
 def prove(job: ProofJob, stream: Stream) -> int:
     """Runs one proof; returns an exit code."""
-    if job.run.overlay is None:
+    if job.run.overlay is None and job.patches is None:
         return _original(job, stream)
+    patches = None if job.patches is None else apply_patches(job.patches)
     with observing(job.run, stream) as (run, observer):
         reference: Reference = torch.load(job.reference, weights_only=False)
         found = _equality(run, job, reference, observer)
         stream.write("equality", **found.to_json())
+    if patches is not None and patches.left_alone:
+        name, why = next(iter(patches.left_alone.items()))
+        stream.write("unusable", message=f"{name} is not patched: {why}")
+        return 2
     return 0
 
 

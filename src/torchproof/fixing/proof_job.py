@@ -12,11 +12,12 @@ NOT_FRESH = 75  # the exit code of a job that edits a file which is already impo
 
 @dataclass(frozen=True)
 class ProofJob(Record):
-    """A target, perhaps with an overlay, and the file of the reference."""
+    """A target, perhaps with an overlay or patches, and the file of the reference."""
 
     run: Job
     reference: str
     backend: str | None = None  # of compiled outputs; None: chosen by the reference
+    patches: str | None = None  # a patch folder, installed before the target is loaded
 
 
 @dataclass(frozen=True)

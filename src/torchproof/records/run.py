@@ -302,6 +302,7 @@ class Fixing(Record):
     reasons: Mapping[str, str] = field(default_factory=dict)  # by identity: why
     sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of edited files
     edited: Mapping[str, str] = field(default_factory=dict)  # and of the proved texts
+    proved_alone: bool = False  # what was written, without the fixes that were not
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

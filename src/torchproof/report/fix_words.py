@@ -143,7 +143,7 @@ def effort(run: Run) -> str:
 def note(run: Run) -> str:
     """A caution if only some of the fixes were written; empty if there is none."""
     written = {fix.status for fix in helpful(run)} - {"suggested"}
-    if written != {"verified", "applied"}:
+    if written != {"verified", "applied"} or outcome(run).proved_alone:
         return ""
     return (
         "The fixes were proved all together. What was written was not proved without"
