@@ -98,7 +98,7 @@ def deliver_saved(
 
 
 def _written(run: Run, check: Check | None) -> Run:
-    own = [fix for fix in _verified(run) if fix.file and is_own(fix.file)]
+    own = [fix for fix in _verified(run) if _owners(fix) == {True}]
     places = {fix: shown(fix.file or "") for fix in own}
     changes = _changes(own, run)
     settings = _settings(run)
@@ -145,12 +145,12 @@ def _recipe_change(run: Run, settings: Sequence[Fix]) -> list[Change]:
 
 
 def _patched(run: Run, folder: Path, check: Check | None) -> Run:
-    foreign = [fix for fix in _verified(run) if fix.file and not is_own(fix.file)]
+    foreign = [fix for fix in _verified(run) if _owners(fix) == {False}]
     places = {fix: str(folder) for fix in _verified(run) if not fix.replacements}
     reasons: dict[Fix, str] = {}
     modules = []
     for file, (source, text) in edited(foreign, run).items():
-        fixes = tuple(fix for fix in foreign if fix.file == file)
+        fixes = tuple(f for f in foreign if any(r.file == file for r in f.replacements))
         edit = patch_folder.LibraryEdit(file, source.text, text, fixes)
         try:
             module = patch_folder.patch_module(edit)
@@ -159,6 +159,7 @@ def _patched(run: Run, folder: Path, check: Check | None) -> Run:
         else:
             modules.append(module)
             places |= {fix: str(folder / module[0].file) for fix in fixes}
+    places = {fix: place for fix, place in places.items() if fix not in reasons}
     if places:
         settings = _settings(run)
         recipe = fixed_recipe.new_recipe(run, settings) if settings else ""
@@ -171,6 +172,11 @@ def _patched(run: Run, folder: Path, check: Check | None) -> Run:
                 _assert_proved(check(list(places), trial))
         patch_folder.place(folder, texts)
     return _with_places(run, places, reasons)
+
+
+def _owners(fix: Fix) -> set[bool]:
+    """Whether the files that a fix edits are the user's own."""
+    return {is_own(each.file) for each in fix.replacements}
 
 
 def _verified(run: Run) -> list[Fix]:
