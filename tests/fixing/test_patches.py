@@ -232,7 +232,10 @@ def test_other_source_is_left_alone_with_one_line(
 
 def test_applying_twice_changes_nothing(library: Path) -> None:
     folder = patched(library, times_100("cached"))
-    torchproof.apply_patches(folder)
+    report = torchproof.apply_patches(folder)
+    assert str(report) == "0 functions patched, 1 module not imported yet"
+    load()
+    assert str(report) == "1 function patched"
     torchproof.apply_patches(folder)
     assert load().cached(1) == 101
 

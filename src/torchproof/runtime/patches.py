@@ -48,11 +48,14 @@ class Patches:
     waiting: list[str] = field(default_factory=list)  # modules not yet imported
 
     def __str__(self) -> str:
-        text = f"{len(self.applied)} functions patched"
+        def counted(number: int, noun: str) -> str:
+            return f"{number} {noun}{'' if number == 1 else 's'}"
+
+        text = f"{counted(len(self.applied), 'function')} patched"
         if self.left_alone:
             text += f", {len(self.left_alone)} left alone"
         if self.waiting:
-            text += f", {len(self.waiting)} modules not imported yet"
+            text += f", {counted(len(self.waiting), 'module')} not imported yet"
         return text
 
 
