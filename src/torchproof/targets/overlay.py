@@ -7,8 +7,6 @@ its source, then get the edited text; nothing on disk changes.
 from __future__ import annotations
 
 import ast
-import functools
-import importlib
 import inspect
 import json
 import linecache
@@ -94,10 +92,7 @@ def _apply(setting: Setting) -> None:
         return
     value: Any = setting.value
     if isinstance(value, str):
-        module, _, attribute = value.rpartition(".")
-        value = functools.reduce(
-            getattr, attribute.split("."), importlib.import_module(module)
-        )
+        value = pkgutil.resolve_name(value)
     torch_private.set_dynamo_config(name, value)
 
 
