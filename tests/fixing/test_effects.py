@@ -1,6 +1,7 @@
 """Output and checks move into the graph, or are skipped while compiling."""
 
 import contextlib
+import functools
 import io
 import logging
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from sites import function_of, program, rewritten
 
+from torchproof.fixing.behaviour import collected_text
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.effects import in_graph, skip_while_compiling
 
@@ -233,3 +235,16 @@ def test_skipped_while_compiling():
             raise ValueError(f"{x[x > n].tolist()} is more than {n}")"""
     )
     assert effects(before, 1.0) == effects(draft.text, 1.0, compiled=True)
+
+
+def test_text_that_is_logged_once_is_collected_in_every_run(monkeypatch):
+    @functools.lru_cache
+    def warning_once(logger, text):
+        logger.warning(text)
+
+    monkeypatch.setattr(logging.Logger, "warning_once", warning_once, raising=False)
+    for _ in range(2):
+        with collected_text() as lines:
+            logging.getLogger("rewritten").warning_once("seen")
+            logging.getLogger("rewritten").warning_once("seen")
+        assert lines == ["rewritten WARNING: seen"]

@@ -118,7 +118,9 @@ def _is_refusal(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     words = (last.line or "") if last else ""
-    if last is not None and last.filename.endswith("torchproof/runtime/raise_if.py"):
+    if last is not None and last.filename.endswith(
+        "torchproof/runtime/graph_effects.py"
+    ):
         return True
     return (
         last is not None
@@ -156,10 +158,18 @@ def _attributes(fn: Any) -> Iterator[tuple[str, Any]]:
                     yield where, leaf
 
 
+def _forget_logged() -> None:
+    """Lets methods of loggers that log a text once, `warning_once`, log it again."""
+    for method in list(vars(logging.Logger).values()):
+        if hasattr(method, "cache_clear"):
+            method.cache_clear()
+
+
 @contextlib.contextmanager
 def collected_text() -> Iterator[list[str]]:
     """Collects what the program prints, logs and warns about, but not torch's own."""
     lines: list[str] = []
+    _forget_logged()
     handle = logging.Logger.callHandlers
 
     def record(logger: logging.Logger, entry: logging.LogRecord) -> None:
