@@ -11,6 +11,7 @@ import inspect
 import json
 import linecache
 import os
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Mapping
