@@ -5,7 +5,7 @@ import torch
 from sites import function_of, program, rewritten
 
 from torchproof.fixing.rewrites import Refused
-from torchproof.fixing.rewrites.masks import loss, reduction, shape, write
+from torchproof.fixing.rewrites.masks import direct, loss, reduction, shape, write
 
 
 def step_with(lines: str) -> str:
@@ -115,6 +115,16 @@ REDUCED = {
     return torch.where(selected, (x == 1), False).any() + y""",
     ),
 }
+DIRECT = {
+    "places": (
+        """\
+    x[torch.where(x.sum(-1) > 0)] = 5.0  # <-
+    return x + y""",
+        """\
+    x[x.sum(-1) > 0] = 5.0
+    return x + y""",
+    ),
+}
 SHAPED = {
     "view": (
         """\
@@ -131,6 +141,7 @@ SHAPED = {
 CASES = [
     *((write, *texts) for texts in WRITTEN.values()),
     *((reduction, *texts) for texts in REDUCED.values()),
+    *((direct, *texts) for texts in DIRECT.values()),
     *((shape, *texts) for texts in SHAPED.values()),
 ]
 NAN, INF = float("nan"), float("inf")
@@ -221,6 +232,11 @@ REFUSED = {
     "singular": (write, "x[m] = x[m].acos()  # <-", "elementwise"),
     "maximum": (reduction, "y = x[m].max()  # <- x[m]", "no sum"),
     "other shape": (shape, "v = x[m]  # <-\n    x[m] = v + y", "more than its shape"),
+    "two arguments": (
+        direct,
+        "x[torch.where(m, x, y)] = 1.0  # <-",
+        "nothing is stored",
+    ),
     "weights": (
         loss,
         "y = torch.nn.functional.cross_entropy(x[m], y[m], weight=y)  # <-",

@@ -367,7 +367,13 @@ class DataDependentShape(GraphBreak):
     """
 
     code = "GB103"
-    rewrites = ("masks.write", "masks.shape", "masks.reduction", "masks.loss")
+    rewrites = (
+        "masks.write",
+        "masks.direct",
+        "masks.shape",
+        "masks.reduction",
+        "masks.loss",
+    )
     settings = (
         Setting("dynamo.capture_dynamic_output_shape_ops", True),
         Setting("dynamo.capture_scalar_outputs", True),
