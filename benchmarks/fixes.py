@@ -34,7 +34,7 @@ TIERS = {"safe": (), "unsafe": ("--unsafe",)}
 TARGETS = {"safe": 0.60, "unsafe": 0.75}
 BREAKS = {"graph_break", "skipped_frame"}
 RECOMPILES = {"recompile", "recompile_limit"}
-EQUAL = {"same", "rounding"}
+VERDICTS = ("same", "rounding", "random", "wrong")  # on outputs, the best first
 LIMIT_S = 1800
 
 Row = dict[str, Any]
@@ -87,13 +87,13 @@ def outcome(run: Row) -> Row:
     fixes, summary = run["fixes"], run["fixing"]
     before, after = run["findings"], summary["remaining"]
     accepted = [fix for fix in fixes if fix["status"] in {"verified", "applied"}]
-    receipts = [fix["receipt"] for fix in accepted if fix["receipt"]]
+    verdicts = [fix["receipt"]["outputs"] for fix in accepted if fix["receipt"]]
     return {
         "breaks": changed(before, after, accepted, BREAKS),
         "recompiles": changed(before, after, accepted, RECOMPILES),
         "counts": {"before": run["counts"], "after": summary["counts"]},
         "proofs": summary["proofs"],
-        "equal": all(r["outputs"] in EQUAL for r in receipts) if receipts else None,
+        "outputs": max(verdicts, key=VERDICTS.index, default=None),
         "accepted": [
             {key: fix[key] for key in ("title", "tier", "codes", "file", "line")}
             | {"receipt": fix["receipt"]}
@@ -236,10 +236,10 @@ def main() -> int:
 
 
 def verdict(rows: list[Row]) -> int:
-    unequal = [row["model"] for row in rows if row["unsafe"].get("equal") is False]
-    if unequal:
-        print(f"outputs differ: {', '.join(unequal)}")
-    missed = bool(unequal)
+    wrong = [row["model"] for row in rows if row["unsafe"].get("outputs") == "wrong"]
+    if wrong:
+        print(f"outputs differ: {', '.join(wrong)}")
+    missed = bool(wrong)
     for tier, target in TARGETS.items():
         gone, every = removed(rows, tier)
         share = gone / every if every else 1.0

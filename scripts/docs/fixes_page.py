@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.fixes import RESULTS, TIERS, removed
+from benchmarks.fixes import RESULTS, TIERS, VERDICTS, removed
 from torchproof.report import markdown
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def summary() -> str:
         "removed",
         "targets with a break",
         "recompiles",
-        "outputs equal",
+        "outputs with fixes",
         "seconds a target (median)",
     )
     return f"{said}\n\n{markdown.table(columns, [_tier(ran, tier) for tier in TIERS])}"
@@ -72,14 +72,15 @@ def _tier(rows: list[Row], tier: str) -> tuple[str, ...]:
     recompiles = [row[tier]["recompiles"] for row in rows]
     before = sum(each["before"] + each["uncovered"] for each in recompiles)
     after = sum(each["after"] for each in recompiles)
-    verdicts = [row[tier]["equal"] for row in rows if row[tier]["equal"] is not None]
+    verdicts = Counter(row[tier]["outputs"] for row in rows)
+    outputs = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v]) or "-"
     return (
         "safe" if tier == "safe" else "safe and unsafe",
         str(found),
         share,
         f"{broken} -> {left}",
         f"{before} -> {after}",
-        f"{sum(verdicts)} of {len(verdicts)}",
+        outputs,
         f"{statistics.median(row[tier]['seconds'] for row in rows):.0f}"
         if rows
         else "-",
