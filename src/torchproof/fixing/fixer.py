@@ -53,6 +53,7 @@ class Search:
     """The state of a search for edits that help."""
 
     current: Proof
+    quick: bool = False
     accepted: list[Edit] = field(default_factory=list)
     receipts: dict[object, Receipt] = field(default_factory=dict)  # by key of edit
     tried: dict[object, tuple[Edit, str]] = field(default_factory=dict)  # with why
@@ -70,7 +71,7 @@ class Fixer:
 
     def run(self, original: Proof) -> Search:
         """The search, with what it has found so far if it is interrupted."""
-        search = Search(original)
+        search = Search(original, self._options.effort == "quick")
         try:
             self._search(search, original)
         except KeyboardInterrupt:
@@ -403,9 +404,12 @@ def fix(
             ending="interrupted" if search.interrupted else "finished",
         )
         if not search.interrupted:
-            where = {"write": fix_options.write, "patch": fix_options.patch}
-            check = functools.partial(fixer.why_not, original)
-            run = deliver(run, **where, check=check)
+            run = deliver(
+                run,
+                write=fix_options.write,
+                patch=fix_options.patch,
+                check=functools.partial(fixer.why_not, original),
+            )
             alone = any(fix.status == "applied" for fix in run.fixes)
             run = _with_outcome(run, proofs=prover.proofs, proved_alone=alone)
         return store.save(run, save_in)
@@ -502,6 +506,8 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
         ]
         refusal = search.refusals.get(finding.identity)
         why = tried[0] if tried else "no fix is known"
+        if finding.severity == "low" and search.quick:
+            why = "it settles by itself: --effort normal looks for a fix"
         if not tried and refusal is not None:
             why = f"no rewrite applies: {refusal.why}"
         reasons[finding.identity] = why

@@ -81,14 +81,18 @@ class Prover:
     def __exit__(self, *error: object) -> None:
         self._on_exit.close()
 
+    @property
+    def _hidden(self) -> dict[str, str]:
+        """Hides GPUs from a target on the CPU: all proofs see the same machine."""
+        return {"CUDA_VISIBLE_DEVICES": ""} if self._options.device == "cpu" else {}
+
     def original(self, progress: Progress) -> Proof:
         """Observes the target without edits, and records the reference."""
         modules = self._folder / "modules.json"
         words = ("-m", "torchproof.fixing.proof_server", str(modules))
         # Dynamo looks at CUDA's random state, and CUDA does not work after a fork: with
         # a GPU in sight the server ends, and every proof is a new process.
-        hidden = {"CUDA_VISIBLE_DEVICES": ""} if self._options.device == "cpu" else {}
-        server = ForkServer(spawn(*words, environment=hidden, output=DEVNULL))
+        server = ForkServer(spawn(*words, environment=self._hidden, output=DEVNULL))
         self._on_exit.callback(server.close)
         proof = self._run(Overlay(), None, progress)
         traced = {os.path.realpath(file) for file in proof.observation.traced or ()}
@@ -163,7 +167,9 @@ class Prover:
                 progress(f"proof {number + 1}: running {self._target.text}")
 
         # Each proof runs the target many times: its output would be repeated.
-        conditions = Conditions(timeout_s=self._options.timeout_s, quiet=True)
+        conditions = Conditions(
+            self._hidden, timeout_s=self._options.timeout_s, quiet=True
+        )
         text = json.dumps(job.to_json())
         return follow("torchproof.fixing.proof_child", text, notice, conditions)
 
@@ -240,9 +246,10 @@ def reason_to_reject(
         first = new[0]
         return f"it causes {first.code} at line {first.line}: {first.message}"
     if _adds_nothing(before, after):
-        for name in ("graphs", "recompiles"):
+        for name in ("graphs", "recompiles", "skipped_frames"):
             if (after.counts[name] or 0) > (before.counts[name] or 0):
-                return f"{name} rise from {before.counts[name]} to {after.counts[name]}"
+                rise = f"from {before.counts[name]} to {after.counts[name]}"
+                return f"{name.replace('_', ' ')} rise {rise}"
     return None
 
 

@@ -255,8 +255,9 @@ def _item(node: cst.CSTNode) -> cst.BaseExpression | None:
     if not isinstance(node, cst.Call) or node.args:
         return None
     called = node.func
-    is_item = isinstance(called, cst.Attribute) and called.attr.value == "item"
-    return called.value if is_item else None  # type: ignore[union-attr]
+    if isinstance(called, cst.Attribute) and called.attr.value == "item":
+        return called.value
+    return None
 
 
 def _operand(node: cst.BaseExpression, site: Site) -> str:

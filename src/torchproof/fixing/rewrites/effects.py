@@ -274,7 +274,11 @@ def _function(
     name: str, moved: Sequence[Statement], arguments: Sequence[_Argument]
 ) -> Statement:
     new_names = {a.text: a.name for a in arguments if a.text != a.name}
-    body = [each.visit(_Renamer(new_names)) for each in moved]
+    body: list[Statement] = []
+    for each in moved:
+        renamed = each.visit(_Renamer(new_names))
+        assert isinstance(renamed, cst.BaseStatement)
+        body.append(renamed)
     body[0] = body[0].with_changes(leading_lines=())
     header = f"@in_graph\ndef {name}({', '.join(a.name for a in arguments)}):\n"
     function = cst.parse_statement(f"{header}    pass\n")

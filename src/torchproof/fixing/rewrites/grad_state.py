@@ -7,7 +7,7 @@ import re
 import libcst as cst
 
 from torchproof.fixing.rewrites.effects import unless_compiling
-from torchproof.fixing.rewrites.site import Draft, Refused, Site
+from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
 from torchproof.fixing.rewrites.values import Values, uses
 
 # Contexts that choose an algorithm, or only watch: the values are the same but for
@@ -25,7 +25,7 @@ def call_requires_grad(site: Site) -> Draft:
     tensor, flag = _set_at(site)
     argument = "" if flag == "True" else flag
     text = f"{site.code(tensor)}.requires_grad_({argument})\n"
-    changes = {site.statement: [cst.parse_statement(text)]}
+    changes: Changes = {site.statement: [cst.parse_statement(text)]}
     return Draft("set requires_grad with a method", site.replaced(changes))
 
 
@@ -44,7 +44,7 @@ def skip_requires_grad(site: Site) -> Draft:
             break  # from here on, the name is another tensor
         if isinstance(above, cst.Return) or _is_attribute_of(above, "grad"):
             raise Refused(f"`{tensor.value}` or its gradient is used afterwards")
-    changes = {site.statement: [unless_compiling([site.statement])]}
+    changes: Changes = {site.statement: [unless_compiling([site.statement])]}
     text = site.replaced(changes, ["torch"])
     return Draft("leave requires_grad alone while compiling", text, "unsafe")
 

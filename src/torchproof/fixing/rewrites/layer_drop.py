@@ -22,13 +22,14 @@ from torchproof.fixing.rewrites.values import (
     uses,
     walk,
 )
+from torchproof.records import Tier
 
 # Functions that return a number in [0, 1).
 _DRAWS = words(
     "torch.rand random.random random.uniform numpy.random.rand numpy.random.random"
     " numpy.random.uniform numpy.random.random_sample"
 )
-_REVERSED = {
+_REVERSED: dict[type[cst.BaseCompOp], type[cst.BaseCompOp]] = {
     cst.LessThan: cst.GreaterThan,
     cst.LessThanEqual: cst.GreaterThanEqual,
     cst.GreaterThan: cst.LessThan,
@@ -58,7 +59,7 @@ def rate_first(site: Site) -> Draft:
         # With these operators a draw of exactly 0 gives another answer; a draw that is
         # not made leaves the stream of random numbers at another place.
         unequal = isinstance(operator, cst.LessThanEqual | cst.GreaterThan)
-        tier = "unsafe" if unequal or isinstance(draw, cst.Call) else "safe"
+        tier: Tier = "unsafe" if unequal or isinstance(draw, cst.Call) else "safe"
         changes: Changes = {comparison: _fitting(site, comparison, new)}
         title = f"compare the random number only where `{rate_text}` is not 0"
         return Draft(title, site.replaced(changes), tier)
@@ -98,7 +99,7 @@ def _draw_and_rate(
     if len(node.comparisons) != 1:
         return None
     [compared] = node.comparisons
-    operator = compared.operator
+    operator: cst.BaseCompOp = compared.operator
     if type(operator) not in _REVERSED:
         return None
     left, right = node.left, compared.comparator

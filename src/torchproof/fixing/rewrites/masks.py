@@ -200,7 +200,7 @@ def _between(
 ) -> list[cst.BaseStatement]:
     if not steps:
         return []
-    found = []
+    found: list[cst.BaseStatement] = []
     for each in names.following(site, steps[0]):
         if each not in steps:
             if not isinstance(each, cst.SimpleStatementLine):
@@ -299,9 +299,10 @@ def _compares(value: cst.BaseExpression, text: str, site: Site) -> bool:
     if isinstance(value, cst.BinaryOperation):
         return _compares(value.left, text, site) and _compares(value.right, text, site)
     if isinstance(value, cst.Call) and called(value)[0] in ("isnan", "isinf"):
-        method = isinstance(value.func, cst.Attribute) and not value.args
-        tested = value.func.value if method else value.args[0].value  # type: ignore[union-attr]
-        return site.code(tested) == text
+        if value.args:
+            return site.code(value.args[0].value) == text
+        method = value.func
+        return isinstance(method, cst.Attribute) and site.code(method.value) == text
     return False
 
 

@@ -307,8 +307,8 @@ def values_of(function: cst.FunctionDef, name: str) -> list[cst.BaseExpression |
         elif isinstance(node, cst.AnnAssign) and dotted(node.target) == name:
             values.append(node.value)
         elif isinstance(node, (cst.AugAssign, cst.For, cst.NamedExpr, cst.AsName)):
-            target = node.name if isinstance(node, cst.AsName) else node.target
-            if name in {each.value for each in _targets(target)}:
+            bound = node.name if isinstance(node, cst.AsName) else node.target
+            if name in {each.value for each in _targets(bound)}:
                 values.append(None)
     return values
 

@@ -204,7 +204,7 @@ def _is_wrapped(text: str) -> bool:
 def is_representable(value: float) -> bool:
     """Whether float32 represents a number exactly."""
     try:
-        return struct.unpack("f", struct.pack("f", value))[0] == value
+        return bool(struct.unpack("f", struct.pack("f", value))[0] == value)
     except OverflowError:
         return False
 
