@@ -80,7 +80,7 @@ COUNT_FIELDS += ["cudagraph_kernel_share"]
 FINDING_FIELDS = ["code", "kind", "category", "severity", "message", "cause", "fix"]
 FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "steps"]
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
-FINDING_FIELDS += ["context", "context_from", "suspects", "identity"]
+FINDING_FIELDS += ["context", "context_from", "suspects", "marks", "identity"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 

@@ -404,15 +404,17 @@ def fix(
             ending="interrupted" if search.interrupted else "finished",
         )
         if not search.interrupted:
-            run = deliver(
-                run,
-                write=fix_options.write,
-                patch=fix_options.patch,
-                check=functools.partial(fixer.why_not, original),
-            )
-            alone = any(fix.status == "applied" for fix in run.fixes)
-            run = _with_outcome(run, proofs=prover.proofs, proved_alone=alone)
+            check = functools.partial(fixer.why_not, original)
+            run = _delivered(run, fix_options, check)
+            run = _with_outcome(run, proofs=prover.proofs)
         return store.save(run, save_in)
+
+
+def _delivered(run: Run, options: FixOptions, check: Check) -> Run:
+    """Writes the fixes where the options ask for it."""
+    run = deliver(run, write=options.write, patch=options.patch, check=check)
+    alone = any(fix.status == "applied" for fix in run.fixes)
+    return _with_outcome(run, proved_alone=alone)
 
 
 def _with_outcome(run: Run, **changes: Any) -> Run:
