@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.checking import EFFORTS, rules
-from torchproof.fixing.delivery import assert_deliverable, deliver
+from torchproof.fixing.delivery import Check, assert_deliverable, deliver
 from torchproof.fixing.edits import Edit, Misfit, located, overlay_of, unified
 from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
 from torchproof.fixing.proof_job import Equality
