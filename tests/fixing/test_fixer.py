@@ -63,11 +63,13 @@ def test_a_target_without_findings_needs_no_fix(tmp_path: Path) -> None:
     assert run.fixing.proofs == 1 and run.fixing.remaining == ()
 
 
+@pytest.mark.slow
 def test_findings_that_are_not_selected_stay(tmp_path: Path) -> None:
     run = fixed(tmp_path, READS_A_VALUE, select=("GB102",))
     assert run.fixes == () and run.fixing is not None and run.fixing.remaining
 
 
+@pytest.mark.slow  # test_fix_cli has one of them
 @pytest.mark.parametrize(
     ("text", "message"),
     [

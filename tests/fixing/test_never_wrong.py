@@ -42,7 +42,7 @@ def _assert_same(one: Behaviour | str, other: Behaviour | str, what: str) -> Non
 
 
 _FAST = settings(
-    max_examples=20,
+    max_examples=5,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
