@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from torchproof.fixing import FixOptions, fix
-from torchproof.records import Run, UserError
+from torchproof.fixing.edits import Edit
+from torchproof.fixing.fixer import Fixer
+from torchproof.records import Finding, Run, UserError
 
 READS_A_VALUE = """
 import torch
@@ -94,3 +97,11 @@ def test_a_script_cannot_be_proved(tmp_path: Path) -> None:
     path.write_text("print(1)\n")
     with pytest.raises(UserError, match="factory"):
         fix(str(path), save_in=tmp_path / "runs")
+
+
+@pytest.mark.parametrize("unsafe", [False, True])
+def test_only_allowed_tiers_are_tried(unsafe: bool) -> None:
+    finding = Finding("GB102", "graph_break", "high", "", "", "")
+    fixer = Fixer(Mock(), FixOptions(unsafe=unsafe), lambda text: None)
+    assert fixer._may(Edit("title", "safe", finding))
+    assert fixer._may(Edit("title", "unsafe", finding)) is unsafe

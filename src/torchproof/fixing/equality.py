@@ -50,14 +50,20 @@ def equality(
         else:
             problems += _values("compiled", reference, compiled)
             problems += _unseen("compiled", reference.eager, compiled, strict=False)
-    outcomes = reference.eager.unseen.values()
+    # The edited target may have had less time, and then ran fewer of them.
+    unseen = [
+        outcome
+        for name, outcome in reference.eager.unseen.items()
+        if name in eager.unseen
+    ]
+    values = reference.eager.answers.values()
     return Equality(
         backend=backend,
         verdict=last.verdict or ("random" if reference.draws else "unknown"),
         max_rel_error=last.max_rel_error,
-        compared=len(reference.eager.answers),
-        unseen=len(reference.eager.unseen),
-        exceptions=sum(outcome.refused for outcome in outcomes),
+        compared=sum(not isinstance(value, comparison.Form) for value in values),
+        unseen=len(unseen),
+        exceptions=sum(outcome.refused for outcome in unseen),
         problems=tuple(problems),
         unsafe=tuple(unsafe),
     )

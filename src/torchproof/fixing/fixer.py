@@ -126,7 +126,7 @@ class Fixer:
                     first = by_key[proposal.key]
                     also = (*first.also, each.finding)
                     by_key[proposal.key] = replace(first, also=also)
-                elif proposal.tier == "unsafe" and not self._options.unsafe:
+                elif not self._may(proposal):
                     why = f"it is unsafe: {NEEDS_UNSAFE}"
                     search.tried.setdefault(proposal.key, (proposal, why))
                 elif proposal.key not in search.tried:
@@ -134,6 +134,10 @@ class Fixer:
                     own.append(proposal.key)
             keys.append(own)
         return [[by_key[key] for key in own] for own in keys if own]
+
+    def _may(self, edit: Edit) -> bool:
+        """Whether the tier of an edit is allowed."""
+        return edit.tier == "safe" or self._options.unsafe
 
     def _wants(self, finding: Finding) -> bool:
         """Whether to look for a fix; `quick` leaves out what settles by itself."""
@@ -148,7 +152,7 @@ class Fixer:
         if len(edits) < 2:
             return False
         proof, why = self._proved(search, edits)
-        if why is None and proof is not None and not self._new_unsafe(search, proof):
+        if why is None and proof and not _new_unsafe(search.current, proof):
             self._keep(search, edits, proof)
             return True
         if proof is None or proof.failure or proof.equality is None:
@@ -191,7 +195,7 @@ class Fixer:
 
     def _keep(self, search: Search, edits: list[Edit], proof: Proof) -> None:
         for edit in edits:
-            tier: Tier = "unsafe" if self._new_unsafe(search, proof) else edit.tier
+            tier: Tier = "unsafe" if _new_unsafe(search.current, proof) else edit.tier
             left = {finding.identity for finding in proof.open}
             gone = [each for each in edit.findings if each.identity not in left]
             first, *also = gone or edit.findings
@@ -200,13 +204,6 @@ class Fixer:
             search.receipts[edit.key] = receipt(search.current, proof)
             search.tried[edit.key] = edit, ""
         search.current = proof
-
-    def _new_unsafe(self, search: Search, proof: Proof) -> list[str]:
-        """What the edits of a proof do that only unsafe edits may do."""
-        before = search.current.equality
-        earlier = before.unsafe if before else ()
-        now = proof.equality.unsafe if proof.equality else ()
-        return [each for each in now if each not in earlier]
 
     def _proved(
         self, search: Search, edits: list[Edit]
@@ -222,12 +219,14 @@ class Fixer:
     def _reason(
         self, before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
     ) -> str | None:
-        why = reason_to_reject(before, after, cures)
-        if why is None and not self._options.unsafe and after.equality is not None:
-            earlier = before.equality.unsafe if before.equality else ()
-            new = [each for each in after.equality.unsafe if each not in earlier]
-            why = f"{new[0]}: {NEEDS_UNSAFE}" if new else None
-        return why
+        return reason_to_reject(before, after, cures) or self._unsafe(before, after)
+
+    def _unsafe(self, before: Proof, after: Proof) -> str | None:
+        """What the edits do that only `--unsafe` allows; None if it is given."""
+        if self._options.unsafe:
+            return None
+        new = _new_unsafe(before, after)
+        return f"{new[0]}: {NEEDS_UNSAFE}" if new else None
 
     def _with_what_it_reveals(
         self, search: Search, edit: Edit, proof: Proof, why: str
@@ -240,7 +239,7 @@ class Fixer:
         for each in proof.located:
             if each.finding.identity in caused:
                 drafts = proposals(each, proof, self.sources)
-                more += [d for d in drafts if isinstance(d, Edit)][:1]
+                more += [d for d in drafts if isinstance(d, Edit) and self._may(d)][:1]
         if not more or len(more) < len(caused):
             return proof, why, [edit]
         both = [edit, *more]
@@ -252,11 +251,11 @@ class Fixer:
     def _prove_generated_code(self, search: Search, original: Proof) -> None:
         """Proves the backend's code too, and times it; drops an edit that fails."""
         edits = search.accepted
-        equality, ratio, why = self._generated(edits)
+        equality, ratio, why = self._generated(search, edits)
         if why is not None:
             attempts = ((each, [e for e in edits if e is not each]) for each in edits)
             for dropped, others in attempts if len(edits) > 1 else ():
-                equality, ratio, other_why = self._generated(others)
+                equality, ratio, other_why = self._generated(search, others)
                 if other_why is None:
                     search.tried[dropped.key] = dropped, why
                     edits = others
@@ -281,7 +280,7 @@ class Fixer:
             )
 
     def _generated(
-        self, edits: list[Edit]
+        self, search: Search, edits: list[Edit]
     ) -> tuple[Equality | None, Ratio | None, str | None]:
         """How generated code compares, its speed, and why it is not accepted."""
         try:
@@ -295,6 +294,8 @@ class Fixer:
         if proof.equality is None or proof.equality.problems:
             problems = proof.equality.problems if proof.equality else ()
             return None, None, proof.failure or next(iter(problems), "it did not run")
+        if why := self._unsafe(search.current, proof):
+            return None, None, why
         if quick:
             return proof.equality, None, None
         self._progress("timing the edited target against the original")
@@ -326,6 +327,13 @@ class Fixer:
                 search.accepted = others
                 search.tried[edit.key] = edit, "the other edits are enough"
                 search.current = proof
+
+
+def _new_unsafe(before: Proof, after: Proof) -> list[str]:
+    """What edits do that only unsafe edits may do, and those before them do not."""
+    earlier = before.equality.unsafe if before.equality else ()
+    now = after.equality.unsafe if after.equality else ()
+    return [each for each in now if each not in earlier]
 
 
 def gains(before: Proof, after: Proof) -> bool:

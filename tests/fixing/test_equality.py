@@ -1,0 +1,60 @@
+"""What a proof counts and when it objects, on hand-made behaviours."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from torchproof.fixing.behaviour import Behaviour, Outcome
+from torchproof.fixing.equality import Reference, equality
+from torchproof.torch_private import comparison
+
+OUTPUT = torch.tensor([1.0, 2.0])
+ANSWERS = {"call 0: output": OUTPUT, "call 0: argument[0]": OUTPUT}
+FORMS = comparison.forms_of({"call 0: output": OUTPUT}, {})
+UNSEEN = {
+    "zeros in call 0": Outcome({"call 0: output": OUTPUT}),
+    "a NaN in call 0": Outcome(error="ValueError", refused=True),
+}
+EAGER = Behaviour(
+    {**ANSWERS, **{f"form of {name}": form for name, form in FORMS.items()}},
+    random=("a",),
+    text=("seen",),
+    unseen=UNSEEN,
+)
+REFERENCE = Reference(EAGER, None, [], None, compiled_text=("seen",))
+
+
+def test_the_same_behaviour_has_no_problem() -> None:
+    found = equality(REFERENCE, EAGER, EAGER, "eager")
+    assert found.problems == () and found.unsafe == ()
+    assert (found.compared, found.unseen, found.exceptions) == (2, 2, 1)
+
+
+def test_only_inputs_that_both_ran_are_counted() -> None:
+    first = dict(list(UNSEEN.items())[:1])
+    found = equality(
+        REFERENCE, dataclasses.replace(EAGER, unseen=first), EAGER, "eager"
+    )
+    assert (found.unseen, found.exceptions) == (1, 0)
+
+
+def test_an_input_that_is_not_refused_any_more_is_a_problem() -> None:
+    accepted = {**UNSEEN, "a NaN in call 0": Outcome({"call 0: output": OUTPUT})}
+    edited = dataclasses.replace(EAGER, unseen=accepted)
+    assert (
+        "raises ValueError" in equality(REFERENCE, edited, EAGER, "eager").problems[0]
+    )
+    assert "compiled" in equality(REFERENCE, EAGER, edited, "eager").problems[0]
+
+
+def test_other_values_are_a_problem_and_lost_text_is_unsafe() -> None:
+    other = dataclasses.replace(
+        EAGER, answers={**ANSWERS, "call 0: output": OUTPUT * 2}
+    )
+    assert "results differ" in equality(REFERENCE, other, EAGER, "eager").problems[0]
+    quiet = dataclasses.replace(EAGER, text=())
+    assert "not print" in equality(REFERENCE, EAGER, quiet, "inductor").unsafe[0]
+    drawn = dataclasses.replace(EAGER, random=("b",))
+    assert "random" in equality(REFERENCE, drawn, EAGER, "eager").unsafe[0]
