@@ -14,7 +14,16 @@ from test_sarif import shown as sarif_of
 
 from torchproof.api import compare
 from torchproof.cli import main
-from torchproof.records import NEEDS_UNSAFE, Fix, Mark, Part, Run, Setting, store
+from torchproof.records import (
+    NEEDS_UNSAFE,
+    Fix,
+    Mark,
+    Part,
+    Receipt,
+    Run,
+    Setting,
+    store,
+)
 from torchproof.report import fix_words, render
 from torchproof.report.log import observation
 
@@ -227,3 +236,33 @@ def test_a_check_without_edits_to_try_says_nothing() -> None:
         assert "fixable" not in render(check_runs.check(finding), "text")
     static = check_runs.check(ITEM, options={"effort": "static"})
     assert "fixable" not in render(static, "text")
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        (
+            (0.95, 1.07),
+            "speed with all fixes: no significant difference (0.95 to 1.07)",
+        ),
+        ((1.40, 1.60), "speed with all fixes: 1.50x (1.40 to 1.60)"),
+        ((None, None), "speed with all fixes: not significant (too few rounds)"),
+    ],
+)
+def test_a_speed_is_only_told_if_it_is_significant(
+    interval: tuple[float | None, float | None], text: str
+) -> None:
+    receipt = Receipt(
+        breaks=(1, 0),
+        recompiles=(0, 0),
+        graphs=(2, 1),
+        outputs="same",
+        max_rel_error=0.0,
+        compared=3,
+        unseen_inputs=4,
+        exceptions=0,
+        backend="inductor",
+        speed=1.5,
+    )
+    low, high = interval
+    assert text in replace(receipt, speed_low=low, speed_high=high).text

@@ -119,12 +119,19 @@ class Receipt(Record):
         if self.exceptions:
             figures.append(f"{self.exceptions} of them raise the same exception")
         if self.speed is not None:
-            interval = "-".join(
-                "?" if end is None else f"{end:.2f}"
-                for end in (self.speed_low, self.speed_high)
-            )
-            figures.append(f"with all fixes {self.speed:.2f}x as fast ({interval})")
+            figures.append(f"speed with all fixes: {self._speed_text}")
         return "; ".join(figures)
+
+    @property
+    def _speed_text(self) -> str:
+        """The ratio with its interval, or that it is not significant."""
+        low, high = self.speed_low, self.speed_high
+        if low is None or high is None:
+            return "not significant (too few rounds)"
+        interval = f"({low:.2f} to {high:.2f})"
+        if low <= 1 <= high:
+            return f"no significant difference {interval}"
+        return f"{self.speed:.2f}x {interval}"
 
 
 @dataclass(frozen=True)
