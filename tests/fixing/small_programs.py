@@ -268,7 +268,8 @@ def shown(text: str, seeds: range, *, compiled: bool = False) -> Behaviour | str
         torch.compiler.reset()
         fn = torch.compile(made.fn, backend="aot_eager")
     try:
-        return with_unseen(behaviour(made, fn, train=False), made, fn, train=False)
+        shown = behaviour(made, fn, train=False)
+        return with_unseen(shown, lambda: (made, fn), train=False)
     except Exception as error:
         return type(error).__name__
 

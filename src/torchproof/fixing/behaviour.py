@@ -82,24 +82,27 @@ def behaviour(
 
 def with_unseen(
     shown: Behaviour,
-    loaded: Loaded,
-    fn: Callable[..., Any],
+    target: Callable[[], tuple[Loaded, Callable[..., Any]]],
     *,
     train: bool,
     names: Collection[str] | None = None,
 ) -> Behaviour:
-    """Adds what variations of the calls do: all, or those that are named."""
+    """Adds what variations of the calls do: all, or those that are named.
+
+    `target()` gives the target and what to call, before each variation.
+    """
     unseen: dict[str, Outcome] = {}
     until = time.monotonic() + _VARIATION_SECONDS
-    for index in {0, len(loaded.calls) - 1}:
-        for kind, call in variations(loaded.calls[index]):
+    given = target()[0].calls
+    for index in sorted({0, len(given) - 1}):
+        for kind, call in variations(given[index]):
             name = f"{kind} in call {index}"
             if names is not None and name not in names:
                 continue
             if time.monotonic() > until:
                 break
             with collected_text():
-                unseen[name] = _outcome(loaded, fn, call, train=train)
+                unseen[name] = _outcome(*target(), call, train=train)
     return dataclasses.replace(shown, unseen=unseen)
 
 

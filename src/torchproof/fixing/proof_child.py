@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison
 
 _REFUSED, _OTHERS = 6, 3  # variations that compiled code runs
+State = dict[str, Any] | None
 _CODE_ARGUMENTS = {"backend", "mode", "options"}
 
 
@@ -94,7 +96,8 @@ def _reference(run: Job) -> Reference:
         eager = behaviour(loaded, loaded.fn, train=train)
         stateful = state is None or _changed(loaded.fn, state)
         stateful |= comparison.compare(eager.attributes, before).verdict == "wrong"
-        eager = with_unseen(eager, loaded, loaded.fn, train=train)
+        again = _target(run, loaded, state, stateful=stateful)
+        eager = with_unseen(eager, again, train=train)
     known = numerics.reference(
         lambda: calls.fresh(run),
         lambda built: calls.answers(built, built.fn, train=train),
@@ -120,12 +123,9 @@ def _equality(
     run: Job, job: ProofJob, reference: Reference, observer: Observer
 ) -> Equality:
     # Compiled code takes longer, so it runs on what the program refuses and a few more.
-    # Where a call depends on earlier ones, only the first inputs have the same past.
     unseen = reference.eager.unseen
     refused = [name for name, outcome in unseen.items() if outcome.refused]
-    names = set(list(unseen)[:_OTHERS])
-    if not reference.stateful:
-        names |= {*refused[:_REFUSED]}
+    names = {*list(unseen)[:_OTHERS], *refused[:_REFUSED]}
     backend = job.backend or "eager"
     compiled: Behaviour | str
     try:
@@ -135,21 +135,43 @@ def _equality(
     except Exception as error:
         compiled = one_line(f"{type(error).__name__}: {error}", 200)
     observer.paused = True
-    loaded = _loaded(run, reference)
+    loaded = _loaded(run, reference.state)
     train = calls.trains(loaded, run)
     with torch.compiler.set_stance("force_eager"):
         eager = behaviour(loaded, loaded.fn, train=train)
-        eager = with_unseen(eager, loaded, loaded.fn, train=train)
+        again = _target(run, loaded, reference.state, stateful=reference.stateful)
+        eager = with_unseen(eager, again, train=train)
     return equality(reference, eager, compiled, backend)
 
 
-def _loaded(run: Job, reference: Reference) -> Loaded:
+def _loaded(run: Job, state: State) -> Loaded:
     """A fresh target with the state of the original."""
     loaded = calls.fresh(run)
-    if reference.state is not None and isinstance(loaded.fn, torch.nn.Module):
+    if state is not None and isinstance(loaded.fn, torch.nn.Module):
         # Not strict: an edit may add a buffer.
-        loaded.fn.load_state_dict(reference.state, strict=False)
+        loaded.fn.load_state_dict(state, strict=False)
     return loaded
+
+
+def _target(
+    run: Job,
+    loaded: Loaded,
+    state: State,
+    *,
+    stateful: bool,
+    made: Callable[[Loaded], Callable[..., Any]] = attrgetter("fn"),
+) -> Callable[[], tuple[Loaded, Callable[..., Any]]]:
+    """Gives the target for one more call; a new one if earlier calls changed it."""
+    fn = made(loaded)
+
+    def target() -> tuple[Loaded, Callable[..., Any]]:
+        if not stateful:
+            return loaded, fn
+        torch.compiler.reset()  # the limit of recompiles counts those of all targets
+        again = _loaded(run, state)
+        return again, made(again)
+
+    return target
 
 
 def _compiled(
@@ -161,19 +183,25 @@ def _compiled(
     unseen: Collection[str],
 ) -> Behaviour:
     """What the compiled target shows, under observation."""
-    loaded = _loaded(run, reference)
-    fn: Callable[..., Any] = loaded.fn
-    if not calls.compiles_itself(fn, run):
+
+    def made(loaded: Loaded) -> Callable[..., Any]:
+        if calls.compiles_itself(loaded.fn, run):
+            return loaded.fn  # type: ignore[no-any-return]
         given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
         if backend == "inductor":  # draws the random numbers that eager draws
             given["options"] = {"fallback_random": True}
         observer.site = (loaded.place,)
-        fn = torch.compile(fn, backend=backend, **given)
+        fn = torch.compile(loaded.fn, backend=backend, **given)
         observer.site = None
-    train = calls.trains(loaded, run)
+        return fn
+
+    loaded = _loaded(run, reference.state)
+    state, stateful = reference.state, reference.stateful
+    train, fn = calls.trains(loaded, run), made(loaded)
     shown = behaviour(loaded, fn, train=train, around=observer.observed_call)
     observer.paused = True  # what other inputs compile is not part of the run
-    return with_unseen(shown, loaded, fn, train=train, names=unseen)
+    target = _target(run, loaded, state, stateful=stateful, made=made)
+    return with_unseen(shown, target, train=train, names=unseen)
 
 
 if __name__ == "__main__":

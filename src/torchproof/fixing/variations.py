@@ -44,7 +44,8 @@ def _changed(call: Any, kind: str, change: Change) -> Any:
 
 
 def _shuffled(tensor: Tensor) -> Tensor:
-    order = torch.randperm(tensor.numel(), device=tensor.device)
+    generator = torch.Generator().manual_seed(tensor.numel())  # the same in every run
+    order = torch.randperm(tensor.numel(), generator=generator).to(tensor.device)
     return tensor.flatten()[order].reshape(tensor.shape)
 
 
