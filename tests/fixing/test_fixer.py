@@ -35,6 +35,44 @@ def make():
     return torch.nn.Linear(4, 4), [(torch.randn(2, 4),)]
 """
 
+KEEPS_STATE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        scale = y.sum().item()
+        with torch.no_grad():
+            self.linear.weight.mul_(1.1)
+        return y * scale
+
+def make():
+    return Net(), [(torch.randn(2, 4),), (torch.randn(2, 4),)]
+"""
+DRAWS_WITH_NUMPY = """
+import numpy
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        if x.max() > 100:
+            raise ValueError("too large")
+        kept = torch.from_numpy(numpy.random.rand(2, 4) < 0.5)
+        return self.dropout(self.linear(x)) * kept
+
+def make():
+    return Net(), [(torch.randn(2, 4),), (torch.randn(2, 4),)]
+"""
+
 
 def fixed(tmp_path: Path, text: str, **options: object) -> Run:
     path = tmp_path / "model.py"
@@ -58,6 +96,20 @@ def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
     assert receipt.outputs in ("same", "rounding") and receipt.unseen_inputs > 5
     assert run.fixing is not None and run.fixing.remaining == ()
     assert Run.from_json(run.to_json()) == run
+
+
+def test_other_inputs_do_not_depend_on_earlier_calls(tmp_path: Path) -> None:
+    run = fixed(tmp_path, KEEPS_STATE)
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert accepted.receipt is not None and accepted.receipt.unseen_inputs > 5
+
+
+@pytest.mark.slow
+def test_an_original_that_draws_other_numbers_when_compiled(tmp_path: Path) -> None:
+    run = fixed(tmp_path, DRAWS_WITH_NUMPY)
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert accepted.receipt is not None and accepted.receipt.outputs == "random"
+    assert "equal in eager" in accepted.receipt.text
 
 
 def test_a_target_without_findings_needs_no_fix(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def _original(job: ProofJob, stream: Stream) -> int:
     run = calls.resolved(job.run)
     try:
         reference = replace(_reference(run), compiled_text=tuple(text))
+        reference = replace(reference, random_compiled=_is_random(run, reference))
         torch.save(reference, job.reference)
     except UserError as error:
         stream.write("unusable", message=str(error))
@@ -111,6 +112,17 @@ def _reference(run: Job) -> Reference:
         draws=known.draws,
         stateful=stateful,
     )
+
+
+def _is_random(run: Job, reference: Reference) -> bool:
+    """Whether the compiled original draws other random numbers than in eager."""
+    if not reference.draws:
+        return False
+    torch.compiler.reset()
+    loaded = _loaded(run, reference.state)
+    fn = _compiled_fn(run, loaded, "eager")
+    shown = behaviour(loaded, fn, train=calls.trains(loaded, run))
+    return shown.random != reference.eager.random
 
 
 def _changed(fn: Any, state: dict[str, Any]) -> bool:
@@ -185,13 +197,8 @@ def _compiled(
     """What the compiled target shows, under observation."""
 
     def made(loaded: Loaded) -> Callable[..., Any]:
-        if calls.compiles_itself(loaded.fn, run):
-            return loaded.fn  # type: ignore[no-any-return]
-        given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
-        if backend == "inductor":  # draws the random numbers that eager draws
-            given["options"] = {"fallback_random": True}
         observer.site = (loaded.place,)
-        fn = torch.compile(loaded.fn, backend=backend, **given)
+        fn = _compiled_fn(run, loaded, backend)
         observer.site = None
         return fn
 
@@ -202,6 +209,15 @@ def _compiled(
     observer.paused = True  # what other inputs compile is not part of the run
     target = _target(run, loaded, state, stateful=stateful, made=made)
     return with_unseen(shown, target, train=train, names=unseen)
+
+
+def _compiled_fn(run: Job, loaded: Loaded, backend: str) -> Callable[..., Any]:
+    if calls.compiles_itself(loaded.fn, run):
+        return loaded.fn  # type: ignore[no-any-return]
+    given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
+    if backend == "inductor":  # draws the random numbers that eager draws
+        given["options"] = {"fallback_random": True}
+    return torch.compile(loaded.fn, backend=backend, **given)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class Receipt(Record):
             change("breaks", self.breaks),
             change("recompiles", self.recompiles),
             change("graphs", self.graphs),
-            f"{self.compared} values {self.outputs} ({self.backend})",
+            self._outputs_text,
             f"{self.unseen_inputs} other inputs agree",
         ]
         if self.exceptions:
@@ -121,6 +121,15 @@ class Receipt(Record):
         if self.speed is not None:
             figures.append(f"speed with all fixes: {self._speed_text}")
         return "; ".join(figures)
+
+    @property
+    def _outputs_text(self) -> str:
+        if self.outputs != "random":
+            return f"{self.compared} values {self.outputs} ({self.backend})"
+        return (
+            f"{self.compared} values equal in eager; compiled ({self.backend}), other"
+            " random numbers are drawn, as by the original"
+        )
 
     @property
     def _speed_text(self) -> str:
