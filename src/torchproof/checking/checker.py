@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torchproof.checking import counts, history, rules, source_reading
+from torchproof.checking import causes, counts, history, rules, source_reading
 from torchproof.checking.join import Joined
 from torchproof.checking.observed_parts import ObservedParts, observe_parts
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.records import (
-    SEVERITIES,
     Finding,
     Observation,
     Part,
@@ -99,10 +98,13 @@ def check(
     blame.forget()
     started = datetime.datetime.now()
     observed = observe_parts(target, options, scope.parts, progress)
-    every = rules.with_costs(rules.check(observed.observation), observed.measured.gaps)
+    found = rules.matched(observed.observation)
+    findings = [each.finding for each in found]
+    every = rules.with_costs(findings, observed.measured.gaps)
+    explained = causes.explain(found)
     source = _source(target, scope, observed, every, progress=progress)
     run = replace(
-        _record(target, scope, observed, source, every=every),
+        _record(target, scope, observed, source, every=every, explained=explained),
         id=f"{started:%Y%m%d-%H%M}-{target.name}",
         started=started.isoformat(timespec="seconds"),
         command=command,
@@ -187,11 +189,11 @@ def _record(
     source: JoinedSource,
     *,
     every: list[Finding],
+    explained: causes.Explanations,
 ) -> Run:
     """The run of a check; `every` are the findings of all parts that ran."""
     observation = observed.observation
-    findings = scope.selected(source.findings)
-    findings.sort(key=lambda f: (f.status != "open", SEVERITIES.index(f.severity)))
+    findings = causes.linked(scope.selected(source.findings), explained)
     return Run(
         id="",
         target=target.text,

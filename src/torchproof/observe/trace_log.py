@@ -215,6 +215,7 @@ class _Start:
     inside: tuple[Frame, ...] = ()
     entry_known: bool = True
     entry: Frame | None = None  # the function compiled first in the same call
+    above: tuple[Frame, ...] | None = None  # all frames in the region; None: unknown
 
 
 def _of(by_compile_id: Mapping[str, _T], compile_id: str | None) -> _T | None:
@@ -359,6 +360,7 @@ def _event(kind: str, record: Record, state: _TraceState, **values: Any) -> Even
             **values,
             "entry_call": state.calls.get(compile_id or ""),
             "entry": state.start(compile_id).entry,
+            "above": state.start(compile_id).above,
         },
         call=record.call,
         callers=region.callers,
@@ -378,10 +380,11 @@ def _start(record: Record, state: _TraceState) -> None:
             call = _call_in_source(region, definition(function))
         if call is not None:
             state.calls[record.compile_id] = call
+        complete = bool(started.get("complete"))
         state.starts[record.compile_id] = (
-            _Start(tuple(above), (), bool(started.get("complete")))
+            _Start(tuple(above), (), complete)
             if region is None
-            else _Start(*region, entry=first)
+            else _Start(*region, entry=first, above=region.inside if complete else None)
         )
 
 

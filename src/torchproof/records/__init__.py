@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import COMPREHENSIONS as COMPREHENSIONS
     from torchproof.records.blame import Place as Place
     from torchproof.records.blame import definition as definition
+    from torchproof.records.blame import first_line as first_line
     from torchproof.records.blame import is_own as is_own
     from torchproof.records.blame import module_of as module_of
     from torchproof.records.blame import package_of as package_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import tree_of as tree_of
     from torchproof.records.blame import user_frame as user_frame
     from torchproof.records.blame import whose as whose
+    from torchproof.records.cause_tree import CauseTree as CauseTree
     from torchproof.records.files import MOST_SOURCE_BYTES as MOST_SOURCE_BYTES
     from torchproof.records.files import read_bytes as read_bytes
     from torchproof.records.fixes import NEEDS_UNSAFE as NEEDS_UNSAFE
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing
     from torchproof.records.run import Frame as Frame
+    from torchproof.records.run import Gain as Gain
     from torchproof.records.run import Measurement as Measurement
     from torchproof.records.run import Observation as Observation
     from torchproof.records.run import Part as Part

@@ -179,6 +179,13 @@ def around(file: str, line: int, reach: int = 3) -> tuple[tuple[str, ...], int |
     return tuple(text.rstrip("\r\n") for text in lines[start - 1 : end]), start
 
 
+def first_line(file: str, name: str, line: int) -> int | None:
+    """The first line of the function of this name around a line, with decorators."""
+    scopes = _functions(file).get(name, ())
+    around = [first for first, last in scopes if first <= line <= last]
+    return max(around, default=None)
+
+
 def statement(file: str, line: int) -> tuple[int, int]:
     """The first and last line of the statement at a line, excluding its body."""
     inside = [s for s in _statements(file) if s[0] <= line <= s[1]]
@@ -192,6 +199,7 @@ def forget() -> None:
     _scopes.cache_clear()
     _innermost.cache_clear()
     _statements.cache_clear()
+    _functions.cache_clear()
 
 
 @functools.lru_cache(maxsize=256)
@@ -223,6 +231,18 @@ def _scopes(file: str) -> tuple[tuple[int, int, str], ...]:
         for node in ast.walk(tree_of(file))
         if isinstance(node, kinds)
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _functions(file: str) -> dict[str, list[tuple[int, int]]]:
+    """First and last lines of the functions of each name, with their decorators."""
+    lines: dict[str, list[tuple[int, int]]] = {}
+    for node in ast.walk(tree_of(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            last = node.end_lineno or node.lineno
+            lines.setdefault(node.name, []).append((first, last))
+    return lines
 
 
 @functools.lru_cache(maxsize=256)

@@ -22,6 +22,7 @@ SCHEMA = 1
 Severity = Literal["high", "medium", "low"]
 Status = Literal["open", "resolved", "intentional"]
 Owner = Literal["user", "library"]
+Certainty = Literal["verified", "likely"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
 
@@ -134,6 +135,16 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class Gain(Record):
+    """The counts of a run before and after a cause was neutralised, and how it was."""
+
+    how: str
+    before: Annotated[Mapping[str, int | None], shapes.Counts] = field(hash=False)
+    after: Annotated[Mapping[str, int | None], shapes.Counts] = field(hash=False)
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
 class Finding(Record):
     """A rule at a place, with evidence."""
 
@@ -163,6 +174,12 @@ class Finding(Record):
     context_from: int | None = None  # the number of the first of them
     suspects: str | None = None  # of a hazard: the kind it is if a run shows it
     marks: tuple[Mark, ...] = ()  # sizes of arguments whose marks may cure it
+    # Identities of the findings that explain this one, and of those it explains.
+    cause_of: tuple[str, ...] = ()
+    consequences: tuple[str, ...] = ()
+    because: str | None = None  # of a consequence: how it follows from its causes
+    certainty: Certainty | None = None  # that it disappears with its causes
+    gain: Gain | None = None  # of a cause: what a run without it did
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from torchproof.checking.rules import (
     answers,
@@ -155,18 +156,31 @@ _IN_ORDER = tuple(rule() for rule in _LISTED)
 RULES = tuple(sorted(_IN_ORDER, key=lambda rule: rule.code))
 
 
+class Matched(NamedTuple):
+    """A finding, the rule that made it, and the events it was made from."""
+
+    finding: Finding
+    rule: Rule
+    group: EventGroup
+
+
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
-    return [finding for finding, _ in with_stacks(observation)]
+    return [each.finding for each in matched(observation)]
 
 
 def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ...]]]:
     """All findings of a run, worst first, each with the stack of its first event."""
+    return [(m.finding, m.group.first.frames) for m in matched(observation)]
+
+
+def matched(observation: Observation) -> list[Matched]:
+    """All findings of a run, worst first, each with its rule and its events."""
     facts = Facts(observation, _IN_ORDER)
     found = [
-        (rule.finding(group), group.first.frames) for rule, group in _matches(facts)
+        Matched(rule.finding(group), rule, group) for rule, group in _matches(facts)
     ]
-    return sorted(found, key=lambda pair: _rank(pair[0]))
+    return sorted(found, key=lambda each: _rank(each.finding))
 
 
 def _matches(facts: Facts) -> Iterator[tuple[Rule, EventGroup]]:

@@ -27,6 +27,7 @@ from torchproof.records import (
     Finding,
     Frame,
     Severity,
+    first_line,
     module_of,
     original_name,
     package_of,
@@ -65,6 +66,11 @@ def _where(event: Event) -> tuple[object, ...]:
         return (event.function,)
     behind = (place.library.file, place.library.line) if place.library else None
     return place.frame.file, place.frame.line, behind
+
+
+def break_key(event: Event) -> tuple[object, ...]:
+    """What the events of one finding have in common: place and type of the break."""
+    return (*_where(event), event.data["type"])
 
 
 def _silent_skips(facts: Facts) -> Iterable[Event]:
@@ -137,7 +143,7 @@ class GraphBreak(Rule):
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per place and cause, in the order of their first event."""
         breaks = [*facts.events("graph_break"), *_silent_skips(facts)]
-        for group in grouped(breaks, lambda e: (*_where(e), e.data["type"])):
+        for group in grouped(breaks, break_key):
             skipping = [event for event in group if event.data.get("skips")]
             count, steps = _runs(group, facts)
             # Dynamo reports a break in an inlined function twice: inlined, then alone.
@@ -313,12 +319,22 @@ def _replacement(group: EventGroup) -> str:
     return ""
 
 
-def _skipped_around(group: EventGroup) -> str | None:
-    """The break that makes Dynamo skip the function around a comprehension.
+def only_alone(event: Event) -> bool:
+    """Whether Dynamo compiles this code separately only if its function runs eagerly.
 
-    A comprehension is part of its function's graph. Dynamo compiles it separately only
-    if the function runs eagerly.
+    A comprehension or a generator is otherwise part of the graph of its function.
     """
+    function = event.function
+    generator = "generator" in event.data["type"] and _NEVER_TRACED.search(
+        event.data["type"]
+    )
+    return bool(generator) or (
+        function is not None and function.function in COMPREHENSIONS
+    )
+
+
+def _skipped_around(group: EventGroup) -> str | None:
+    """The break that makes Dynamo skip the function around a comprehension."""
     function = group.first.function
     if function is None or function.function not in COMPREHENSIONS:
         return None
@@ -332,6 +348,85 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     After a break Dynamo continues with a resume function, and it compiles the functions
     called in between when it reaches them.
     """
+    by = separated_by(event, facts)
+    if by is None:  # a trace does not record the whole stack
+        unknown = event.data.get("above") is None
+        return _break_near(event, facts) if unknown else None
+    return place_of(by.frames).frame if by.kind == "graph_break" else None
+
+
+def separated_by(event: Event, facts: Facts) -> Event | None:
+    """The event because of which this function is not part of its caller's graph.
+
+    It is a graph break, or the recompile limit of the caller. None if the function is
+    the first of its region, or if that is not certain.
+    """
+    function = event.function
+    if function is None:
+        return None
+    earlier = _interruptions(event, facts)
+    for frame in reversed(event.data.get("above") or ()):
+        if own := [cut for cut in earlier if _is_code(frame, cut.function)]:
+            return _at_line(own, frame)
+        if any(_is_code(frame, each.function) for each in facts.events("graph")):
+            break
+    code = (function.file, original_name(function.function))
+    line = resumed_at(function.function)
+    here = [cut for cut in earlier if line and (*code, line) in _lines_of(cut)]
+    return here[-1] if here else None
+
+
+def _interruptions(event: Event, facts: Facts) -> list[Event]:
+    """The breaks and refused recompiles that came before an event."""
+    events = facts.observation.events
+    place = next((i for i, each in enumerate(events) if each is event), len(events))
+    earlier = Facts(replace(facts.observation, events=events[:place]))
+    cuts = [*earlier.events("graph_break", "recompile_limit"), *_silent_skips(earlier)]
+    own = (None, event.function)
+    return [cut for cut in cuts if cut.function not in own]
+
+
+def _is_code(frame: Frame, function: Frame | None) -> bool:
+    """Whether a frame of a stack runs this code object, whose first line is known."""
+    if function is None or (frame.file, frame.function) != (
+        function.file,
+        function.function,
+    ):
+        return False
+    if resumed_at(function.function) is not None:
+        return True  # the name of a resume function has its line
+    first = first_line(frame.file, frame.function, frame.line)
+    return first is None or first == function.line
+
+
+def _lines_of(cut: Event) -> set[tuple[str, str, int]]:
+    return {(f.file, original_name(f.function), f.line) for f in cut.frames}
+
+
+def _at_line(cuts: list[Event], frame: Frame) -> Event | None:
+    """Of a function's interruptions, the one at the line that it runs.
+
+    A skipped function has no such line, and torch omits some lines of a stack: then
+    the interruptions must agree on their place.
+    """
+    code = (frame.file, original_name(frame.function), frame.line)
+    here = [cut for cut in cuts if code in _lines_of(cut)]
+    whole = [cut for cut in cuts if _stops_all(cut)]
+    if whole and not here:
+        return whole[-1]
+    places = {_where(cut) for cut in here or cuts}
+    return (here or cuts)[-1] if len(places) == 1 else None
+
+
+def _stops_all(cut: Event) -> bool:
+    """Whether the rest of the function runs eagerly."""
+    data = cut.data
+    whole = data.get("skips") or data.get("rest_is_eager")
+    return bool(whole) or cut.kind == "recompile_limit"
+
+
+def _break_near(event: Event, facts: Facts) -> Frame | None:
+    """The nearest break in a function above, as far as a stack shows the functions."""
     function = event.function
     if function is None:
         return None
@@ -340,13 +435,9 @@ def break_above(event: Event, facts: Facts) -> Frame | None:
     above = above[: above.index(code_object)] if code_object in above else above
     if entry := event.data.get("entry"):
         above.insert(0, (entry.file, original_name(entry.function)))
-    line = resumed_at(function.function)
     depths = {code: depth for depth, code in enumerate(above)}
     nearest: tuple[int, Event] | None = None
     for cut in reversed(facts.events("graph_break")):
-        at = {(f.file, original_name(f.function), f.line) for f in cut.frames}
-        if line is not None and (*code_object, line) in at:
-            return place_of(cut.frames).frame
         code = cut.function and (
             cut.function.file,
             original_name(cut.function.function),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.breaks import break_above, place_in_text
+from torchproof.checking.rules.breaks import break_above, place_in_text, separated_by
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -70,13 +70,23 @@ def in_callers_words(event: Event, facts: Facts) -> Event:
     """The event with its guard in the caller's words, and the break behind it.
 
     `path` is the argument that the guard checks. `cut` is the graph break without which
-    Dynamo would not compile this function separately.
+    Dynamo would not compile this function separately, and `separated_by` its event, or
+    that of the caller's recompile limit.
     """
     guard: Guard | None = event.data["guard"]
     call: Call | None = event.data.get("entry_call")
     origin = call.origin(guard.source) if call and guard else None
-    handed_over = guard is not None and _is_handed_over(guard, is_input=bool(origin))
-    data = {**event.data, "cut": break_above(event, facts) if handed_over else None}
+    if origin and event.data.get("entry") and origin[0] in (("args",), ("kwargs",)):
+        origin = None  # `*args` of a function that the call reaches are not its own
+    handed_over = guard is not None and (
+        _is_handed_over(guard, is_input=bool(origin))
+        or (guard.cause not in _STATE and _in_first_call(event, facts))
+    )
+    data = {
+        **event.data,
+        "cut": break_above(event, facts) if handed_over else None,
+        "separated_by": separated_by(event, facts) if handed_over else None,
+    }
     if origin is not None and origin[0] == CALLEE and _is_users(event.function):
         origin = None  # in the user's own method, the user calls it `self`
     if call is not None and guard is not None and origin is not None:
@@ -104,6 +114,17 @@ def _is_handed_over(guard: Guard, *, is_input: bool) -> bool:
     if guard.cause in _STATE or guard.source.startswith(("self.", "self[")):
         return False
     return guard.cause in _FOLLOWS or not is_input
+
+
+def _in_first_call(event: Event, facts: Facts) -> bool:
+    """Whether the call that compiled a function first also recompiled it.
+
+    Then nothing changed between calls: one call runs the function several times. As
+    part of its caller's graph, the function would need no second one.
+    """
+    same = (e for e in facts.observation.events if e.function == event.function)
+    first = next(same, None)
+    return first is not None and first.call is not None and first.call == event.call
 
 
 def is_marked_at_call(event: Event) -> bool:

@@ -219,6 +219,12 @@ def _named(text: str) -> list[tuple[str, str]]:
     return [(readable_source(source), dim) for source, dim in sizes]
 
 
+def sizes_of(group: EventGroup) -> list[tuple[str, int]]:
+    """The sizes that a specialisation makes constants, in the caller's words."""
+    named = _sources(group, " ".join(group.data["sources"]))
+    return [(words, int(dim)) for words, dim in named]
+
+
 def _sizes(group: EventGroup) -> str:
     sizes = _sources(group, " ".join(group.data["sources"]))
     return ", ".join(f"size {dim} of `{name}`" for name, dim in sizes) or "a size"

@@ -1,0 +1,66 @@
+"""The open findings of a run as a tree: causes, and what each of them explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchproof.records.run import SEVERITIES, Finding, Severity
+
+
+class CauseTree:
+    """The causes among the open findings; a finding that explains nothing is one too.
+
+    A saved run may name identities that it does not have, or in a circle: such a link
+    is ignored.
+    """
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        still_open = [f for f in findings if f.status == "open"]
+        self._by_identity = {f.identity: f for f in reversed(still_open)}
+        self.causes: list[Finding] = []
+        self._effects: dict[str, list[Finding]] = {}
+        for finding in still_open:
+            root = self._root(finding)
+            if root.identity == finding.identity:
+                self.causes.append(finding)
+            else:
+                self._effects.setdefault(root.identity, []).append(finding)
+        self._shown = {c.identity: c for c in reversed(self.causes)}
+
+    @property
+    def total(self) -> int:
+        """The number of findings that others explain."""
+        return sum(map(len, self._effects.values()))
+
+    def effects(self, cause: Finding) -> list[Finding]:
+        """Everything that a cause explains, also through other findings."""
+        if self._shown.get(cause.identity) is not cause:
+            return []
+        return self._effects.get(cause.identity, [])
+
+    def severity(self, cause: Finding) -> Severity:
+        """The severity of the worst finding that disappears with a cause."""
+        every = [cause.severity, *(f.severity for f in self.effects(cause))]
+        return min(every, key=SEVERITIES.index)
+
+    def is_effect(self, finding: Finding) -> bool:
+        return (
+            finding.status == "open"
+            and self._root(finding) is not finding
+            and (self._root(finding).identity != finding.identity)
+        )
+
+    def causes_of(self, finding: Finding) -> list[Finding]:
+        """The findings that directly explain one."""
+        known = (self._by_identity.get(each) for each in finding.cause_of)
+        return [f for f in known if f is not None and f.identity != finding.identity]
+
+    def _root(self, finding: Finding) -> Finding:
+        passed = {finding.identity}
+        root = finding
+        while above := self.causes_of(root):
+            root = above[0]
+            if root.identity in passed:
+                return finding
+            passed.add(root.identity)
+        return root
