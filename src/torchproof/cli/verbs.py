@@ -20,6 +20,7 @@ from torchproof.cli.pack_flags import assert_fit, pack_flags
 from torchproof.cli.tune_flags import tune_flags
 from torchproof.records import (
     SEVERITIES,
+    CauseTree,
     Run,
     UserError,
     document,
@@ -365,7 +366,8 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
     if options.fail_on == "never":
         return 0
     bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
-    return int(any(f.status == "open" and f.severity in bad for f in run.findings))
+    tree = CauseTree(run.findings)  # a cause is as severe as the worst it explains
+    return int(any(tree.severity(cause) in bad for cause in tree.causes))
 
 
 def _failed(run: Run, options: argparse.Namespace) -> int | None:

@@ -7,8 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchproof.records import SEVERITIES, Finding, Fix, Run, document, line, shown
-from torchproof.report import bench_sections, fix_words, search_words
+from torchproof.records import (
+    SEVERITIES,
+    CauseTree,
+    Finding,
+    Fix,
+    Run,
+    document,
+    line,
+    shown,
+)
+from torchproof.report import bench_sections, cause_words, fix_words, search_words
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -18,15 +27,25 @@ def render(run: Run) -> str:
         lines = [_fix(fix) for fix in fix_words.helpful(run) if fix.file]
         return "\n".join([*lines, _summary(run, [])]) + "\n"
     still_open = [f for f in run.findings if f.status == "open"]
-    still_open.sort(key=lambda f: SEVERITIES.index(f.severity))
-    return "\n".join([*map(_annotation, still_open), _summary(run, still_open)]) + "\n"
+    tree = CauseTree(still_open)
+    still_open.sort(key=lambda f: (tree.is_effect(f), SEVERITIES.index(f.severity)))
+    lines = [_annotation(finding, tree) for finding in still_open]
+    return "\n".join([*lines, _summary(run, still_open)]) + "\n"
 
 
-def _annotation(finding: Finding) -> str:
+def _annotation(finding: Finding, tree: CauseTree) -> str:
+    """A cause at the level of the worst it explains; an effect as a notice."""
     properties = ",".join(f"{k}={_property(v)}" for k, v in _properties(finding))
     why, fix = (line(text).rstrip(".") for text in (finding.cause, finding.fix))
     text = f"{line(finding.message)}\nWhy: {why}.\nFix: {fix}."
-    return f"::{LEVELS[finding.severity]} {properties}::{_data(text)}"
+    level = LEVELS[tree.severity(finding)]
+    if effects := tree.effects(finding):
+        text += f"\nIt {line(cause_words.also_explains(effects))}."
+    if tree.is_effect(finding):
+        level = LEVELS["low"]
+        said = f"{cause_words.follows_from(finding, tree)} ({finding.certainty})"
+        text += f"\nIt follows from {line(said)}."
+    return f"::{level} {properties}::{_data(text)}"
 
 
 def _fix(fix: Fix) -> str:
@@ -72,6 +91,8 @@ def _summary(run: Run, still_open: list[Finding]) -> str:
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
     noun = "finding" if len(still_open) == 1 else "findings"
     text = f"{len(still_open)} open {noun}" + (f" ({split})" if split else "")
+    causes = cause_words.totals(CauseTree(still_open))
+    text += f": {causes}" if causes else ""
     resolved = sum(f.status == "resolved" for f in run.findings)
     text += f", {resolved} resolved" if resolved else ""
     return f"torchproof: {text} in {line(run.target)}, run {line(run.id)}"

@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from torchproof import __version__
-from torchproof.records import CATEGORIES, SEVERITIES, CompileSite, Finding, Part, Run
+from torchproof.records import (
+    CATEGORIES,
+    SEVERITIES,
+    CauseTree,
+    CompileSite,
+    Finding,
+    Part,
+    Run,
+)
 from torchproof.report import (
     bench_sections,
+    cause_words,
     commands,
     earlier_run,
     markup,
@@ -33,11 +42,17 @@ def render(run: Run) -> Iterator[str]:
     yield from _baseline(run)
     yield from _summary(run, still_open)
     yield from _configuration(run)
+    tree = CauseTree(run.findings)
     yield "## Findings"
     if not still_open:
         yield "No open findings."
-    yield from (entry(finding, run) for finding in still_open)
-    yield from _priorities(still_open)
+    if first := cause_words.fix_first(run, tree):
+        yield f"**{markup.inline(first)}**"
+    for cause in tree.causes:
+        yield entry(cause, run)
+        yield from _explained(cause, tree)
+    yield from _consequences(run, tree)
+    yield from _priorities(tree)
     yield from _commands(run)
     yield from earlier_run.markdown(run)
     yield from _set_aside(run, "resolved", "In the earlier run, but not in this one.")
@@ -101,6 +116,8 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
     rows.append(["Total", *_tally(still_open)])
     header = ("Category", *(s.capitalize() for s in SEVERITIES), "Total")
     yield markup.table(header, rows)
+    if split := cause_words.totals(CauseTree(run.findings)):
+        yield f"{split}."
     aside = [
         f"{count} {status}"
         for status in ("resolved", "intentional")
@@ -114,6 +131,33 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
         yield markup.table(names, [[numbers.count(v) for v in counts.values()]])
     if text := run_words.captured(run):
         yield f"{text}."
+
+
+def _explained(cause: Finding, tree: CauseTree) -> Iterator[str]:
+    """The effects of a cause, one line each, and the gain that was measured."""
+    if effects := tree.effects(cause):
+        text = cause_words.also_explains(effects)
+        yield f"**{text[:1].upper()}{text[1:]}:**"
+        yield markup.bullets(
+            f"{f.code} {markup.code(run_words.place(f))}: {markup.inline(title(f))}"
+            for f in effects
+        )
+    if measured := cause_words.gain(cause):
+        yield f"**Without it:** {markup.inline(measured)}."
+
+
+def _consequences(run: Run, tree: CauseTree) -> Iterator[str]:
+    """The findings that others explain, each with its causes."""
+    effects = [f for cause in tree.causes for f in tree.effects(cause)]
+    if not effects:
+        return
+    yield "## Consequences"
+    yield "Each of these follows from findings above, and disappears with them."
+    for finding in effects:
+        yield entry(finding, run)
+        text = f"{cause_words.follows_from(finding, tree)} ({finding.certainty})"
+        text += f": {finding.because}" if finding.because else ""
+        yield f"**Follows from:** {markup.inline(text)}."
 
 
 def _tally(findings: Sequence[Finding]) -> list[str]:
@@ -155,15 +199,15 @@ def _lines(site: CompileSite) -> str:
     return f"{site.file}:{site.line}{last}"
 
 
-def _priorities(still_open: Sequence[Finding]) -> Iterator[str]:
-    if not still_open:
+def _priorities(tree: CauseTree) -> Iterator[str]:
+    if not tree.causes:
         return
     yield "## Priorities"
     for severity, label in _PRIORITIES.items():
         items = [
             f"[ ] {f.code} {markup.code(run_words.place(f))}: {markup.inline(title(f))}"
-            for f in still_open
-            if f.severity == severity
+            for f in tree.causes
+            if tree.severity(f) == severity
         ]
         if items:
             yield f"**{label}** ({severity})\n\n{markup.bullets(items)}"

@@ -16,6 +16,7 @@ from torchproof import __version__
 from torchproof.checking import by_code
 from torchproof.records import (
     SEVERITIES,
+    CauseTree,
     Finding,
     Fix,
     Run,
@@ -25,7 +26,7 @@ from torchproof.records import (
     shown,
     to_plain,
 )
-from torchproof.report import commands, run_words
+from torchproof.report import cause_words, commands, run_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
@@ -45,7 +46,14 @@ def render(run: Run) -> str:
 
 def _run(run: Run) -> Plain:
     findings = [f for f in run.findings if f.status != "resolved"]
-    findings.sort(key=lambda f: (f.status != "open", SEVERITIES.index(f.severity)))
+    tree = CauseTree(run.findings)
+    findings.sort(
+        key=lambda f: (
+            f.status != "open",
+            tree.is_effect(f),
+            SEVERITIES.index(f.severity),
+        )
+    )
     placed = [f for f in findings if location(f, run)]
     placeless = [f for f in findings if not location(f, run)]
     reported = placed[:MOST]
@@ -58,7 +66,9 @@ def _run(run: Run) -> Plain:
         "columnKind": "unicodeCodePoints",
         "originalUriBaseIds": {ROOT: {"description": _text("Directory of the run.")}},
         "invocations": [_invocation(run, notifications)],
-        "results": [_result(f, run, codes, identities) for f in reported],
+        "results": [
+            _with_links(_result(f, run, codes, identities), f, run) for f in reported
+        ],
         "properties": {
             "counts": dict(run.counts),
             "resolved": len(run.findings) - len(findings),
@@ -169,6 +179,28 @@ def _result(
         why = "The code marks this as intentional."
         plain["suppressions"] = [{"kind": "inSource", "justification": why}]
     return {**plain, "properties": _properties(finding)}
+
+
+def _with_links(plain: Plain, finding: Finding, run: Run) -> Plain:
+    """A result with its place among causes and effects; an effect is only a note."""
+    tree = CauseTree(run.findings)
+    text, links = plain["message"]["text"], plain["properties"]
+    if effects := tree.effects(finding):
+        said = cause_words.also_explains(effects)
+        text = f"{text} It {line(said)}."
+        links["consequences"] = [each.identity for each in effects]
+    if not tree.is_effect(finding):
+        return {**plain, "message": _text(text)}
+    causes = tree.causes_of(finding)
+    places = [at for cause in causes if (at := location(cause, run))]
+    links |= {"cause_of": [f.identity for f in causes], "certainty": finding.certainty}
+    said = f"{cause_words.follows_from(finding, tree)} ({finding.certainty})"
+    return {
+        **plain,
+        "level": "note",
+        "message": _text(f"{text} It follows from {line(said)}."),
+        **({"relatedLocations": places} if places else {}),
+    }
 
 
 def _cures(fix: Fix, finding: Finding) -> bool:

@@ -1,6 +1,7 @@
-"""Renders a check as terminal text: findings in order of severity, then a summary.
+"""Renders a check as terminal text: causes in order of severity, then a summary.
 
-Takes a `Run`, returns text. Each finding shows its place, message, cause and fix.
+Takes a `Run`, returns text. Each cause shows its place, message, cause and fix, and
+what else it explains.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from torchproof.records import Finding, Part, Run
-from torchproof.report import commands, numbers, run_words, source_columns
+from torchproof.records import CauseTree, Finding, Part, Run
+from torchproof.report import cause_words, commands, numbers, run_words, source_columns
 from torchproof.report.text_layout import INDENT, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
@@ -21,14 +22,18 @@ def render(
 ) -> str:
     """Open findings in full; hazards, resolved and intentional ones on one line."""
     width = max(width, 40)
+    tree = CauseTree(run.findings)
     lines = [*_header(run, width), ""]
+    if first := cause_words.fix_first(run, tree):
+        lines += [*wrap(first, width), ""]
     short: dict[str, list[Finding]] = {}
     for finding in run.findings:
         heading = None if verbose else _heading(finding, run)
         if heading:
             short.setdefault(heading, []).append(finding)
-        else:
-            lines += [*_finding(finding, colour, width, verbose), ""]
+        elif verbose or not tree.is_effect(finding):
+            lines += _finding(finding, colour, width, verbose)
+            lines += [*_links(finding, tree, width), ""]
     for heading, findings in short.items():
         lines += wrap(heading, width)
         for finding in findings:
@@ -114,6 +119,24 @@ def _finding(
             yield from _labelled("  - ", item, width)
 
 
+def _links(finding: Finding, tree: CauseTree, width: int) -> Iterator[str]:
+    """What a cause explains, or what explains an effect."""
+    if above := cause_words.follows_from(finding, tree):
+        why = f": {finding.because}" if finding.because else ""
+        sure = f" ({finding.certainty})" if finding.certainty else ""
+        yield from _labelled("follows from ", f"{above}{sure}{why}", width)
+    effects = tree.effects(finding)
+    if not effects:
+        return
+    yield from wrap(f"{cause_words.also_explains(effects)}:", width, INDENT)
+    for effect in effects:
+        brief = cause_words.briefly(effect, finding, tree)
+        text = f"{_place(effect)}  {effect.code}  {brief}"
+        yield from wrap(text, width, INDENT * 2, INDENT * 3)
+    if measured := cause_words.gain(finding):
+        yield from _labelled("without it: ", measured, width)
+
+
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """A paragraph whose lines begin below each other, after the label."""
     first = INDENT + label
@@ -173,6 +196,8 @@ def _tally(run: Run, still_open: list[Finding]) -> str:
     also = f"; {hazards} suspected from the source" if hazards else ""
     if observed:
         count = numbers.amount(len(observed), "finding")
+        split = cause_words.totals(CauseTree(run.findings))
+        count = f"{split}: {count}" if split else count
         return f"{count} ({run_words.severities(observed)}){note}{also}."
     if breaks.status == "failed":
         return f"No findings before the failure{also}."

@@ -21,9 +21,10 @@ from markupsafe import Markup, escape
 
 from torchproof.checking import RULES, Rule
 from torchproof.measure import Comparison
-from torchproof.records import Run
+from torchproof.records import CauseTree, Run
 from torchproof.report import (
     bench_sections,
+    cause_words,
     commands,
     comparison_text,
     earlier_run,
@@ -37,6 +38,7 @@ from torchproof.report.html.finding_list import (
     choices,
     costs,
     entries,
+    everything,
 )
 from torchproof.report.text_layout import Table
 
@@ -97,7 +99,8 @@ def _content(run: Run) -> dict[str, Any]:
         "run": run,
         "about": _about(run),
         "contents": _contents(run, drawn),
-        "total": len(findings),
+        "total": len(everything(findings)),
+        "split": cause_words.totals(CauseTree(run.findings)),
         "separator": _SEPARATOR,
         "headline": headline.headline(run, findings),
         "tiles": headline.tiles(run, findings),

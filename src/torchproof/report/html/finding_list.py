@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torchproof.records import SEVERITIES, Finding, Run
-from torchproof.report import commands, numbers, run_words, source_columns
+from torchproof.records import SEVERITIES, CauseTree, Finding, Run
+from torchproof.report import cause_words, commands, numbers, run_words, source_columns
 from torchproof.report.finding_section import impact, reference
 from torchproof.report.html import charts
 
@@ -37,6 +37,10 @@ class Entry:
     anchor: str  # the same in later runs, so that links keep working
     cost: str = ""
     often: str = ""
+    effects: tuple[Entry, ...] = ()  # what the finding explains
+    explains: str = ""
+    gain: str = ""
+    follows: str = ""  # the findings that explain it
 
     @property
     def place(self) -> str:
@@ -81,22 +85,54 @@ def at_home(path: str) -> str:
 
 
 def entries(run: Run) -> list[Entry]:
-    """The findings: open ones first, then by severity, then by cost."""
-    counts: Counter[str] = Counter()
-    listed = []
-    for finding in sorted(run.findings, key=_rank):
+    """The findings: open ones first, then by severity, then by cost.
+
+    A finding that another explains is an entry below that one.
+    """
+    tree, counts = CauseTree(run.findings), Counter[str]()
+    listed: list[Entry] = []
+    below: dict[int, list[Entry]] = {}
+    roots = {id(f): c for c in tree.causes for f in tree.effects(c)}
+    for finding in sorted(run.findings, key=lambda f: _rank(f, tree)):
         name = f"f-{finding.identity}"
         anchor = f"{name}-{counts[name]}" if counts[name] else name
         counts[name] += 1
         texts = _cost(finding), _often(finding, run)
-        listed.append(Entry(finding, run, anchor, *texts))
-    return listed
+        entry = Entry(finding, run, anchor, *texts)
+        if id(finding) in roots:
+            follows = _follows(finding, tree)
+            cause = id(roots[id(finding)])
+            below.setdefault(cause, []).append(replace(entry, follows=follows))
+        else:
+            listed.append(entry)
+    return [_with_effects(entry, below.get(id(entry.finding), ())) for entry in listed]
 
 
-def _rank(finding: Finding) -> tuple[int, int, float]:
-    cost = finding.cost_us if charts.known(finding.cost_us) else None
+def everything(listed: Sequence[Entry]) -> list[Entry]:
+    """All entries, with those below others."""
+    return [each for entry in listed for each in (entry, *entry.effects)]
+
+
+def _with_effects(entry: Entry, effects: Sequence[Entry]) -> Entry:
+    gain = cause_words.gain(entry.finding)
+    if not effects:
+        return replace(entry, gain=gain)
+    explains = cause_words.also_explains([each.finding for each in effects])
+    return replace(entry, effects=tuple(effects), explains=explains, gain=gain)
+
+
+def _follows(finding: Finding, tree: CauseTree) -> str:
+    text = f"{at_home(cause_words.follows_from(finding, tree))} ({finding.certainty})"
+    return f"{text}: {finding.because}" if finding.because else text
+
+
+def _rank(finding: Finding, tree: CauseTree) -> tuple[int, int, float, int]:
+    effects = tree.effects(finding)
+    known = [f.cost_us for f in (finding, *effects) if charts.known(f.cost_us)]
+    cost = sum(each for each in known if each is not None)
     status = STATUSES.index(finding.status) if finding.status in STATUSES else 3
-    return status, SEVERITIES.index(finding.severity), -(cost or 0.0)
+    severity = SEVERITIES.index(tree.severity(finding))
+    return status, severity, -cost, -sum(f.count or 1 for f in effects)
 
 
 def _cost(finding: Finding) -> str:
@@ -133,7 +169,8 @@ def choices(listed: Sequence[Entry]) -> list[Choice]:
 
 def costs(listed: Sequence[Entry]) -> list[Cost]:
     """The open findings with the highest measured costs."""
-    costly = [e for e in listed if e.cost and e.finding.status == "open"]
+    every = everything(listed)
+    costly = [e for e in every if e.cost and e.finding.status == "open"]
     costly.sort(key=lambda entry: -(entry.finding.cost_us or 0.0))
     most = max((e.finding.cost_us or 0.0 for e in costly), default=0.0) or 1.0
     return [

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchproof.records import Measurement, Part, Run
+from torchproof.records import CauseTree, Measurement, Part, Run
 from torchproof.report import (
     bench_sections,
+    cause_words,
     fix_words,
     numbers,
     run_words,
     search_words,
 )
 from torchproof.report.html import charts, search
-from torchproof.report.html.finding_list import Entry
+from torchproof.report.html.finding_list import Entry, everything
 
 LONGEST = 220  # characters of the worst finding's message
 
@@ -78,8 +79,15 @@ def _of_fix(run: Run) -> Headline:
 
 
 def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
-    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
-    sentences = run_words.call_time(run), run_words.captured(run), _resolved(run)
+    tree = CauseTree(run.findings)
+    open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
+    first = cause_words.fix_first(run, tree).rstrip(".")
+    sentences = (
+        first,
+        run_words.call_time(run),
+        run_words.captured(run),
+        _resolved(run),
+    )
     more = tuple(filter(None, sentences))
     more = tuple(f"{text[:1].upper()}{text[1:]}." for text in more)
     if not open_:
@@ -87,7 +95,7 @@ def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
         return Headline(tone, "no findings", text, more)
     worst = open_[0]
     tone = "bad" if worst.severity == "high" else "open"
-    word = f"{numbers.amount(len(open_), 'open finding')}"
+    word = cause_words.totals(tree) or numbers.amount(len(open_), "open finding")
     cost = f" ({numbers.plain(worst.cost_us)} us per call)" if worst.cost_us else ""
     text = f"Most severe{cost}: {_shortened(worst.message)}."
     return Headline(tone, word, text, more)
@@ -139,7 +147,7 @@ def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
 
 
 def _counted(run: Run, findings: Sequence[Entry]) -> Iterator[Tile]:
-    open_ = [entry.finding for entry in findings if entry.finding.status == "open"]
+    open_ = [e.finding for e in everything(findings) if e.finding.status == "open"]
     yield Tile("Open findings", str(len(open_)), run_words.severities(open_))
     counts, calls = run.counts, run.counts.get("calls")
     if calls is not None and counts.get("compiled_calls") is not None:

@@ -15,6 +15,7 @@
     return { id: start.match(/ id="([^"]*)"/)[1], data };
   };
   const PAGE = 100;
+  const noun = list?.dataset.noun ?? "findings";
 
   const theme = by("theme");
   const root = document.documentElement;
@@ -97,8 +98,8 @@
       matching.length === 0
         ? `None${of} matches the filters.`
         : count < matching.length
-          ? `${matching.length}${of} findings, showing the first ${count}.`
-          : `${matching.length}${of} findings.`;
+          ? `${matching.length}${of} ${noun}, showing the first ${count}.`
+          : `${matching.length}${of} ${noun}.`;
     if (more) {
       more.hidden = count === matching.length;
       more.textContent = `Show ${Math.min(PAGE, matching.length - count)} more`;
@@ -119,7 +120,13 @@
   };
   const reveal = () => {
     const wanted = location.hash.slice(1);
-    const index = every.findIndex((finding) => finding.id === wanted);
+    const holds = (finding) =>
+      finding.element
+        ? finding.element.querySelector(`[id="${CSS.escape(wanted)}"]`)
+        : finding.html.includes(` id="${wanted}"`);
+    const index = wanted
+      ? every.findIndex((finding) => finding.id === wanted || holds(finding))
+      : -1;
     if (index < 0) {
       const rule = wanted && by(wanted);
       if (rule instanceof HTMLDetailsElement) rule.open = true;
@@ -128,8 +135,10 @@
     clear();
     shown = Math.max(PAGE, index + 1);
     draw();
-    every[index].element.open = true;
-    every[index].element.scrollIntoView({ behavior: "instant" });
+    const element = by(wanted);
+    for (let each = element; each !== list; each = each.parentElement)
+      if (each instanceof HTMLDetailsElement) each.open = true;
+    element.scrollIntoView({ behavior: "instant" });
   };
 
   filters.hidden = by("act").hidden = false;
