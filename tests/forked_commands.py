@@ -112,6 +112,7 @@ def _command(*arguments: str) -> int:
 
 
 def _program(source: str) -> int:
+    sys.path.insert(0, os.getcwd())
     main = ModuleType("__main__")
     sys.modules["__main__"] = main
     exec(compile(source, "<string>", "exec"), main.__dict__)
@@ -141,7 +142,6 @@ def _fork_children() -> None:
 
 def _place(cwd: str, env: Mapping[str, str]) -> None:
     os.chdir(cwd)
-    sys.path.insert(0, cwd)
     os.environ.clear()
     os.environ.update(env)
     # Killed with its process; the test's own tracker would complain of what it left.

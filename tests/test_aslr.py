@@ -56,4 +56,4 @@ def test_where_it_is_forbidden_the_module_runs_all_the_same(
     monkeypatch.setattr(os, "execv", lambda path, command: started.append(command))
     assert not aslr.is_possible()
     aslr.main(["1", "where", "x"])
-    assert started == [[sys.executable, "-m", "where", "x"]]
+    assert started == [[sys.executable, "-P", "-m", "where", "x"]]

@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     number, module, *rest = arguments
     parent_death.hold()
     choose(int(number))
-    os.execv(sys.executable, [sys.executable, "-m", module, *rest])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", module, *rest])
 
 
 if __name__ == "__main__":

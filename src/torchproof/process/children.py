@@ -131,7 +131,8 @@ def spawn(
     The `environment` is added to this process's variables, unless `inherit` is False.
     `output` receives stdout and stderr: by default this process's stderr. None as
     `stdin` passes on this process's. `layout` is a number of `aslr`, for a child that
-    starts with `-m`. `keep` lists file descriptors that the child inherits.
+    starts with `-m`; its imports do not search the working directory. `keep` lists file
+    descriptors that the child inherits.
     """
     near, far = socket.socketpair()
     # The mark of a child of a child begins with the mark of its parent.
@@ -144,8 +145,12 @@ def spawn(
         VARIABLE: str(far.fileno()),
     }
     command = [sys.executable, *arguments]
+    if arguments[0] == "-m":
+        # A module of the working directory must not replace one that the child needs.
+        command.insert(1, "-P")
     if layout is not None:
-        command[2:2] = ["torchproof.process.aslr", str(layout)]
+        at = command.index("-m") + 1
+        command[at:at] = ["torchproof.process.aslr", str(layout)]
     with far:
         popen = parent_death.begun(
             lambda: subprocess.Popen(

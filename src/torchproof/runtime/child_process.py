@@ -23,18 +23,27 @@ _TAIL_BYTES = 4096
 Frames = list[tuple[str, str]]  # (filename, function), innermost last
 
 
+def _search_path() -> str:
+    """This process's `sys.path`, with the standard library first.
+
+    A file of the program may have the name of a standard module that the child needs.
+    """
+    library = os.path.dirname(os.__file__)
+    standard = {library, os.path.join(library, "lib-dynload")}
+    entries = [entry or os.getcwd() for entry in sys.path]
+    return os.pathsep.join(sorted(entries, key=lambda entry: entry not in standard))
+
+
 class ChildProcess:
     """A process that runs `torchproof.runtime.child`, with its output and stacks."""
 
     def __init__(self, task: str) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         stacks = self._stacks.fileno()
-        # -P: use the parent's sys.path alone, without the current folder first.
         self.child = spawn(
-            *("-P", "-m", MODULE, task, str(stacks)),
-            environment={"PYTHONPATH": path},
+            *("-m", MODULE, task, str(stacks)),
+            environment={"PYTHONPATH": _search_path()},
             output=self._output,
             keep=(stacks,),
         )

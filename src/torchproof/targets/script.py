@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.process import Stream
+from torchproof.targets.search_path import search_first
 from torchproof.targets.target import Target
 
 
@@ -18,7 +19,7 @@ def run(target: Target, stream: Stream) -> int:
     """Runs the script, writes how it ended to the stream, returns its exit code."""
     path = Path(target.where).resolve()
     sys.argv = [target.where, *target.arguments]
-    sys.path[0] = str(path.parent)
+    search_first(path.parent)
     main_module = types.ModuleType("__main__")
     main_module.__dict__.update(
         __file__=str(path), __builtins__=__builtins__, __spec__=None

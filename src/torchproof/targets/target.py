@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from torchproof.records import Frame, UserError, located
+from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
 Kind = Literal["workload", "factory", "script", "trace", "source"]
@@ -217,6 +218,7 @@ def _module(target: Target) -> ModuleType:
     earlier = _loaded_earlier(path)
     try:
         if not target.where.endswith(".py"):
+            search_first(Path.cwd())
             return importlib.import_module(target.where)
         return _executed(path)
     except (Exception, SystemExit) as error:
@@ -225,13 +227,26 @@ def _module(target: Target) -> ModuleType:
             return earlier
         raise UserError(
             f"importing {target.where} failed: {type(error).__name__}: {error}"
+            f"{_found_in_cwd(error, target)}"
         ) from error
+
+
+def _found_in_cwd(error: BaseException, target: Target) -> str:
+    """What to do about a module that only the working directory contains."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    if not (isinstance(error, ModuleNotFoundError) and name):
+        return ""
+    if not (os.path.isfile(f"{name}.py") or os.path.isdir(name)):
+        return ""
+    return (
+        f" ({name} is in the working directory, which python {target.where} does not"
+        " search: set PYTHONPATH=.)"
+    )
 
 
 def _executed(path: Path) -> ModuleType:
     """Runs the file again, as a module of its name or of an unused name."""
-    if str(path.parent) not in sys.path:
-        sys.path.insert(0, str(path.parent))
+    search_first(path.parent)
     name = path.stem if path.stem not in sys.modules else f"target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None

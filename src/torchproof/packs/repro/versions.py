@@ -20,7 +20,7 @@ class CollectEnv:
         self._output = folder / "collect_env.txt"
         with self._output.open("wb") as output:
             module = ("-m", "torch.utils.collect_env")
-            self._child: Child = spawn("-W", "ignore", *module, output=output)
+            self._child: Child = spawn("-P", "-W", "ignore", *module, output=output)
 
     def __enter__(self) -> CollectEnv:
         return self
