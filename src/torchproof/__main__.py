@@ -7,6 +7,6 @@ import sys
 if not sys.flags.safe_path:
     sys.path.append(sys.path.pop(0))
 
-from torchproof.cli import main  # noqa: E402
+from torchproof.cli import main
 
 sys.exit(main())

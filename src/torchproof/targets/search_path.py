@@ -16,14 +16,14 @@ from pathlib import Path
 _OWN_MODULES = frozenset(
     """
     __future__ abc array ast atexit base64 bisect builtins collections concurrent
-    contextlib contextvars copy copyreg ctypes dataclasses datetime decimal difflib dis
-    enum errno faulthandler fcntl functools gc getpass grp gzip hashlib html importlib
-    inspect io ipaddress itertools json keyword linecache logging math multiprocessing
-    numbers operator os pathlib pickle pkgutil platform pwd queue random re resource
-    runpy shlex shutil signal socket stat statistics struct subprocess sys tarfile
-    tempfile textwrap threading time tokenize tomllib traceback types typing
-    unicodedata urllib uuid warnings weakref zipfile zlib
-    """.split()
+    contextlib contextvars copy copyreg ctypes dataclasses datetime decimal difflib
+    dis enum errno faulthandler fcntl functools gc getpass grp gzip hashlib html
+    importlib inspect io ipaddress itertools json keyword linecache logging math
+    multiprocessing numbers operator os pathlib pickle pkgutil platform pwd queue
+    random re resource runpy shlex shutil signal socket stat statistics struct
+    subprocess sys tarfile tempfile textwrap threading time tokenize tomllib
+    traceback types typing unicodedata urllib uuid warnings weakref zipfile zlib
+    """.split()  # noqa: SIM905
 )
 
 
