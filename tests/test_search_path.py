@@ -121,6 +121,7 @@ def test_no_child_searches_the_working_directory(
     printed = (tmp_path / "output").read_text()
     assert "sys.path" in printed
     assert "cwd" not in printed
+    assert "Warning" not in printed
 
 
 def test_a_module_of_the_working_directory_is_named(project: Path) -> None:

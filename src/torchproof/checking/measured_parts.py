@@ -5,6 +5,7 @@ Each part measures strategies as `bench` does, and turns the numbers into events
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
 _SECONDS = 1.0  # of sampling per strategy
 _SWEEP_SECONDS = 0.2
+# The exception of a worker: `[file:line: ][module.]Name: message`.
+_RAISED = re.compile(r"(?:^|\d: )(?:\w+\.)*(?P<error>[A-Z]\w+): (?P<message>.*)", re.S)
 
 
 @dataclass
@@ -102,7 +105,7 @@ class PartsMeasurer:
         costs = measured.break_costs or BreakCosts()
         self.collected.gaps = costs.gaps
         if compiled.error:
-            raise _Failed(f"{compiled.strategy}: {compiled.error}")
+            raise self._failed(compiled.strategy, compiled, eager_runs=not eager.error)
         self._add_event("timing", _timing(eager, compiled, costs))
         if compiled.memory and compiled.memory["cuda_allocated"] is not None:
             self._add_event("memory", _memory(eager, compiled))
@@ -130,7 +133,7 @@ class PartsMeasurer:
         rows = self._measured(plan).rows
         self.collected.rows += rows
         if broken := [row for row in rows if row.error]:
-            raise _Failed(f"{dimension}: {broken[0].error}")
+            raise self._failed(dimension, broken[0])
         measured = [_shape(dimension, row) for row in rows]
         self._add_event("shape_sweep", {"dimension": dimension, "rows": measured})
         return None
@@ -151,7 +154,7 @@ class PartsMeasurer:
             return row.notes[0]
         self.collected.rows.append(row)
         if row.error:
-            raise _Failed(f"regional: {row.error}")
+            raise self._failed("regional", row)
         self._add_event("latency", _latency(full, row))
         return None
 
@@ -173,6 +176,16 @@ class PartsMeasurer:
             self.collected.rows += measured.rows
             raise _Failed("interrupted")
         return measured
+
+    def _failed(
+        self, what: str, row: Measurement, *, eager_runs: bool = True
+    ) -> _Failed:
+        """The failure of a part; an error of compiled code is an event as well."""
+        error = row.error or ""
+        raised = _RAISED.search(error)
+        if raised and eager_runs and "out of memory" not in error.lower():
+            self._add_event("strategy_error", raised.groupdict())
+        return _Failed(f"{what}: {error}")
 
     def _add_event(self, kind: str, data: Mapping[str, Any]) -> None:
         self.collected.events.append(Event(kind, function=self.function, data=data))

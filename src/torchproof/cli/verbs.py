@@ -363,11 +363,22 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
     failed = _failed(run, options)
     if failed is not None:
         return failed
-    if options.fail_on == "never":
+    if options.fail_on != "never":
+        bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
+        tree = CauseTree(run.findings)  # a cause is as severe as the worst it explains
+        if any(tree.severity(cause) in bad for cause in tree.causes):
+            return 1
+    return _incomplete(run)
+
+
+def _incomplete(run: Run) -> int:
+    """2 if a part failed for a reason that no finding tells."""
+    if any(f.kind == "compile_error" and f.status == "open" for f in run.findings):
         return 0
-    bad = SEVERITIES[: SEVERITIES.index(options.fail_on) + 1]
-    tree = CauseTree(run.findings)  # a cause is as severe as the worst it explains
-    return int(any(tree.severity(cause) in bad for cause in tree.causes))
+    broken = [name for name, part in run.parts.items() if part.status == "failed"]
+    for name in broken:
+        output.note(f"torchproof: error: part {name} failed: {run.parts[name].why}")
+    return 2 if broken else 0
 
 
 def _failed(run: Run, options: argparse.Namespace) -> int | None:

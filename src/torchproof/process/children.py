@@ -149,8 +149,9 @@ def spawn(
         # A module of the working directory must not replace one that the child needs.
         command.insert(1, "-P")
     if layout is not None:
-        at = command.index("-m") + 1
-        command[at:at] = ["torchproof.process.aslr", str(layout)]
+        # Runpy warns that the package has already imported the module.
+        quiet = ["-W", "ignore::RuntimeWarning:runpy"]
+        command[2:3] = [*quiet, "-m", "torchproof.process.aslr", str(layout)]
     with far:
         popen = parent_death.begun(
             lambda: subprocess.Popen(

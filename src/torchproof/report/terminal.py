@@ -201,7 +201,8 @@ def _tally(run: Run, still_open: list[Finding]) -> str:
         return f"{count} ({run_words.severities(observed)}){note}{also}."
     if breaks.status == "failed":
         return f"No findings before the failure{also}."
-    if breaks.status == "passed":
+    failed = any(part.status == "failed" for part in run.parts.values())
+    if breaks.status == "passed" and not failed:
         nothing = "No other findings" if run.findings else "No findings"
         clean = ": no graph break, skipped frame, recompile or error"
         return f"{nothing}{note or clean}{also}."

@@ -83,6 +83,7 @@ _LISTED: tuple[type[Rule], ...] = (
     shapes.UnbackedBranch,
     errors.MissingFakeKernel,
     errors.FailsOnFakeTensors,
+    errors.NoCompiler,
     errors.BackendError,
     errors.BreakUnderFullgraph,
     errors.OtherError,

@@ -45,6 +45,9 @@ class CompileError(Rule):
         """One group per place and error."""
         failures = [e for e in facts.events("compile_failure") if is_error(e)]
         events = [*failures, *facts.events("call_error")]
+        seen = {e.data["error"] for e in events}
+        measured = facts.events("strategy_error")
+        events += [e for e in measured if e.data["error"] not in seen]
         placed = {e.data["error"] for e in events if _place(e).frame is not None}
         for group in grouped(events, lambda e: (_place(e), e.data["error"])):
             place = _place(group[0])
@@ -171,6 +174,48 @@ class MissingFakeKernel(CompileError):
         )
 
 
+class NoCompiler(CompileError):
+    """Torch finds no compiler for the code that it generates, so nothing is compiled.
+
+    ## Why
+    Inductor generates C++ for the CPU, and Triton builds its launchers with a C
+    compiler. Without one, every compilation that generates code fails.
+
+    ## Bad
+        CXX=/opt/missing/g++ python serve.py     # torch.compile(model) in serve.py
+
+    ## Good
+        apt-get install g++ && python serve.py
+
+    ## Fix safety
+    Changes no value.
+    """
+
+    code = "CE705"
+    parts = ("baseline",)
+    errors = ("InductorError", "InvalidCxxCompiler", "RuntimeError")
+    pattern = r"InvalidCxxCompiler|No working C\+\+ compiler|Failed to find C compiler"
+    cause_text = "{at.data[error]}: {short}"
+
+    def message(self, group: EventGroup) -> str:
+        return (
+            f"nothing can be compiled: torch finds no {self._language(group)} compiler"
+            f" for the code that it generates for {group.compiled}"
+        )
+
+    def fix(self, group: EventGroup) -> str:
+        is_cpp = self._language(group) == "C++"
+        variable, program = ("CXX", "g++") if is_cpp else ("CC", "gcc")
+        return (
+            f"install {program} (apt-get install {program}, dnf install gcc-c++) where"
+            f" this program runs, or set {variable} to the path of a compiler; without"
+            ' one, torch.compile works only with backend="aot_eager" or "eager"'
+        )
+
+    def _language(self, group: EventGroup) -> str:
+        return "C" if "find C compiler" in group.data["message"] else "C++"
+
+
 class BackendError(CompileError):
     """The backend raises an error while it compiles a captured graph.
 
@@ -191,21 +236,23 @@ class BackendError(CompileError):
     errors = ("BackendCompilerFailed", "InductorError", "LoweringException")
 
     def message(self, group: EventGroup) -> str:
-        backend = re.search(r"backend='(.+?)'", group.data["message"])
-        name = backend[1] if backend else "the backend"
         return (
-            f"the backend {name} fails on the graph of {group.compiled}:"
+            f"{self._backend(group)} fails on the graph of {group.compiled}:"
             f" {self.short(group)}"
         )
 
     def fix(self, group: EventGroup) -> str:
-        backend = re.search(r"backend='(.+?)'", group.data["message"])
-        name = backend[1] if backend else "the backend"
         return (
-            f"fix the error in the backend {name} ({self.short(group)}), or compile "
+            f"fix the error in {self._backend(group)} ({self.short(group)}), or compile "
             f'{group.compiled} with another one (backend="inductor", "aot_eager",'
             ' "eager")'
         )
+
+    def _backend(self, group: EventGroup) -> str:
+        named = re.search(r"backend='(.+?)'", group.data["message"])
+        if named is None and group.data["error"] == "InductorError":
+            return "the backend inductor"
+        return f"the backend {named[1]}" if named else "the backend"
 
 
 class BreakUnderFullgraph(CompileError):

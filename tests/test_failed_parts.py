@@ -1,0 +1,105 @@
+"""A part that could not run: a finding or exit code 2, never a clean result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import forked_commands
+import pytest
+from check_runs import ITEM
+
+from torchproof.checking.measured_parts import PartsMeasurer
+from torchproof.cli import verbs
+from torchproof.records.run import Finding, Measurement, Part, Run
+from torchproof.report import terminal
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
+
+RULE = Path(__file__).parent / "rules" / "CE705"
+
+
+def run_of(*findings: Finding, **parts: Part) -> Run:
+    return Run(
+        id="1",
+        target="m.py:make",
+        strategy="full",
+        environment={},
+        counts={},
+        findings=findings,
+        parts={"breaks": Part("passed"), **parts},
+    )
+
+
+def exit_code(run: Run, fail_on: str = "high") -> int:
+    return verbs._exit_code(run, argparse.Namespace(fail_on=fail_on))
+
+
+@pytest.mark.parametrize("fail_on", ["high", "low", "never"])
+def test_a_failed_part_ends_with_2(
+    fail_on: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = run_of(baseline=Part("failed", "full: was killed by SIGKILL"))
+    assert exit_code(run, fail_on) == 2
+    assert (
+        "part baseline failed: full: was killed by SIGKILL" in capsys.readouterr().err
+    )
+    assert "No findings in the parts that ran" in terminal.render(run)
+
+
+def test_a_skipped_part_is_no_failure() -> None:
+    run = run_of(batch=Part("skipped", "the factory has no keyword 'batch'"))
+    assert exit_code(run) == 0
+    assert "No findings: no graph break" in terminal.render(run)
+
+
+def test_findings_come_before_a_failed_part() -> None:
+    failed = Part("failed", "full: InductorError: no")
+    assert exit_code(run_of(ITEM, baseline=failed)) == 1
+    told = replace(ITEM, kind="compile_error")
+    assert exit_code(run_of(told, baseline=failed), "never") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        ("torch._inductor.exc.InductorError: X: no", ("InductorError", "X: no")),
+        ("/a/b.py:12: ValueError: wrong", ("ValueError", "wrong")),
+        ("torch.OutOfMemoryError: CUDA out of memory", None),
+        ("was killed by SIGSEGV", None),
+        ("no answer within 30 s (--timeout)", None),
+    ],
+)
+def test_errors_of_compiled_code_are_events(
+    error: str, raised: tuple[str, str] | None
+) -> None:
+    measurer = PartsMeasurer(parse("workload:gpt"), Options(), print)
+    failure = measurer._failed("full", Measurement("full", error=error))
+    assert str(failure) == f"full: {error}"
+    told = [(e.data["error"], e.data["message"]) for e in measurer.collected.events]
+    assert told == ([raised] if raised else [])
+
+
+def check(program: str, folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
+    told = ["check", f"{RULE / program}:make", "--format", "json", *flags]
+    done = forked_commands.torchproof(*told, cwd=folder)
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_without_a_compiler_nothing_is_clean(tmp_path: Path) -> None:
+    code, run = check("bad.py", tmp_path)
+    [found] = run["findings"]
+    assert (code, found["code"], found["severity"]) == (1, "CE705", "high")
+    assert (found["function"], found["line"]) == ("Model.forward", 10)
+    assert "install g++" in found["fix"]
+    assert run["parts"]["baseline"]["status"] == "failed"
+
+
+def test_code_that_is_not_generated_needs_no_compiler(tmp_path: Path) -> None:
+    code, run = check("good.py", tmp_path, "--compile", "backend=aot_eager")
+    assert run["parts"]["baseline"]["status"] in {"passed", "found"}
+    assert "compile_error" not in {f["kind"] for f in run["findings"]}
+    assert code in {0, 1}
