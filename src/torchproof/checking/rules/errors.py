@@ -243,9 +243,9 @@ class BackendError(CompileError):
 
     def fix(self, group: EventGroup) -> str:
         return (
-            f"fix the error in {self._backend(group)} ({self.short(group)}), or compile "
-            f'{group.compiled} with another one (backend="inductor", "aot_eager",'
-            ' "eager")'
+            f"fix the error in {self._backend(group)} ({self.short(group)}), or"
+            f" compile {group.compiled} with another one"
+            ' (backend="inductor", "aot_eager", "eager")'
         )
 
     def _backend(self, group: EventGroup) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import is_error
@@ -19,7 +21,13 @@ from torchproof.checking.rules.rule import (
 from torchproof.checking.static import compiled
 from torchproof.checking.static.compiled import Compilation, Compiled
 from torchproof.checking.static.kinds import words
-from torchproof.checking.static.source import Class, Definition, Source, walk
+from torchproof.checking.static.source import (
+    Class,
+    Definition,
+    Source,
+    Unreadable,
+    walk,
+)
 from torchproof.records import Event, Place, Severity, place_of, whose
 
 # Methods besides forward that run a model; nn.Module has none of them.
@@ -72,7 +80,8 @@ class NeverCalled(NoOp):
         torch.compile(model)(x)      # or model.compile(); model(x)
 
     ## Fix safety
-    The compiled one gives the same values up to rounding.
+    The compiled one gives the same values up to rounding. A function that is compiled
+    where its module is imported may simply not be part of these calls: that is `low`.
     """
 
     code = "NC801"
@@ -103,8 +112,28 @@ class NeverCalled(NoOp):
             facts,
         )
 
+    def severity(self, group: EventGroup) -> Severity:
+        return "low" if self._is_imported(group) else super().severity(group)
+
+    def _is_imported(self, group: EventGroup) -> bool:
+        """Whether all of them were compiled by the import of their module."""
+        return all(_compiled_by_import(event) for event in group.events)
+
+    def cause(self, group: EventGroup) -> str:
+        if self._is_imported(group):
+            return (
+                f"{group.data['name']} is compiled when its module is imported, and"
+                " these calls do not reach it"
+            )
+        return super().cause(group)
+
     def message(self, group: EventGroup) -> str:
         times = f" ({group.count} of them)" if (group.count or 1) > 1 else ""
+        if self._is_imported(group):
+            return (
+                f"{group.data['name']} is compiled here{times}, but not exercised by"
+                " these calls"
+            )
         return (
             f"{group.data['name']} is compiled here{times}, but the compiled"
             f" {group.data['what']} is never called"
@@ -112,6 +141,11 @@ class NeverCalled(NoOp):
 
     def fix(self, group: EventGroup) -> str:
         name = group.data["name"]
+        if self._is_imported(group):
+            return (
+                f"check a target whose calls reach {name}; if these calls should reach"
+                f" it, call {name} itself, not the function that it wraps"
+            )
         if group.data["what"] == "module":
             return (
                 f"use the result: model = torch.compile(model), or compile {name} in"
@@ -137,6 +171,52 @@ class NeverCalled(NoOp):
                 fix=f"use the result: {subject} = torch.compile({subject}), or compile"
                 f" a module in place with {subject}.compile()",
             )
+
+
+def _compiled_by_import(event: Event) -> bool:
+    """Whether importing a module compiled it, rather than code made for the target.
+
+    That is a decorated function of a module or class, or a statement of a module that
+    the program imports. The program's own main file is run, not only imported.
+    """
+    program = [
+        number
+        for number, frame in enumerate(event.frames)
+        if whose(frame.file) in {"user", "library"}
+    ]
+    if not program:
+        return False
+    site, function = event.frames[program[-1]], event.function
+    if site.function == "<module>" and len(program) > 1:
+        between = event.frames[program[-2] + 1 : program[-1]]
+        if any(frame.function == "_find_and_load" for frame in between):
+            return True
+    return (
+        function is not None
+        and site.file == function.file
+        and (function.line, site.line) in _decorators(site.file)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _decorators(file: str) -> frozenset[tuple[int, int]]:
+    """The first line of each decorated function that no function contains.
+
+    With it, each line of a decorator.
+    """
+    try:
+        source = Source.read(Path(file))
+    except Unreadable:
+        return frozenset()
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return frozenset(
+        (node.decorator_list[0].lineno, line)
+        for node in source.nodes
+        if isinstance(node, functions) and node.decorator_list
+        if not source.is_inside(node, *functions)
+        for each in node.decorator_list
+        for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+    )
 
 
 class OtherMethod(NoOp):
