@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forked_commands import torchproof
 
-from torchproof.cli import main
+from torchproof.cli import flags, main
 from torchproof.records import store
 from torchproof.records.run import Run
 
@@ -131,9 +131,12 @@ CHILD = {
     "missing factory": ("broken.py:nothing", r"'nothing'.*\bf, "),
     "failing factory": (
         "broken.py:raises",
-        r" raises .*ValueError: no weights in this folder$",
+        r" raises .*ValueError: no weights in this folder \(at broken\.py:8\)$",
     ),
-    "factory that exits": ("broken.py:exits", r" exits .*SystemExit: not today$"),
+    "factory that exits": (
+        "broken.py:exits",
+        r" exits .*SystemExit: not today \(at broken\.py:11\)$",
+    ),
     "returns None": ("broken.py:none", r"\(fn, calls\).*NoneType"),
     "returns three": ("broken.py:three", r"\(fn, calls\).*tuple"),
     "fn is a number": ("broken.py:number", r" int .*\bfn\b"),
@@ -150,7 +153,7 @@ CHILD = {
     "no such module": ("nowhere.at_all:make", r"'nowhere'"),
     "fails in eager": (
         "broken.py:fails_in_eager",
-        r"eager.* call 1: ValueError: x is too large: 2$",
+        r"eager.* call 1: ValueError: x is too large: 2 \(at broken\.py:\d+\)$",
     ),
     "before_call fails": ("hook.py:make", r"before_call .*call 1: KeyError"),
     "unknown size": ("workload:gpt --size huge", r"'huge'.* tiny, small"),
@@ -161,6 +164,17 @@ SCRIPTS = {
     "script exits with text": ("exit_text.py", r"code 1: no data in \./data$"),
     "script is killed": ("killed.py", r"SIGKILL"),
     "script raises": ("raises.py", r"code 1: RuntimeError: out of luck$"),
+}
+PARENT |= {
+    f"{key}={value}": (
+        f"check broken.py:fine --compile {key}={value}",
+        rf"{key}={value} .*true, yes, on, 1, false, no, off.*\b0\b{rest}$",
+    )
+    for key, value, rest in (
+        ("dynamic", "maybe", ", auto or none"),
+        ("fullgraph", "none", ""),
+        ("disable", "2", ""),
+    )
 }
 CASES = PARENT | {
     name: (f"check -q {rest}", said) for name, (rest, said) in CHILD.items()
@@ -216,6 +230,33 @@ def test_what_a_script_did_until_it_failed_is_saved(name: str, folder: Path) -> 
         assert saved["exit_code"] == 3
     if script == "killed.py":
         assert saved["ending"] == "crashed"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((word, True) for word in ("true", "True", "YES", "on", "1")),
+        *((word, False) for word in ("false", "False", "no", "Off", "0")),
+        *((word, None) for word in ("None", "auto")),
+    ],
+)
+def test_words_for_true_and_false(text: str, value: bool | None) -> None:
+    assert flags.compile_arguments(f"dynamic={text}") == {"dynamic": value}
+    if value is not None:
+        assert flags.compile_arguments(f"fullgraph= {text} ,mode=x") == {
+            "fullgraph": value,
+            "mode": "x",
+        }
+
+
+def test_the_traceback_of_a_factory_is_shown_when_asked_for(folder: Path) -> None:
+    done = torchproof("check", "-v", "broken.py:raises", cwd=folder)
+    assert done.returncode == 2
+    *above, last = done.stderr.splitlines()
+    assert last.startswith("torchproof: error: the factory raises failed: ValueError")
+    assert above[0] == "Traceback (most recent call last):"
+    assert 'broken.py", line 8, in raises' in done.stderr
+    assert "torchproof/targets" not in done.stderr
 
 
 def test_a_crash_is_no_finding(

@@ -387,17 +387,40 @@ def names(text: str) -> list[str]:
 
 
 def compile_arguments(text: str) -> dict[str, Any]:
-    """`dynamic=True,mode=reduce-overhead` as keyword arguments; values are literals."""
+    """`dynamic=true,mode=reduce-overhead` as keyword arguments."""
     arguments: dict[str, Any] = {}
     for item in _split(text):
-        key, equals, value = item.partition("=")
-        if not equals or not key.strip().isidentifier():
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not key.isidentifier():
             raise UserError(f"--compile: {item!r} is not KEY=VALUE")
-        try:
-            arguments[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            arguments[key.strip()] = value.strip()
+        arguments[key] = _switch(key, value) if key in _SWITCHES else _literal(value)
     return arguments
+
+
+_WORDS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+# The arguments of torch.compile that are true or false, and the words for neither.
+_SWITCHES = {"dynamic": ("auto", "none"), "fullgraph": (), "disable": ()}
+
+
+def _switch(key: str, value: str) -> bool | None:
+    word, neither = value.lower(), _SWITCHES[key]
+    if word in neither:
+        return None
+    if word not in _WORDS:
+        words = [*_WORDS, *neither]
+        accepted = f"{', '.join(words[:-1])} or {words[-1]}"
+        raise UserError(f"--compile: {key}={value} is not known: give {accepted}")
+    return _WORDS[word]
+
+
+def _literal(value: str) -> Any:
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
 
 
 def _split(text: str) -> list[str]:

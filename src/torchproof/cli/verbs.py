@@ -62,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
+        if getattr(options, "verbose", False):
+            for text in error.details.splitlines():
+                output.note(text)
         output.note(f"torchproof: error: {error}")
         return 2
     except KeyboardInterrupt:

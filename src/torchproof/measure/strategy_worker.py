@@ -68,7 +68,12 @@ def _reply(worker: StrategyWorker, name: str, values: Message) -> Message:
         return {"reply": {} if reply is None else dataclasses.asdict(reply)}
     except UserError as error:
         skips = isinstance(error, NotApplicable)
-        return {"error": str(error), "usage": True, "skips": skips}
+        return {
+            "error": str(error),
+            "details": error.details,
+            "usage": True,
+            "skips": skips,
+        }
     except Exception as error:
         message = traceback.format_exception_only(error)[-1].strip()
         frames = traceback.extract_tb(error.__traceback__)

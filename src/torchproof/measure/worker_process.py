@@ -67,8 +67,9 @@ class WorkerProcess:
             return kind.from_json(answer["reply"])
         if answer.get("skips"):
             raise NotApplicable(answer["error"])
-        error_type = UserError if answer["usage"] else WorkerError
-        raise error_type(answer["error"])
+        if answer["usage"]:
+            raise UserError(answer["error"], details=answer.get("details", ""))
+        raise WorkerError(answer["error"])
 
     def _read(self, limit_s: float | None) -> Message:
         try:

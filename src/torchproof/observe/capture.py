@@ -80,7 +80,7 @@ def gather(
     """Turns the child's stream into an observation; `code` is its exit code."""
     child = Followed(list(entries), ending, code)
     for entry in child.of("unusable"):
-        raise UserError(entry["message"])
+        raise UserError(entry["message"], details=entry.get("details", ""))
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for entry in entries:
         by_kind.setdefault(entry["kind"], []).append(entry)

@@ -15,7 +15,7 @@ from typing import Any
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
 from torchproof.records import UserError
-from torchproof.targets import Job, Loaded, calls, script
+from torchproof.targets import Job, Loaded, calls, raised, script
 from torchproof.torch_private import environment
 
 
@@ -32,7 +32,7 @@ def observe_job(job: Job, stream: Stream) -> int:
             return 0
         return _run_script(job, stream)
     except UserError as error:
-        stream.write("unusable", message=str(error))
+        stream.write("unusable", message=str(error), details=error.details)
         return 2
 
 
@@ -131,10 +131,8 @@ def _explain_failure(
     except UserError:
         raise
     except Exception as eager_error:
-        line = traceback.format_exception_only(eager_error)[-1].strip()
-        raise UserError(
-            f"the target fails in eager, at call {number}: {line}"
-        ) from eager_error
+        what = f"the target fails in eager, at call {number}"
+        raise raised(what, eager_error) from eager_error
     finally:
         observer.paused = False
         torch.compiler.set_stance("default")

@@ -67,7 +67,14 @@ _KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
 
 
 class UserError(Exception):
-    """An error that the user can fix: one line with the problem and the next step."""
+    """An error that the user can fix: one line with the problem and the next step.
+
+    `details` is more text, such as a traceback, that the command line shows with -v.
+    """
+
+    def __init__(self, message: str = "", *, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
 
     def __str__(self) -> str:
         return one_line(super().__str__())

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torchproof.targets.target import keywords as keywords
     from torchproof.targets.target import own_file as own_file
     from torchproof.targets.target import parse as parse
+    from torchproof.targets.target import raised as raised
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS
 else:
     __getattr__, __all__ = lazy_exports(__name__)

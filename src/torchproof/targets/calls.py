@@ -19,7 +19,7 @@ from torchproof.records import Frame, UserError, whose
 from torchproof.targets import overlay
 from torchproof.targets.introspect import code_of, frame_of
 from torchproof.targets.job import Job
-from torchproof.targets.target import Loaded, load
+from torchproof.targets.target import Loaded, load, raised
 from torchproof.targets.workloads import WORKLOADS
 
 Answers = dict[str, Any]
@@ -150,9 +150,7 @@ def before(loaded: Loaded, index: int) -> None:
     try:
         loaded.before_call(loaded.fn, index)
     except Exception as error:
-        raise UserError(
-            f"before_call failed at call {index}: {type(error).__name__}: {error}"
-        ) from error
+        raise raised(f"before_call failed at call {index}", error) from error
 
 
 def forget_gradients(fn: Any, call: Any) -> None:

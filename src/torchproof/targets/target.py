@@ -10,13 +10,14 @@ import importlib.util
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from torchproof.records import Frame, UserError, located
+from torchproof.records import Frame, UserError, located, shown, whose
 from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
@@ -156,9 +157,7 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(
-            f"the factory {target.factory} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise raised(f"the factory {target.factory} failed", error) from error
     fn, calls = _checked(answer, target)
     return Loaded(
         fn,
@@ -167,6 +166,21 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         place=_place(factory, target),
         work=getattr(module, "work", None),
     )
+
+
+def raised(what: str, error: BaseException, hint: str = "") -> UserError:
+    """An error of the target's own code, with the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if whose(f.filename) != "torchproof"]
+    own = [f for f in outside if whose(f.filename) == "user"]
+    at = f" (at {shown(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    lines = [
+        "Traceback (most recent call last):\n",
+        *traceback.format_list(outside),
+        *traceback.format_exception_only(error),
+    ]
+    reason = f"{type(error).__name__}: {error}"
+    return UserError(f"{what}: {reason}{at}{hint}", details="".join(lines).rstrip())
 
 
 def _assert_takes(
@@ -225,10 +239,8 @@ def _module(target: Target) -> ModuleType:
         # A file may register something with torch that it can only register once.
         if earlier is not None:
             return earlier
-        raise UserError(
-            f"importing {target.where} failed: {type(error).__name__}: {error}"
-            f"{_found_in_cwd(error, target)}"
-        ) from error
+        hint = _found_in_cwd(error, target)
+        raise raised(f"importing {target.where} failed", error, hint) from error
 
 
 def _found_in_cwd(error: BaseException, target: Target) -> str:

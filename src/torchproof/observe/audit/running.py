@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
             _write_kernels(last_call, stream.write)
             return 0
         except UserError as error:
-            stream.write("unusable", message=str(error))
+            stream.write("unusable", message=str(error), details=error.details)
             return 2
         finally:
             hooks.close()

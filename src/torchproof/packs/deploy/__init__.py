@@ -208,7 +208,7 @@ def _child(job: PackJob, options: Options, progress: Progress) -> dict[str, Any]
 
 def _assert_finished(child: Followed, job: PackJob, options: Options) -> None:
     for entry in child.of("unusable"):
-        raise UserError(entry["message"])
+        raise UserError(entry["message"], details=entry.get("details", ""))
     for entry in child.of("unverified"):
         raise Unverified(entry["message"])
     if child.ending == "interrupted":

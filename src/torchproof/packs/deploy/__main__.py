@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
         stream.write("unverified", message=str(error))
         return 1
     except UserError as error:
-        stream.write("unusable", message=str(error))
+        stream.write("unusable", message=str(error), details=error.details)
         return 2
     except Exception as error:
         reason = one_line(f"{type(error).__name__}: {error}", 300)

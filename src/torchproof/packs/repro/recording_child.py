@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
             _write_frames(run, job, stream)
             return 0
         except UserError as error:
-            stream.write("unusable", message=str(error))
+            stream.write("unusable", message=str(error), details=error.details)
             return 2
         finally:
             stream.write("environment", **environment.describe(run))

@@ -51,7 +51,7 @@ def record_target(
     if entries.ending == "interrupted":
         raise KeyboardInterrupt
     if unusable := entries.last("unusable"):
-        raise UserError(unusable["message"])
+        raise UserError(unusable["message"], details=unusable.get("details", ""))
     candidates: dict[tuple[str, str], Candidate] = {}
     for entry in entries.of("candidate"):
         candidate = Candidate.from_json(_plain(entry))
