@@ -18,7 +18,7 @@ from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Measurement, Record, one_line, stats
+from torchproof.records import Measurement, Record, UserError, one_line, stats
 from torchproof.targets import Job
 
 FEWEST_ROUNDS = 4  # of eager and of compiled steps, for a verdict
@@ -45,7 +45,7 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
         stream = follow(
             "torchproof.measure.script_bench_worker",
             json.dumps(ScriptJob(run, plan.seconds).to_json()),
-            _ProgressReporter(progress),
+            _ProgressReporter(progress, plan.target.text),
             conditions,
         )
     environment = stream.last("environment") or stream.last("begun").get("environment")
@@ -60,12 +60,23 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
 
 
 class _ProgressReporter:
-    """Reports the progress of the script from the entries of its stream."""
+    """Reports the progress of the script from the entries of its stream.
 
-    def __init__(self, progress: Progress) -> None:
+    Raises `UserError` as soon as it is certain that the script makes too few steps.
+    """
+
+    def __init__(self, progress: Progress, script: str) -> None:
         self._progress = progress
+        self._script = script
 
     def __call__(self, entry: Entry, seconds: float) -> None:
+        if entry["kind"] == "planned" and entry["steps"] < entry["needed"]:
+            raise UserError(
+                f"{self._script} makes at most {entry['steps']} steps, and bench needs"
+                f" {entry['needed']} or more: some to compile and warm up, the rest in"
+                " turn compiled and eager; let it run longer with its own arguments,"
+                f" torchproof bench {self._script} -- ARGUMENTS"
+            )
         if entry["kind"] == "steps":
             self._progress(f"{entry['doing']}, step {entry['seen']}, {seconds:.0f} s")
         if entry["kind"] == "measured":
@@ -96,8 +107,17 @@ def _rows(
     compiled.facts[0] = replace(compiled.facts[0], notes=notes)
     # There is no code to paste: the script stays as it is.
     plain, row = (replace(r, source="") for r in rows.rows(states, plan, {}))
+    if not stream.of("measured"):  # the script ended first: --seconds cannot help
+        plain, row = (_without_flag(r) for r in (plain, row))
     plain = replace(plain, start=None)
     return plain, _with_break_even(row, plain, stream)
+
+
+def _without_flag(row: Measurement) -> Measurement:
+    notes = (
+        n.replace("raise --seconds", "let the script run longer") for n in row.notes
+    )
+    return replace(row, notes=tuple(notes))
 
 
 def _graphs(stream: Followed) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
+from torchproof.measure.planned_steps import planned_steps
 from torchproof.measure.script_bench import ScriptJob
 from torchproof.observe import StepDetector
 from torchproof.process import Stream, hold
@@ -34,6 +35,10 @@ _FEWEST_SAMPLES = 20  # of each strategy, if the script runs that long
 _SETTLE_S = 20.0
 _REPORT_S = 0.25
 _LEAST_WARMUP, _WARMUP_MS = 6, 150.0  # required by `stats.steady`
+_LEAST_LENGTH = 3  # steps of a round
+_LEAST_TIMED = 3  # steps without compilation before the rounds
+# The one that compiles, the shortest warm-up, and the shortest rounds.
+FEWEST_STEPS = 1 + _LEAST_TIMED + len(STRATEGIES) * FEWEST_ROUNDS * _LEAST_LENGTH
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +58,7 @@ class ScriptSampler:
     def __init__(self, stream: Stream, job: ScriptJob) -> None:
         self.stream = stream
         self.job = job
-        self.steps = StepDetector(self._step_begins, self._start_over)
+        self.steps = StepDetector(self._step_begins, self._start_over, self._plan)
         self.compile_stats = CompileStats()
         self.imports_s: float | None = None
         self.seen = 0  # steps that began
@@ -87,6 +92,8 @@ class ScriptSampler:
         if _capturing():
             return
         self.seen += 1
+        if self.seen == 1:
+            self._plan()
         if self.rounds is None:
             self._warm_up()
         elif self.rounds.step_begins():
@@ -96,6 +103,12 @@ class ScriptSampler:
             self.steps.detach()
             self._write_compiled()
             self.stream.write("measured", steps=self.seen)
+
+    def _plan(self) -> None:
+        """Writes how many steps the script can make, if its source shows that."""
+        planned = planned_steps(sys._getframe(1))
+        if planned is not None:
+            self.stream.write("planned", steps=planned, needed=FEWEST_STEPS)
 
     # -- warm-up -------------------------------------------------------------------
 
@@ -128,7 +141,9 @@ class ScriptSampler:
         from torchproof.records import stats
 
         steady = stats.steady(self.times)
-        if not steady and (now - self.settling < _SETTLE_S or len(self.times) < 3):
+        if not steady and (
+            now - self.settling < _SETTLE_S or len(self.times) < _LEAST_TIMED
+        ):
             return False
         self.steps.fix()
         self._write_compiled()
@@ -192,7 +207,7 @@ def length_of(step_ms: float) -> int:
     from torchproof.records import stats
 
     steps = math.ceil(stats.ROUND_MS / step_ms)
-    return 1 + max(2, min(stats.ROUND_SAMPLES, steps))
+    return 1 + max(_LEAST_LENGTH - 1, min(stats.ROUND_SAMPLES, steps))
 
 
 class Rounds:
