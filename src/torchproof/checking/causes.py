@@ -19,6 +19,7 @@ from torchproof.checking.rules.breaks import (
     place_in_text,
     separated_by,
 )
+from torchproof.checking.rules.no_ops import NothingCompiled
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
@@ -53,7 +54,7 @@ Explanations = dict[str, Explanation]
 def explain(found: Sequence[Matched]) -> Explanations:
     """The findings that follow from others, by identity."""
     known: Explanations = {}
-    for finder in (_behind, _alone, _refused, _fixed, _same_input, _same_line):
+    for finder in _FINDERS:
         for identity, explanation in finder(found):
             causes = tuple(c for c in explanation.causes if c != identity)
             circular = any(identity in _above(known, cause) for cause in causes)
@@ -208,6 +209,25 @@ def _refused(found: Sequence[Matched]) -> Links:
         yield limit.finding.identity, Explanation(causes, because)
 
 
+def _nothing_left(found: Sequence[Matched]) -> Links:
+    """No compiled code runs if breaks make Dynamo skip the compiled function."""
+    for each in found:
+        if not isinstance(each.rule, NothingCompiled):
+            continue
+        functions = {event.function for event in each.group.events}
+        skips = [
+            other.finding.identity
+            for other in found
+            if isinstance(other.rule, GraphBreak)
+            and any(
+                event.data.get("skips") and event.function in functions
+                for event in other.group.events
+            )
+        ]
+        because = f"Dynamo skips {_name(each.group.first.function)} because of it"
+        yield each.finding.identity, Explanation(tuple(skips), because)
+
+
 def _fixed(found: Sequence[Matched]) -> Links:
     """Recompiles for sizes that a line of the compiled code makes constants."""
     lines = {
@@ -234,53 +254,53 @@ def _fixed(found: Sequence[Matched]) -> Links:
             yield each.finding.identity, Explanation((identity,), because)
 
 
-@dataclass(frozen=True)
-class _Change:
-    """What changed between calls, and on which calls."""
-
-    subject: tuple[object, ...]
-    calls: frozenset[int]
-
-
 def _same_input(found: Sequence[Matched]) -> Links:
     """Recompiles of several functions for the same change of one input."""
-    changes: dict[tuple[object, ...], list[tuple[Matched, frozenset[int]]]] = {}
-    for each in found:
-        if isinstance(each.rule, Recompile) and (change := _change(each)):
-            group = changes.setdefault(change.subject, [])
-            group.append((each, change.calls))
-    for group in changes.values():
-        head, calls = max(group, key=lambda pair: len(pair[1]))
-        for each, own in group:
-            if each is head or not own <= calls or _code(each) == _code(head):
-                continue
-            source = head.group.data["guard"].source
-            because = f"the same change of `{source}`, on the same calls"
-            identity = head.finding.identity
-            yield each.finding.identity, Explanation((identity,), because)
+    changes = [(each, _changes(each)) for each in found if _is_recompile(each)]
+    for each, own in changes:
+        heads = [
+            (other, theirs)
+            for other, theirs in changes
+            if own < theirs or (own == theirs and other.finding is not each.finding)
+        ]
+        if not own or not heads:
+            continue
+        head, theirs = max(heads, key=lambda pair: len(pair[1]))
+        earlier = found.index(head) < found.index(each)
+        if _code(each) == _code(head) or (own == theirs and not earlier):
+            continue
+        because = f"the same change of `{head.group.data['guard'].source}`"
+        cause = (head.finding.identity,)
+        yield each.finding.identity, Explanation(cause, because)
 
 
-def _change(each: Matched) -> _Change | None:
-    """The change behind a finding; None if its events differ in it."""
-    subjects = {_subject(event) for event in each.group.events}
-    calls = [event.call for event in each.group.events]
-    if len(subjects) != 1 or None in subjects or None in calls:
-        return None
-    [subject] = subjects
-    assert subject is not None
-    return _Change(subject, frozenset(c for c in calls if c is not None))
+def _is_recompile(each: Matched) -> bool:
+    return isinstance(each.rule, Recompile)
 
 
-def _subject(event: Event) -> tuple[object, ...] | None:
-    """What a guard checks, if that is the same thing wherever it is checked."""
+def _changes(each: Matched) -> frozenset[tuple[object, ...]]:
+    """What changed, and when, for each event; empty if that is not known of all."""
+    changes = [_change(event) for event in each.group.events]
+    return frozenset() if None in changes else frozenset(filter(None, changes))
+
+
+def _change(event: Event) -> tuple[object, ...] | None:
+    """A change that is the same one wherever a guard notices it.
+
+    It is of one tensor, of a state of torch, or of an argument in the same call.
+    """
     guard, call = event.data["guard"], event.data.get("entry_call")
     about = "size" if guard.cause in _OF_SIZE else guard.cause
-    if guard.cause in _SHARED_STATE:
-        return (about, guard.source)
-    if call is None or "path" not in event.data:
+    if guard.cause in _SHARED_STATE and event.call is not None:
+        return (about, guard.source, event.call)
+    path = event.data.get("path")
+    if call is None or path is None:
         return None
-    where = (call.file, call.function) if call.by_user else (call.entry,)
-    return (*where, guard.source, about, guard.dim)
+    if (number := call.tensors.get(path)) is not None:
+        return (about, guard.dim, number)
+    if event.call is None:
+        return None
+    return (about, guard.dim, call.entry, path, guard.source, event.call)
 
 
 def _code(each: Matched) -> tuple[Frame | None, str]:
@@ -305,6 +325,17 @@ def _same_line(found: Sequence[Matched]) -> Links:
             if each is not head:
                 cause = (head.finding.identity,)
                 yield each.finding.identity, Explanation(cause, because)
+
+
+_FINDERS = (
+    _behind,
+    _alone,
+    _refused,
+    _nothing_left,
+    _fixed,
+    _same_input,
+    _same_line,
+)
 
 
 def _in_words(cut: Event) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from torchproof.observe.guard_failures import readable_source
@@ -44,6 +44,7 @@ class Call:
     positional: int
     sources: dict[str, Path]
     sizes: dict[Path, tuple[int, ...]]
+    tensors: dict[Path, int] = field(default_factory=dict)  # a number for each object
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Call | None:
@@ -59,6 +60,7 @@ class Call:
             positional=record["positional"],
             sources={_name(n, keys): tuple(p) for n, keys, p in record["sources"]},
             sizes={tuple(p): tuple(shape) for p, shape in record["sizes"]},
+            tensors={tuple(p): number for p, number in record.get("tensors", ())},
         )
 
     @classmethod

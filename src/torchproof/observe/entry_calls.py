@@ -24,6 +24,7 @@ CALLEE = ("callee",)
 _DEPTH = 3
 _MOST_ITEMS = 64  # a longer container is not searched
 _numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+_tensors: list[Any] = []  # the numbers of the tensors seen, once torch is there
 _count = itertools.count()
 # The values of these types may be one object, so that identity says nothing.
 _SHARED = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type)
@@ -52,6 +53,7 @@ def entry_call(variables: Mapping[str, Any], code: types.CodeType) -> dict[str, 
             *_callee(variables, entry.f_locals.get("fn")),
         ],
         "sizes": [[path, list(v.shape)] for path, v in values.items() if _sized(v)],
+        "tensors": [[path, _tensor(v)] for path, v in values.items() if _sized(v)],
     }
 
 
@@ -80,6 +82,15 @@ def _number_of(context: Any) -> int:
     if context not in _numbers:
         _numbers[context] = next(_count)
     return _numbers[context]
+
+
+def _tensor(tensor: Any) -> int:
+    """A unique number for each tensor, whose id could be reused."""
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    if not _tensors:
+        _tensors.append(WeakIdKeyDictionary())
+    return int(_tensors[0].setdefault(tensor, next(_count)))
 
 
 def _site(frame: types.FrameType) -> list[Any]:

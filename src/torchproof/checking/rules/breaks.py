@@ -47,6 +47,7 @@ _BOILERPLATE = re.compile(
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
+_ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
 
 
 def _own(events: list[Event]) -> list[Event]:
@@ -191,8 +192,8 @@ class GraphBreak(Rule):
     def cause(self, group: EventGroup) -> str:
         if outer := _skipped_around(group):
             return (
-                f"{outer} makes Dynamo skip {group.function}, and compile this"
-                f" comprehension on its own: {sentence(group.data['explanation'])}"
+                f"{outer} makes Dynamo run {group.function} eagerly, and compile this"
+                f" code on its own: {sentence(group.data['explanation'])}"
             )
         why = self.why(group)
         if group.extra["kind"] != "skipped_frame":
@@ -320,23 +321,22 @@ def _replacement(group: EventGroup) -> str:
 
 
 def only_alone(event: Event) -> bool:
-    """Whether Dynamo compiles this code separately only if its function runs eagerly.
+    """Whether a break is only there because Dynamo compiles this code on its own.
 
-    A comprehension or a generator is otherwise part of the graph of its function.
+    A comprehension or a generator is part of the graph of its function, unless the
+    function runs eagerly. Then the comprehension gets an iterator as an argument, and
+    Dynamo compiles neither that nor a generator's own frame.
     """
-    function = event.function
-    generator = "generator" in event.data["type"] and _NEVER_TRACED.search(
-        event.data["type"]
-    )
-    return bool(generator) or (
-        function is not None and function.function in COMPREHENSIONS
-    )
+    what = event.data["type"]
+    if _NEVER_TRACED.search(what):
+        return "generator" in what
+    code = event.function.function if event.function else ""
+    return code in COMPREHENSIONS and bool(_ITERATOR.search(what))
 
 
 def _skipped_around(group: EventGroup) -> str | None:
-    """The break that makes Dynamo skip the function around a comprehension."""
-    function = group.first.function
-    if function is None or function.function not in COMPREHENSIONS:
+    """The break that makes Dynamo compile a comprehension or generator alone."""
+    if not only_alone(group.first):
         return None
     above = break_above(group.first, group.facts)
     return place_in_text(above) if above else None
