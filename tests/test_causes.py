@@ -15,10 +15,13 @@ import pytest
 from check_runs import ITEM
 from check_runs import SIZE as CHANGE
 
-from torchproof.checking import causes, rules
+from torchproof.checking import causes, neutralised, rules
+from torchproof.checking.counts import counts_of
 from torchproof.records.cause_tree import CauseTree
-from torchproof.records.run import Finding, Gain, Run
+from torchproof.records.run import Finding, Gain, Observation, Run
 from torchproof.report import formats
+from torchproof.targets.options import Options
+from torchproof.targets.target import Target, parse
 
 HEAD = "import torch\nfrom torch import nn\n\n"
 
@@ -188,6 +191,69 @@ def test_the_limit_follows_from_the_recompiles(tmp_path: Path, observe: Any) -> 
     assert cause.kind == "recompile"
     assert [f.code for f in tree.effects(cause)] == ["RC290"]
     assert tree.severity(cause) == "high"
+
+
+# -- runs without a cause --------------------------------------------------------------
+
+
+def verified(
+    tmp_path: Path, observe: Any, monkeypatch: pytest.MonkeyPatch, program: str
+) -> CauseTree:
+    file = tmp_path / "program.py"
+    file.write_text(HEAD + textwrap.dedent(program))
+
+    def again(target: Target, options: Options, progress: Any) -> Observation:
+        return observe(target.text, overlay=options.overlay)
+
+    monkeypatch.setattr(neutralised, "observe", again)
+    observation = observe(f"{file}:make")
+    found = rules.matched(observation)
+    linked = causes.linked([m.finding for m in found], causes.explain(found))
+    before = counts_of(observation)
+    target = parse(f"{file}:make")
+    neutraliser = neutralised.Neutraliser(target, Options(), found, before)
+    return CauseTree(neutraliser.verified(linked, lambda text: None))
+
+
+def test_what_disappears_with_its_cause_is_verified(
+    tmp_path: Path, observe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = SPLIT.replace("STATEMENT", "pass")
+    tree = verified(tmp_path, observe, monkeypatch, program)
+    cause = only(tree, "GB1")
+    assert {f.certainty for f in tree.effects(cause)} == {"verified"}
+    assert cause.gain is not None and cause.gain.before["graph_breaks"] == 1
+    assert cause.gain.after == {
+        "graphs": 2,
+        "graph_breaks": 0,
+        "skipped_frames": 0,
+        "recompiles": 1,
+    }
+    assert "program.py:11" in cause.gain.how
+    assert file_is_unchanged(tmp_path, program)
+
+
+def file_is_unchanged(tmp_path: Path, program: str) -> bool:
+    return (tmp_path / "program.py").read_text() == HEAD + textwrap.dedent(program)
+
+
+def test_what_outlives_its_cause_has_another(
+    tmp_path: Path, observe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = """\
+    class Net(nn.Module):
+        def forward(self, x):
+            y = torch.cat((x, x))
+            print("first")
+            print("second", y.shape)
+            return y * 2
+
+    def make():
+        return Net(), [(torch.zeros(n),) for n in (4, 6, 8)]
+    """
+    tree = verified(tmp_path, observe, monkeypatch, program)
+    [effect] = [f for c in tree.causes for f in tree.effects(c)]
+    assert len(effect.cause_of) == 2 and effect.certainty == "likely"
 
 
 # -- links between findings ------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 from torchproof.checking import causes, counts, history, rules, source_reading
 from torchproof.checking.join import Joined
+from torchproof.checking.neutralised import Neutraliser
 from torchproof.checking.observed_parts import ObservedParts, observe_parts
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.records import (
@@ -43,6 +44,8 @@ EFFORTS: dict[str, tuple[str, ...]] = {
     "normal": ("static", "breaks", "baseline", "batch", "sequence", "latency"),
     "full": PARTS,
 }
+
+_VERIFYING = ("normal", "full")  # efforts that run the target without a cause
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def check(
         command=command,
         options=_options_as_saved(target, options, scope),
     )
+    if scope.effort in _VERIFYING and target.kind in ("workload", "factory"):
+        run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
     before = baseline or history.latest(run, target.name, save_in)
     if before is not None:
         run = history.with_resolved(
@@ -119,6 +124,15 @@ def check(
             suspected=lambda finding: _still_suspected(finding, scope, source),
         )
     return store.save(run, save_in)
+
+
+def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
+    """The run, with what runs without its first causes showed."""
+    if run.error or run.ending != "finished":
+        return run
+    findings = neutraliser.verified(list(run.findings), progress)
+    ending = "interrupted" if neutraliser.interrupted else run.ending
+    return replace(run, findings=tuple(findings), ending=ending)
 
 
 def _source(

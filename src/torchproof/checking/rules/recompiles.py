@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import break_above, place_in_text, separated_by
+from torchproof.checking.rules.growth import growth, how_to_stop
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
@@ -291,9 +292,11 @@ class Recompile(Rule):
         settled = " (once, then it settles)" if self.severity(group) == "low" else ""
         cut: Frame | None = group.data["cut"]
         separately = ", compiled on its own after a graph break," if cut else ""
+        grown = growth(group)
+        growing = f", growing {grown.text}" if grown else ""
         return (
-            f"{self.changed(group.data['guard'], group)}: {group.compiled}{separately}"
-            " was recompiled"
+            f"{self.changed(group.data['guard'], group)}{growing}:"
+            f" {group.compiled}{separately} was recompiled"
             f" {times}{', ' + where if where and not settled else ''}{settled}"
         )
 
@@ -317,7 +320,8 @@ class Recompile(Rule):
         guard: Guard = group.data["guard"]
         cut: Frame | None = group.data["cut"]
         if cut is None and guard.source != BEFORE_THE_BREAK:
-            return self.remedy(guard, group)
+            stop, remedy = how_to_stop(group), self.remedy(guard, group)
+            return f"{stop}; {remedy}" if stop else remedy
         above = "before this line, or in a function that it calls"
         where = f"at {place_in_text(cut)}" if cut else above
         return (

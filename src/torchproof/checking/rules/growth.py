@@ -1,0 +1,133 @@
+"""What grows from call to call: a history, a cache, a counter, a size.
+
+Takes the recompiles of one function for one guard, whose values show the growth, and
+finds the statement that makes it grow.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torchproof.checking.rules.rule import EventGroup, shorten
+from torchproof.observe import Guard
+from torchproof.records import Event, shown_briefly, tree_of
+
+_FEWEST = 3  # values that show a growth rather than a change
+_ADDING = {"append", "extend", "insert", "add", "update", "appendleft", "setdefault"}
+_JOINING = {"cat", "concat", "concatenate", "stack", "hstack", "vstack", "pad"}
+_STOPS = {
+    "length": "return the new item and add it outside the compiled function, or keep a"
+    " buffer of fixed length",
+    "keys": "return the new item and add it outside the compiled function",
+    "size": "write into a tensor of the final size instead, allocated once",
+    "attribute": "count outside the compiled function, or in a tensor",
+    "value": "count outside the compiled function, or in a tensor",
+}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Something grows from call to call; `step` if it is the same in each call."""
+
+    step: int | None
+
+    @property
+    def text(self) -> str:
+        return f"by {self.step} with each call" if self.step else "from call to call"
+
+
+def growth(group: EventGroup) -> Growth | None:
+    """How the value behind a group of recompiles grows; None if it does not."""
+    guard: Guard | None = group.data["guard"]
+    if guard is None or guard.cause not in _STOPS:
+        return None
+    events = list(_same_guard(group))
+    values = [e.data["guard"].expected or "" for e in events]
+    calls = [event.call for event in events]
+    if len(values) < _FEWEST or not all(value.isdigit() for value in values):
+        return None
+    numbers = [int(value) for value in values]
+    known = [call for call in calls if call is not None]
+    if len(known) != len(calls) or not _rises(numbers) or not _rises(known):
+        return None
+    if not _until_the_end(events[-1], known, group.facts.calls):
+        return None
+    steps = {b - a for a, b in itertools.pairwise(numbers)}
+    in_turn = known[-1] - known[0] == len(known) - 1
+    return Growth(steps.pop() if in_turn and len(steps) == 1 else None)
+
+
+def _rises(numbers: list[int]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(numbers))
+
+
+def _until_the_end(last: Event, calls: list[int], total: int | None) -> bool:
+    """Whether no later call had a value that was there before."""
+    if last.kind == "recompile_limit":
+        return True
+    distance = max(b - a for a, b in itertools.pairwise(calls))
+    return total is not None and calls[-1] + distance >= total
+
+
+def _same_guard(group: EventGroup) -> Iterator[Event]:
+    """The recompiles of the same function for the same guard, as torch names it."""
+    every = group.facts.events("recompile", "recompile_limit")
+    named = [e for e in every if e.compile_id == group.first.compile_id]
+    if not named or named[0].data["guard"] is None:
+        return
+    about = _about(named[0].data["guard"])
+    for event in every:
+        guard = event.data["guard"]
+        same = guard is not None and _about(guard) == about
+        if same and event.function == group.first.function:
+            yield event
+
+
+def _about(guard: Guard) -> tuple[object, ...]:
+    return guard.cause, guard.source, guard.dim
+
+
+def how_to_stop(group: EventGroup) -> str:
+    """The statement that makes it grow, and the edit that stops it; else empty."""
+    guard: Guard = group.data["guard"]
+    if growth(group) is None:
+        return ""
+    files = [f.file for f in (group.frame, group.first.function) if f is not None]
+    if call := group.data.get("entry_call"):
+        files.append(call.file)
+    for file in dict.fromkeys(files):
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, ast.stmt) and _makes_grow(node, guard.source):
+                where = f"{shown_briefly(file)}:{node.lineno}"
+                code = shorten(ast.unparse(node))
+                return f"`{code}` at {where} makes it grow: {_STOPS[guard.cause]}"
+    return ""
+
+
+def _makes_grow(node: ast.stmt, source: str) -> bool:
+    """Whether a statement adds to what a guard checks."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        adds = isinstance(called, ast.Attribute) and called.attr in _ADDING
+        return adds and ast.unparse(called.value) == source  # type: ignore[attr-defined]
+    if isinstance(node, ast.AugAssign):
+        adds = isinstance(node.op, ast.Add | ast.BitOr)
+        return adds and ast.unparse(node.target) == source
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return ast.unparse(node.targets[0]) == source and _adds_to(node.value, source)
+    return False
+
+
+def _adds_to(value: ast.expr, source: str) -> bool:
+    """Whether an expression is what it was before, with something added."""
+    inner = [ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.expr)]
+    if source not in inner:
+        return False
+    if isinstance(value, ast.BinOp):
+        return isinstance(value.op, ast.Add)
+    called = value.func if isinstance(value, ast.Call) else None
+    name = called.attr if isinstance(called, ast.Attribute) else ""
+    return name in _JOINING or isinstance(value, ast.List | ast.Tuple)
