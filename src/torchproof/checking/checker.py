@@ -235,7 +235,10 @@ def _statuses(
     dynamic = [f for f in findings if f.origin != "static"]
     statuses = {
         "static": source.failure or source_reading.part(source.read, findings),
-        "breaks": _breaks(observed.observation, source.findings, dynamic),
+        "breaks": replace(
+            _breaks(observed.observation, source.findings, dynamic),
+            seconds=observed.breaks_s,
+        ),
     }
     return {
         name: scope.left_out(name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from torchproof import measure
 from torchproof.measure import MeasureResult, Plan, StrategySpec
-from torchproof.observe import BreakCosts, Gap
+from torchproof.observe import BreakCosts, Gap, Sweep, recompiles_by_size
 from torchproof.records import (
     Event,
     Frame,
@@ -29,7 +30,6 @@ MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 # Two different sizes, one between them, and 1, which torch compiles separately.
 SWEEPS = {"batch": (4, 8, 6, 1), "sequence": (128, 192, 160)}
 _SECONDS = 1.0  # of sampling per strategy
-_SWEEP_SECONDS = 0.2
 # The exception of a worker: `[file:line: ][module.]Name: message`.
 _RAISED = re.compile(r"(?:^|\d: )(?:\w+\.)*(?P<error>[A-Z]\w+): (?P<message>.*)", re.S)
 
@@ -61,6 +61,9 @@ class PartsMeasurer:
         self.progress = progress
         self.options = options
         self.collected = MeasuredParts()
+        self.regional: Measurement | None = None
+        self.sweeps: dict[str, Sweep] = {}
+        self.wanted: tuple[str, ...] = ()
         self.function: Frame | None = None  # the target's function
         self.spec = StrategySpec(measure.strategy_named("full", options.compile))
         specs = (StrategySpec(measure.EAGER), self.spec)
@@ -79,7 +82,9 @@ class PartsMeasurer:
         )
 
     def run(self, parts: Iterable[str]) -> MeasuredParts:
-        for name in parts:
+        self.wanted = tuple(parts)
+        for name in self.wanted:
+            begin = time.monotonic()
             if self.collected.interrupted:
                 self.collected.parts[name] = Part("failed", "interrupted")
                 continue
@@ -93,19 +98,30 @@ class PartsMeasurer:
                 self.collected.parts[name] = Part(
                     "skipped" if is_missing_hook(why) else "failed", why
                 )
+            took = round(time.monotonic() - begin, 2)
+            part = self.collected.parts[name]
+            self.collected.parts[name] = replace(part, seconds=took)
         return self.collected
 
     # -- the parts: each returns why it does not apply, or None ---------------------
 
     def _baseline(self) -> str | None:
-        measured = self._measured(replace(self.plan, diagnoses=True))
-        self.collected.rows += measured.rows
+        plan = replace(self.plan, diagnoses=True)
+        if "latency" in self.wanted and plan.specs != measure.AS_WRITTEN:
+            # It needs the same reference, and its own processes in any case.
+            regional = measure.strategy_named("regional", self.options.compile)
+            plan = replace(plan, specs=(*plan.specs, StrategySpec(regional)))
+        measured = self._measured(plan)
+        eager, compiled, *others = measured.rows
+        self.regional = others[0] if others else None
+        self.collected.rows += [r for r in measured.rows if r.verdict != "skipped"]
         self.collected.events += measured.events
-        eager, compiled = measured.rows[0], measured.rows[-1]
         costs = measured.break_costs or BreakCosts()
         self.collected.gaps = costs.gaps
         if compiled.error:
-            raise self._failed(compiled.strategy, compiled, eager_runs=not eager.error)
+            raise self._failed(
+                compiled.strategy, compiled.error, eager_runs=not eager.error
+            )
         self._add_event("timing", _timing(eager, compiled, costs))
         if compiled.memory and compiled.memory["cuda_allocated"] is not None:
             self._add_event("memory", _memory(eager, compiled))
@@ -124,18 +140,29 @@ class PartsMeasurer:
         return self._sweep("sequence")
 
     def _sweep(self, dimension: str) -> str | None:
-        """Runs the same compiled code with other shapes, one after the other."""
-        if dimension not in keywords(self.plan.target):
+        """Counts recompiles for other shapes; the first sweep counts those of all."""
+        names = keywords(self.plan.target)
+        if dimension not in names:
             return f"the target's factory has no keyword {dimension!r}"
-        shapes = tuple({dimension: value} for value in SWEEPS[dimension])
-        specs = tuple(s for s in self.plan.specs if s.strategy.compiles)
-        plan = replace(self.plan, specs=specs, shapes=shapes, seconds=_SWEEP_SECONDS)
-        rows = self._measured(plan).rows
-        self.collected.rows += rows
-        if broken := [row for row in rows if row.error]:
-            raise self._failed(dimension, broken[0])
-        measured = [_shape(dimension, row) for row in rows]
-        self._add_event("shape_sweep", {"dimension": dimension, "rows": measured})
+        if dimension not in self.sweeps:
+            sizes = {
+                name: values
+                for name, values in SWEEPS.items()
+                if name in names and name in self.wanted
+            }
+            try:
+                self.sweeps = recompiles_by_size(
+                    self.plan.target, self.options, sizes, self.progress
+                )
+            except KeyboardInterrupt:
+                self.collected.interrupted = True
+                raise _Failed("interrupted") from None
+        swept = self.sweeps[dimension]
+        self.function = self.function or swept.function
+        if swept.error:
+            raise self._failed(dimension, swept.error)
+        rows = [{"value": value, "recompiles": n} for value, n in swept.recompiles]
+        self._add_event("shape_sweep", {"dimension": dimension, "rows": rows})
         return None
 
     def _latency(self) -> str | None:
@@ -143,19 +170,13 @@ class PartsMeasurer:
         full = self.collected.compiled
         if full is None or full.first_call_s is None:
             return "it needs the first call that part baseline measures"
-        if self.plan.specs == measure.AS_WRITTEN or full.strategy == "as-written":
+        if self.regional is None:
             return "the target does its own compiling"
-        regional = measure.strategy_named("regional", self.options.compile)
-        plan = replace(
-            self.plan, specs=(StrategySpec(regional),), seconds=_SWEEP_SECONDS
-        )
-        [row] = self._measured(plan).rows
-        if row.verdict == "skipped":
-            return row.notes[0]
-        self.collected.rows.append(row)
-        if row.error:
-            raise self._failed("regional", row)
-        self._add_event("latency", _latency(full, row))
+        if self.regional.verdict == "skipped":
+            return self.regional.notes[0]
+        if self.regional.error:
+            raise self._failed("regional", self.regional.error)
+        self._add_event("latency", _latency(full, self.regional))
         return None
 
     def _guards(self) -> str | None:
@@ -177,11 +198,8 @@ class PartsMeasurer:
             raise _Failed("interrupted")
         return measured
 
-    def _failed(
-        self, what: str, row: Measurement, *, eager_runs: bool = True
-    ) -> _Failed:
+    def _failed(self, what: str, error: str, *, eager_runs: bool = True) -> _Failed:
         """The failure of a part; an error of compiled code is an event as well."""
-        error = row.error or ""
         raised = _RAISED.search(error)
         if raised and eager_runs and "out of memory" not in error.lower():
             self._add_event("strategy_error", raised.groupdict())
@@ -222,16 +240,6 @@ def _memory(eager: Measurement, compiled: Measurement) -> dict[str, Any]:
         "eager_bytes": eager.peak_bytes,
         "compiled_bytes": compiled.peak_bytes,
         "strategy": compiled.strategy,
-    }
-
-
-def _shape(dimension: str, row: Measurement) -> dict[str, Any]:
-    return {
-        "value": row.variant[dimension],
-        "ms": row.median_ms,
-        "recompiles": (row.counts or {}).get("recompiles"),
-        "peak_bytes": row.peak_bytes,
-        "compile_s": (row.compile_s or {}).get("total"),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ class ObservedParts:
     observation: Observation
     measured: MeasuredParts
     audited: AuditResult
+    breaks_s: float | None = None  # what part breaks took
 
     @property
     def statuses(self) -> dict[str, Part]:
@@ -38,7 +40,7 @@ class ObservedParts:
         if part is not None and part.status in ended:
             open_codes = {f.code for f in findings if f.status == "open"}
             if any(name in rules.parts_of(code) for code in open_codes):
-                return Part("found", part.why)
+                return replace(part, status="found")
         return part
 
     def unseen_codes(self) -> dict[str, str]:
@@ -52,20 +54,33 @@ def observe_parts(
     target: Target, options: Options, parts: list[str], progress: Progress
 ) -> ObservedParts:
     """Runs the target for each of the parts, as far as it can run again."""
-    observation, measured = _run_parts(target, options, parts, progress)
+    begin = time.monotonic()
+    observation, breaks_s = Observation((), _NOTHING_RUN), None
+    if "breaks" in parts:
+        observation = observe(target, options, progress)
+        breaks_s = round(time.monotonic() - begin, 2)
+    observation, measured = _measured(
+        observation, target, options, parts, progress=progress
+    )
+    begin = time.monotonic()
     observation, audited = _with_audit(
         observation, target, options, parts, progress=progress
     )
-    return ObservedParts(observation, measured, audited)
+    if audited.status.status != "skipped":
+        seconds = round(time.monotonic() - begin, 2)
+        audited = replace(audited, status=replace(audited.status, seconds=seconds))
+    return ObservedParts(observation, measured, audited, breaks_s)
 
 
-def _run_parts(
-    target: Target, options: Options, parts: list[str], progress: Progress
+def _measured(
+    observation: Observation,
+    target: Target,
+    options: Options,
+    parts: list[str],
+    *,
+    progress: Progress,
 ) -> tuple[Observation, MeasuredParts]:
-    """Observes the target, then runs the measuring parts if it can run again."""
-    observation = Observation((), _NOTHING_RUN)
-    if "breaks" in parts:
-        observation = observe(target, options, progress)
+    """Runs the measuring parts if the target can run again."""
     why = None
     if target.kind == "script":
         why = "check runs a script only once; torchproof bench measures it"

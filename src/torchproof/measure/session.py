@@ -193,7 +193,7 @@ class Session:
             spec = StrategySpec(EAGER, dtype=dtype)
             job = self.plan.job(spec, self.plan.shapes[0])
             # A diagnosis compiles in the reference worker; it reuses these caches.
-            caches = self.states[-1].environment if self.plan.diagnoses else {}
+            caches = self._compiled_caches() if self.plan.diagnoses else {}
             variables = {**self.plan.environment, **caches}
             self.reference_workers[dtype] = self._processes.begin(job, variables)
             for number, shape in enumerate(self.plan.shapes):
@@ -205,6 +205,11 @@ class Session:
                     )
                 except WorkerError as error:
                     raise UserError(f"the target fails in eager: {error}") from None
+
+    def _compiled_caches(self) -> Mapping[str, str]:
+        """Returns the environment of the first compiled strategy."""
+        compiled = [state for state in self.states if state.spec.strategy.compiles]
+        return (compiled or self.states)[0].environment
 
     def _compare_outputs(
         self, state: StrategyState, number: int, path: Path

@@ -295,6 +295,7 @@ class Part(Record):
 
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
+    seconds: float | None = None  # what it took; None: not measured
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

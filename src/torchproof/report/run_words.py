@@ -12,6 +12,7 @@ from torchproof.report import numbers
 # The counts that `captured` tells; reports show the others in a table or a line.
 NAMES = ("recordings", "replays", "pool_bytes", "kernel_share")
 TOLD = tuple(f"cudagraph_{name}" for name in NAMES)
+_SHORT_S = 5.0  # shorter checks do not say where their time went
 _HOME = Path(__file__).parents[2].as_posix() + "/"  # the parent of the package
 
 
@@ -74,3 +75,15 @@ def tone(low: float | None, high: float | None) -> str:
     if low is not None and low > 1:
         return "faster"
     return "slower" if high is not None and high < 1 else "level"
+
+
+def time_spent(run: Run) -> str | None:
+    """Where the time of a check went, by part; None if it was short."""
+    spent = {name: part.seconds for name, part in run.parts.items() if part.seconds}
+    total = sum(spent.values())
+    if total < _SHORT_S or len(spent) < 2:
+        return None
+    each = ", ".join(
+        f"{name} {seconds:.0f} s" for name, seconds in spent.items() if seconds >= 0.5
+    )
+    return f"Took {total:.0f} s: {each}."

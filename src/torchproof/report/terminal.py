@@ -175,6 +175,8 @@ def _footer(run: Run, width: int) -> Iterator[str]:
     source_note = run.parts.get("static", Part("skipped")).why
     if "not understood" in source_note and not _only_read(run):
         yield from wrap(f"Part static: {source_note}.", width, "", "  ")
+    if took := run_words.time_spent(run):
+        yield from wrap(took, width, "", "  ")
     if still_open:
         yield f"Explain one:  torchproof rule {still_open[0].code}"
     if run.findings:

@@ -1,0 +1,147 @@
+"""Counts the recompiles of a target for other sizes of its inputs.
+
+No code is generated: Dynamo decides from guards and shapes whether it recompiles.
+`recompiles_by_size` runs this module as `python -m` with a job in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchproof.process import Conditions, Entry, Stream, follow, hold
+from torchproof.records import Frame, Record, UserError, one_line
+from torchproof.targets import Job, Loaded, Options, Target, calls
+
+Sizes = Mapping[str, tuple[int, ...]]  # by keyword of the factory
+_CODE_ARGUMENTS = {"backend", "mode", "options"}
+
+
+@dataclass(frozen=True)
+class SweepJob(Record):
+    """A target, and the sizes that its factory is called with."""
+
+    run: Job
+    sizes: Sizes
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Recompiles by size, in the order of the calls; or why there are none."""
+
+    recompiles: tuple[tuple[int, int], ...] = ()
+    error: str | None = None
+    function: Frame | None = None  # the target's
+
+
+def recompiles_by_size(
+    target: Target, options: Options, sizes: Sizes, progress: Callable[[str], None]
+) -> dict[str, Sweep]:
+    """Sweeps the sizes of each dimension in a child process."""
+
+    def notice(entry: Entry, seconds: float) -> None:
+        if entry["kind"] == "size":
+            progress(f"counting recompiles, {entry['dimension']} {entry['value']}")
+
+    job = json.dumps(SweepJob(Job.of(target, options), sizes).to_json())
+    conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
+    child = follow("torchproof.observe.size_sweep", job, notice, conditions)
+    if child.ending == "interrupted":
+        raise KeyboardInterrupt
+    for entry in child.of("unusable"):
+        raise UserError(entry["message"])
+    found = {
+        entry["dimension"]: Sweep(
+            tuple((value, count) for value, count in entry["rows"]),
+            entry["error"],
+            Frame(*entry["function"]),
+        )
+        for entry in child.of("sweep")
+    }
+    ended = Sweep(error=child.failure(script=False) or f"ended by {child.ending}")
+    return {dimension: found.get(dimension, ended) for dimension in sizes}
+
+
+# -- in the child ----------------------------------------------------------------------
+
+
+def main(arguments: list[str]) -> int:
+    from torchproof import torch_private
+    from torchproof.torch_private import compile_costs
+
+    job, stream = SweepJob.from_json(json.loads(arguments[0])), Stream()
+    try:
+        compile_costs.import_compiler(inductor=False)
+        compile_costs.keep_every_compilation()
+        with torch_private.no_code_generation():
+            run = calls.resolved(job.run)
+            for dimension, values in job.sizes.items():
+                _sweep(run, dimension, values, stream)
+    except UserError as error:
+        stream.write("unusable", message=str(error))
+        return 2
+    return 0
+
+
+def _sweep(run: Job, dimension: str, values: tuple[int, ...], stream: Stream) -> None:
+    """Runs one target with inputs of several sizes, one after the other."""
+    import torch
+
+    torch.compiler.reset()
+    rows: list[tuple[int, int]] = []
+    error = None
+    loaded, fn = _compiled(replace(run, shape={dimension: values[0]}))
+    for value in values:
+        stream.write("size", dimension=dimension, value=value)
+        sized = calls.fresh(replace(run, shape={dimension: value}))
+        try:
+            before = _recompiles()
+            _run(replace(loaded, calls=sized.calls), fn, run)
+            rows.append((value, _recompiles() - before))
+        except UserError:
+            raise
+        except Exception as failure:
+            error = one_line(traceback.format_exception_only(failure)[-1])
+            break
+    place = calls.function_of(loaded)
+    stream.write(
+        "sweep",
+        dimension=dimension,
+        rows=rows,
+        error=error,
+        function=[place.file, place.line, place.function],
+    )
+
+
+def _compiled(run: Job) -> tuple[Loaded, Callable[..., Any]]:
+    import torch
+
+    loaded = calls.fresh(run)
+    if calls.compiles_itself(loaded.fn, run):
+        return loaded, loaded.fn
+    given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
+    return loaded, torch.compile(loaded.fn, backend="eager", **given)
+
+
+def _run(loaded: Loaded, fn: Callable[..., Any], run: Job) -> None:
+    train = calls.trains(loaded, run)
+    for index, call in enumerate(loaded.calls):
+        calls.before(loaded, index)
+        if train:
+            calls.forget_gradients(loaded.fn, call)
+        calls.invoke(fn, call, train=train)
+
+
+def _recompiles() -> int:
+    from torchproof.torch_private import compile_costs
+
+    return sum(each.again for each in compile_costs.compilations())
+
+
+if __name__ == "__main__":
+    hold()
+    sys.exit(main(sys.argv[1:]))
