@@ -14,7 +14,7 @@ from check_runs import ITEM
 
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.cli import verbs
-from torchproof.records.run import Finding, Measurement, Part, Run
+from torchproof.records.run import Finding, Part, Run
 from torchproof.report import terminal
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
@@ -77,7 +77,7 @@ def test_errors_of_compiled_code_are_events(
     error: str, raised: tuple[str, str] | None
 ) -> None:
     measurer = PartsMeasurer(parse("workload:gpt"), Options(), print)
-    failure = measurer._failed("full", Measurement("full", error=error))
+    failure = measurer._failed("full", error)
     assert str(failure) == f"full: {error}"
     told = [(e.data["error"], e.data["message"]) for e in measurer.collected.events]
     assert told == ([raised] if raised else [])

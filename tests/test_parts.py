@@ -26,7 +26,7 @@ from torchproof.checking import measured_parts as parts
 from torchproof.records import stats
 from torchproof.targets import Options
 
-parts._SECONDS, parts._SWEEP_SECONDS, stats.ROUNDS = 0.2, 0.1, 4
+parts._SECONDS, stats.ROUNDS = 0.2, 4
 options = Options(compile={"backend": "aot_eager"}, quiet=True)
 print(api.check(TARGET, options, effort="full").id)
 """
@@ -57,8 +57,8 @@ def test_what_was_measured_is_in_the_run(run: Run) -> None:
     assert (eager.strategy, compiled.strategy) == ("eager", "full")
     assert compiled.median_ms and compiled.first_call_s
     assert compiled.numerics and compiled.numerics["verdict"] in {"same", "rounding"}
-    assert {row.variant.get("batch") for row in others if row.variant} == {4, 8, 6, 1}
-    assert [row.strategy for row in others if not row.variant] == ["regional"]
+    assert [(row.strategy, dict(row.variant)) for row in others] == [("regional", {})]
+    assert run.parts["breaks"].seconds and run.parts["baseline"].seconds
 
 
 def test_a_break_has_its_measured_cost(run: Run) -> None:
@@ -69,7 +69,8 @@ def test_a_break_has_its_measured_cost(run: Run) -> None:
 
 def test_other_batches_that_compile_again_are_found(run: Run) -> None:
     [found] = [f for f in run.findings if f.code == "SP531"]
-    assert found.kind == "recompile" and "batch" in found.message
+    assert found.kind == "recompile" and "4 values of batch" in found.message
+    assert [line.split(":")[0] for line in found.evidence] == ["4", "8", "6", "1"]
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,7 @@ def check(
     started = datetime.datetime.now()
     observed = observe_parts(target, options, scope.parts, progress)
     found = rules.matched(observed.observation)
-    findings = [each.finding for each in found]
-    every = rules.with_costs(findings, observed.measured.gaps)
+    every = rules.with_costs([e.finding for e in found], observed.measured.gaps)
     explained = causes.explain(found)
     source = _source(target, scope, observed, every, progress=progress)
     run = replace(

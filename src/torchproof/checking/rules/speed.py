@@ -466,11 +466,9 @@ class ShapeSweep(Speed):
         again = group.extra["again"]
         values = ", ".join(str(row["value"]) for row in again)
         total = sum(row["recompiles"] for row in again)
-        seconds = [row["compile_s"] for row in again if row.get("compile_s")]
-        took = f", {duration(sum(seconds))} in total" if seconds else ""
         return (
             f"{named(group)} was recompiled {plural(total, 'time')} for"
-            f" {len(data['rows'])} values of {data['dimension']}: at {values}{took}"
+            f" {len(data['rows'])} values of {data['dimension']}: at {values}"
         )
 
     def cause(self, group: EventGroup) -> str:
@@ -508,8 +506,7 @@ class ShapeSweep(Speed):
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         for row in group.data["rows"]:
-            ms = f"{row['ms']:.3f} ms" if row.get("ms") is not None else "-"
-            yield f"{row['value']}: {ms}, {plural(row['recompiles'], 'recompilation')}"
+            yield f"{row['value']}: {plural(row['recompiles'], 'recompilation')}"
 
 
 def _mebibytes(count: float) -> str:
