@@ -59,6 +59,7 @@ PUBLIC += [
     "graph",
     "in_graph",
     "load",
+    "on_host",
     "pack",
     "plan",
     "raise_if",

@@ -44,12 +44,29 @@ class Edit:
         return self.replacements, self.settings, self.marks
 
 
+def overlap(one: Edit, other: Edit) -> bool:
+    """Whether two edits of the same text change the same lines."""
+    return any(
+        a.file == b.file
+        and a.line < b.line + len(b.old)
+        and b.line < a.line + len(a.old)
+        for a in one.replacements
+        for b in other.replacements
+    )
+
+
 def replacements(file: str, before: str, after: str) -> tuple[Replacement, ...]:
     """What changed between two texts of a file, as blocks of lines."""
     old, new = before.splitlines(True), after.splitlines(True)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     return tuple(
-        Replacement(file, i1 + 1, tuple(old[i1:i2]), tuple(new[j1:j2]))
+        Replacement(
+            file,
+            i1 + 1,
+            tuple(old[i1:i2]),
+            tuple(new[j1:j2]),
+            below=() if i1 < i2 else tuple(old[max(0, i1 - 3) : i1]),
+        )
         for tag, i1, i2, j1, j2 in matcher.get_opcodes()
         if tag != "equal"
     )
@@ -77,15 +94,17 @@ def applied(text: str, changes: Iterable[Replacement]) -> str:
 
 
 def _place(lines: Sequence[str], change: Replacement) -> int:
-    size = len(change.old)
     wanted = change.line - 1
-    if not size:
-        return min(wanted, len(lines))
+    text, offset = change.old or change.below, 0 if change.old else len(change.below)
     places = [
-        i
-        for i in range(len(lines) - size + 1)
-        if tuple(lines[i : i + size]) == change.old
+        i + offset
+        for i in range(len(lines) - len(text) + 1)
+        if tuple(lines[i : i + len(text)]) == text
     ]
+    if not text:
+        return min(wanted, len(lines))
+    if not places and not change.old:
+        raise Misfit(f"{change.file} has no line {text[-1].strip()!r} to insert below")
     if not places:
         raise Misfit(f"{change.file} has no line {change.old[0].strip()!r} to replace")
     return min(places, key=lambda i: abs(i - wanted))

@@ -14,7 +14,14 @@ from typing import Any
 
 from torchproof.checking import EFFORTS, rules
 from torchproof.fixing.delivery import Check, assert_deliverable, deliver
-from torchproof.fixing.edits import Edit, Misfit, located, overlay_of, unified
+from torchproof.fixing.edits import (
+    Edit,
+    Misfit,
+    located,
+    overlap,
+    overlay_of,
+    unified,
+)
 from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
 from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import Refusal, Sources, proposals
@@ -84,7 +91,7 @@ class Fixer:
             choices = self._choices(search)
             if not choices:
                 break
-            if self._together(search, [edits[0] for edits in choices]):
+            if self._together(search, _compatible(edits[0] for edits in choices)):
                 continue
             if not self._one_by_one(search, choices):
                 break
@@ -169,15 +176,15 @@ class Fixer:
 
     def _one_by_one(self, search: Search, choices: list[list[Edit]]) -> bool:
         """Tries each edit alone; stops at the first that helps for a finding."""
-        helped = False
+        helped: list[Edit] = []
         for edits in choices:
             for edit in edits:
-                if edit.key in search.tried:
-                    continue
+                if edit.key in search.tried or any(overlap(edit, e) for e in helped):
+                    continue  # if its finding is still there, it is drafted again
                 if self._accept(search, [edit]):
-                    helped = True
+                    helped.append(edit)
                     break
-        return helped
+        return bool(helped)
 
     def _accept(self, search: Search, edits: list[Edit]) -> bool:
         """Proves edits on top of the accepted ones, and keeps them if that succeeds."""
@@ -334,6 +341,15 @@ def _new_unsafe(before: Proof, after: Proof) -> list[str]:
     earlier = before.equality.unsafe if before.equality else ()
     now = after.equality.unsafe if after.equality else ()
     return [each for each in now if each not in earlier]
+
+
+def _compatible(edits: Iterable[Edit]) -> list[Edit]:
+    """The edits that can be made together, the first ones first."""
+    chosen: list[Edit] = []
+    for edit in edits:
+        if not any(overlap(edit, other) for other in chosen):
+            chosen.append(edit)
+    return chosen
 
 
 def gains(before: Proof, after: Proof) -> bool:

@@ -46,6 +46,7 @@ class Located:
 
     finding: Finding
     frames: tuple[Frame, ...]
+    subject: str = ""  # what a failed guard checks: `self.step`
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _last_line(output: Path) -> str:
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
-    located = tuple(Located(*pair) for pair in rules.with_stacks(observation))
+    located = tuple(Located(*each) for each in rules.with_stacks(observation))
     return Proof(
         edits,
         observation,
@@ -238,6 +239,8 @@ def reason_to_reject(
     assert after.equality is not None
     if after.equality.problems:
         return after.equality.problems[0]
+    if before.counts.get("graphs") and not after.counts.get("graphs"):
+        return "nothing is compiled any more"
     left = {finding.identity for finding in after.open}
     for findings in cures:  # of each edit: one has to be gone
         if left.issuperset(finding.identity for finding in findings):

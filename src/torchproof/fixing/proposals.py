@@ -101,6 +101,8 @@ def _rewritten(
                 rewrites.parsed(file, text),
                 line=frame.line,
                 columns=_columns(frame, text),
+                outermost=frame == (_readable(each) or [frame])[-1],
+                subject=each.subject,
             )
             draft = rewrites.named(name)(site)
         except rewrites.Refused as refused:
@@ -117,13 +119,18 @@ def _rewritten(
         yield Edit(draft.title, draft.tier, finding, replacements=changes)
 
 
-def _places(each: Located) -> list[Frame]:
+def _readable(each: Located) -> list[Frame]:
     """The user's and the libraries' frames of a finding, innermost first."""
-    frames = [
+    return [
         frame
         for frame in reversed(each.frames)
         if whose(frame.file) in {"user", "library"} and os.path.isfile(frame.file)
     ]
+
+
+def _places(each: Located) -> list[Frame]:
+    """Where an edit may help, the nearest place first."""
+    frames = _readable(each)
     if not frames and each.finding.file and each.finding.line:
         file = each.finding.file
         if os.path.isfile(file):

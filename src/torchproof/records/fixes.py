@@ -18,8 +18,8 @@ class Replacement(Record):
     """Consecutive lines of a file, and the lines that replace them.
 
     `line` is where they began when the edit was drafted; earlier edits may move them.
-    Without `old`, the new lines are inserted before `line`. `at` is their line in the
-    file itself; None if an earlier edit wrote them.
+    Without `old`, the new lines are inserted before `line`, below the lines `below`.
+    `at` is their line in the file itself; None if an earlier edit wrote them.
     """
 
     file: str
@@ -27,6 +27,7 @@ class Replacement(Record):
     old: tuple[str, ...]
     new: tuple[str, ...]
     at: int | None = None
+    below: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

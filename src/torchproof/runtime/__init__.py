@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.cudagraph import graph as graph
     from torchproof.runtime.forward_state import save_state as save_state
     from torchproof.runtime.graph_effects import in_graph as in_graph
+    from torchproof.runtime.graph_effects import on_host as on_host
     from torchproof.runtime.graph_effects import raise_if as raise_if
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install

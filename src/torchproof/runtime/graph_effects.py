@@ -1,7 +1,7 @@
-"""Python effects that torch.compile keeps in the graph: `raise_if` and `in_graph`.
+"""Python around graphs: `raise_if` and `in_graph` keep its effects in a graph.
 
 Both become a custom operator without results. It runs when the graph runs, with the
-values that the tensors have then.
+values that the tensors have then. `on_host` keeps a function out of the graph.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import functools
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from torchproof import torch_private
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _FUNCTIONS: dict[str, Callable[..., None]] = {}  # by module:qualified.name
 _serial_numbers = itertools.count()
@@ -73,6 +77,16 @@ def in_graph(function: Callable[..., None]) -> Callable[..., None]:
             function(*arguments)
 
     return call
+
+
+def on_host(function: _Function) -> _Function:
+    """A decorator for a function that runs in Python, and calls what is compiled.
+
+    `torch.compile` of it compiles the functions that it calls, each with a graph of its
+    own. Without `torch.compile` it does nothing.
+    """
+    torch_private.switches.skip_frame_of(function)
+    return function
 
 
 def _exception(

@@ -34,6 +34,7 @@ from torchproof.checking.rules import (
 )
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
+from torchproof.observe import Guard
 from torchproof.records import SEVERITIES, Finding, Frame, Observation, UserError
 
 # In a family the first rule that matches makes the finding: specific rules come first.
@@ -170,9 +171,22 @@ def check(observation: Observation) -> list[Finding]:
     return [each.finding for each in matched(observation)]
 
 
-def with_stacks(observation: Observation) -> list[tuple[Finding, tuple[Frame, ...]]]:
-    """All findings of a run, worst first, each with the stack of its first event."""
-    return [(m.finding, m.group.first.frames) for m in matched(observation)]
+def with_stacks(
+    observation: Observation,
+) -> list[tuple[Finding, tuple[Frame, ...], str]]:
+    """All findings of a run, worst first, each with the stack of its first event.
+
+    The last part is what a guard of it checks: `self.step`; empty if there is none.
+    """
+    return [
+        (m.finding, m.group.first.frames, _guarded(m.group))
+        for m in matched(observation)
+    ]
+
+
+def _guarded(group: EventGroup) -> str:
+    guard: Guard | None = group.first.data.get("guard")
+    return guard.source if guard is not None else ""
 
 
 def matched(observation: Observation) -> list[Matched]:

@@ -112,7 +112,11 @@ class OutputCall(GraphBreak):
     cause_text = "`{at.expression}` writes output in the middle of the region"
     nodes = (ast.Call,)
     shown_by = ("GB104", "GB105", "GB117")
-    rewrites = ("effects.in_graph", "effects.skip_while_compiling")
+    rewrites = (
+        "effects.in_graph",
+        "host_parts.after_graph",
+        "effects.skip_while_compiling",
+    )
     settings = (
         Setting("dynamo.reorderable_logging_functions", "builtins.print"),
         Setting("dynamo.reorderable_logging_functions", "warnings.warn"),
@@ -236,7 +240,12 @@ class OutsideWorld(GraphBreak):
     )
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB105", "GB111", "GB115", "GB117")
-    rewrites = ("layer_drop.draw_where_needed", "effects.in_graph")
+    rewrites = (
+        "layer_drop.draw_where_needed",
+        "effects.in_graph",
+        "host_parts.after_graph",
+        "host_parts.before_graph",
+    )
 
     def matches(self, group: EventGroup) -> bool:
         if re.search(r"Import failure|Bad import|torch\.Generator", group.data["type"]):
@@ -371,7 +380,12 @@ class UntraceableCall(GraphBreak):
     types = (*_CALLS, r"numpy function|numpy\.\*")
     nodes = (ast.Call,)
     shown_by = ("GB103", "GB105", "GB115", "GB117", "GB199")
-    rewrites = ("numbers.in_python", "effects.in_graph")
+    rewrites = (
+        "numbers.in_python",
+        "effects.in_graph",
+        "host_parts.after_graph",
+        "host_parts.before_graph",
+    )
 
     def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"

@@ -36,6 +36,8 @@ class ScalarArgument(Recompile):
     """
 
     code = "RC210"
+    rewrites = ("state.tensor_argument",)
+    settings = (Setting("compile.dynamic", True),)
     causes = ("value",)
     changed_text = "the Python value `{guard.source}` changed ({seen})"
     cause_text = "`{guard.source}` was compiled in as the constant {guard.expected}"
@@ -115,6 +117,7 @@ class ContainerShape(Recompile):
     """
 
     code = "RC212"
+    rewrites = ("state.joined_list", "state.outside_graph")
     causes = ("length", "keys")
     cause_text = (
         "the contents of `{guard.source}` are unrolled while tracing, so its"
@@ -254,6 +257,7 @@ class AttributeChange(Recompile):
     """
 
     code = "RC213"
+    rewrites = ("state.outside_graph",)
     settings = (Setting("dynamo.allow_unspec_int_on_nn_module", True),)
     causes = ("attribute",)
     changed_text = "the attribute `{guard.source}` changed ({seen})"
@@ -345,6 +349,7 @@ class GlobalValue(Recompile):
     """
 
     code = "RC214"
+    rewrites = ("state.outside_graph",)
     causes = ("global",)
     changed_text = "the global `{guard.source}` changed ({seen})"
     fix_text = (

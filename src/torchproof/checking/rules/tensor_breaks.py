@@ -78,6 +78,8 @@ class TensorToPython(GraphBreak):
         "layer_drop.select",
         "branches.select",
         "branches.conditional",
+        "host_parts.after_graph",
+        "host_parts.before_graph",
         "effects.skip_while_compiling",
     )
 
@@ -561,6 +563,7 @@ class AutogradCall(GraphBreak):
         " autograd.grad"
     )
     nodes = (ast.Call,)
+    rewrites = ("host_parts.after_graph",)
     settings = (Setting("dynamo.trace_autograd_ops", True),)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:

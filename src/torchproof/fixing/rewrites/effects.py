@@ -124,10 +124,10 @@ def _parts(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
 
 def _is_harmless(node: cst.CSTNode, values: Values) -> bool:
     assert isinstance(node, cst.Call)
-    return _is_output(node, values) or values.is_pure_call(node)
+    return is_output(node, values) or values.is_pure_call(node)
 
 
-def _is_output(node: cst.CSTNode, values: Values) -> bool:
+def is_output(node: cst.CSTNode, values: Values) -> bool:
     if not isinstance(node, cst.Call):
         return False
     name = values.dotted(node.func)
@@ -146,7 +146,7 @@ def _is_check(name: str) -> bool:
 
 def _has_output(group: Sequence[Statement], values: Values) -> bool:
     return _raises(group) or any(
-        _is_output(each, values) for statement in group for each in walk(statement)
+        is_output(each, values) for statement in group for each in walk(statement)
     )
 
 
@@ -229,7 +229,7 @@ def _value_read(
     call = values.site.parent(node)
     if not isinstance(call, cst.Call) or call.func is not node or len(parts) == 1:
         return node
-    if _is_output(call, values):
+    if is_output(call, values):
         raise Refused(f"`{values.site.code(node)}` is a method of a local object")
     return parts[1]
 

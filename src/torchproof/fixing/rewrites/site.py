@@ -79,6 +79,8 @@ class Site:
     file: File
     line: int
     columns: tuple[int, int] | None = None  # from 0, end exclusive
+    outermost: bool = True  # no compiled function calls the one at the line
+    subject: str = ""  # what a failed guard checks: `self.step`
 
     @property
     def module(self) -> cst.Module:

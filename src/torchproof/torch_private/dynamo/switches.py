@@ -23,6 +23,11 @@ def graph_compiler(arguments: Mapping[str, Any]) -> Callable[..., Any]:
     return torch._TorchCompileWrapper(backend, *settings)
 
 
+def skip_frame_of(function: Callable[..., Any]) -> None:
+    """Makes Dynamo run a function in Python; what it calls is compiled."""
+    importlib.import_module("torch._dynamo.decorators").skip(function)
+
+
 def folds_weights() -> bool:
     """Whether Inductor treats weights as constants (freezing)."""
     return bool(importlib.import_module("torch._inductor.config").freezing)
