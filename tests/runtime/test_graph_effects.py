@@ -1,10 +1,10 @@
-"""`raise_if` and `in_graph` have the same effect in eager and in compiled code."""
+"""`raise_if`, `in_graph` and `on_host` do the same in eager and in compiled code."""
 
 import pytest
 import torch
 import torch._dynamo.testing
 
-from torchproof import in_graph, raise_if
+from torchproof import in_graph, on_host, raise_if
 
 
 class Odd(ValueError):
@@ -184,3 +184,35 @@ def test_an_argument_that_does_not_fit():
     torch._dynamo.reset()
     with pytest.raises(Exception, match="takes tensors, numbers and texts"):
         torch.compile(step, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+def inner(x):
+    return x * 2 + 1
+
+
+@on_host
+def around(x):
+    y = inner(x)
+    return y * y.sum().item()
+
+
+class Holder(torch.nn.Module):
+    def inner(self, x):
+        return x * 2 + 1
+
+    @on_host
+    def forward(self, x):
+        y = self.inner(x)
+        return y * y.sum().item()
+
+
+@pytest.mark.parametrize("function", [around, Holder()], ids=["function", "module"])
+def test_a_function_on_the_host_is_not_in_the_graph(function):
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(function, backend=counter)
+    x = torch.arange(3.0)
+    for _ in range(2):
+        assert torch.equal(compiled(x), function(x))
+    assert counter.frame_count == 1  # of `inner`
+    assert not torch._dynamo.utils.counters["graph_break"]

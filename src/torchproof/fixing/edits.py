@@ -33,6 +33,7 @@ class Edit:
     replacements: tuple[Replacement, ...] = ()
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
+    restructures: bool = False  # it must be drafted again after another that does
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -45,11 +46,11 @@ class Edit:
 
 
 def overlap(one: Edit, other: Edit) -> bool:
-    """Whether two edits of the same text change the same lines."""
+    """Whether two edits of the same text change the same lines or functions."""
+    both = one.restructures and other.restructures
     return any(
         a.file == b.file
-        and a.line < b.line + len(b.old)
-        and b.line < a.line + len(a.old)
+        and (both or (a.line < b.line + len(b.old) and b.line < a.line + len(a.old)))
         for a in one.replacements
         for b in other.replacements
     )
@@ -65,11 +66,19 @@ def replacements(file: str, before: str, after: str) -> tuple[Replacement, ...]:
             i1 + 1,
             tuple(old[i1:i2]),
             tuple(new[j1:j2]),
-            below=() if i1 < i2 else tuple(old[max(0, i1 - 3) : i1]),
+            below=() if i1 < i2 else _above(old, i1),
         )
         for tag, i1, i2, j1, j2 in matcher.get_opcodes()
         if tag != "equal"
     )
+
+
+def _above(lines: Sequence[str], index: int) -> tuple[str, ...]:
+    """The lines above a place, up to one that is not blank."""
+    first = index - 1
+    while first > 0 and not lines[first].strip():
+        first -= 1
+    return tuple(lines[max(first, 0) : index])
 
 
 def located(change: Replacement, original: str, current: str) -> Replacement:

@@ -194,7 +194,8 @@ class Fixer:
         if why is not None and len(edits) == 1 and proof is not None:
             proof, why, edits = self._with_what_it_reveals(search, edits[0], proof, why)
         if why is not None or proof is None:
-            for edit in edits[:1] if len(edits) == 1 else ():
+            # Without a proof it did not fit the text: it is drafted again.
+            for edit in edits if len(edits) == 1 and proof is not None else ():
                 search.tried[edit.key] = edit, why or ""
             return False
         self._keep(search, edits, proof)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from torchproof.checking import counts_of, rules
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
+from torchproof.fixing.rewrites import original_names
 from torchproof.fixing.source_text import read_source
 from torchproof.fixing.timing import time_ratio
 from torchproof.observe import gather
@@ -208,7 +210,10 @@ def _last_line(output: Path) -> str:
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
-    located = tuple(Located(*each) for each in rules.with_stacks(observation))
+    located = tuple(
+        Located(_in_original_names(finding, edits), *rest)
+        for finding, *rest in rules.with_stacks(observation)
+    )
     return Proof(
         edits,
         observation,
@@ -216,6 +221,23 @@ def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
         counts=counts_of(observation, [each.finding for each in located]),
         equality=Equality.from_json(equality) if equality else None,
     )
+
+
+def _in_original_names(finding: Finding, edits: Overlay) -> Finding:
+    """The finding as in the original: its statements may be in another function now."""
+    return dataclasses.replace(
+        finding,
+        function=finding.function and _original_name(finding.function, edits),
+        message=_original_name(finding.message, edits),
+        cause=_original_name(finding.cause, edits),
+    )
+
+
+def _original_name(text: str, edits: Overlay) -> str:
+    for edited in edits.texts.values():
+        for name, original in original_names(edited).items():
+            text = re.sub(rf"\b{name}\b", original, text)
+    return text
 
 
 @contextmanager
@@ -280,7 +302,11 @@ def _adds_nothing(before: Proof, after: Proof) -> bool:
 
     def functions(proof: Proof) -> set[tuple[str, str]]:
         traced = proof.observation.traced or {}
-        return {(file, name) for file, names in traced.items() for name in names}
+        return {
+            (file, _original_name(name, proof.overlay))
+            for file, names in traced.items()
+            for name in names
+        }
 
     return functions(after) <= functions(before)
 
@@ -296,7 +322,7 @@ def _traced_code(proof: Proof) -> set[tuple[str, str, str]]:
         return {
             (
                 os.path.realpath(file),
-                blame.plain_name(function),
+                _original_name(blame.plain_name(function), proof.overlay),
                 blame.source_line(file, line).strip(),
             )
             for file, functions in (proof.observation.traced or {}).items()

@@ -116,7 +116,13 @@ def _rewritten(
             yield Refusal(finding, name, why)
             continue
         changes = replacements(file, text, draft.text)
-        yield Edit(draft.title, draft.tier, finding, replacements=changes)
+        yield Edit(
+            draft.title,
+            draft.tier,
+            finding,
+            replacements=changes,
+            restructures=draft.restructures,
+        )
 
 
 def _readable(each: Located) -> list[Frame]:

@@ -7,6 +7,7 @@ split is put together again first, so that all edits share one pair of functions
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -54,7 +55,7 @@ def after_graph(site: Site) -> Draft:
     moved = parts.inside[index:]
     assert_cheap(site, moved)
     split = replace(parts, inside=parts.inside[:index], after=(*moved, *parts.after))
-    return Draft("run the rest after the graph, in Python", rendered(site, split))
+    return draft("run the rest after the graph, in Python", rendered(site, split))
 
 
 def before_graph(site: Site) -> Draft:
@@ -64,7 +65,7 @@ def before_graph(site: Site) -> Draft:
     moved = parts.inside[:index]
     assert_cheap(site, moved)
     split = replace(parts, before=(*parts.before, *moved), inside=parts.inside[index:])
-    return Draft("run it before the graph, in Python", rendered(site, split))
+    return draft("run it before the graph, in Python", rendered(site, split))
 
 
 def _index(site: Site, statements: Sequence[Statement]) -> int:
@@ -128,7 +129,17 @@ def _split_before(site: Site, function: cst.FunctionDef) -> Parts | None:
 
 
 def _graph_name(function: cst.FunctionDef) -> str:
-    return f"_{function.name.value.strip('_')}_in_graph"
+    return _name_in_graph(function.name.value)
+
+
+def _name_in_graph(name: str) -> str:
+    return f"_{name.strip('_')}_in_graph"
+
+
+def original_names(text: str) -> dict[str, str]:
+    """The functions that edits of a file made, and those whose statements they have."""
+    hosts = re.findall(rf"@{_DECORATOR}\s+def (\w+)\(", text)
+    return {_name_in_graph(name): name for name in hosts}
 
 
 def _is_host(function: cst.FunctionDef) -> bool:
@@ -176,6 +187,10 @@ def _assert_cheap_call(call: cst.Call, values: Values) -> None:
         raise Refused(f"`{brief(call)}` would leave the graph too")
 
 
+def draft(title: str, text: str) -> Draft:
+    return Draft(title, text, restructures=True)
+
+
 # -- the two functions -----------------------------------------------------------------
 
 
@@ -205,13 +220,21 @@ def rendered(site: Site, parts: Parts, imports: Sequence[str] = ()) -> str:
 def assert_splits(parts: Parts) -> None:
     """Refuses parts that are not the same program."""
     name = parts.host.name.value
-    if not parts.inside or all(_is_return(each) for each in parts.inside):
+    if all(_is_trivial(each) for each in parts.inside):
         raise Refused(f"nothing of `{name}` would be left for the graph")
     if parts.after and any(_returns(each) for each in parts.inside):
         raise Refused(f"`{name}` may return before this line")
     inside = (node for each in parts.inside for node in nodes(each))
     if any(isinstance(node, (cst.Global, cst.Nonlocal)) for node in inside):
         raise Refused(f"`{name}` assigns names of another scope")
+
+
+def _is_trivial(statement: Statement) -> bool:
+    """Whether a statement computes nothing: it returns names."""
+    return not any(
+        isinstance(node, (cst.Call, cst.BinaryOperation, cst.Comparison, cst.Subscript))
+        for node in nodes(statement)
+    )
 
 
 def _returns(node: cst.CSTNode) -> bool:

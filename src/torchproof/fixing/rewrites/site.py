@@ -37,6 +37,7 @@ class Draft:
     title: str  # what the edit does: "compute both values, select with torch.where"
     text: str  # the whole file
     tier: Tier = "safe"
+    restructures: bool = False  # it must be drafted again after another that does
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torchproof.fixing.rewrites.host_parts import (
     Parts,
     assert_cheap,
     assert_splits,
+    draft,
     parameters_of,
     parts_at,
     rendered,
@@ -52,7 +53,7 @@ def outside_graph(site: Site) -> Draft:
             split = replace(parts, inside=parts.inside[: min(writes)], after=after)
     split = _as_argument(site, split, subject)
     what = "read" if not writes else "change"
-    return Draft(f"{what} `{subject}` outside the graph", rendered(site, split))
+    return draft(f"{what} `{subject}` outside the graph", rendered(site, split))
 
 
 def _subject(site: Site, parts: Parts) -> str:
@@ -203,7 +204,7 @@ def tensor_argument(site: Site) -> Draft:
     lines = statements(f"{name} = torch.as_tensor({name})\n")
     split = replace(parts, before=(*parts.before, *lines))
     text = rendered(site, split, ["torch"])
-    return Draft(f"give the graph `{name}` as a tensor", text)
+    return draft(f"give the graph `{name}` as a tensor", text)
 
 
 def _stars(function: cst.FunctionDef) -> set[str]:
@@ -239,7 +240,7 @@ def joined_list(site: Site) -> Draft:
     inside = tuple(replaced_in(each, changes) for each in parts.inside)
     split = replace(parts, before=(*parts.before, *statements(text)), inside=inside)
     title = f"join the tensors of `{name}` before the graph"
-    return Draft(title, rendered(site, split, ["torch"]))
+    return draft(title, rendered(site, split, ["torch"]))
 
 
 def _uses(
