@@ -33,7 +33,7 @@ class Edit:
     replacements: tuple[Replacement, ...] = ()
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
-    restructures: bool = False  # it must be drafted again after another that does
+    moved: tuple[int, int] | None = None  # lines out of the graph, if it splits one
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -47,13 +47,29 @@ class Edit:
 
 def overlap(one: Edit, other: Edit) -> bool:
     """Whether two edits of the same text change the same lines or functions."""
-    both = one.restructures and other.restructures
+    both = one.moved is not None and other.moved is not None
     return any(
         a.file == b.file
-        and (both or (a.line < b.line + len(b.old) and b.line < a.line + len(a.old)))
+        and (
+            both
+            or _meet(_lines(a), _lines(b))
+            or _meet(one.moved, _lines(b))
+            or _meet(other.moved, _lines(a))
+        )
         for a in one.replacements
         for b in other.replacements
     )
+
+
+def _lines(change: Replacement) -> tuple[int, int] | None:
+    """The first and the last line that are replaced; None if there are none."""
+    return (change.line, change.line + len(change.old) - 1) if change.old else None
+
+
+def _meet(one: tuple[int, int] | None, other: tuple[int, int] | None) -> bool:
+    if one is None or other is None:
+        return False
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def replacements(file: str, before: str, after: str) -> tuple[Replacement, ...]:

@@ -121,7 +121,7 @@ def _rewritten(
             draft.tier,
             finding,
             replacements=changes,
-            restructures=draft.restructures,
+            moved=draft.moved,
         )
 
 

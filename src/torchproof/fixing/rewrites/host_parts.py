@@ -55,7 +55,7 @@ def after_graph(site: Site) -> Draft:
     moved = parts.inside[index:]
     assert_cheap(site, moved)
     split = replace(parts, inside=parts.inside[:index], after=(*moved, *parts.after))
-    return draft("run the rest after the graph, in Python", rendered(site, split))
+    return split_draft(site, "run the rest after the graph, in Python", split)
 
 
 def before_graph(site: Site) -> Draft:
@@ -65,7 +65,7 @@ def before_graph(site: Site) -> Draft:
     moved = parts.inside[:index]
     assert_cheap(site, moved)
     split = replace(parts, before=(*parts.before, *moved), inside=parts.inside[index:])
-    return draft("run it before the graph, in Python", rendered(site, split))
+    return split_draft(site, "run it before the graph, in Python", split)
 
 
 def _index(site: Site, statements: Sequence[Statement]) -> int:
@@ -187,15 +187,24 @@ def _assert_cheap_call(call: cst.Call, values: Values) -> None:
         raise Refused(f"`{brief(call)}` would leave the graph too")
 
 
-def draft(title: str, text: str) -> Draft:
-    return Draft(title, text, restructures=True)
-
-
 # -- the two functions -----------------------------------------------------------------
 
 
-def rendered(site: Site, parts: Parts, imports: Sequence[str] = ()) -> str:
+def split_draft(
+    site: Site, title: str, parts: Parts, imports: Sequence[str] = ()
+) -> Draft:
     """The file with the function split."""
+    was = site.file.positions
+    first = 1 if parts.host.get_docstring() is not None else 0
+    outside = [
+        was[each] for each in (*parts.before[first:], *parts.after) if each in was
+    ]
+    lines = [0, *(line for r in outside for line in (r.start.line, r.end.line))]
+    moved = min(lines[1:], default=0), max(lines)
+    return Draft(title, _rendered(site, parts, imports), moved=moved)
+
+
+def _rendered(site: Site, parts: Parts, imports: Sequence[str]) -> str:
     assert_splits(parts)
     host, graph = parts.host, _graph_function(site, parts)
     call = _call(site, parts, graph)

@@ -37,7 +37,9 @@ class Draft:
     title: str  # what the edit does: "compute both values, select with torch.where"
     text: str  # the whole file
     tier: Tier = "safe"
-    restructures: bool = False  # it must be drafted again after another that does
+    # The lines of the statements that a split of the function takes out of the graph;
+    # None if it does not split the function.
+    moved: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

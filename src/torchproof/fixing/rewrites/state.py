@@ -17,10 +17,9 @@ from torchproof.fixing.rewrites.host_parts import (
     Parts,
     assert_cheap,
     assert_splits,
-    draft,
     parameters_of,
     parts_at,
-    rendered,
+    split_draft,
 )
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes, replaced_in
 from torchproof.fixing.rewrites.site import (
@@ -53,7 +52,7 @@ def outside_graph(site: Site) -> Draft:
             split = replace(parts, inside=parts.inside[: min(writes)], after=after)
     split = _as_argument(site, split, subject)
     what = "read" if not writes else "change"
-    return draft(f"{what} `{subject}` outside the graph", rendered(site, split))
+    return split_draft(site, f"{what} `{subject}` outside the graph", split)
 
 
 def _subject(site: Site, parts: Parts) -> str:
@@ -203,8 +202,7 @@ def tensor_argument(site: Site) -> Draft:
         raise Refused(f"`{name}` is not an argument of `{parts.host.name.value}`")
     lines = statements(f"{name} = torch.as_tensor({name})\n")
     split = replace(parts, before=(*parts.before, *lines))
-    text = rendered(site, split, ["torch"])
-    return draft(f"give the graph `{name}` as a tensor", text)
+    return split_draft(site, f"give the graph `{name}` as a tensor", split, ["torch"])
 
 
 def _stars(function: cst.FunctionDef) -> set[str]:
@@ -240,7 +238,7 @@ def joined_list(site: Site) -> Draft:
     inside = tuple(replaced_in(each, changes) for each in parts.inside)
     split = replace(parts, before=(*parts.before, *statements(text)), inside=inside)
     title = f"join the tensors of `{name}` before the graph"
-    return draft(title, rendered(site, split, ["torch"]))
+    return split_draft(site, title, split, ["torch"])
 
 
 def _uses(
