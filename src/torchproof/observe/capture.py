@@ -19,7 +19,9 @@ from torchproof.records import (
     Frame,
     Observation,
     UserError,
+    definition,
     inside_region,
+    qualified_name,
     whose,
 )
 from torchproof.targets import Job, Options, Target
@@ -27,6 +29,8 @@ from torchproof.targets import Job, Options, Target
 # The file of the function that torch compiles in place of an object with `__call__`.
 _AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
+# Names of functions around others, which tell nobody what is being compiled.
+_WRAPPING = {"inner", "wrapper", "wrapped", "wrapped_fn", "wrapped_func"}
 _WRAPPER_FIELDS = ("name", "what", "arguments", "off", "by_torchproof", "in_place")
 
 
@@ -57,12 +61,22 @@ class _ProgressReporter:
     def __init__(self, progress: Callable[[str], None]) -> None:
         self._progress = progress
         self._planned: int | None = None
+        self._files: dict[int, str] = {}  # by the number that a trace gives them
+        self._entries: dict[tuple[object, ...], str] = {}  # compiled objects by code
+        self._compiled = "the target"  # what was compiled last
 
     def __call__(self, entry: Mapping[str, Any], seconds: float) -> None:
         if entry["kind"] == "plan":
             self._planned = entry["calls"]
-        if entry["kind"] == "trace" and "dynamo_start" in entry["metadata"]:
-            self._report(entry, seconds)
+        elif entry["kind"] == "wrapper":
+            self._compiled = entry["name"]
+            codes = (tuple(code) for code in (*entry["code"], *entry["around"]))
+            self._entries |= dict.fromkeys(codes, entry["name"])
+        elif entry["kind"] == "trace":
+            if text := entry["metadata"].get("str"):
+                self._files[text[1]] = text[0]
+            if "dynamo_start" in entry["metadata"]:
+                self._report(entry, seconds)
 
     def _report(self, entry: Mapping[str, Any], seconds: float) -> None:
         if seconds < 1:  # short runs report no progress
@@ -70,8 +84,18 @@ class _ProgressReporter:
         call = entry.get("call")
         of = f" of {self._planned}" if self._planned else ""
         where = "" if call is None else f", call {call + 1}{of}"
-        frame = entry["metadata"]["dynamo_start"]["stack"][-1]
-        self._progress(f"compiling {frame['name']}{where}, {seconds:.0f} s")
+        name = self._name(entry["metadata"]["dynamo_start"]["stack"][-1])
+        self._progress(f"compiling {name}{where}, {seconds:.0f} s")
+
+    def _name(self, record: Mapping[str, Any]) -> str:
+        """The model's class, or a function by its qualified name."""
+        file = self._files.get(record["filename"], "")
+        frame = Frame(file, record["line"], record["name"])
+        if entry := self._entries.get((file, frame.line, frame.function)):
+            return entry
+        if frame.function in _WRAPPING or whose(file) not in _REPORTED:
+            return self._compiled
+        return qualified_name(definition(frame))
 
 
 def gather(
