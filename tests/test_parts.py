@@ -13,6 +13,7 @@ from torchproof import api
 from torchproof.checking.measured_parts import PartsMeasurer
 from torchproof.records import store
 from torchproof.records.run import Run
+from torchproof.report import terminal
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -98,4 +99,9 @@ def test_a_script_and_a_trace_are_not_measured(tmp_path: Path) -> None:
     options = Options(quiet=True)
     run = api.check(str(script), options, save_in=tmp_path / "runs")
     assert run.parts["baseline"].status == "skipped"
-    assert "torchproof bench" in run.parts["baseline"].why
+    why = run.parts["baseline"].why
+    assert "adds nothing to quick" in why
+    assert why.endswith(f"torchproof bench {script}")
+    shown = " ".join(terminal.render(run).split())
+    assert shown.count("adds nothing to quick") == 1
+    assert f"torchproof bench {script}: baseline, batch, sequence, latency" in shown

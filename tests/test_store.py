@@ -169,3 +169,15 @@ def test_a_process_killed_while_it_saves_leaves_no_broken_run(tmp_path: Path) ->
     # What a killed process had begun is there, and is not taken for a run.
     assert any(path.name.startswith(".saving-") for path in runs.iterdir())
     store.save(RUN, runs)
+
+
+def test_saved_runs_are_not_part_of_a_repository(tmp_path: Path) -> None:
+    root = tmp_path / store.RUNS
+    store.save(RUN, root)
+    ignored = root.parent / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    ignored.write_text("!runs\n")
+    store.save(RUN, root)
+    assert ignored.read_text() == "!runs\n"  # the user's own
+    store.save(RUN, tmp_path / "elsewhere")
+    assert not (tmp_path / ".gitignore").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -83,7 +84,12 @@ def _measured(
     """Runs the measuring parts if the target can run again."""
     why = None
     if target.kind == "script":
-        why = "check runs a script only once; torchproof bench measures it"
+        words = ("--", *target.arguments) if target.arguments else ()
+        bench = shlex.join(["torchproof", "bench", target.text, *words])
+        why = (
+            "a script runs only once, so this effort adds nothing to quick; to measure"
+            f" it, {bench}"
+        )
     elif target.kind == "trace":
         why = "a trace cannot be run"
     elif observation.error or observation.ending != "finished":

@@ -30,12 +30,20 @@ def scratch(root: Path = RUNS) -> Iterator[Path]:
     """A temporary folder for files of a run; deleted at the end unless saved."""
     assert_writable(root)
     root.mkdir(parents=True, exist_ok=True)
+    _hide_from_git(root.parent)
     folder = Path(tempfile.mkdtemp(prefix=".saving-", dir=root))
     folder.chmod(0o755)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hide_from_git(folder: Path) -> None:
+    """Runs belong to a machine: a folder that torchproof made ignores itself."""
+    if folder.name == RUNS.parent.name:
+        with contextlib.suppress(OSError), open(folder / ".gitignore", "x") as file:
+            file.write("*\n")
 
 
 def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
