@@ -9,7 +9,8 @@ import pytest
 
 from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.edits import Edit
-from torchproof.fixing.fixer import Fixer
+from torchproof.fixing.fixer import Fixer, _keep_refusal
+from torchproof.fixing.proposals import Refusal
 from torchproof.records import Finding, Run, UserError
 
 READS_A_VALUE = """
@@ -157,3 +158,11 @@ def test_only_allowed_tiers_are_tried(unsafe: bool) -> None:
     fixer = Fixer(Mock(), FixOptions(unsafe=unsafe), lambda text: None)
     assert fixer._may(Edit("title", "safe", finding))
     assert fixer._may(Edit("title", "unsafe", finding)) is unsafe
+
+
+def test_the_reason_that_names_code_is_kept() -> None:
+    finding = Finding("GB105", "graph_break", "high", "", "", "")
+    kept: dict[str, Refusal] = {}
+    for why in ("no number is computed here", "`g(x)` would leave the graph", "other"):
+        _keep_refusal(kept, finding, Refusal(finding, "", why))
+    assert kept[finding.identity].why == "`g(x)` would leave the graph"

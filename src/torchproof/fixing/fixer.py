@@ -128,7 +128,7 @@ class Fixer:
             own: list[object] = []
             for proposal in proposals(each, search.current, self.sources):
                 if isinstance(proposal, Refusal):
-                    search.refusals.setdefault(each.finding.identity, proposal)
+                    _keep_refusal(search.refusals, each.finding, proposal)
                 elif proposal.key in by_key:  # one setting for several findings
                     first = by_key[proposal.key]
                     also = (*first.also, each.finding)
@@ -344,6 +344,17 @@ def _new_unsafe(before: Proof, after: Proof) -> list[str]:
     return [each for each in now if each not in earlier]
 
 
+def _keep_refusal(
+    refusals: dict[str, Refusal], finding: Finding, refusal: Refusal
+) -> None:
+    """Keeps the refusal that says most: the last one that names code.
+
+    The first rewrites are for special patterns; that a program has none is no reason.
+    """
+    if "`" in refusal.why or finding.identity not in refusals:
+        refusals[finding.identity] = refusal
+
+
 def _compatible(edits: Iterable[Edit]) -> list[Edit]:
     """The edits that can be made together, the first ones first."""
     chosen: list[Edit] = []
@@ -532,10 +543,10 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
             if why and edit.finding.identity == finding.identity
         ]
         refusal = search.refusals.get(finding.identity)
-        why = tried[0] if tried else "no fix is known"
+        why = tried[0] if tried else f"no edit is known for it: {finding.fix}"
         if finding.severity == "low" and search.quick:
             why = "it settles by itself: --effort normal looks for a fix"
-        if not tried and refusal is not None:
+        if not tried and refusal is not None and "`" in refusal.why:
             why = f"no rewrite applies: {refusal.why}"
         reasons[finding.identity] = why
     return Fixing(

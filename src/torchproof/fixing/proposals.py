@@ -91,7 +91,8 @@ def _rewritten(
     finding = each.finding
     places = _places(each)
     if not places:
-        yield Refusal(finding, name, "its source is not in a file")
+        where = f"`{finding.function}`" if finding.function else "`exec`"
+        yield Refusal(finding, name, f"the source of {where} is not in a file")
     for frame in places:
         file = os.path.abspath(frame.file)
         try:
