@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from torchproof.records.printable import line as line
     from torchproof.records.printable import seen as seen
     from torchproof.records.printable import unbroken as unbroken
+    from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS
     from torchproof.records.run import SCHEMA as SCHEMA

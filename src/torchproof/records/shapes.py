@@ -15,6 +15,12 @@ Values = Mapping[str, str | int | float | bool | None]
 Counts = Mapping[str, float | Mapping[str, float | None] | None]
 
 
+class Gpu(TypedDict, total=False):
+    name: str | None
+    memory_bytes: int | None
+    capability: str | None
+
+
 class Environment(TypedDict, total=False):
     python: str | None
     platform: str | None
@@ -26,6 +32,11 @@ class Environment(TypedDict, total=False):
     triton: str | None
     device: str | None
     gpu: str | None
+    gpus: tuple[Gpu, ...] | None
+    cudnn: int | None
+    driver: str | None
+    commit: str | None
+    dirty: bool | None
     size: str | None
     train: bool | None
     variables: Values | None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torchproof.records import Record
 from torchproof.targets.options import Options
-from torchproof.targets.target import Target
+from torchproof.targets.target import Target, own_file
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Job(Record):
     as_written: bool = False
     generates_code: bool = False  # an observed Inductor compile is not stopped
     overlay: str | None = None  # the file of edits that are applied in memory
+
+    @property
+    def source_file(self) -> Path | None:
+        """The file of the user's target; a workload is part of torchproof."""
+        return None if self.target.kind == "workload" else own_file(self.target)
 
     @classmethod
     def of(cls, target: Target, options: Options) -> Job:

@@ -6,9 +6,13 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
+
+from torchproof.records import repository_of
 
 _VARIABLES = ("TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "CUDA_")
 
@@ -25,6 +29,9 @@ class Run(Protocol):
     @property
     def train(self) -> bool: ...
 
+    @property
+    def source_file(self) -> Path | None: ...
+
 
 def describe(run: Run) -> dict[str, Any]:
     """The facts about this process; `torch` is None if it is not loaded."""
@@ -37,6 +44,7 @@ def describe(run: Run) -> dict[str, Any]:
         "device": run.device or "cpu",
         "size": run.size,
         "train": run.train,
+        **repository_of(run.source_file),
         "variables": {k: v for k, v in os.environ.items() if k.startswith(_VARIABLES)},
     }
     torch = sys.modules.get("torch")
@@ -48,7 +56,30 @@ def describe(run: Run) -> dict[str, Any]:
             facts["device"] = "cuda"
             facts["gpu"] = torch.cuda.get_device_name()
             facts["triton"] = triton_version()
+            facts["gpus"] = [_gpu(torch, n) for n in range(torch.cuda.device_count())]
+            facts["cudnn"] = torch.backends.cudnn.version()
+            facts["driver"] = _driver()
     return facts
+
+
+def _gpu(torch: Any, number: int) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(number)
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+    }
+
+
+@functools.cache
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, as its kernel module states it."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    version = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", text)
+    return version[0] if version else None
 
 
 @functools.cache

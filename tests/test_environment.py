@@ -1,0 +1,90 @@
+"""What a run records about where it ran."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from torchproof.records import repository, store
+from torchproof.records.repository import repository_of
+from torchproof.records.run import Run
+from torchproof.targets import Job, parse
+from torchproof.torch_private import environment
+
+UNKNOWN = {"commit": None, "dirty": None}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=A", "-c", "user.email=a@example.com")
+    return subprocess.run(
+        ["git", *identity, *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    repository_of.cache_clear()
+    path = tmp_path / "model.py"
+    path.write_text("def make(): ...\n")
+    return path
+
+
+def test_a_commit_and_changes_since(file: Path) -> None:
+    git(file.parent, "init", "-q")
+    assert repository_of(file) == UNKNOWN  # without a commit
+    git(file.parent, "add", "model.py")
+    git(file.parent, "commit", "-qm", "one")
+    commit = git(file.parent, "rev-parse", "HEAD")
+    (file.parent / "other.txt").touch()
+    repository_of.cache_clear()
+    assert repository_of(file) == {"commit": commit, "dirty": False}
+    file.write_text("changed\n")
+    repository_of.cache_clear()
+    assert repository_of(file) == {"commit": commit, "dirty": True}
+    untracked = file.with_name("untracked.py")
+    untracked.touch()
+    git(file.parent, "checkout", "-q", "model.py")
+    assert repository_of(untracked) == {"commit": commit, "dirty": True}
+
+
+def test_without_git_nothing_is_known(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert repository_of(file) == UNKNOWN
+    repository_of.cache_clear()
+    monkeypatch.setenv("PATH", str(file.parent))
+    assert repository_of(file) == UNKNOWN
+    assert repository.repository_of(None) == UNKNOWN
+
+
+def test_the_environment_of_a_target(file: Path) -> None:
+    facts = environment.describe(Job(parse(f"{file}:make")))
+    assert {"commit", "dirty"} <= set(facts)
+    workload = environment.describe(Job(parse("workload:gpt")))
+    assert workload["commit"] is None
+
+
+def test_gpus_are_described() -> None:
+    properties = SimpleNamespace(name="GPU", total_memory=2**34, major=9, minor=0)
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(get_device_properties=lambda number: properties)
+    )
+    described = {"name": "GPU", "memory_bytes": 2**34, "capability": "9.0"}
+    assert environment._gpu(torch, 0) == described
+
+
+def test_the_facts_are_saved(tmp_path: Path) -> None:
+    gpu = {"name": "GPU", "memory_bytes": 2**34, "capability": "9.0"}
+    facts = {"gpus": [gpu], "cudnn": 91002, "driver": "570.1", "commit": "a"}
+    run = Run("1", "t", "full", environment={**facts, "dirty": True}, counts={})
+    saved = store.save(run, tmp_path)
+    loaded = store.load(saved.id, tmp_path).environment
+    assert [dict(each) for each in loaded["gpus"]] == [gpu]
+    assert (loaded["cudnn"], loaded["dirty"]) == (91002, True)
