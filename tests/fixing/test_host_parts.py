@@ -164,6 +164,7 @@ class Trainer:
         loss = self.model(x).square().mean()
         self.optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.losses.append(loss.item())
         logger.info("loss %.4f", self.losses[-1])

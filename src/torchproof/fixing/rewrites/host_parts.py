@@ -25,7 +25,7 @@ _DECORATOR = "on_host"
 _HOST_METHODS = words(
     "append extend insert pop clear update setdefault add discard remove step zero_grad"
     " backward get_last_lr get_lr scale unscale_ item tolist numpy detach cpu clip_grad"
-    " clip_grad_norm_ clip_grad_value_ perf_counter time"
+    " clip_grad_norm_ clip_grad_value_ parameters named_parameters perf_counter time"
 )
 _HEAVY = words(
     "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
