@@ -177,7 +177,7 @@ def _left_out(matched: Matched) -> Iterator[Neutral]:
     lines = "".join(blame.lines_of(frame.file))
     for node in ast.walk(blame.tree_of(frame.file)):
         words = _replacement(node, frame.line)
-        if words is None:
+        if words is None or not isinstance(node, (ast.expr, ast.stmt)):
             continue
         part = node.test if isinstance(node, ast.If) else node
         text = _replaced(lines, part, words)

@@ -211,8 +211,8 @@ def _last_line(output: Path) -> str:
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
     located = tuple(
-        Located(_in_original_names(finding, edits), *rest)
-        for finding, *rest in rules.with_stacks(observation)
+        Located(_in_original_names(finding, edits), frames, subject)
+        for finding, frames, subject in rules.with_stacks(observation)
     )
     return Proof(
         edits,

@@ -213,7 +213,7 @@ def _compiled(
 
 def _compiled_fn(run: Job, loaded: Loaded, backend: str) -> Callable[..., Any]:
     if calls.compiles_itself(loaded.fn, run):
-        return loaded.fn  # type: ignore[no-any-return]
+        return loaded.fn
     given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
     if backend == "inductor":  # draws the random numbers that eager draws
         given["options"] = {"fallback_random": True}
