@@ -82,6 +82,7 @@ FINDING_FIELDS = ["code", "kind", "category", "severity", "message", "cause", "f
 FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "steps"]
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
 FINDING_FIELDS += ["context", "context_from", "suspects", "marks", "identity"]
+FINDING_FIELDS += ["cause_of", "consequences", "because", "certainty", "gain"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 

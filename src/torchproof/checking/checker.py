@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -102,11 +102,10 @@ def check(
     started = datetime.datetime.now()
     observed = observe_parts(target, options, scope.parts, progress)
     found = rules.matched(observed.observation)
-    every = rules.with_costs([e.finding for e in found], observed.measured.gaps)
-    explained = causes.explain(found)
+    every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
     source = _source(target, scope, observed, every, progress=progress)
     run = replace(
-        _record(target, scope, observed, source, every=every, explained=explained),
+        _record(target, scope, observed, source, every=every, found=found),
         id=f"{started:%Y%m%d-%H%M}-{target.name}",
         started=started.isoformat(timespec="seconds"),
         command=command,
@@ -202,11 +201,14 @@ def _record(
     source: JoinedSource,
     *,
     every: list[Finding],
-    explained: causes.Explanations,
+    found: Sequence[rules.Matched],
 ) -> Run:
-    """The run of a check; `every` are the findings of all parts that ran."""
+    """The run of a check; `every` are the findings of all parts that ran.
+
+    `found` are the same findings with the events that show how they are connected.
+    """
     observation = observed.observation
-    findings = causes.linked(scope.selected(source.findings), explained)
+    findings = causes.linked(scope.selected(source.findings), causes.explain(found))
     return Run(
         id="",
         target=target.text,
