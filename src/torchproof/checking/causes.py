@@ -107,10 +107,17 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
             tree.is_effect(finding),
             SEVERITIES.index(tree.severity(finding)),
             -max(sum(costs), 0.0),
-            -sum(f.count or 1 for f in effects),
+            -_explains(finding, effects),
         )
 
     return sorted(every, key=rank)
+
+
+def _explains(cause: Finding, effects: Sequence[Finding]) -> int:
+    """How much of the run a cause explains: recompiles, its own too, and findings."""
+    every = (cause, *effects)
+    recompiles = sum(f.count or 1 for f in every if f.kind == "recompile")
+    return recompiles + len(effects)
 
 
 def _above(known: Explanations, identity: str) -> set[str]:

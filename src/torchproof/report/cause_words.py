@@ -78,17 +78,18 @@ def fix_first(run: Run, tree: CauseTree) -> str:
     costs = [f.cost_us for f in (first, *effects) if f.cost_us is not None]
     if costs:
         gains.append(f"costs {numbers.plain(sum(costs))} us/call")
+    recompiles, total = _recompiles((first, *effects)), run.counts.get("recompiles")
+    if recompiles and total and recompiles <= total:
+        gains.append(f"is behind {recompiles} of {total} recompiles")
     if effects:
-        recompiles, total = _recompiles(effects), run.counts.get("recompiles")
-        of = f", {recompiles} of all {total} recompiles" if total else ""
-        gains.append(f"{also_explains(effects)}{of if recompiles else ''}")
+        gains.append(also_explains(effects))
     if measured := gain(first):
         gains.append(f"without it: {measured}")
     return f"{text}. It {'; '.join(gains)}." if gains else f"{text}."
 
 
-def _recompiles(effects: Sequence[Finding]) -> int:
-    return sum(f.count or 1 for f in effects if f.kind == "recompile")
+def _recompiles(findings: Sequence[Finding]) -> int:
+    return sum(f.count or 1 for f in findings if f.kind == "recompile")
 
 
 def briefly(effect: Finding, cause: Finding, tree: CauseTree) -> str:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torchproof.checking.rules.rule import EventGroup, shorten
+from torchproof.checking.rules.rule import EventGroup, Facts, shorten
 from torchproof.observe import Guard
 from torchproof.records import Event, shown_briefly, tree_of
 
@@ -53,7 +53,7 @@ def growth(group: EventGroup) -> Growth | None:
     known = [call for call in calls if call is not None]
     if len(known) != len(calls) or not _rises(numbers) or not _rises(known):
         return None
-    if not _until_the_end(events[-1], known, group.facts.calls):
+    if not _until_the_end(events, known, group.facts):
         return None
     steps = {b - a for a, b in itertools.pairwise(numbers)}
     in_turn = known[-1] - known[0] == len(known) - 1
@@ -64,12 +64,16 @@ def _rises(numbers: list[int]) -> bool:
     return all(a < b for a, b in itertools.pairwise(numbers))
 
 
-def _until_the_end(last: Event, calls: list[int], total: int | None) -> bool:
+def _until_the_end(events: list[Event], calls: list[int], facts: Facts) -> bool:
     """Whether no later call had a value that was there before."""
-    if last.kind == "recompile_limit":
+    if events[-1].kind == "recompile_limit":
         return True
     distance = max(b - a for a, b in itertools.pairwise(calls))
-    return total is not None and calls[-1] + distance >= total
+    if facts.calls is not None and calls[-1] + distance >= facts.calls:
+        return True
+    graphs = [e for e in facts.events("graph") if e.function == events[-1].function]
+    runs = [graph.data.get("runs") for graph in graphs]
+    return all(each is not None and each[1] == 1 for each in runs)
 
 
 def _same_guard(group: EventGroup) -> Iterator[Event]:

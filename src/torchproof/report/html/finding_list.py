@@ -126,13 +126,14 @@ def _follows(finding: Finding, tree: CauseTree) -> str:
     return f"{text}: {finding.because}" if finding.because else text
 
 
-def _rank(finding: Finding, tree: CauseTree) -> tuple[int, int, float, int]:
+def _rank(finding: Finding, tree: CauseTree) -> tuple[int, int, float]:
+    """The order of the run decides among equals: it begins with what explains most."""
     effects = tree.effects(finding)
     known = [f.cost_us for f in (finding, *effects) if charts.known(f.cost_us)]
     cost = sum(each for each in known if each is not None)
     status = STATUSES.index(finding.status) if finding.status in STATUSES else 3
     severity = SEVERITIES.index(tree.severity(finding))
-    return status, severity, -cost, -sum(f.count or 1 for f in effects)
+    return status, severity, -cost
 
 
 def _cost(finding: Finding) -> str:
