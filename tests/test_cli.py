@@ -57,6 +57,7 @@ PUBLIC += [
     "compile",
     "fix",
     "graph",
+    "host_call",
     "in_graph",
     "load",
     "on_host",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchproof.runtime.graph_effects import in_graph as in_graph
     from torchproof.runtime.graph_effects import on_host as on_host
     from torchproof.runtime.graph_effects import raise_if as raise_if
+    from torchproof.runtime.host_calls import host_call as host_call
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility

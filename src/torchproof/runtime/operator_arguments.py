@@ -1,0 +1,156 @@
+"""Arguments of Python functions as arguments of operators.
+
+An operator takes tensors, integers and texts. The layout, a text, says how they make up
+the arguments again. An object is kept here while it is traced, and has a key in the
+layout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_serial_numbers = itertools.count()
+_KEPT: dict[str, Callable[[], Any]] = {}  # weak references by key
+_SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list, "Size": torch.Size}
+_NAMES: dict[str, Any] = {"None": None, "True": True, "False": False}
+
+
+@torch.compiler.assume_constant_result
+def serial_number() -> int:
+    """Another number in every call that is traced: equal calls are not merged."""
+    return next(_serial_numbers)
+
+
+def named(name: str) -> Any:
+    """What `module:qualified.name` names; None if it cannot be found."""
+    module, _, path = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for word in path.split("."):
+            found = getattr(found, word)
+    except (ImportError, AttributeError):
+        return None
+    return found
+
+
+def packed(
+    values: Sequence[Any], other: Callable[[Any], str]
+) -> tuple[list[Tensor], list[int], str]:
+    """Tensors, integers and the layout; `other` is the entry of any other value."""
+    tensors: list[Tensor] = []
+    integers: list[int] = []
+    layout: list[str] = []
+    for value in values:
+        _pack(value, tensors, integers, layout=layout, other=other)
+    return tensors, integers, "\0".join(layout)
+
+
+def _pack(
+    value: Any,
+    tensors: list[Tensor],
+    integers: list[int],
+    *,
+    layout: list[str],
+    other: Callable[[Any], str],
+) -> None:
+    inside: list[Any] = []
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        layout.append("tensor")
+    elif value is None or isinstance(value, bool):
+        layout.append(f"{value}")
+    elif isinstance(value, (int, torch.SymInt)):
+        integers.append(value)  # type: ignore[arg-type]
+        layout.append("integer")
+    elif isinstance(value, float):
+        layout.append(f"number {value}")
+    elif isinstance(value, str):
+        layout.append(f"text {value}")
+    elif isinstance(value, (tuple, list)):
+        layout.append(f"{type(value).__name__} {len(value)}")
+        inside = list(value)
+    elif isinstance(value, torch.dtype):
+        layout.append(f"dtype {value}")
+    elif isinstance(value, torch.device):
+        layout.append(f"device {value}")
+    else:
+        layout.append(other(value))
+    for each in inside:
+        _pack(each, tensors, integers, layout=layout, other=other)
+
+
+def unpacked(
+    tensors: Sequence[Tensor], integers: Sequence[int], layout: str
+) -> list[Any]:
+    """The values in the order of the call."""
+    entries = iter(layout.split("\0") if layout else ())
+    given = iter(tensors), iter(integers)
+    return [_unpack(entry, entries, *given) for entry in entries]
+
+
+def _unpack(
+    entry: str,
+    entries: Iterator[str],
+    tensors: Iterator[Tensor],
+    integers: Iterator[int],
+) -> Any:
+    kind, _, rest = entry.partition(" ")
+    if kind == "tensor":
+        return next(tensors)
+    if kind == "integer":
+        return next(integers)
+    if kind in _SEQUENCES:
+        inside = [
+            _unpack(next(entries), entries, tensors, integers) for _ in range(int(rest))
+        ]
+        return _SEQUENCES[kind](inside)
+    if kind == "number":
+        return float(rest)
+    if kind == "text":
+        return rest
+    if kind == "dtype":
+        return getattr(torch, rest.removeprefix("torch."))
+    if kind == "device":
+        return torch.device(rest)
+    if kind == "object":
+        return _object(rest)
+    return _NAMES[kind]
+
+
+# -- objects: what an operator cannot take -------------------------------------------
+
+
+def as_object(value: Any) -> str:
+    """The entry of a function, or of an object that the program keeps alive."""
+    # While tracing, `id` guards that later calls have the same object.
+    return f"object {_key(id(value))}"
+
+
+@torch.compiler.assume_constant_result
+def _key(address: int) -> str:
+    """A name for the object at an address, which whoever traces keeps alive."""
+    value = ctypes.cast(address, ctypes.py_object).value
+    name = f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', '')}"
+    if named(name) is value:
+        return name
+    for key, kept in _KEPT.items():
+        if kept() is value:
+            return key
+    key = f"{type(value).__qualname__} {len(_KEPT)}"
+    _KEPT[key] = weakref.ref(value)
+    return key
+
+
+def _object(key: str) -> Any:
+    value = _KEPT[key]() if key in _KEPT else named(key)
+    if value is None:
+        raise RuntimeError(f"{key} is not in this process, or no longer")
+    return value
