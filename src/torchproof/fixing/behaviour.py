@@ -102,13 +102,14 @@ def with_unseen(
             if time.monotonic() > until:
                 break
             with collected_text():
-                unseen[name] = _outcome(*target(), call, train=train)
+                unseen[name] = outcome(*target(), call, train=train)
     return dataclasses.replace(shown, unseen=unseen)
 
 
-def _outcome(
+def outcome(
     loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool
 ) -> Outcome:
+    """What one call does that the target does not make."""
     one = dataclasses.replace(loaded, calls=[call], before_call=None)
     try:
         return Outcome(calls.answers(one, fn, train=train))

@@ -114,8 +114,15 @@ def applied(text: str, changes: Iterable[Replacement]) -> str:
     lines = text.splitlines(True)
     for change in sorted(changes, key=lambda c: c.line, reverse=True):
         at = _place(lines, change)
-        lines[at : at + len(change.old)] = change.new
+        new = change.new
+        if not change.old:  # another edit may have added the same import
+            new = tuple(n for n in new if not (_is_import(n) and n in lines))
+        lines[at : at + len(change.old)] = new
     return "".join(lines)
+
+
+def _is_import(line: str) -> bool:
+    return line.startswith(("import ", "from "))
 
 
 def _place(lines: Sequence[str], change: Replacement) -> int:

@@ -7,7 +7,7 @@ import datetime
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,20 @@ from torchproof.fixing.edits import (
     overlay_of,
     unified,
 )
-from torchproof.fixing.proof import Proof, Prover, new_findings, reason_to_reject
+from torchproof.fixing.proof import (
+    Located,
+    Proof,
+    Prover,
+    new_findings,
+    reason_to_reject,
+)
 from torchproof.fixing.proof_job import Equality
-from torchproof.fixing.proposals import Refusal, Sources, proposals
+from torchproof.fixing.proposals import (
+    Refusal,
+    Sources,
+    last_proposals,
+    proposals,
+)
 from torchproof.fixing.source_text import digest
 from torchproof.records import (
     NEEDS_UNSAFE,
@@ -74,7 +85,7 @@ class Fixer:
 
     def __init__(self, prover: Prover, options: FixOptions, progress: Progress) -> None:
         self._prover, self._options, self._progress = prover, options, progress
-        self.sources = Sources()
+        self.sources = Sources(prover.observed_calls)
 
     def run(self, original: Proof) -> Search:
         """The search, with what it has found so far if it is interrupted."""
@@ -88,13 +99,12 @@ class Fixer:
     def _search(self, search: Search, original: Proof) -> None:
         while True:
             search.rounds += 1
-            choices = self._choices(search)
+            choices = self._choices(search) or self._last_choices(search)
             if not choices:
                 break
-            if self._together(search, _compatible(edits[0] for edits in choices)):
-                continue
-            if not self._one_by_one(search, choices):
-                break
+            first = _compatible(edits[0] for edits in choices)
+            if not self._together(search, first):
+                self._one_by_one(search, choices)
         self._drop_unneeded(search, original)
         if search.accepted and not gains(original, search.current):
             why = "what it uncovers is as bad as what it cures"
@@ -142,6 +152,26 @@ class Fixer:
             keys.append(own)
         return [[by_key[key] for key in own] for own in keys if own]
 
+    def _last_choices(self, search: Search) -> list[list[Edit]]:
+        """One edit that takes work out of the graph, for each finding that has some."""
+        found: dict[object, Edit] = {}
+        for each in search.current.located:
+            for proposal in self._last_proposals(each, search):
+                if proposal.key not in search.tried and self._may(proposal):
+                    found.setdefault(proposal.key, proposal)
+                    break
+        return [[edit] for edit in found.values()]
+
+    def _last_proposals(self, each: Located, search: Search) -> Iterator[Edit]:
+        """Drafted one at a time, because a draft may have to run the target."""
+        if not self._wants(each.finding):
+            return
+        for proposal in last_proposals(each, search.current, self.sources):
+            if isinstance(proposal, Refusal):
+                search.refusals.setdefault(each.finding.identity, proposal)
+            else:
+                yield proposal
+
     def _may(self, edit: Edit) -> bool:
         """Whether the tier of an edit is allowed."""
         return edit.tier == "safe" or self._options.unsafe
@@ -174,7 +204,7 @@ class Fixer:
             return False
         return self._accept(search, helped)
 
-    def _one_by_one(self, search: Search, choices: list[list[Edit]]) -> bool:
+    def _one_by_one(self, search: Search, choices: list[list[Edit]]) -> None:
         """Tries each edit alone; stops at the first that helps for a finding."""
         helped: list[Edit] = []
         for edits in choices:
@@ -184,7 +214,6 @@ class Fixer:
                 if self._accept(search, [edit]):
                     helped.append(edit)
                     break
-        return bool(helped)
 
     def _accept(self, search: Search, edits: list[Edit]) -> bool:
         """Proves edits on top of the accepted ones, and keeps them if that succeeds."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchproof.checking import counts_of, rules
+from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.rewrites import original_names
 from torchproof.fixing.source_text import read_source
@@ -77,6 +78,7 @@ class Prover:
         self._server: ForkServer | None = None
         self._libraries: dict[str, str] = {}  # the files of imported modules
         self.proofs = 0
+        self._probes = 0
 
     def __enter__(self) -> Prover:
         return self
@@ -124,12 +126,26 @@ class Prover:
         except UserError as error:
             return Proof(edits, Observation((), {}), failure=str(error))
 
-    def job(self, edits: Overlay) -> Job:
+    def observed_calls(self, edits: Overlay) -> list[ObservedCall]:
+        """What probes in the edited source record while the target runs in eager."""
+        self._probes += 1
+        name = f"probe-{self._probes}"
+        job = ProofJob(self.job(edits, name), "", probes=True)
+        child = self._forked(job, name) or self._fresh(job, lambda *_: None)
+        if child.ending == "interrupted":
+            raise KeyboardInterrupt
+        return [
+            ObservedCall.from_json({k: v for k, v in entry.items() if k != "kind"})
+            for entry in child.entries
+            if entry["kind"] == "observed_call"
+        ]
+
+    def job(self, edits: Overlay, name: str = "") -> Job:
         """The run of the target with edits, whose overlay is written to a file."""
         run = Job.of(self._target, self._options)
         if edits == Overlay():
             return run
-        path = self._folder / f"overlay-{self.proofs}.json"
+        path = self._folder / f"overlay-{name or self.proofs}.json"
         path.write_text(json.dumps(edits.to_json()), "utf-8")
         return dataclasses.replace(run, overlay=str(path))
 
@@ -145,7 +161,12 @@ class Prover:
         run = dataclasses.replace(self.job(edits), generates_code=backend is not None)
         reference = str(self._folder / "reference.pt")
         job = ProofJob(run, reference, backend, str(patches) if patches else None)
-        child = self._forked(job, number) or self._fresh(job, number, progress)
+
+        def notice(entry: Entry, seconds: float) -> None:
+            if entry["kind"] == "plan" and seconds > 1:
+                progress(f"proof {number + 1}: running {self._target.text}")
+
+        child = self._forked(job, f"{number}") or self._fresh(job, notice)
         self._libraries = child.last("libraries").get("modules") or self._libraries
         if child.ending == "interrupted":
             raise KeyboardInterrupt
@@ -162,13 +183,8 @@ class Prover:
         assert overlay_path is not None
         return time_ratio(self.job(Overlay()), overlay_path)
 
-    def _fresh(self, job: ProofJob, number: int, progress: Progress) -> Followed:
+    def _fresh(self, job: ProofJob, notice: Callable[[Entry, float], None]) -> Followed:
         """Runs a proof in a process that has imported nothing."""
-
-        def notice(entry: Entry, seconds: float) -> None:
-            if entry["kind"] == "plan" and seconds > 1:
-                progress(f"proof {number + 1}: running {self._target.text}")
-
         # Each proof runs the target many times: its output would be repeated.
         conditions = Conditions(
             self._hidden, timeout_s=self._options.timeout_s, quiet=True
@@ -176,13 +192,13 @@ class Prover:
         text = json.dumps(job.to_json())
         return follow("torchproof.fixing.proof_child", text, notice, conditions)
 
-    def _forked(self, job: ProofJob, number: int) -> Followed | None:
+    def _forked(self, job: ProofJob, name: str) -> Followed | None:
         """Runs a proof in a fork of the server; None if that is not possible."""
         if self._server is None or not self._server.is_alive:
             return None
         if job.backend or job.patches:  # as in a process of the user
             return None
-        path = self._folder / f"entries-{number}.jsonl"
+        path = self._folder / f"entries-{name}.jsonl"
         path.touch()
         limit_s = self._options.timeout_s or _NO_LIMIT_S
         output = path.with_suffix(".txt")

@@ -17,15 +17,18 @@ from typing import Any
 
 import torch
 
+from torchproof.fixing import call_probe
 from torchproof.fixing.behaviour import (
     Behaviour,
     attributes_of,
     behaviour,
     collected_text,
+    outcome,
     with_unseen,
 )
 from torchproof.fixing.equality import Reference, equality
 from torchproof.fixing.proof_job import Equality, ProofJob
+from torchproof.fixing.variations import variations
 from torchproof.measure import numerics
 from torchproof.observe import Observer, observe_job, observing
 from torchproof.process import Stream, hold
@@ -45,6 +48,8 @@ def main(arguments: list[str]) -> int:
 
 def prove(job: ProofJob, stream: Stream) -> int:
     """Runs one proof; returns an exit code."""
+    if job.probes:
+        return _probe(job, stream)
     if job.run.overlay is None and job.patches is None:
         return _original(job, stream)
     patches = None if job.patches is None else apply_patches(job.patches)
@@ -74,6 +79,23 @@ def _original(job: ProofJob, stream: Stream) -> int:
         stream.write("unusable", message=str(error))
         return 2
     stream.write("libraries", modules=_libraries())
+    return 0
+
+
+def _probe(job: ProofJob, stream: Stream) -> int:
+    """Runs the calls, and variations of them, in eager mode."""
+    run = calls.resolved(job.run)
+    loaded = calls.fresh(run)
+    train = calls.trains(loaded, run)
+    with torch.compiler.set_stance("force_eager"):
+        behaviour(loaded, loaded.fn, train=train)
+        for call in (loaded.calls[0], loaded.calls[-1]):
+            for _, changed in variations(call):
+                known = len(call_probe.observed)
+                if outcome(loaded, loaded.fn, changed, train=train).error:
+                    del call_probe.observed[known:]
+    for each in call_probe.observed:
+        stream.write("observed_call", **each.to_json())
     return 0
 
 

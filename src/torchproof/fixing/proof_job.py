@@ -18,6 +18,7 @@ class ProofJob(Record):
     reference: str
     backend: str | None = None  # of compiled outputs; None: chosen by the reference
     patches: str | None = None  # a patch folder, installed before the target is loaded
+    probes: bool = False  # only run it in eager mode, and send what probes record
 
 
 @dataclass(frozen=True)

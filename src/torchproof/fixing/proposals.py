@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from torchproof.checking import by_code
 from torchproof.fixing import rewrites
 from torchproof.fixing.edits import Edit, replacements
+from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof import Located, Proof
 from torchproof.fixing.source_text import read_source
 from torchproof.records import (
     Finding,
     Frame,
+    Overlay,
     Setting,
     UserError,
     one_line,
@@ -21,8 +24,10 @@ from torchproof.records import (
 )
 
 # Frames above the innermost one where an edit may help: a condition is often computed
-# in a small function and used by its caller.
-_FRAMES = 3
+# in a small function and used by its caller. Work that leaves the graph may be a whole
+# function of several levels.
+_FRAMES, _LAST_FRAMES = 3, 6
+Observe = Callable[[Overlay], Sequence[ObservedCall]]
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class Refusal:
 class Sources:
     """The texts of files: as they are on disk, read once, and with edits."""
 
-    def __init__(self) -> None:
+    def __init__(self, observe: Observe = lambda overlay: ()) -> None:
+        self._observe = observe
+        self._observed: dict[tuple[str, str], Sequence[ObservedCall]] = {}
         self.originals: dict[str, str] = {}
 
     def text(self, file: str, proof: Proof) -> str:
@@ -48,6 +55,14 @@ class Sources:
         if file not in self.originals:
             self.originals[file] = read_source(file).text
         return self.originals[file]
+
+    def observed(self, file: str, text: str, proof: Proof) -> Sequence[ObservedCall]:
+        """What probes in a text record, with the other texts as the proof ran them."""
+        if (file, text) not in self._observed:
+            texts = {**proof.overlay.texts, file: text}
+            found = self._observe(replace(proof.overlay, texts=texts))
+            self._observed[file, text] = found
+        return self._observed[file, text]
 
 
 def proposals(
@@ -61,6 +76,14 @@ def proposals(
         else:
             yield proposal
     yield from later
+
+
+def last_proposals(
+    each: Located, proof: Proof, sources: Sources
+) -> Iterator[Edit | Refusal]:
+    """Edits that take work out of the graph, for a finding that no other edit cures."""
+    for name in by_code(each.finding.code).last_rewrites:
+        yield from _rewritten(name, each, proof, sources)
 
 
 def _in_order_of_rule(
@@ -93,7 +116,8 @@ def _rewritten(
     if not places:
         where = f"`{finding.function}`" if finding.function else "`exec`"
         yield Refusal(finding, name, f"the source of {where} is not in a file")
-    for frame in places:
+    is_last = name in by_code(finding.code).last_rewrites
+    for index, frame in enumerate(places[: _LAST_FRAMES if is_last else _FRAMES]):
         file = os.path.abspath(frame.file)
         try:
             text = sources.text(file, proof)
@@ -104,6 +128,8 @@ def _rewritten(
                 columns=_columns(frame, text),
                 outermost=frame == (_readable(each) or [frame])[-1],
                 subject=each.subject,
+                inner=places[index - 1].function if index else None,
+                probe=partial(sources.observed, file, proof=proof),
             )
             draft = rewrites.named(name)(site)
         except rewrites.Refused as refused:
@@ -142,7 +168,7 @@ def _places(each: Located) -> list[Frame]:
         file = each.finding.file
         if os.path.isfile(file):
             frames = [Frame(file, each.finding.line, each.finding.function or "")]
-    return frames[:_FRAMES]
+    return frames
 
 
 def _columns(frame: Frame, text: str) -> tuple[int, int] | None:

@@ -386,6 +386,7 @@ class UntraceableCall(GraphBreak):
         "host_parts.after_graph",
         "host_parts.before_graph",
     )
+    last_rewrites = ("host_calls.call",)
 
     def matches(self, group: EventGroup) -> bool:
         containers = r"`(deque|dict|list|set|str|tuple|OrderedDict|defaultdict)\.\w+`"

@@ -237,6 +237,8 @@ class Rule:
     # `fixing.rewrites`, such as "validation.raise_if", and settings of the compiler.
     rewrites: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[tuple[Setting, ...]] = ()
+    # Rewrites for what nothing else cures: they take work out of the graph.
+    last_rewrites: ClassVar[tuple[str, ...]] = ()
 
     nodes: ClassVar[tuple[type[ast.AST], ...]] = ()  # the nodes that `look` gets
     source_text: ClassVar[str] = ""  # the message about source that has not run

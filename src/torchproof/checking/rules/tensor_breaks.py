@@ -82,6 +82,7 @@ class TensorToPython(GraphBreak):
         "host_parts.before_graph",
         "effects.skip_while_compiling",
     )
+    last_rewrites = ("host_calls.call",)
 
     def remedy(self, group: EventGroup) -> str:
         expression = group.expression
@@ -204,6 +205,7 @@ class TensorBranch(GraphBreak):
         "branches.conditional",
         "effects.skip_while_compiling",
     )
+    last_rewrites = ("host_calls.call",)
 
     def matches(self, group: EventGroup) -> bool:
         data = group.data
@@ -376,6 +378,7 @@ class DataDependentShape(GraphBreak):
         "masks.reduction",
         "masks.loss",
     )
+    last_rewrites = ("host_calls.call",)
     settings = (
         Setting("dynamo.capture_dynamic_output_shape_ops", True),
         Setting("dynamo.capture_scalar_outputs", True),

@@ -19,6 +19,7 @@ from libcst.metadata import (
     PositionProvider,
 )
 
+from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.records import Finding, Tier
 
 N = TypeVar("N", bound=cst.CSTNode)
@@ -84,6 +85,9 @@ class Site:
     columns: tuple[int, int] | None = None  # from 0, end exclusive
     outermost: bool = True  # no compiled function calls the one at the line
     subject: str = ""  # what a failed guard checks: `self.step`
+    inner: str | None = None  # the function that the line calls, by the stack
+    # Runs the target in eager mode with this text of the file; what its probes record.
+    probe: Callable[[str], Sequence[ObservedCall]] = lambda text: ()
 
     @property
     def module(self) -> cst.Module:
