@@ -1,19 +1,17 @@
-"""Work that leaves the graph: calls on the host, and what runs before the graph."""
+"""Calls that need values of tensors run on the host."""
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sites import program, site
+from sites import site
 from test_fixer import fixed
 
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.host_calls import call
-from torchproof.fixing.rewrites.host_prefix import split
 
 HELPER = """
 import torch
@@ -105,109 +103,3 @@ def test_a_call_that_draws_random_numbers_runs_on_the_host(tmp_path: Path) -> No
     assert "torch.as_tensor(mask" in accepted.diff
     assert accepted.receipt is not None
     assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0
-
-
-TOKENIZER = """
-import re
-import torch
-
-class Tokenizer:
-    def __init__(self):
-        self.known = {}
-
-    def __call__(self, text):
-        words = re.findall("[a-z]+", text)
-        return [self.known.setdefault(word, len(self.known)) for word in words]
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokenizer = Tokenizer()
-        self.embed = torch.nn.Embedding(50, 8)
-
-    def forward(self, text, scale=2.0):
-        ids = torch.tensor(self.tokenizer(text))
-        x = self.embed(ids)
-        return x.relu() * scale
-
-def make():
-    texts = ["a quick brown fox", "jumps over the dog", "and over the fox"]
-    return Net(), [(text,) for text in texts]
-"""
-
-
-def test_a_tokenizer_runs_before_the_graph(tmp_path: Path) -> None:
-    run = fixed(tmp_path, TOKENIZER)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
-    assert "before the graph" in accepted.title
-    assert accepted.receipt is not None
-    assert accepted.receipt.recompiles == (2, 0) and accepted.receipt.graphs == (3, 1)
-
-
-def forward(lines: str, decorator: str = "") -> str:
-    head = "import torch\n\n\nclass Net(torch.nn.Module):\n"
-    method = f"{decorator}def forward(self, x, sizes):\n"
-    block = textwrap.indent(textwrap.dedent(lines).strip("\n"), "    ")
-    return head + textwrap.indent(f"{method}{block}\n", "    ")
-
-
-def test_live_variables_become_parameters() -> None:
-    text = forward(
-        """
-        n = sizes.tolist()  # <-
-        y = self.linear(x)
-        return torch.split(y, n)
-        """
-    )
-    record = ObservedCall({}, (), False, "")
-    at = replace(site(text), is_root=True, probe=lambda text: [record])
-    assert split(at).text == program(
-        """
-        import torch
-
-
-        class Net(torch.nn.Module):
-            @torch.compiler.disable(recursive=False)
-            def forward(self, x, sizes):
-                n = self._before_forward(sizes)
-                return self._compiled_forward(x, n)
-
-            @torch.compiler.disable
-            def _before_forward(self, sizes):
-                n = sizes.tolist()
-                return n
-
-            def _compiled_forward(self, x, n):
-                y = self.linear(x)
-                return torch.split(y, n)
-        """
-    )
-
-
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        ("n = sizes.tolist()  # <-\nreturn n", "nothing to compile"),
-        (
-            "if x is None:\n    n = 1\nm = sizes.tolist()  # <-\nreturn self.f(n, m)",
-            "not assigned on every path",
-        ),
-        (
-            "if x is None:\n    return 1\nm = sizes.tolist()  # <-\nreturn self.f(m)",
-            "returns",
-        ),
-        ("n = sizes.tolist()  # <-\ndel x\nreturn self.f(n)", "`del`"),
-        ("n = sizes.tolist()  # <-\nyield self.f(n)", "`yield`"),
-    ],
-)
-def test_a_forward_that_cannot_be_split_is_refused(lines: str, reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
-        split(replace(site(forward(lines)), is_root=True))
-
-
-def test_statements_that_use_parameters_stay_in_the_graph() -> None:
-    text = forward("y = self.a(x)\nn = sizes.tolist()  # <-\nreturn self.f(y, n)")
-    record = ObservedCall({}, (), False, "", problem="they compute with parameters")
-    at = replace(site(text), is_root=True, probe=lambda text: [record])
-    with pytest.raises(Refused, match="would run eagerly"):
-        split(at)

@@ -168,7 +168,7 @@ class Fixer:
             return
         for proposal in last_proposals(each, search.current, self.sources):
             if isinstance(proposal, Refusal):
-                search.refusals.setdefault(each.finding.identity, proposal)
+                _keep_refusal(search.refusals, each.finding, proposal)
             else:
                 yield proposal
 
