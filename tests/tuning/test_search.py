@@ -1,5 +1,6 @@
 """Which candidate is tried, and which one wins, by a table of outcomes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -232,8 +233,20 @@ def test_a_short_budget_is_for_one_trial_if_it_needs_it(tmp_path: Path) -> None:
     fates = {"full": Fate(4.0, seconds=80.0)}
     setting = Setting(tmp_path, fates, budget_s=100)
     chosen, search, _ = setting.run("full", "regional")
-    assert chosen.name == "full" and "budget" in search.stopped
+    assert chosen.name == "full" and "left of the budget" in search.stopped
     assert search.skipped[0].name == "regional"
+
+
+@pytest.mark.parametrize(("others_s", "spent"), [(60.0, False), (1e9, True)])
+def test_a_budget_with_time_left_is_not_called_spent(
+    tmp_path: Path, others_s: float, spent: bool
+) -> None:
+    fates = {name: Fate(4.0, seconds=others_s) for name in FORMS}
+    first_s = 40.0 if spent else 60.0
+    fates["full"] = Fate(4.0, seconds=first_s)
+    _, search, _ = Setting(tmp_path, fates, budget_s=100).run(*FORMS)
+    assert ("spent" in search.stopped) == spent
+    assert ("left of the budget" in search.stopped) != spent
 
 
 @pytest.mark.parametrize("budget_s", [1e-3, 5.0, 200.0])
@@ -241,8 +254,10 @@ def test_a_budget_that_nothing_fits_in_decides_nothing(
     tmp_path: Path, budget_s: float
 ) -> None:
     fates = {name: Fate(4.0, seconds=1e9) for name in FORMS}
-    with pytest.raises(UserError, match=f"--budget {budget_s:g}s"):
+    with pytest.raises(UserError, match=f"--budget {budget_s:g}s.*at least") as raised:
         Setting(tmp_path, fates, budget_s=budget_s).run(*FORMS)
+    least = re.search(r"at least --budget (\d+)s", str(raised.value))
+    assert least is not None and float(least[1]) > budget_s
 
 
 def test_a_timeout_of_the_users_is_no_lack_of_budget(tmp_path: Path) -> None:

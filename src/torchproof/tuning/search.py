@@ -7,6 +7,7 @@ executor runs the trials.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,16 @@ class SearchOptions:
     probe: Mapping[str, Any] = field(default_factory=dict)
 
 
+def least_budget_s(budget_s: float, eager_s: float, longest_s: float) -> int:
+    """The smallest budget worth trying after one that sufficed for no trial.
+
+    A trial runs eager's calls and compiles, so it takes longer than eager; one that was
+    cut off takes longer than it was given. So the time is doubled.
+    """
+    known_s = (eager_s + max(longest_s, eager_s)) / (1 - _RESERVE)
+    return math.ceil(max(known_s, 2 * budget_s))
+
+
 class Search:
     """One search; it calls `show` with its state whenever that changes."""
 
@@ -74,7 +85,8 @@ class Search:
         self.rows: tuple[Measurement, ...] = ()
         self._waiting: list[Candidate] = []
         self._running: dict[str, Candidate] = {}
-        self._no_time = False
+        self._no_time = False  # a candidate was left out for lack of time
+        self._spent = False
         self._last: list[str] = []  # the trials that ran to the end of the finals
 
     # -- results so far ----------------------------------------------------------------
@@ -96,8 +108,10 @@ class Search:
 
     @property
     def stopped(self) -> str:
-        if self._no_time:
+        if self._spent:
             return "the budget is spent"
+        if self._no_time:
+            return "the remaining candidates need more than what is left of the budget"
         untried = len(self.skipped) > self._not_applicable
         return (
             "the remaining candidates cannot win"
@@ -133,11 +147,14 @@ class Search:
         tried = [t for t in self.trials.values() if t.name != self.eager.name]
         late = all(trial.outcome == "timed out" for trial in tried)
         if late and self._no_time:
-            took = f"eager alone took {self.eager.seconds:.0f} s"
+            eager_s = self.eager.seconds or 0.0
+            longest_s = max((t.seconds or 0.0 for t in tried), default=0.0)
+            least_s = least_budget_s(self.terms.budget_s, eager_s, longest_s)
             raise UserError(
                 f"--budget {self.terms.budget_s:g}s is too small for one trial:"
-                f" {took}, and no strategy finished in the remaining time; increase"
-                " --budget, and add --resume to reuse the finished trials"
+                f" eager alone took {eager_s:.0f} s, and no strategy finished in the"
+                f" remaining time; give at least --budget {least_s}s, and add --resume"
+                " to reuse the finished trials"
             )
 
     def _fastest_forms(self) -> list[Candidate]:
@@ -211,6 +228,7 @@ class Search:
         if left_s > (cost or 0.0):
             return None
         self._no_time = True
+        self._spent |= left_s <= 0
         if cost is None or left_s <= 0:
             return "the budget was spent"
         return f"it would take about {cost:.0f} s, and {left_s:.0f} s remain"

@@ -26,7 +26,7 @@ from torchproof.tuning import outcome, space
 from torchproof.tuning.candidate import Eager
 from torchproof.tuning.executors import Executor, Local, Task
 from torchproof.tuning.objectives import Objective
-from torchproof.tuning.search import Effort, Search, SearchOptions
+from torchproof.tuning.search import Effort, Search, SearchOptions, least_budget_s
 from torchproof.tuning.space import Space
 from torchproof.tuning.trial_store import SEARCHES, TrialStore, key_of
 
@@ -192,7 +192,8 @@ class _Tuning:
                 raise
             raise UserError(
                 f"--budget {budget_s:g}s is too small for one trial: eager alone takes"
-                " longer; increase --budget"
+                " longer; give at least --budget"
+                f" {least_budget_s(budget_s, budget_s, 0.0)}s"
             ) from None
 
     def _run_search(self, executor: Executor, saved_trials: TrialStore) -> Trial | None:
