@@ -135,3 +135,16 @@ def test_a_gradient_is_refused() -> None:
 
     with pytest.raises(Exception, match="cannot compute a gradient"):
         compiled(step)(torch.randn(2, requires_grad=True))
+
+
+def scaled(ids: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    return ids * options["factor"] + options["offset"] * len(options["none"])
+
+
+def test_a_dictionary_is_an_argument() -> None:
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        options = {"factor": 3, "offset": ids + 1, "none": {}}
+        return host_call(scaled, ids, options, like=torch.empty_like(ids))
+
+    ids = torch.tensor([1, 2])
+    assert torch.equal(compiled(step)(ids), step(ids))

@@ -36,7 +36,7 @@ def named(name: str) -> Any:
         found: Any = importlib.import_module(module)
         for word in path.split("."):
             found = getattr(found, word)
-    except (ImportError, AttributeError):
+    except (ImportError, AttributeError, ValueError):  # also if the name is empty
         return None
     return found
 
@@ -77,6 +77,9 @@ def _pack(
     elif isinstance(value, (tuple, list)):
         layout.append(f"{type(value).__name__} {len(value)}")
         inside = list(value)
+    elif isinstance(value, dict):
+        layout.append(f"dict {len(value)}")
+        inside = [part for pair in value.items() for part in pair]
     elif isinstance(value, torch.dtype):
         layout.append(f"dtype {value}")
     elif isinstance(value, torch.device):
@@ -112,6 +115,12 @@ def _unpack(
             _unpack(next(entries), entries, tensors, integers) for _ in range(int(rest))
         ]
         return _SEQUENCES[kind](inside)
+    if kind == "dict":
+        parts = [
+            _unpack(next(entries), entries, tensors, integers)
+            for _ in range(2 * int(rest))
+        ]
+        return dict(zip(parts[::2], parts[1::2], strict=True))
     if kind == "number":
         return float(rest)
     if kind == "text":
