@@ -178,7 +178,7 @@ def test_a_function_in_the_graph_that_raises():
 
 def test_an_argument_that_does_not_fit():
     def step(x):
-        write({1: 2})
+        write({1, 2})
         return x + 1
 
     torch._dynamo.reset()

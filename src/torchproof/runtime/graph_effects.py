@@ -60,7 +60,7 @@ def in_graph(function: Callable[..., None]) -> Callable[..., None]:
 
     Compiled code calls the function when the graph runs, in place of a graph break. The
     arguments are tensors, which the function must not change, numbers, texts, None, and
-    tuples and lists of those. The function returns nothing.
+    tuples, lists and dictionaries of those. The function returns nothing.
     """
     name = f"{function.__module__}:{function.__qualname__}"
     _FUNCTIONS[name] = function
