@@ -14,11 +14,14 @@ from torchproof.fixing.proposals import Refusal
 from torchproof.records import Finding, Run, UserError
 
 READS_A_VALUE = """
+import warnings
+
 import torch
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        warnings.warn("text of the constructor is not text of the calls")
         self.linear = torch.nn.Linear(4, 4)
 
     def forward(self, x):

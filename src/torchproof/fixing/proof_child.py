@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from operator import attrgetter
@@ -72,7 +73,11 @@ def _original(job: ProofJob, stream: Stream) -> int:
     torch.compiler.reset()
     run = calls.resolved(job.run)
     try:
-        reference = replace(_reference(run), compiled_text=tuple(text))
+        with collected_text() as loading:
+            calls.fresh(run)
+        of_calls = Counter(text) - Counter(loading)
+        reference = _reference(run)
+        reference = replace(reference, compiled_text=tuple(of_calls.elements()))
         reference = replace(reference, random_compiled=_is_random(run, reference))
         torch.save(reference, job.reference)
     except UserError as error:
