@@ -38,6 +38,7 @@ class Outcome:
     """What one call did: its answers, or the exception it raised."""
 
     answers: Answers | None = None
+    exact: Answers | None = None  # in float64; only of the original
     error: str | None = None  # the type
     refused: bool = False  # the program's own `raise` or `assert` raised it
 
@@ -93,17 +94,27 @@ def with_unseen(
     """
     unseen: dict[str, Outcome] = {}
     until = time.monotonic() + _VARIATION_SECONDS
-    given = target()[0].calls
-    for index in sorted({0, len(given) - 1}):
-        for kind, call in variations(given[index]):
-            name = f"{kind} in call {index}"
-            if names is not None and name not in names:
-                continue
-            if time.monotonic() > until:
-                break
-            with collected_text():
-                unseen[name] = outcome(*target(), call, train=train)
+    for name, call in _named_variations(target()[0]):
+        if names is not None and name not in names:
+            continue
+        if time.monotonic() > until:
+            break
+        with collected_text():
+            unseen[name] = outcome(*target(), call, train=train)
     return dataclasses.replace(shown, unseen=unseen)
+
+
+def unseen_answers(name: str, loaded: Loaded, *, train: bool) -> Answers:
+    """The answers of the target to one variation of its calls."""
+    call = dict(_named_variations(loaded))[name]
+    one = dataclasses.replace(loaded, calls=[call], before_call=None)
+    return calls.answers(one, loaded.fn, train=train)
+
+
+def _named_variations(loaded: Loaded) -> Iterator[tuple[str, Any]]:
+    for index in sorted({0, len(loaded.calls) - 1}):
+        for kind, call in variations(loaded.calls[index]):
+            yield f"{kind} in call {index}", call
 
 
 def outcome(

@@ -119,7 +119,7 @@ def _different(one: Outcome, other: Outcome, *, strict: bool) -> str | None:
         raised = [f"raises {o.error}" if o.error else "runs" for o in (one, other)]
         return f"the original {raised[0]}, the edited target {raised[1]}"
     assert one.answers is not None and other.answers is not None
-    found = comparison.compare(other.answers, one.answers)
+    found = comparison.compare(other.answers, one.answers, one.exact)
     if found.verdict == "wrong":
         return f"the results differ at {found.where}: {found.why}"
     return None

@@ -164,12 +164,12 @@ def _sources(site: Site, found: cst.Call, scope: Mapping[str, Value]) -> list[_S
         default = own[root].default if (root := site.code(node)) in own else None
         optional = default is not None and site.code(default) == "None"
         rank = 2 if name.startswith(".") else int(optional)
-        sources.append(_source(name, node, value, site, rank))
+        sources.append(_source(name, node, value, site, rank=rank))
     return sorted(sources, key=lambda each: each.rank)
 
 
 def _source(
-    name: str, node: cst.BaseExpression, value: Value, site: Site, rank: int
+    name: str, node: cst.BaseExpression, value: Value, site: Site, *, rank: int
 ) -> _Source:
     text, count = site.code(node), len(value.numbers)
     if value.kind == "tensor":
