@@ -25,8 +25,14 @@ def kept() -> Row:
     return found
 
 
-def measured(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if all("breaks" in row[tier] for tier in TIERS)]
+def measured(rows: list[Row], tier: str = "safe") -> list[Row]:
+    return [row for row in rows if "breaks" in row[tier]]
+
+
+def last_run(row: Row) -> Row:
+    """The run that was allowed the most."""
+    found: Row = row["unsafe"] if "breaks" in row["unsafe"] else row["safe"]
+    return found
 
 
 def summary() -> str:
@@ -46,6 +52,7 @@ def summary() -> str:
         said += f" Not measured: {named}."
     columns = (
         "edits",
+        "targets",
         "breaks",
         "removed",
         "targets with a break",
@@ -53,18 +60,20 @@ def summary() -> str:
         "outputs with fixes",
         "seconds a target (median)",
     )
-    return f"{said}\n\n{markdown.table(columns, [_tier(ran, tier) for tier in TIERS])}"
+    table = markdown.table(columns, [_tier(rows, tier) for tier in TIERS])
+    return f"{said}\n\n{table}"
 
 
 def _error(row: Row) -> str:
-    return str(next(row[tier]["error"] for tier in TIERS if "error" in row[tier]))
+    return str(row["safe"]["error"])
 
 
 def _training(row: Row) -> bool:
     return bool(row["model"].endswith("_training"))
 
 
-def _tier(rows: list[Row], tier: str) -> tuple[str, ...]:
+def _tier(every: list[Row], tier: str) -> tuple[str, ...]:
+    rows = measured(every, tier)
     gone, found = removed(rows, tier)
     share = f"{gone} ({gone / found:.0%})" if found else "-"
     broken = sum(row[tier]["breaks"]["before"] > 0 for row in rows)
@@ -76,6 +85,7 @@ def _tier(rows: list[Row], tier: str) -> tuple[str, ...]:
     outputs = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v]) or "-"
     return (
         "safe" if tier == "safe" else "safe and unsafe",
+        str(len(rows)),
         str(found),
         share,
         f"{broken} -> {left}",
@@ -113,9 +123,11 @@ def _findings(row: Row) -> int:
 
 def _model(row: Row) -> tuple[str, ...]:
     counts = [
-        _change(row[tier][what]) for what in ("breaks", "recompiles") for tier in TIERS
+        _change(row[tier][what]) if what in row[tier] else "-"
+        for what in ("breaks", "recompiles")
+        for tier in TIERS
     ]
-    last = row["unsafe"]
+    last = last_run(row)
     return (
         f"`{row['model']}`",
         *counts,
@@ -126,7 +138,8 @@ def _model(row: Row) -> tuple[str, ...]:
 
 
 def _tiers_run(row: Row) -> list[str]:
-    same = row["safe"]["command"] == row["unsafe"]["command"]
+    alone = "breaks" not in row["unsafe"]
+    same = alone or row["safe"]["command"] == row["unsafe"]["command"]
     return ["safe"] if same else list(TIERS)
 
 
@@ -158,7 +171,7 @@ def _grouped(
 ) -> str:
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for row in measured(kept()["models"]):
-        for each in row["unsafe"][name]:
+        for each in last_run(row)[name]:
             code = each.get("code") or ", ".join(each["codes"])
             shown = (_short(text) for text in texts(each))
             targets = groups[code, _place(each), *shown]
