@@ -107,8 +107,10 @@ def package_table() -> str:
 
 def output(text: str) -> str:
     """The start and the end of a check's output, with the worst finding in between."""
-    header, worst, *_, footer = text.rstrip("\n").split("\n\n")
-    return _fenced("\n\n".join([header, worst, "...", footer]))
+    header, *found, footer = text.rstrip("\n").split("\n\n")
+    shown = found[: 2 if found[0].startswith("Fix first") else 1]
+    shown[-1] = shown[-1].split("\n   also explains")[0]
+    return _fenced("\n\n".join([header, *shown, "...", footer]))
 
 
 def bench_output(*, details: str | None = None) -> str:

@@ -125,8 +125,9 @@ def checks() -> dict[str, str]:
 def shown(text: str) -> str:
     """Without findings after the first."""
     head, *rest = text.rstrip("\n").split("\n\n")
-    if len(rest) > 2:
-        rest = [rest[0], "...", rest[-1]]
+    first = 2 if rest[0].startswith("Fix first") else 1
+    if len(rest) > first + 1:
+        rest = [*rest[:first], "...", rest[-1]]
     return fenced("\n\n".join([head, *rest]))
 
 

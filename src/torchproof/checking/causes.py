@@ -54,8 +54,13 @@ Explanations = dict[str, Explanation]
 def explain(found: Sequence[Matched]) -> Explanations:
     """The findings that follow from others, by identity."""
     known: Explanations = {}
+    named = Counter(each.finding.identity for each in found)
     for finder in _FINDERS:
-        for identity, explanation in finder(found):
+        links = list(finder(found))
+        explained = Counter(identity for identity, _ in links)
+        for identity, explanation in links:
+            if explained[identity] < named[identity]:
+                continue  # a finding of the same identity is its own cause
             causes = tuple(c for c in explanation.causes if c != identity)
             circular = any(identity in _above(known, cause) for cause in causes)
             if causes and identity not in known and not circular:

@@ -376,11 +376,15 @@ def _new_unsafe(before: Proof, after: Proof) -> list[str]:
 def _keep_refusal(
     refusals: dict[str, Refusal], finding: Finding, refusal: Refusal
 ) -> None:
-    """Keeps the refusal that says most: the last one that names code.
+    """Keeps the refusal that says most: that of the last rewrite that names code.
 
     The first rewrites are for special patterns; that a program has none is no reason.
+    A rewrite tries the innermost frame first: its callers say less about the finding.
     """
-    if "`" in refusal.why or finding.identity not in refusals:
+    kept = refusals.get(finding.identity)
+    names_code = "`" in refusal.why
+    same_rewrite = kept is not None and kept.rewrite == refusal.rewrite
+    if kept is None or (names_code and not (same_rewrite and "`" in kept.why)):
         refusals[finding.identity] = refusal
 
 

@@ -21,7 +21,7 @@ Tensors = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
 def host_call(
-    function: Callable[..., Any], *arguments: Any, like: Tensors, **keywords: Any
+    function: Callable[..., Any], /, *arguments: Any, like: Tensors, **keywords: Any
 ) -> Any:
     """Calls a function on the host, without a graph break in compiled code.
 

@@ -105,9 +105,10 @@ def how_to_stop(group: EventGroup) -> str:
     for file in dict.fromkeys(files):
         for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.stmt) and _makes_grow(node, guard.source):
-                where = f"{shown_briefly(file)}:{node.lineno}"
-                code = shorten(ast.unparse(node))
-                return f"`{code}` at {where} makes it grow: {_STOPS[guard.cause]}"
+                frame, code = group.frame, shorten(ast.unparse(node))
+                is_place = frame and (frame.file, frame.line) == (file, node.lineno)
+                where = "" if is_place else f" at {shown_briefly(file)}:{node.lineno}"
+                return f"`{code}`{where} makes it grow: {_STOPS[guard.cause]}"
     return ""
 
 
