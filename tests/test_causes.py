@@ -179,6 +179,7 @@ def test_two_inputs_that_change_together_are_two_causes(
 # -- the recompile limit ---------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_limit_follows_from_the_recompiles(tmp_path: Path, observe: Any) -> None:
     program = """\
     def make():

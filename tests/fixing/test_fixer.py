@@ -102,6 +102,7 @@ def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
     assert Run.from_json(run.to_json()) == run
 
 
+@pytest.mark.slow  # a proof of its own
 def test_other_inputs_do_not_depend_on_earlier_calls(tmp_path: Path) -> None:
     run = fixed(tmp_path, KEEPS_STATE)
     (accepted,) = [each for each in run.fixes if each.status == "verified"]

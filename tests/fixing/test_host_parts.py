@@ -187,6 +187,7 @@ def fixed(tmp_path: Path, text: str, **options: object) -> Run:
     )
 
 
+@pytest.mark.slow  # a proof of its own
 def test_a_training_step_is_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, TRAINING)
     done = [each for each in run.fixes if each.status == "verified"]

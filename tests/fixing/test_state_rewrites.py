@@ -216,6 +216,7 @@ def make():
 """
 
 
+@pytest.mark.slow  # a proof of its own
 def test_a_counter_and_a_history_are_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, STATE)
     done = [each for each in run.fixes if each.status == "verified"]
@@ -249,6 +250,7 @@ def make():
 """
 
 
+@pytest.mark.slow  # a proof of its own
 def test_a_list_is_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, IMAGES)
     (done,) = [each for each in run.fixes if each.status == "verified"]
