@@ -44,8 +44,11 @@ def summary() -> str:
     said = (
         f"{len(ran)} targets, {sum(_training(row) for row in ran)} of them in training:"
         f" transformers {every['transformers']}, torch {every['torch']}, CPU,"
-        f" {machine['arch']}, {machine['cores']} cores; `{every['command']}`."
+        f" {machine['arch']}, {machine['cores']} cores; `{every['command']}`"
     )
+    if count := machine.get("at_once"):
+        said += f", {count} targets at a time, {machine['threads']} thread each"
+    said += "."
     failed = [row for row in rows if row not in ran]
     if failed:
         named = "; ".join(f"`{row['model']}`: {_error(row)}" for row in failed)

@@ -157,6 +157,7 @@ def _with_exact(
     for name, shown in unseen.items():
         if shown.answers is None or time.monotonic() > until:
             continue
+        # Without float64 the comparison is stricter, so an error only costs a fix.
         with contextlib.suppress(Exception), collected_text():
             exact = numerics.reference(
                 lambda: _loaded(run, state),
