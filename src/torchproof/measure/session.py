@@ -8,6 +8,7 @@ rounds of timing that alternate between the strategies.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 import threading
@@ -125,8 +126,10 @@ class Session:
                 for number, spec in enumerate(self.plan.specs)
             ]
             try:
+                self._start_early()
                 self.compute_references()
                 self._choose_strategies()
+                self._await_early()
                 repeat = 0
                 while repeat < self.repeats and self._running():
                     self._measure_repeat(repeat)
@@ -151,6 +154,20 @@ class Session:
             events=tuple(self.events),
             break_costs=compiled.break_costs if compiled else None,
         )
+
+    def _start_early(self) -> None:
+        """Starts a worker for each core: they import torch beside the reference."""
+        for state in self.states[: os.cpu_count()]:
+            self.start(state, self.plan.job(state.spec, self.plan.shapes[0]), 0)
+            assert state.process is not None
+            state.process.tell("import_torch")
+
+    def _await_early(self) -> None:
+        """Waits until the imports have ended: they would disturb what is timed."""
+        for state in self.states:
+            if state.process is not None:
+                with self.recording_failure(state):
+                    state.process.wait(self.limit_s)
 
     def _compiled_facts(self) -> Facts | None:
         """Returns the facts of the first compiled strategy."""
@@ -235,7 +252,7 @@ class Session:
         """
         reference = next(iter(self.references.values()))
         if reference.environment["device"] != "cuda":
-            self.states = [state for state in self.states if not state.spec.cuda_only]
+            self._keep([state for state in self.states if not state.spec.cuda_only])
         if not reference.compiled:
             return
         named = [state.spec for state in self.states if not state.spec.as_written]
@@ -247,10 +264,19 @@ class Session:
                 " similar flags"
             )
         if named:
-            self.states = [
+            written = [
                 StrategyState(spec, self.scratch / f"strategy-{number}")
                 for number, spec in enumerate(AS_WRITTEN)
             ]
+            self._keep(written)
+
+    def _keep(self, states: list[StrategyState]) -> None:
+        """Measures these; a process that was started early for another ends."""
+        kept = {id(state) for state in states}
+        for state in self.states:
+            if id(state) not in kept:
+                state.close()
+        self.states = states
 
     def _outputs_path(self, state: StrategyState, number: int) -> Path | None:
         """Returns where to save outputs, or None if they cannot be compared."""
@@ -329,6 +355,8 @@ class Session:
 
     def start(self, state: StrategyState, job: StrategyJob, repeat: int) -> None:
         """Starts a process, or takes a spare one that has loaded the target."""
+        if state.process is not None:  # it was started early
+            return
         variables = {**self.plan.environment, **state.environment}
         spare = None if repeat else self.spare()
         if spare is None:

@@ -110,6 +110,10 @@ class StrategyWorker:
 
     # -- commands ------------------------------------------------------------------
 
+    def import_torch(self) -> None:
+        """Imports torch ahead, and nothing of the target: a module may draw numbers."""
+        import torch  # noqa: F401
+
     def load(self) -> None:
         """Imports what the target needs, by building it once and discarding it."""
         self._build({})

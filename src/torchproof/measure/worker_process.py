@@ -60,9 +60,7 @@ class WorkerProcess:
     ) -> Reply:
         """Sends a command and returns its reply; raises `WorkerError` on failure."""
         self.tell(do, **values)
-        while self._unread:
-            answer = self._read(limit_s)
-            self._unread -= 1
+        answer = self.wait(limit_s)
         if "error" not in answer:
             return kind.from_json(answer["reply"])
         if answer.get("skips"):
@@ -70,6 +68,14 @@ class WorkerProcess:
         if answer["usage"]:
             raise UserError(answer["error"], details=answer.get("details", ""))
         raise WorkerError(answer["error"])
+
+    def wait(self, limit_s: float | None) -> Message:
+        """Waits for the replies to all commands; returns the last."""
+        answer: Message = {}
+        while self._unread:
+            answer = self._read(limit_s)
+            self._unread -= 1
+        return answer
 
     def _read(self, limit_s: float | None) -> Message:
         try:
