@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,9 +129,14 @@ def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
     """The run, with what runs without its first causes showed."""
     if run.error or run.ending != "finished":
         return run
+    begin = time.monotonic()
     findings = neutraliser.verified(list(run.findings), progress)
     ending = "interrupted" if neutraliser.interrupted else run.ending
-    return replace(run, findings=tuple(findings), ending=ending)
+    parts = dict(run.parts)
+    if "breaks" in parts and parts["breaks"].seconds is not None:  # the same runs again
+        took = round(parts["breaks"].seconds + time.monotonic() - begin, 2)
+        parts["breaks"] = replace(parts["breaks"], seconds=took)
+    return replace(run, findings=tuple(findings), ending=ending, parts=parts)
 
 
 def _source(
