@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from torchproof.fixing import FixOptions, fix
+from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
 from torchproof.fixing.fixer import Fixer, _keep_refusal
 from torchproof.fixing.proposals import Refusal
@@ -56,6 +56,23 @@ class Net(torch.nn.Module):
 
 def make():
     return Net(), [(torch.randn(2, 4),), (torch.randn(2, 4),)]
+"""
+DOES_NOT_COMPILE = """
+import torch
+
+@torch.library.custom_op("fixer_test::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@double.register_fake
+def _(x):
+    raise RuntimeError("no such shape")
+
+def step(x):
+    return double(torch.nn.functional.dropout(x, 0.5))
+
+def make():
+    return step, [(torch.randn(2, 4),), (torch.randn(2, 4),)]
 """
 DRAWS_WITH_NUMPY = """
 import numpy
@@ -115,6 +132,21 @@ def test_an_original_that_draws_other_numbers_when_compiled(tmp_path: Path) -> N
     (accepted,) = [each for each in run.fixes if each.status == "verified"]
     assert accepted.receipt is not None and accepted.receipt.outputs == "random"
     assert "equal in eager" in accepted.receipt.text
+
+
+@pytest.mark.slow
+def test_an_original_that_draws_numbers_and_does_not_compile(tmp_path: Path) -> None:
+    run = fixed(tmp_path, DOES_NOT_COMPILE)
+    assert [finding.code for finding in run.findings] == ["CE701"]
+
+
+def test_a_proof_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, stream = Mock(probes=True), Mock()
+    monkeypatch.setattr(proof_child, "_probe", Mock(side_effect=KeyError("depth")))
+    assert proof_child.prove(job, stream) == 2
+    [call] = stream.write.mock_calls
+    assert call.args == ("unusable",)
+    assert call.kwargs["message"].startswith("KeyError: 'depth' (mock.py:")
 
 
 def test_a_target_without_findings_needs_no_fix(tmp_path: Path) -> None:

@@ -164,6 +164,28 @@ CASES = {
     raise_if(torch.logical_not((x <= 9).all()), ValueError, "bad")
     x = x + 1""",
     ),
+    "a check of torch": (
+        """\
+    torch._check_tensor_all(x <= 9, lambda: f"{x.max()} of {n}")  # <-""",
+        """\
+    raise_if(~(x <= 9)._is_all_true(), RuntimeError, "{} of {}", x.max(), n)""",
+    ),
+    "a check of torch with an exception": (
+        """\
+    torch._check_tensor_all_with(IndexError, x.le(9), lambda: "bad")  # <-""",
+        """\
+    raise_if(~x.le(9)._is_all_true(), IndexError, "bad")""",
+    ),
+    "a check of torch without a message": (
+        """\
+    torch._check_tensor_all(x <= 9)  # <-""",
+        """\
+    raise_if(
+        ~(x <= 9)._is_all_true(),
+        RuntimeError,
+        "Expected cond to be True, but got False. (Could this error message be improved? If so, please report an enhancement request to PyTorch.)",
+    )""",  # noqa: E501
+    ),
     "elif": (
         """\
     if n is None:
@@ -243,6 +265,10 @@ REFUSED = {
     "an exception made elsewhere": """\
     if (x > 9).any():  # <-
         raise""",
+    "a message of torch's check that is made elsewhere": """\
+    torch._check_tensor_all(x <= 9, n)  # <-""",
+    "a check of torch with keywords": """\
+    torch._check_tensor_all(cond=x <= 9)  # <-""",
     "Python values only": """\
     if n is None:  # <-
         raise ValueError("bad")""",

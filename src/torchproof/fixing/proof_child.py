@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -54,7 +56,25 @@ def main(arguments: list[str]) -> int:
 
 
 def prove(job: ProofJob, stream: Stream) -> int:
-    """Runs one proof; returns an exit code."""
+    """Runs one proof; returns an exit code. A failure is written with its reason."""
+    try:
+        return _prove(job, stream)
+    except UserError as error:
+        stream.write("unusable", message=str(error))
+    except Exception as error:
+        stream.write("unusable", message=_reason(error))
+        traceback.print_exc()
+    return 2
+
+
+def _reason(error: Exception) -> str:
+    """The exception, and where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(last.filename)}:{last.lineno} in {last.name}"
+    return one_line(f"{type(error).__name__}: {error} ({place})", 300)
+
+
+def _prove(job: ProofJob, stream: Stream) -> int:
     if job.probes:
         return _probe(job, stream)
     if job.run.overlay is None and job.patches is None:
@@ -174,7 +194,12 @@ def _is_random(run: Job, reference: Reference) -> bool:
     torch.compiler.reset()
     loaded = _loaded(run, reference.state)
     fn = _compiled_fn(run, loaded, "eager")
-    shown = behaviour(loaded, fn, train=calls.trains(loaded, run))
+    try:
+        shown = behaviour(loaded, fn, train=calls.trains(loaded, run))
+    except UserError:
+        raise
+    except Exception:  # it does not compile: it draws nothing
+        return False
     return shown.random != reference.eager.random
 
 

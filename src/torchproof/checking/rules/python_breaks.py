@@ -306,6 +306,7 @@ class OtherBreak(GraphBreak):
     """
 
     code = "GB199"
+    rewrites = ("casts.where_needed",)
 
     def matches(self, group: EventGroup) -> bool:
         return True

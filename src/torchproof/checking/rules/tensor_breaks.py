@@ -203,6 +203,7 @@ class TensorBranch(GraphBreak):
         "layer_drop.select",
         "branches.select",
         "branches.conditional",
+        "casts.where_needed",
         "effects.skip_while_compiling",
     )
     last_rewrites = ("host_calls.call",)

@@ -28,10 +28,18 @@ from torchproof.fixing.rewrites.values import Values, assigned_name, uses
 
 _WIDTH, _INDENT = 88, "    "
 _NO_CHECK = "there is no check here that only raises an exception"
+_TITLE = "check the tensor in the graph, with raise_if"
+# What torch's own checks say without a message.
+_NO_MESSAGE = (
+    "Expected cond to be True, but got False. (Could this error message be improved?"
+    " If so, please report an enhancement request to PyTorch.)"
+)
 
 
 def raise_if(site: Site) -> Draft:
     """`if (x < 0).any(): raise E(m)` becomes `raise_if((x < 0).any(), E, m)`."""
+    if (call := _torch_check(site)) is not None:
+        return _without_reading(site, call)
     check, held = _check_at(site)
     values = Values(site)
     reader = Reader(site, values, [held.name] if held else [])
@@ -45,9 +53,52 @@ def raise_if(site: Site) -> Draft:
     if held:
         changes[held.value] = cst.parse_expression(reader.value(held.value))
     imports = ["torchproof.raise_if", *(["torch"] if "torch." in text else [])]
-    return Draft(
-        "check the tensor in the graph, with raise_if", site.replaced(changes, imports)
-    )
+    return Draft(_TITLE, site.replaced(changes, imports))
+
+
+# -- checks of torch -------------------------------------------------------------------
+
+
+def _torch_check(site: Site) -> cst.Call | None:
+    """The call of a check of torch that reads a whole tensor, as a statement."""
+    line = site.statement
+    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    call = only.value if isinstance(only, cst.Expr) else None
+    if not isinstance(call, cst.Call) or len(line.body) != 1:  # type: ignore[arg-type]
+        return None
+    checks = ("torch._check_tensor_all", "torch._check_tensor_all_with")
+    return call if Values(site).dotted(call.func) in checks else None
+
+
+def _without_reading(site: Site, call: cst.Call) -> Draft:
+    """`torch._check_tensor_all(x)` becomes a `raise_if` of the same exception."""
+    arguments = [each.value for each in call.args]
+    if any(each.keyword or each.star for each in call.args):
+        raise Refused(f"the arguments of `{site.code(call.func)}` are not in order")
+    exception = "RuntimeError"
+    if Values(site).dotted(call.func).endswith("_with"):
+        exception, arguments = site.code(arguments[0]), arguments[1:]
+    if not 1 <= len(arguments) <= 2:
+        raise Refused(f"`{site.code(call.func)}` has no condition")
+    condition, *messages = arguments
+    message = [f'"{_NO_MESSAGE}"']
+    if messages and site.code(messages[0]) != "None":
+        [text] = messages
+        if not isinstance(text, cst.Lambda) or text.params.params:
+            raise Refused("the message is not written in the check")
+        message = message_arguments(site, Values(site), text.body)
+    # The method refuses a tensor that is not bool, as the check does.
+    text = f"~{_operand(condition, site)}._is_all_true()"
+    width = _WIDTH - len(site.indent(site.statement))
+    new = statements(_call("raise_if", [text, exception, *message], width) + "\n")
+    changes: Changes = {site.statement: new}
+    return Draft(_TITLE, site.replaced(changes, ["torchproof.raise_if"]))
+
+
+def _operand(node: cst.BaseExpression, site: Site) -> str:
+    """An expression that an attribute can follow."""
+    simple = isinstance(node, cst.Name | cst.Attribute | cst.Call | cst.Subscript)
+    return site.code(node) if simple or node.lpar else f"({site.code(node)})"
 
 
 # -- the check in the source -----------------------------------------------------------
