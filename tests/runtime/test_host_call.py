@@ -28,10 +28,6 @@ def drawn(shape: tuple[int, int], rate: float) -> numpy.ndarray:
     return numpy.random.rand(*shape) < rate
 
 
-def waves(x: torch.Tensor) -> torch.Tensor:
-    return x.sin()
-
-
 class Net(torch.nn.Module):
     def __init__(self, offset: int = 0) -> None:
         super().__init__()
@@ -129,12 +125,62 @@ def test_another_shape_is_one_clear_error() -> None:
         compiled(step)(lengths)
 
 
-def test_a_gradient_is_refused() -> None:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return host_call(waves, x * 2, like=torch.empty_like(x))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_is_the_same(backend: str) -> None:
+    def step(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        like = torch.empty_like(x), torch.empty_like(lengths)
+        waved, counted = host_call(waves_of, x * 2, lengths, 0.5, like=like)
+        return (waved.exp() * counted).sum()
 
-    with pytest.raises(Exception, match="cannot compute a gradient"):
-        compiled(step)(torch.randn(2, requires_grad=True))
+    run = compiled(step, backend, dynamic=True)
+    for size in (3, 4):
+        x, lengths = torch.randn(size, 2).T, torch.arange(size)
+        gradients = []
+        for each in (step, run):
+            own = x.clone().requires_grad_()
+            each(own, lengths).backward()
+            gradients.append(own.grad)
+        torch.testing.assert_close(*gradients)
+
+
+def constants(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().sin()
+
+
+def waves_of(
+    x: torch.Tensor, lengths: torch.Tensor, rate: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return (x * rate).sin() * max(lengths.tolist()), lengths + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_result_without_a_gradient_gets_none(backend: str) -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        like = torch.empty_like(x)
+        return (host_call(constants, x, like=like) * x).sum()
+
+    x = torch.randn(3, requires_grad=True)
+    compiled(step, backend)(x).backward()
+    torch.testing.assert_close(x.grad, x.detach().sin())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_number_may_be_an_attribute_with_dynamic_sizes(backend: str) -> None:
+    class Masked(torch.nn.Module):
+        rate = 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            like = torch.empty(tuple(x.shape), dtype=torch.bool)
+            return x * host_call(drawn, tuple(x.shape), rate=self.rate, like=like)
+
+    net = Masked()
+    run = compiled(net, backend, dynamic=True)
+    for size in (2, 3):
+        x = torch.randn(size, 4)
+        numpy.random.seed(size)
+        expected = net(x)
+        numpy.random.seed(size)
+        torch.testing.assert_close(run(x), expected)
 
 
 def scaled(ids: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:

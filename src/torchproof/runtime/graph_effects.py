@@ -41,13 +41,14 @@ def raise_if(
     with the same message, when the graph runs.
     """
     if isinstance(condition, Tensor) and torch.compiler.is_compiling():
-        tensors, integers, layout = packed(values, other=_text)
+        tensors, integers, floats, layout = packed(values, other=_text)
         name = f"{exception.__module__}:{exception.__qualname__}"
         _raise_if(
             condition,
             name,
             tensors,
             integers,
+            floats=floats,
             message=message,
             layout=layout,
         )
@@ -68,11 +69,12 @@ def in_graph(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def call(*arguments: Any) -> None:
         if torch.compiler.is_compiling():
-            tensors, integers, layout = packed(arguments, other=_unfit)
+            tensors, integers, floats, layout = packed(arguments, other=_unfit)
             _in_graph(
                 name,
                 tensors,
                 integers,
+                floats=floats,
                 layout=layout,
                 serial_number=serial_number(),
             )
@@ -110,12 +112,13 @@ def _raise_if(
     tensors: Sequence[Tensor],
     integers: Sequence[int],
     *,
+    floats: Sequence[float],
     message: str | None,
     layout: str,
 ) -> None:
     if condition:
         found = named(exception)
-        values = unpacked(tensors, integers, layout)
+        values = unpacked(tensors, integers, floats, layout)
         raise _exception(found or RuntimeError, message, values)
 
 
@@ -125,12 +128,13 @@ def _in_graph(
     tensors: Sequence[Tensor],
     integers: Sequence[int],
     *,
+    floats: Sequence[float],
     layout: str,
     serial_number: int,
 ) -> None:
     if name not in _FUNCTIONS:
         named(name)  # imports the module, which registers the function
-    _FUNCTIONS[name](*unpacked(tensors, integers, layout))
+    _FUNCTIONS[name](*unpacked(tensors, integers, floats, layout))
 
 
 for _operator in (_raise_if, _in_graph):

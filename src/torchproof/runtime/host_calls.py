@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
+from torchproof import torch_private
 from torchproof.runtime.operator_arguments import (
     as_object,
     packed,
@@ -28,21 +29,21 @@ def host_call(
     `like` is a tensor, or a tuple or list of tensors, with the shape, the type and the
     device of each result. Compiled code calls the function when the graph runs, and
     raises if a result is different. The function must not change its arguments, and
-    returns new tensors without a gradient, or numpy arrays, which become tensors.
+    returns new tensors, or numpy arrays, which become tensors. If a result has a
+    gradient, `backward` calls the function once more: it must not be random then.
     """
     if not torch.compiler.is_compiling():
         return _as_tensors(function(*arguments, **keywords))
     values = [_parts(function), arguments, list(keywords.values())]
-    tensors, integers, layout = packed(values, other=as_object)
+    tensors, integers, floats, layout = packed(values, other=as_object)
     expected = [like] if isinstance(like, Tensor) else list(like)
-    if any(each.requires_grad for each in tensors):
-        if any(each.is_floating_point() for each in expected):
-            raise TypeError("a host call cannot compute a gradient")
+    if not any(each.is_floating_point() for each in expected):
         tensors = [each.detach() for each in tensors]
     results = _host_call(
         tensors,
-        integers,
-        [size for each in expected for size in each.shape],
+        integers=integers,
+        floats=floats,
+        sizes=[size for each in expected for size in each.shape],
         layout=layout,
         keywords=",".join(keywords),
         forms=" ".join(f"{e.dtype}/{e.dim()}/{e.device}" for e in expected),
@@ -76,18 +77,16 @@ def _as_tensors(results: Any) -> Any:
 )
 def _host_call(
     tensors: Sequence[Tensor],
-    integers: Sequence[int],
-    sizes: Sequence[int],
     *,
+    integers: Sequence[int],
+    floats: Sequence[float],
+    sizes: Sequence[int],
     layout: str,
     keywords: str,
     forms: str,
     serial_number: int,
 ) -> list[Tensor]:
-    (function, *owner), arguments, values = unpacked(tensors, integers, layout)
-    named = dict(zip(keywords.split(",") if keywords else (), values, strict=True))
-    results = _as_tensors(function(*owner, *arguments, **named))
-    found = [results] if isinstance(results, Tensor) else list(results)
+    function, found = _called(tensors, integers, floats, layout=layout, words=keywords)
     expected = _forms(sizes, forms)
     given = [(each.dtype, list(each.shape), each.device) for each in found]
     if given != expected:
@@ -98,12 +97,29 @@ def _host_call(
     return [each.contiguous() for each in found]  # as the template is
 
 
+def _called(
+    tensors: Sequence[Tensor],
+    integers: Sequence[int],
+    floats: Sequence[float],
+    *,
+    layout: str,
+    words: str,
+) -> tuple[Callable[..., Any], list[Tensor]]:
+    """The function, and its results for the packed arguments."""
+    values = unpacked(tensors, integers, floats, layout)
+    (function, *owner), arguments, named = values
+    keywords = dict(zip(words.split(",") if words else (), named, strict=True))
+    results = _as_tensors(function(*owner, *arguments, **keywords))
+    return function, [results] if isinstance(results, Tensor) else list(results)
+
+
 @_host_call.register_fake
 def _(
     tensors: Sequence[Tensor],
-    integers: Sequence[int],
-    sizes: Sequence[int],
     *,
+    integers: Sequence[int],
+    floats: Sequence[float],
+    sizes: Sequence[int],
     layout: str,
     keywords: str,
     forms: str,
@@ -113,6 +129,97 @@ def _(
         torch.empty(size, dtype=dtype, device=device)
         for dtype, size, device in _forms(sizes, forms)
     ]
+
+
+# -- gradients -------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "torchproof::host_call_backward",
+    mutates_args=(),
+    tags=(torch.Tag.cudagraph_unsafe,),
+)
+def _host_call_backward(
+    gradients: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    *,
+    needed: Sequence[int],
+    integers: Sequence[int],
+    floats: Sequence[float],
+    layout: str,
+    keywords: str,
+) -> list[Tensor]:
+    """The gradients of the tensors whose positions are `needed`."""
+    with torch_private.dispatch_modes.recorded_by_autograd():
+        given = [
+            each.detach().requires_grad_(index in needed)
+            for index, each in enumerate(tensors)
+        ]
+        _, found = _called(given, integers, floats, layout=layout, words=keywords)
+        pairs = [
+            (result, gradient)
+            for result, gradient in zip(_floats(found), gradients, strict=True)
+            if result.requires_grad
+        ]
+        wanted = [given[index] for index in needed]
+        own: Sequence[Tensor] = [torch.zeros_like(each) for each in wanted]
+        if pairs:
+            results, vectors = zip(*pairs, strict=True)
+            own = torch.autograd.grad(
+                results, wanted, vectors, allow_unused=True, materialize_grads=True
+            )
+    # With the strides that the operator's template has.
+    return [
+        torch.empty_like(each).copy_(gradient)
+        for each, gradient in zip(wanted, own, strict=True)
+    ]
+
+
+@_host_call_backward.register_fake
+def _(
+    gradients: Sequence[Tensor],
+    tensors: Sequence[Tensor],
+    *,
+    needed: Sequence[int],
+    integers: Sequence[int],
+    floats: Sequence[float],
+    layout: str,
+    keywords: str,
+) -> list[Tensor]:
+    return [torch.empty_like(tensors[index]) for index in needed]
+
+
+def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [each for each in tensors if each.is_floating_point()]
+
+
+def _keep_inputs(
+    ctx: Any, inputs: Any, keyword_only_inputs: Mapping[str, Any], output: list[Tensor]
+) -> None:
+    ctx.save_for_backward(*inputs[0])
+    kept = ("integers", "floats", "layout", "keywords")
+    ctx.how = {name: keyword_only_inputs[name] for name in kept}
+    ctx.differentiable = [each.is_floating_point() for each in output]
+
+
+def _backward(ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Any]:
+    tensors = ctx.saved_tensors
+    needed = [index for index, each in enumerate(ctx.needs_input_grad[0]) if each]
+    found = _host_call_backward(
+        [
+            gradient
+            for gradient, own in zip(gradients, ctx.differentiable, strict=True)
+            if own and gradient is not None
+        ],
+        tensors,
+        needed=needed,
+        **ctx.how,
+    )
+    by_index = dict(zip(needed, found, strict=True))
+    return ([by_index.get(index) for index in range(len(tensors))],)
+
+
+_host_call.register_autograd(_backward, setup_context=_keep_inputs)
 
 
 # It may draw random numbers: it runs even if nothing uses its results.

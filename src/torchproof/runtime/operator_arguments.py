@@ -1,7 +1,8 @@
 """Arguments of Python functions as arguments of operators.
 
-An operator takes tensors, integers and texts. The layout, a text, says how they make up
-the arguments again. An object is kept here while it is traced, and has a key in the
+An operator takes tensors, numbers and texts. The layout, a text, says how they make up
+the arguments again. Numbers are not part of it: with `dynamic=True` they are symbols
+while they are traced. An object is kept here while it is traced, and has a key in the
 layout.
 """
 
@@ -11,7 +12,7 @@ import ctypes
 import importlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,24 +44,27 @@ def named(name: str) -> Any:
 
 def packed(
     values: Sequence[Any], other: Callable[[Any], str]
-) -> tuple[list[Tensor], list[int], str]:
-    """Tensors, integers and the layout; `other` is the entry of any other value."""
+) -> tuple[list[Tensor], list[int], list[float], str]:
+    """Tensors, integers, other numbers and the layout.
+
+    `other` makes the entry in the layout of any other value.
+    """
     tensors: list[Tensor] = []
     integers: list[int] = []
+    floats: list[float] = []
     layout: list[str] = []
     for value in values:
-        _pack(value, tensors, integers, layout=layout, other=other)
-    return tensors, integers, "\0".join(layout)
+        _pack(value, (tensors, integers, floats), layout, other)
+    return tensors, integers, floats, "\0".join(layout)
 
 
 def _pack(
     value: Any,
-    tensors: list[Tensor],
-    integers: list[int],
-    *,
+    found: tuple[list[Tensor], list[int], list[float]],
     layout: list[str],
     other: Callable[[Any], str],
 ) -> None:
+    tensors, integers, floats = found
     inside: list[Any] = []
     if isinstance(value, Tensor):
         tensors.append(value)
@@ -70,8 +74,9 @@ def _pack(
     elif isinstance(value, (int, torch.SymInt)):
         integers.append(value)  # type: ignore[arg-type]
         layout.append("integer")
-    elif isinstance(value, float):
-        layout.append(f"number {value}")
+    elif isinstance(value, (float, torch.SymFloat)):
+        floats.append(value)  # type: ignore[arg-type]
+        layout.append("float")
     elif isinstance(value, str):
         layout.append(f"text {value}")
     elif isinstance(value, (tuple, list)):
@@ -87,42 +92,37 @@ def _pack(
     else:
         layout.append(other(value))
     for each in inside:
-        _pack(each, tensors, integers, layout=layout, other=other)
+        _pack(each, found, layout, other)
 
 
 def unpacked(
-    tensors: Sequence[Tensor], integers: Sequence[int], layout: str
+    tensors: Sequence[Tensor],
+    integers: Sequence[int],
+    floats: Sequence[float],
+    layout: str,
 ) -> list[Any]:
     """The values in the order of the call."""
     entries = iter(layout.split("\0") if layout else ())
-    given = iter(tensors), iter(integers)
-    return [_unpack(entry, entries, *given) for entry in entries]
+    given = {
+        "tensor": iter(tensors),
+        "integer": iter(integers),
+        "float": iter(floats),
+    }
+    return [_unpack(entry, entries, given) for entry in entries]
 
 
 def _unpack(
-    entry: str,
-    entries: Iterator[str],
-    tensors: Iterator[Tensor],
-    integers: Iterator[int],
+    entry: str, entries: Iterator[str], given: Mapping[str, Iterator[Any]]
 ) -> Any:
     kind, _, rest = entry.partition(" ")
-    if kind == "tensor":
-        return next(tensors)
-    if kind == "integer":
-        return next(integers)
+    if kind in given:
+        return next(given[kind])
     if kind in _SEQUENCES:
-        inside = [
-            _unpack(next(entries), entries, tensors, integers) for _ in range(int(rest))
-        ]
+        inside = [_unpack(next(entries), entries, given) for _ in range(int(rest))]
         return _SEQUENCES[kind](inside)
     if kind == "dict":
-        parts = [
-            _unpack(next(entries), entries, tensors, integers)
-            for _ in range(2 * int(rest))
-        ]
+        parts = [_unpack(next(entries), entries, given) for _ in range(2 * int(rest))]
         return dict(zip(parts[::2], parts[1::2], strict=True))
-    if kind == "number":
-        return float(rest)
     if kind == "text":
         return rest
     if kind == "dtype":

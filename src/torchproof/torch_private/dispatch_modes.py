@@ -5,13 +5,19 @@ Torch documents the class but keeps it in a private module.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator
 
 import torch
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["TorchDispatchMode", "default_device", "is_overridden"]
+__all__ = [
+    "TorchDispatchMode",
+    "default_device",
+    "is_overridden",
+    "recorded_by_autograd",
+]
 
 
 def is_overridden() -> bool:
@@ -27,3 +33,23 @@ def default_device() -> Hashable:
     count = torch._C._len_torch_function_stack()
     modes = map(torch._C._get_function_stack_at, reversed(range(count)))
     return next((m.device for m in modes if isinstance(m, DeviceContext)), None)
+
+
+@contextlib.contextmanager
+def recorded_by_autograd() -> Iterator[None]:
+    """Lets autograd record operations inside the implementation of an operator.
+
+    There, autograd is behind the operations: torch excludes its keys.
+    """
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in _AUTOGRAD_KEYS:
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, name))
+    included = torch._C._dispatch_tls_local_include_set()
+    with (
+        torch._C._ForceDispatchKeyGuard(included, excluded),
+        torch.enable_grad(),
+    ):
+        yield
+
+
+_AUTOGRAD_KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor")
