@@ -12,6 +12,7 @@ from torchproof.fixing.edits import Edit
 from torchproof.fixing.fixer import Fixer, _keep_refusal
 from torchproof.fixing.proposals import Refusal
 from torchproof.records import Finding, Run, UserError
+from torchproof.targets import Options
 
 READS_A_VALUE = """
 import warnings
@@ -95,11 +96,12 @@ def make():
 """
 
 
-def fixed(tmp_path: Path, text: str, **options: object) -> Run:
+def fixed(tmp_path: Path, text: str, *, train: bool = False, **options: object) -> Run:
     path = tmp_path / "model.py"
     path.write_text(text)
     run = fix(
         f"{path}:make",
+        Options(train=train),
         fix_options=FixOptions(effort="quick", **options),  # type: ignore[arg-type]
         save_in=tmp_path / "runs",
     )

@@ -11,7 +11,7 @@ from test_fixer import fixed
 
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites import Refused
-from torchproof.fixing.rewrites.host_calls import call
+from torchproof.fixing.rewrites.host_calls import call, statement
 
 HELPER = """
 import torch
@@ -103,3 +103,102 @@ def test_a_call_that_draws_random_numbers_runs_on_the_host(tmp_path: Path) -> No
     assert "torch.as_tensor(mask" in accepted.diff
     assert accepted.receipt is not None
     assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0
+
+
+BLOCK = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def forward(self, x, labels):
+        probabilities = x.log_softmax(-1)
+        with torch.backends.cudnn.flags(enabled=False):  # <-
+            counts = (labels >= 0).sum(-1)
+            loss = F.ctc_loss(probabilities, labels, counts, counts, blank=self.blank)
+        return loss
+"""
+LOSS = Value("tensor", (), "torch.float32", "cpu")
+PROBABILITIES = Value("tensor", (9, 2, 8), "torch.float32", "cpu")
+
+
+def drafted_block(text: str = BLOCK, **changes: object) -> str:
+    observed = [
+        replace(seen(2, given, results=(LOSS,)), scope={"1": PROBABILITIES}, **changes)  # type: ignore[arg-type]
+        for given in "ab"
+    ]
+    at = replace(site(text, "GB111"), probe=lambda text: observed)
+    return statement(at).text
+
+
+def test_a_block_becomes_a_function_on_the_host() -> None:
+    text = drafted_block()
+    assert "def _loss_on_host(labels, probabilities, blank):\n    with torch" in text
+    assert "blank=blank)\n    return loss\n" in text
+    assert "    loss = host_call(\n            _loss_on_host" in text or (
+        "loss = host_call(_loss_on_host" in text
+    )
+    assert "like=probabilities.new_empty(())" in text
+    assert "from torchproof import host_call\n" in text
+
+
+REFUSED_BLOCKS = {
+    "would leave the graph": BLOCK.replace("(labels >= 0)", "(labels @ labels)"),
+    "needs the object": BLOCK.replace("(labels >= 0)", "self.head(labels)"),
+    "does more than compute": BLOCK.replace("counts = (", "return (")
+    + "        y = 1\n",
+    "assigns nothing": BLOCK.replace("return loss", "return x"),
+    "may not be assigned": BLOCK.replace(
+        "            loss = F",
+        "            if self.training:\n                loss = F",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED_BLOCKS)
+def test_other_blocks_are_refused(reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        drafted_block(REFUSED_BLOCKS[reason])
+
+
+def test_a_size_that_was_always_the_same_is_not_a_constant() -> None:
+    result = Value("tensor", (4,), "torch.float32", "cpu")
+    with pytest.raises(Refused, match="is not known before"):
+        drafted_block(results=(result,))
+
+
+BLOCK_WITH_GRADIENT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    blank = 0
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 12)
+
+    def forward(self, x, labels):
+        lengths = torch.full((x.shape[0],), x.shape[1], dtype=torch.long)
+        values = self.head(x).log_softmax(-1).transpose(0, 1)
+        counts = (labels > 0).sum(-1)
+        with torch.backends.cudnn.flags(enabled=False):
+            loss = nn.functional.ctc_loss(
+                values, labels, lengths, counts, blank=self.blank
+            )
+        return loss * 2
+
+def make():
+    labels = torch.tensor([[[1, 2, 3], [4, 5, 0]], [[7, 2, 0], [4, 5, 6]]])
+    return Net(), [(torch.randn(2, 9, 8), each) for each in (*labels, labels[0])]
+"""
+
+
+def test_a_block_with_a_gradient_runs_on_the_host(tmp_path: Path) -> None:
+    run = fixed(tmp_path, BLOCK_WITH_GRADIENT, train=True)
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert "on the host" in accepted.title and accepted.tier == "safe"
+    assert accepted.receipt is not None
+    assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0
+    assert accepted.receipt.outputs == "same"

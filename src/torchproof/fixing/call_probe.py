@@ -26,18 +26,29 @@ _returned: list[Tensor] = []  # keeps the memory of results from being used agai
 
 
 def probed(
-    function: Callable[..., Any], variables: Mapping[str, Any]
+    function: Callable[..., Any],
+    variables: Mapping[str, Any],
+    *,
+    differentiable: bool = False,
 ) -> Callable[..., Any]:
-    """The function, with a record of each call that does not raise."""
+    """The function, with a record of each call that does not raise.
+
+    A differentiable function may compute numbers from numbers, with a gradient.
+    """
     variables = dict(variables)
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         given = [arguments, keywords]
         before = _state(function, given)
         digest = _digest(given)
+        random = torch.get_rng_state()
         with _Parameters() as parameters:
             result = function(*arguments, **keywords)
         problem = _problem(function, given, result)
+        if not differentiable:
+            problem = problem or _computes(given, result)
+        elif not torch.equal(torch.get_rng_state(), random):
+            problem = problem or "it draws random numbers, and has a gradient"
         if problem is None and _state(function, given) != before:
             problem = "it changes an argument, or the object it belongs to"
         if problem is None and parameters.used:
@@ -89,16 +100,22 @@ def _problem(function: Any, given: Any, result: Any) -> str | None:
     results = list(_tensors(result))
     if isinstance(function, torch.nn.Module):
         return "it is a module of the model"
-    if any(each.requires_grad for each in results):
-        return "its result has a gradient"
-    floats = [each for each in _tensors(given) if each.is_floating_point()]
-    if floats and any(each.is_floating_point() for each in results):
-        return "it computes numbers from the numbers of its arguments"
     known = [*_tensors(given), *_tensors(_owned(function)), *_returned]
     memory = {each.untyped_storage().data_ptr() for each in known if each.numel()}
     own = [each.untyped_storage().data_ptr() for each in results if each.numel()]
     if memory.intersection(own) or len(set(own)) < len(own):
         return "its result shares memory with something else"
+    return None
+
+
+def _computes(given: Any, result: Any) -> str | None:
+    """Why a call belongs into the graph."""
+    results = list(_tensors(result))
+    if any(each.requires_grad for each in results):
+        return "its result has a gradient"
+    floats = [each for each in _tensors(given) if each.is_floating_point()]
+    if floats and any(each.is_floating_point() for each in results):
+        return "it computes numbers from the numbers of its arguments"
     return None
 
 

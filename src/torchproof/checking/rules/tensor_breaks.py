@@ -379,7 +379,7 @@ class DataDependentShape(GraphBreak):
         "masks.reduction",
         "masks.loss",
     )
-    last_rewrites = ("host_calls.call",)
+    last_rewrites = ("host_calls.call", "host_calls.statement")
     settings = (
         Setting("dynamo.capture_dynamic_output_shape_ops", True),
         Setting("dynamo.capture_scalar_outputs", True),

@@ -38,11 +38,11 @@ def in_graph(site: Site) -> Draft:
     """Moves statements into a function that compiled code calls when the graph runs."""
     values = Values(site)
     moved = _group(site, values)
-    arguments = _arguments(site, values, moved)
+    arguments = arguments_of(site, values, moved)
     name = _new_name(site, moved)
-    function = _function(name, moved, arguments)
+    function = new_function(f"@in_graph\ndef {name}", moved, arguments)
     call = cst.parse_statement(f"{name}({', '.join(a.text for a in arguments)})\n")
-    top = _top_level(site)
+    top = top_level(site)
     changes: Changes = dict.fromkeys(moved[1:], ())
     changes[moved[0]] = [call]
     text = site.replaced(changes, ["torchproof.in_graph"], before={top: [function]})
@@ -162,19 +162,20 @@ def _raises(group: Sequence[Statement]) -> bool:
 # -- the new function ------------------------------------------------------------------
 
 
-class _Argument:
+class Argument:
     """A value that the moved statements read: a local name, or an attribute of one."""
 
     def __init__(self, text: str, name: str) -> None:
         self.text, self.name = text, name
 
 
-def _arguments(
+def arguments_of(
     site: Site, values: Values, moved: Sequence[Statement]
-) -> list[_Argument]:
+) -> list[Argument]:
+    """What a function with these statements gets from the function they are in."""
     local = _locals(site)
     bound = names_bound(moved)
-    found: dict[str, _Argument] = {}
+    found: dict[str, Argument] = {}
     for statement in moved:
         for each in _reads(statement):
             root = _root(each)
@@ -189,7 +190,7 @@ def _arguments(
                 a.name for t, a in found.items() if t != text
             }:
                 name += "_"
-            found.setdefault(text, _Argument(text, name))
+            found.setdefault(text, Argument(text, name))
     return list(found.values())
 
 
@@ -249,7 +250,7 @@ def _locals(site: Site) -> set[str]:
     return found
 
 
-def _top_level(site: Site) -> Statement:
+def top_level(site: Site) -> Statement:
     """The statement of the module that contains the site."""
     top: cst.CSTNode = site.function
     for each in site.ancestors(site.function):
@@ -261,18 +262,26 @@ def _top_level(site: Site) -> Statement:
 
 def _new_name(site: Site, moved: Sequence[Statement]) -> str:
     function = site.function.name.value.strip("_")
-    name = f"{'_check' if _raises(moved) else '_write'}_in_{function}"
+    return free_name(site, f"{'_check' if _raises(moved) else '_write'}_in_{function}")
+
+
+def free_name(site: Site, wanted: str) -> str:
+    """A name that the module does not use, with a number if it has to be another."""
     taken, number = names_read(site.module), 2
-    if name not in taken:
-        return name
-    while f"{name}_{number}" in taken:
+    if wanted not in taken:
+        return wanted
+    while f"{wanted}_{number}" in taken:
         number += 1
-    return f"{name}_{number}"
+    return f"{wanted}_{number}"
 
 
-def _function(
-    name: str, moved: Sequence[Statement], arguments: Sequence[_Argument]
+def new_function(
+    header: str,
+    moved: Sequence[Statement],
+    arguments: Sequence[Argument],
+    returned: Sequence[str] = (),
 ) -> Statement:
+    """A function of the module, whose header is `def name`, with the statements."""
     new_names = {a.text: a.name for a in arguments if a.text != a.name}
     body: list[Statement] = []
     for each in moved:
@@ -280,7 +289,9 @@ def _function(
         assert isinstance(renamed, cst.BaseStatement)
         body.append(renamed)
     body[0] = body[0].with_changes(leading_lines=())
-    header = f"@in_graph\ndef {name}({', '.join(a.name for a in arguments)}):\n"
+    if returned:
+        body.append(cst.parse_statement(f"return {', '.join(returned)}\n"))
+    header = f"{header}({', '.join(a.name for a in arguments)}):\n"
     function = cst.parse_statement(f"{header}    pass\n")
     assert isinstance(function, cst.FunctionDef)
     return function.with_changes(

@@ -6,42 +6,151 @@ target: each size has to equal a size of something around the call, in every cal
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
 from torchproof.fixing.observed_calls import ObservedCall, Value
+from torchproof.fixing.rewrites.effects import (
+    arguments_of,
+    free_name,
+    new_function,
+    top_level,
+)
+from torchproof.fixing.rewrites.host_parts import HEAVY
 from torchproof.fixing.rewrites.names import (
     assigned,
+    body,
     following,
     is_needed_after,
     parameters,
     uses_of,
 )
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes
-from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site
+from torchproof.fixing.rewrites.site import (
+    Changes,
+    Draft,
+    Refused,
+    Site,
+    Statement,
+    parsed,
+)
 from torchproof.fixing.rewrites.values import Values
 
 _PROBE = "__import__('torchproof.fixing.call_probe', fromlist=['_']).probed"
 _CONVERSIONS = ("torch.tensor", "torch.as_tensor", "torch.from_numpy")
 _WIDTH = 88
+_NO_LITERALS = (-1,)  # a size that was the same in all calls may be another later
 
 
 def call(site: Site) -> Draft:
     """`helper(x)` becomes `host_call(helper, x, like=...)`."""
     found = _call(site)
-    name = brief(found.func)
     _assert_possible(site, found)
-    probe = cst.parse_expression(f"{_PROBE}({site.code(found.func)}, locals())")
+    text = _on_host(site, found)
+    return Draft(f"call `{brief(found.func)}` on the host, with host_call", text)
+
+
+def statement(site: Site) -> Draft:
+    """A statement that cannot be in a graph becomes a function, called on the host.
+
+    It would run outside a graph anyway, between two of them.
+    """
+    moved = _moved(site)
+    results = _results(site, moved)
+    arguments = arguments_of(site, Values(site), [moved])
+    name = free_name(site, f"_{results[0].strip('_')}_on_host")
+    function = new_function(f"def {name}", [moved], arguments, results)
+    texts = ", ".join(each.text for each in arguments)
+    line = cst.parse_statement(f"{', '.join(results)} = {name}({texts})\n")
+    text = site.replaced({moved: [line]}, before={top_level(site): [function]})
+    inside = _at_call(site, text, name)
+    new = _on_host(inside, _call(inside), differentiable=True)
+    what = "block" if isinstance(moved, cst.With) else "statement"
+    return Draft(f"run the {what} on the host, with host_call", new)
+
+
+def _on_host(site: Site, found: cst.Call, *, differentiable: bool = False) -> str:
+    """The text of the file with a call on the host."""
+    more = ", differentiable=True" if differentiable else ""
+    probe = cst.parse_expression(f"{_PROBE}({site.code(found.func)}, locals(){more})")
     observed = site.probe(site.replaced({found.func: probe}))
-    _assert_alike(observed, name)
+    _assert_alike(observed, brief(found.func))
+    if differentiable:
+        observed = [replace(each, integers=_NO_LITERALS) for each in observed]
     changes: Changes = {found: _host_call(site, found, observed)}
     if any(each.kind == "array" for each in observed[0].results):
         changes |= _conversions(site, found)
-    text = site.replaced(changes, ["torch", "torchproof.host_call"])
-    return Draft(f"call `{name}` on the host, with host_call", text)
+    return site.replaced(changes, ["torch", "torchproof.host_call"])
+
+
+# -- which statement -------------------------------------------------------------------
+
+
+def _moved(site: Site) -> Statement:
+    """The innermost `with` that the finding is about, or the assignment at the line."""
+    line = site.statement
+    if site.finding.code == "GB111":
+        around = [line, *site.ancestors(line)]
+        found = next((each for each in around if isinstance(each, cst.With)), None)
+        if found is None:
+            raise Refused("no `with` is around the line")
+        line = found
+    elif site.inner is not None:
+        raise Refused("the finding is in a function that the line calls")
+    if any(isinstance(each, _ENDS) for each in nodes(line)):
+        raise Refused("the statement does more than compute values")
+    heavy = (brief(each) for each in nodes(line) if _is_heavy(each))
+    if (work := next(heavy, None)) is not None:
+        raise Refused(f"`{work}` would leave the graph")
+    return line
+
+
+_ENDS = (
+    cst.Return,
+    cst.Break,
+    cst.Continue,
+    cst.Yield,
+    cst.Await,
+    cst.Global,
+    cst.Nonlocal,
+    cst.Del,
+    cst.FunctionDef,
+)
+
+
+def _is_heavy(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.BinaryOperation):
+        return isinstance(node.operator, cst.MatrixMultiply)
+    return isinstance(node, cst.Call) and _last_name(node) in HEAVY
+
+
+def _results(site: Site, moved: Statement) -> list[str]:
+    """The names that the statement assigns, and that are read after it."""
+    block = body(moved) if isinstance(moved, cst.With) else [moved]
+    certain = set().union(
+        *(assigned(each) for each in block if isinstance(each, cst.SimpleStatementLine))
+    )
+    needed = sorted(n for n in assigned(moved) if is_needed_after(site, moved, n))
+    if not needed:
+        raise Refused("the statement assigns nothing that is used after it")
+    for name in needed:
+        if name not in certain:
+            raise Refused(f"`{name}` may not be assigned by the statement")
+    return needed
+
+
+def _at_call(site: Site, text: str, name: str) -> Site:
+    """The site in the new text, at the call of the new function."""
+    pattern = re.compile(rf"= {re.escape(name)}\(")
+    lines = text.splitlines()
+    line = next(i for i, each in enumerate(lines, 1) if pattern.search(each))
+    return replace(
+        site, file=parsed(site.file.path, text), line=line, columns=None, inner=name
+    )
 
 
 # -- which call ------------------------------------------------------------------------
@@ -219,13 +328,17 @@ def _template(
         sizes.append(text)
     shape = f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
     for source in sources if first.kind == "tensor" else ():
-        pairs = zip(observed, results, strict=True)
-        if source.tensor and all(
-            o.scope[source.name].device == r.device for o, r in pairs
-        ):
+        values = [each.scope[source.name] for each in observed]
+        pairs = list(zip(values, results, strict=True))
+        if source.tensor and all(value.device == r.device for value, r in pairs):
+            # A float follows its argument, as in a model that is converted.
+            follows = "float" in first.dtype and all(
+                v.dtype == r.dtype for v, r in pairs
+            )
+            dtype = "" if follows else f", dtype={first.dtype}"
             if list(source.texts) == sizes:
-                return f"torch.empty_like({source.tensor}, dtype={first.dtype})"
-            return f"{source.tensor}.new_empty({shape}, dtype={first.dtype})"
+                return f"torch.empty_like({source.tensor}{dtype})"
+            return f"{source.tensor}.new_empty({shape}{dtype})"
     if any(each.device != "cpu" for each in results):
         raise Refused(f"the device of what `{name}` returns is not known")
     return f"torch.empty({shape}, dtype={first.dtype})"
@@ -240,10 +353,11 @@ def _size(
     """The best expression for one size of one result; None if none fits."""
     shapes = [each.results[index].numbers for each in observed]
     numbers = [shape[position] for shape in shapes]
+    literals = observed[0].integers
     constant = str(numbers[0]) if len(set(numbers)) == 1 else None
-    is_literal = constant is not None and numbers[0] in observed[0].integers
+    is_literal = constant is not None and numbers[0] in literals
     fitting: list[tuple[int, str]] = []
-    if constant is not None:
+    if constant is not None and literals != _NO_LITERALS:
         fitting.append((1 if is_literal else 4, constant))
     for source in sources:
         for place, text in enumerate(source.texts):

@@ -27,7 +27,7 @@ _HOST_METHODS = words(
     " backward get_last_lr get_lr scale unscale_ item tolist numpy detach cpu clip_grad"
     " clip_grad_norm_ clip_grad_value_ parameters named_parameters perf_counter time"
 )
-_HEAVY = words(
+HEAVY = words(
     "matmul mm bmm addmm baddbmm einsum linear conv1d conv2d conv3d softmax log_softmax"
     " scaled_dot_product_attention cross_entropy embedding layer_norm batch_norm svd"
 )
@@ -183,7 +183,7 @@ def _assert_cheap_call(call: cst.Call, values: Values) -> None:
         name = call.func.attr.value
     if name in _HOST_METHODS or is_output(call, values):
         return
-    if name in _HEAVY or not values.is_pure_call(call):
+    if name in HEAVY or not values.is_pure_call(call):
         raise Refused(f"`{brief(call)}` would leave the graph too")
 
 
