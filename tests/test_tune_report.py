@@ -13,7 +13,7 @@ from facts import missing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchproof.records import Mismatch, Run
+from torchproof.records import Mismatch, Run, Trial, Tuning
 from torchproof.report import formats, numbers, render, search_words
 from torchproof.report.log import observation
 from torchproof.report.search_words import search_of
@@ -84,6 +84,15 @@ def test_a_narrow_terminal_gets_no_longer_lines(width: int) -> None:
     wide = [x for x in shown.splitlines() if len(x) > width and x not in code]
     assert wide == []
     assert "regional+graph" in shown and "1.20 ms" in shown
+
+
+def test_utilisation_and_energy_are_columns_where_they_are_known() -> None:
+    assert not {"MFU", "energy"} & set(search_words.columns(Tuning(trials=())))
+    known = Trial("full", mfu=0.41, mfu_at_least=True, joules_per_step=0.5)
+    search = Tuning(trials=(Trial("eager"), known))
+    assert search_words.columns(search)[-2:] == ("MFU", "energy")
+    assert search_words.cells(known, search)[-2:] == (">41%", "0.500 J")
+    assert search_words.cells(search.trials[0], search)[-2:] == ("-", "-")
 
 
 def test_a_search_that_was_ended_early() -> None:

@@ -48,6 +48,30 @@ class CompileCosts(Record):
 
 
 @dataclass(frozen=True)
+class Operations(Record):
+    """Floating-point operations of a call in eager, by the type they ran in."""
+
+    by_type: Mapping[str, float] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    not_counted: tuple[str, ...] = ()  # operations without a formula
+    why: str | None = None  # they could not be counted
+
+
+@dataclass(frozen=True)
+class Energy(Record):
+    """The energy of a step, and the mean power of the boards meanwhile."""
+
+    joules_per_step: float | None = None
+    watts: float | None = None
+    limit_watts: float | None = None  # the power limit in force
+    seconds: float | None = None
+    steps: int | None = None
+    boards: int | None = None
+    method: str | None = None  # counter, samples
+    why: str | None = None  # it could not be measured
+
+
+@dataclass(frozen=True)
 class Reference(Record):
     """Facts about the target in eager."""
 
@@ -60,6 +84,7 @@ class Reference(Record):
     not_exact: str | None = None
     work: tuple[Any, ...] | None = None  # amount and unit
     host_copies: str | None = None
+    operations: Operations | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +174,7 @@ class Facts(FirstPass):
     dropped: Any = None
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
+    energy: Energy | None = None
 
     def adding(self, reply: FirstPass | Settled | Examined) -> Facts:
         """With the values of a reply, as far as facts have them."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torchproof.measure.device_peaks import utilisation
 from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
@@ -93,6 +94,7 @@ def _row(state: StrategyState, number: int, reference: Reference) -> Measurement
         numerics=facts.numerics,
         memory=facts.memory,
         peak_bytes=_peak(facts.memory),
+        energy=facts.energy.to_json() if facts.energy else None,
         counts=_counts(facts),
         source=facts.source or row.source,
         notes=tuple(_notes(state, facts, reference)),
@@ -122,6 +124,10 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
     if reference.work:
         amount, unit = reference.work
         row = replace(row, throughput=amount / spread.median * 1e3, unit=f"{unit}/s")
+    if counted := reference.operations:
+        gpu = reference.environment.get("gpu")
+        mfu, flops = utilisation(counted, gpu, spread.median)
+        row = replace(row, mfu=mfu, flops=flops)
     if profile := facts.profile:
         row = replace(
             row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)

@@ -21,10 +21,12 @@ from typing import Any
 import psutil
 
 from torchproof.measure import rows
+from torchproof.measure.device_peaks import stated_peaks
 from torchproof.measure.replies import (
     Compared,
     Diagnosed,
     Done,
+    Energy,
     Examined,
     Facts,
     FirstPass,
@@ -69,6 +71,7 @@ class Session:
     """Measures the strategies of a plan side by side."""
 
     def __init__(self, plan: Plan, keep: Path, progress: Progress) -> None:
+        stated_peaks()  # a mistake there is reported before anything runs
         self.plan = plan
         self.keep = keep
         self.progress = progress
@@ -410,6 +413,14 @@ class Session:
                         Examined, "examine", self.limit_s, trace=self._trace(state)
                     )
                     state.facts[number] = state.facts[number].adding(reply)
+                    self._measure_energy(state, number)
+
+    def _measure_energy(self, state: StrategyState, number: int) -> None:
+        device = self.references[state.spec.dtype, number].environment["device"]
+        if self.plan.energy and device == "cuda":
+            self.progress(f"{state.spec.label}: measuring energy")
+            reply = state.ask(Energy, "measure_energy", self.limit_s)
+            state.facts[number] = replace(state.facts[number], energy=reply)
 
     def _compare_again(self, state: StrategyState, number: int) -> None:
         """Compares again: replayed graphs or skipped guards may make outputs wrong."""

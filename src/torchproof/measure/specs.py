@@ -87,6 +87,7 @@ class Plan:
     seconds: float = stats.REPEATS * stats.ROUNDS * stats.ROUND_MS / 1e3
     repeats: int = stats.REPEATS
     profiles: bool = False  # save a trace of every strategy
+    energy: bool = False  # measure the energy of a step, where the device allows it
     diagnoses: bool = False  # analyse breaks and wrong outputs
     compile_with: Mapping[str, Any] = field(default_factory=dict, hash=False)
     timeout_s: float | None = None

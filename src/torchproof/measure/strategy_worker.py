@@ -26,8 +26,10 @@ from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
     Compared,
     Diagnosed,
+    Energy,
     Examined,
     FirstPass,
+    Operations,
     Probed,
     Reference,
     Sampled,
@@ -37,7 +39,7 @@ from torchproof.measure.replies import (
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts
 from torchproof.process import Channel, Ended, Message
-from torchproof.records import UserError, stats, whose
+from torchproof.records import UserError, one_line, stats, whose
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison, describe
@@ -141,6 +143,7 @@ class StrategyWorker:
             once, twice = (
                 calls.answers(self.loaded, fn, train=self.train) for _ in range(2)
             )
+            operations = self._count_operations()
         self.references[number] = numerics.reference(
             lambda: self._build(shape),
             lambda built: calls.answers(built, built.fn, train=self.train),
@@ -155,10 +158,28 @@ class StrategyWorker:
             in {"same", "rounding"},
             work=calls.amount(self.loaded),
             host_copies=calls.host_copies(self.loaded),
+            operations=operations,
             environment=describe(self.run),
             compiled=calls.compiles_itself(fn, self.run),
             function=dataclasses.astuple(calls.function_of(self.loaded))[:3],
         )
+
+    def _count_operations(self) -> Operations:
+        """Counts the operations of a pass of its own; a target may not allow that."""
+        from torchproof.measure import operation_count
+
+        def run() -> None:
+            for index, call in enumerate(self.loaded.calls):
+                calls.seed(index)
+                calls.before(self.loaded, index)
+                if self.train:
+                    calls.forget_gradients(self.loaded.fn, call)
+                calls.invoke(self.loaded.fn, call, train=self.train)
+
+        try:
+            return operation_count.count(run, len(self.loaded.calls))
+        except Exception as error:  # it ran twice without the counter
+            return Operations(why=f"counting failed: {one_line(repr(error), 200)}")
 
     def compare_outputs(self, number: int, path: str) -> Compared:
         """Compares the saved outputs of a strategy with the reference."""
@@ -356,6 +377,12 @@ class StrategyWorker:
             break_costs=self._break_costs(),
             fell_back=self._fell_back(),
         )
+
+    def measure_energy(self) -> Energy:
+        """Measures the energy of a step, in a loop that is not timed."""
+        from torchproof.measure import energy
+
+        return energy.measure(self._pass, len(self.loaded.calls))
 
     def _break_costs(self) -> BreakCosts | None:
         if self.break_cost is None:

@@ -283,6 +283,13 @@ class Measurement(Record):
     kernels: Annotated[Mapping[str, Any] | None, shapes.Kernels | None] = field(
         default=None, hash=False
     )
+    mfu: float | None = None  # model FLOPs utilisation, a share of the device's peak
+    flops: Annotated[Mapping[str, Any] | None, shapes.Flops | None] = field(
+        default=None, hash=False
+    )
+    energy: Annotated[Mapping[str, Any] | None, shapes.Energy | None] = field(
+        default=None, hash=False
+    )
     notes: tuple[str, ...] = ()
     error: str | None = None
     source: str = ""

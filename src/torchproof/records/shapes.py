@@ -90,6 +90,29 @@ class Kernels(TypedDict, total=False):
     generated_ms: float | None
 
 
+class Flops(TypedDict, total=False):
+    """Floating-point operations of a call in eager, and what bounds their speed."""
+
+    per_step: float | None
+    by_type: Mapping[str, float] | None
+    not_counted: tuple[str, ...] | None
+    per_second: float | None
+    peak_tflops: Mapping[str, float] | None
+    devices: int | None
+    why: str | None
+
+
+class Energy(TypedDict, total=False):
+    joules_per_step: float | None
+    watts: float | None
+    limit_watts: float | None
+    seconds: float | None
+    steps: int | None
+    boards: int | None
+    method: str | None
+    why: str | None
+
+
 class Probe(TypedDict, total=False):
     """What a search learned from eager, as far as reports show it."""
 

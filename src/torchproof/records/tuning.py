@@ -45,6 +45,9 @@ class Trial(Record):
     cold: bool | None = None
     peak_bytes: float | None = None
     kernel_ms: float | None = None
+    mfu: float | None = None
+    mfu_at_least: bool = False  # some operations could not be counted
+    joules_per_step: float | None = None
     generated_ms: float | None = None  # the part of it in kernels Inductor generated
     numerics: Annotated[Mapping[str, Any] | None, shapes.Numerics | None] = field(
         default=None, hash=False

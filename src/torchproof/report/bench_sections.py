@@ -7,6 +7,7 @@ wrong outputs appear only in the backend table; `not_ranked` lists them with a r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torchproof.measure import (
@@ -78,7 +79,8 @@ def measured(rows: Sequence[Measurement]) -> Table:
         )
         for row in rows
     ]
-    return Table("", (*header, "first call", "numerics", "verdict"), tuple(cells))
+    header = (*header, "first call", "numerics", "verdict")
+    return _with_meters(Table("", header, tuple(cells)), rows)
 
 
 def gain(row: Measurement) -> str:
@@ -91,7 +93,36 @@ def gain(row: Measurement) -> str:
 def costs(run: Run) -> Table:
     """The gain of each strategy, and its start-up time, memory and numerics."""
     header = ("strategy", "vs eager", "cold", "warm", "memory", "numerics")
-    return Table("", header, tuple(map(_costs, ranked(run))))
+    rows = ranked(run)
+    return _with_meters(Table("", header, tuple(map(_costs, rows))), rows)
+
+
+def _with_meters(table: Table, rows: Sequence[Measurement]) -> Table:
+    """With columns of utilisation and energy, if a row has them."""
+    meters = {
+        "MFU": [utilised(row) for row in rows],
+        "energy": [numbers.energy(joules(row)) for row in rows],
+    }
+    shown = {
+        name: cells
+        for name, cells in meters.items()
+        if any(cell != numbers.UNKNOWN for cell in cells)
+    }
+    cells = [
+        (*row, *more) for row, *more in zip(table.rows, *shown.values(), strict=True)
+    ]
+    return replace(table, header=(*table.header, *shown), rows=tuple(cells))
+
+
+def utilised(row: Measurement) -> str:
+    """`41%`, or `>41%` if some operations could not be counted."""
+    partly = bool((row.flops or {}).get("not_counted"))
+    return numbers.share(row.mfu, at_least=partly)
+
+
+def joules(row: Measurement) -> float | None:
+    value: float | None = (row.energy or {}).get("joules_per_step")
+    return value
 
 
 def _costs(row: Measurement) -> tuple[str, ...]:
@@ -117,6 +148,8 @@ def details(row: Measurement) -> Iterator[str]:
         yield f"{text}; 95th percentile {numbers.milliseconds(row.p95_ms)}"
     if row.throughput is not None:
         yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
+    yield from _operations(row)
+    yield from _energy(row)
     yield from _starts(row)
     if row.compile_s:
         phases = [
@@ -177,6 +210,34 @@ def _counted(row: Measurement) -> Iterator[str]:
         if share is not None:
             text += f", GPU busy {share * 100:.0f} percent of the time"
         yield text
+
+
+def _operations(row: Measurement) -> Iterator[str]:
+    flops = row.flops or {}
+    if flops.get("per_step") is None:
+        return
+    text = f"{numbers.operations(flops['per_step'])}FLOP per call"
+    text += f", {numbers.operations(flops.get('per_second'))}FLOP/s"
+    if row.mfu is not None:
+        peaks = (flops.get("peak_tflops") or {}).items()
+        peak = ", ".join(f"{numbers.plain(value)} in {name}" for name, value in peaks)
+        text += f"; MFU {utilised(row)} of the peak of {peak} TFLOP/s"
+    if flops.get("not_counted"):
+        text += f"; without {', '.join(flops['not_counted'])}, which has no formula"
+    yield text
+
+
+def _energy(row: Measurement) -> Iterator[str]:
+    energy = row.energy or {}
+    if joules(row) is None:
+        if energy.get("why"):
+            yield f"energy not measured: {energy['why']}"
+        return
+    text = f"energy {numbers.energy(joules(row))} per call"
+    text += f", {numbers.plain(energy.get('watts'))} W on average"
+    if energy.get("limit_watts") is not None:
+        text += f" of at most {numbers.plain(energy['limit_watts'])} W"
+    yield f"{text}, for the whole board"
 
 
 def _error(row: Measurement) -> str:

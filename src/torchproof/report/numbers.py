@@ -66,6 +66,30 @@ def size(value: float | None) -> str:
     return f"{value:g} B"
 
 
+def share(value: float | None, *, at_least: bool = False) -> str:
+    """`41%`, `0.32%`; `>41%` if it is a lower bound."""
+    if value is None:
+        return UNKNOWN
+    return f"{'>' if at_least else ''}{plain(value * 100, 2)}%"
+
+
+def energy(value: float | None) -> str:
+    """Joules, or millijoules below a tenth of one."""
+    if value is not None and value < 0.1:
+        return f"{plain(value * 1000)} mJ"
+    return UNKNOWN if value is None else f"{plain(value)} J"
+
+
+def operations(value: float | None) -> str:
+    """`12.3 G`: floating-point operations with the prefix of their unit."""
+    if value is None:
+        return UNKNOWN
+    for prefix, one in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= one:
+            return f"{plain(value / one)} {prefix}"
+    return f"{plain(value)} "
+
+
 def times(value: float | None, low: float | None, high: float | None) -> str:
     """`1.80x (1.74-1.86)`."""
     if value is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchproof.measure import exclusion_reason
@@ -109,7 +109,20 @@ def columns(search: Tuning) -> tuple[str, ...]:
     """The header of a table of trials; the objective `steps:N` adds a column."""
     steps = search.objective.partition(":")
     total = (f"{steps[2]} steps",) if steps[0] == "steps" else ()
-    return ("strategy", "step", *total, "vs eager", "first call", "memory", "numerics")
+    header = ("strategy", "step", *total, "vs eager", "first call", "memory")
+    return (*header, "numerics", *_meters(search))
+
+
+def _meters(search: Tuning) -> dict[str, Callable[[Trial], str]]:
+    """Columns of utilisation and energy, if a trial has them."""
+    columns: dict[str, Callable[[Trial], str]] = {}
+    if any(trial.mfu is not None for trial in search.trials):
+        columns["MFU"] = lambda trial: numbers.share(
+            trial.mfu, at_least=trial.mfu_at_least
+        )
+    if any(trial.joules_per_step is not None for trial in search.trials):
+        columns["energy"] = lambda trial: numbers.energy(trial.joules_per_step)
+    return columns
 
 
 def cells(trial: Trial, search: Tuning) -> tuple[str, ...]:
@@ -122,6 +135,7 @@ def cells(trial: Trial, search: Tuning) -> tuple[str, ...]:
         first_call(trial),
         numbers.size(trial.peak_bytes),
         trial.verdict or numbers.UNKNOWN,
+        *(cell(trial) for cell in _meters(search).values()),
     )
 
 

@@ -10,7 +10,7 @@ from torchproof.report import markup, numbers
 
 INDENT = "   "
 _NUMBERS = ("median", "interval", "cold", "warm", "memory", "recompiles", "us/call")
-_RIGHT = (*_NUMBERS, "step", "first call")
+_RIGHT = (*_NUMBERS, "step", "first call", "MFU", "energy")
 _SHORT = {"first call": "1st call"}  # keeps the column as narrow as its cells
 _PROSE = "stops checking"  # a last column that is wrapped below its row
 _MARK = "> "

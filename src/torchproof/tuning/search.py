@@ -416,6 +416,7 @@ def _timed(trial: Trial, row: Measurement) -> Trial:
     return replace(
         trial,
         step_ms=row.median_ms,
+        mfu=row.mfu,
         vs_eager=row.vs_eager,
         vs_eager_low=row.vs_eager_low,
         vs_eager_high=row.vs_eager_high,

@@ -151,6 +151,7 @@ def _plan(target: Target, options: Options) -> measure.Plan:
         train=options.train,
         device=options.device,
         size=options.size,
+        energy=True,
         timeout_s=options.timeout_s,
         quiet=True,  # output of strategies would garble the live table
     )

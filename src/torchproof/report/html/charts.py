@@ -257,12 +257,14 @@ def _phase(key: str) -> str:
 
 
 def shares(run: Run) -> list[Shares]:
-    """The share of compiled calls, and of guards and kernels in a call."""
+    """The share of compiled calls, of guards and kernels in a call, of the peak."""
     rows = plain(run)
     meters_by_title = {
         "Compiled calls": _compiled(run),
         "Guards, share of a call": filter(None, map(_guards, rows)),
         "GPU busy, share of a call": filter(None, map(_kernels, rows)),
+        "MFU, share of the device's peak": filter(None, map(_utilised, rows)),
+        "Energy of a call": _energy(rows),
     }
     return [
         (title, meters)
@@ -291,6 +293,26 @@ def _kernels(row: Measurement) -> Meter | None:
         return None
     note = f"{numbers.count((row.kernels or {}).get('per_step'))} kernels"
     return Meter(row.strategy, _share(part), f"{part:.0%}", note)
+
+
+def _utilised(row: Measurement) -> Meter | None:
+    if not known(row.mfu):
+        return None
+    speed = numbers.operations((row.flops or {}).get("per_second"))
+    note = f"{speed}FLOP/s"
+    return Meter(row.strategy, _share(row.mfu), bench_sections.utilised(row), note)
+
+
+def _energy(rows: Sequence[Measurement]) -> Iterator[Meter]:
+    """The largest has the full width."""
+    measured = [(row, bench_sections.joules(row)) for row in rows]
+    end = max((joules for _, joules in measured if known(joules)), default=0.0)
+    for row, joules in measured:
+        if known(joules) and end:
+            note = f"{numbers.plain((row.energy or {}).get('watts'))} W"
+            yield Meter(
+                row.strategy, _share(joules / end), numbers.energy(joules), note
+            )
 
 
 def _share(part: float) -> float:
