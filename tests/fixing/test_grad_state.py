@@ -7,6 +7,7 @@ from sites import function_of, program, rewritten
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.grad_state import (
     call_requires_grad,
+    not_of_new_tensor,
     skip_context,
     skip_requires_grad,
 )
@@ -73,6 +74,32 @@ def test_requires_grad_is_left_alone_while_compiling():
 def test_requires_grad_refused(lines):
     with pytest.raises(Refused):
         rewritten(skip_requires_grad, step_with(lines), "GB116")
+
+
+def test_requires_grad_of_a_new_tensor_is_left_alone_while_compiling():
+    before = step_with(
+        "    y = (torch.zeros_like(x).requires_grad_() + weight).sum()  # <-"
+    )
+    draft = rewritten(not_of_new_tensor, before, "GB116")
+    assert draft.tier == "unsafe"
+    new = "requires_grad_(not torch.compiler.is_compiling())"
+    assert draft.text == before.replace("requires_grad_()", new).replace("  # <-", "")
+    old, new = function_of(before), function_of(draft.text)
+    assert gradients(old) == gradients(new) == gradients(new, compiled=True)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = x.requires_grad_()",
+        "y = self.noise(x).requires_grad_()",
+        "y = torch.zeros_like(x).requires_grad_(x.requires_grad)",
+        "y = torch.zeros_like(x)",
+    ],
+)
+def test_requires_grad_of_other_tensors_refused(line):
+    with pytest.raises(Refused):
+        rewritten(not_of_new_tensor, step_with(f"    {line}  # <-"), "GB116")
 
 
 def test_an_optional_context_is_left_out():

@@ -204,6 +204,7 @@ class TensorBranch(GraphBreak):
         "branches.select",
         "branches.conditional",
         "casts.where_needed",
+        "optional_masks.keep",
         "effects.skip_while_compiling",
     )
     last_rewrites = ("host_calls.call",)
@@ -655,7 +656,11 @@ class TensorInternals(GraphBreak):
     )
     nodes = (ast.Call, ast.Assign)
     shown_by = ("GB105", "GB116", "GB199")
-    rewrites = ("grad_state.call_requires_grad", "grad_state.skip_requires_grad")
+    rewrites = (
+        "grad_state.call_requires_grad",
+        "grad_state.skip_requires_grad",
+        "grad_state.not_of_new_tensor",
+    )
 
     def remedy(self, group: EventGroup) -> str:
         hints = own_hints(group)
