@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,8 +11,10 @@ import pytest
 from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
 from torchproof.fixing.fixer import Fixer, _keep_refusal
+from torchproof.fixing.proof import Proof, reason_to_reject
 from torchproof.fixing.proposals import Refusal
-from torchproof.records import Finding, Run, UserError
+from torchproof.records import Finding, Observation, Overlay, Run, UserError
+from torchproof.report import render
 from torchproof.targets import Options
 
 READS_A_VALUE = """
@@ -33,6 +36,12 @@ class Net(torch.nn.Module):
 def make():
     return Net(), [(torch.randn(2, 4),), (torch.randn(2, 4),)]
 """
+NEVER_THE_SAME = READS_A_VALUE.replace(
+    "def make():", "import os\n\ndef make():"
+).replace(
+    "(torch.randn(2, 4),), (torch.randn(2, 4),)",
+    "(torch.tensor(list(os.urandom(8))).float().view(2, 4),) for _ in range(2)",
+)
 CLEAN = """
 import torch
 
@@ -204,3 +213,31 @@ def test_the_reason_that_names_code_is_kept() -> None:
     for why in ("no number is computed here", "`g(x)` would leave the graph", "other"):
         _keep_refusal(kept, finding, Refusal(finding, "", why))
     assert kept[finding.identity].why == "`g(x)` would leave the graph"
+
+
+def test_an_edit_that_cannot_be_verified_is_only_suggested(tmp_path: Path) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(NEVER_THE_SAME)
+    run = fix(
+        f"{path}:make",
+        fix_options=FixOptions(effort="quick", write=True),
+        save_in=tmp_path / "runs",
+    )
+    suggested = [each for each in run.fixes if each.status == "suggested"]
+    assert suggested and not [each for each in run.fixes if each.status == "verified"]
+    assert suggested[0].tier == "suggested" and suggested[0].receipt is None
+    assert "the original, too, gives other results" in suggested[0].why
+    assert path.read_text() == NEVER_THE_SAME
+    # An import is inserted above the class, not below the one that follows it.
+    assert not any("NameError" in each.why for each in run.fixes)
+    assert all(each.diff for each in suggested if each.replacements)
+    text = render(run, "text")
+    assert "never written" in text
+
+
+def test_a_proof_that_takes_too_long_decides_nothing() -> None:
+    before, after = (Proof(Overlay(), Observation((), {})) for _ in range(2))
+    late = replace(after, timed_out=True)
+    assert reason_to_reject(before, late, []) == late.undecided
+    assert late.undecided == "the proof reached the limit of --timeout"
+    assert before.undecided is None

@@ -110,7 +110,7 @@ def _written(run: Run, check: Check | None) -> Run:
     else:
         places |= dict.fromkeys(settings, FILE)
     # All fixes together have been proved already.
-    if check and len(places) < len(_verified(run)) and (own or settings):
+    if check and places and len(places) < len(_verified(run)):
         _assert_proved(check(list(places), None))
     write_all(changes)
     return _with_places(run, places, reasons)

@@ -15,6 +15,7 @@ from torchproof.targets import Answers
 from torchproof.torch_private import comparison
 
 _EQUAL = {"same", "rounding"}
+_ALSO = "the original, too, gives other results each time it runs in eager"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Reference:
     stateful: bool = False  # a call may depend on the calls before it
     compiled_text: tuple[str, ...] | None = None  # of its first run, compiled
     random_compiled: bool = False  # compiled, it draws other numbers than in eager
+    unrepeatable: str | None = None  # where two runs in eager differ, and how
 
 
 def equality(
@@ -38,8 +40,9 @@ def equality(
     problems = [*_values("in eager", reference, eager)]
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
+    failed: list[str] = []
     if isinstance(compiled, str):
-        problems.append(f"the edited target fails when it is compiled: {compiled}")
+        failed.append(f"the edited target fails when it is compiled: {compiled}")
         last = _compared(eager.answers, reference)
     else:
         last = _compared(compiled.answers, reference)
@@ -53,6 +56,9 @@ def equality(
         else:
             problems += _values("compiled", reference, compiled)
             problems += _unseen("compiled", reference.eager, compiled, strict=False)
+    undecided = None
+    if problems and reference.unrepeatable:
+        undecided, problems = f"{_ALSO} ({reference.unrepeatable})", []
     # The edited target may have had less time, and then ran fewer of them.
     unseen = [
         outcome
@@ -67,8 +73,9 @@ def equality(
         compared=sum(not isinstance(value, comparison.Form) for value in values),
         unseen=len(unseen),
         exceptions=sum(outcome.refused for outcome in unseen),
-        problems=tuple(problems),
+        problems=(*failed, *problems),
         unsafe=tuple(unsafe),
+        undecided=undecided,
     )
 
 

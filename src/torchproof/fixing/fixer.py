@@ -7,7 +7,7 @@ import datetime
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,9 @@ class Search:
     receipts: dict[object, Receipt] = field(default_factory=dict)  # by key of edit
     tried: dict[object, tuple[Edit, str]] = field(default_factory=dict)  # with why
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by identity
+    suggested: dict[object, Edit] = field(
+        default_factory=dict
+    )  # neither proved nor not
     rounds: int = 0
     interrupted: bool = False
 
@@ -226,6 +229,8 @@ class Fixer:
             # Without a proof it did not fit the text: it is drafted again.
             for edit in edits if len(edits) == 1 and proof is not None else ():
                 search.tried[edit.key] = edit, why or ""
+                if proof is not None and why == proof.undecided:
+                    search.suggested[edit.key] = edit
             return False
         self._keep(search, edits, proof)
         return True
@@ -256,7 +261,11 @@ class Fixer:
     def _reason(
         self, before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
     ) -> str | None:
-        return reason_to_reject(before, after, cures) or self._unsafe(before, after)
+        return (
+            reason_to_reject(before, after, cures)
+            or self._unsafe(before, after)
+            or after.undecided
+        )
 
     def _unsafe(self, before: Proof, after: Proof) -> str | None:
         """What the edits do that only `--unsafe` allows; None if it is given."""
@@ -542,7 +551,22 @@ def _fixes(search: Search, sources: Sources, original: Proof) -> Iterable[Fix]:
     kept = {edit.key for edit in search.accepted}
     for key, (edit, why) in search.tried.items():
         if key not in kept and why:
-            yield replace(_fix(edit, "", None), status="rejected", why=why)
+            if key in search.suggested:
+                yield _suggested(edit, why, texts)
+            else:
+                yield replace(_fix(edit, "", None), status="rejected", why=why)
+
+
+def _suggested(edit: Edit, why: str, texts: Mapping[str, str]) -> Fix:
+    """A draft without a proof, as it would change what the accepted edits leave."""
+    try:
+        changed = overlay_of([edit], texts).texts
+    except Misfit:
+        changed = {}
+    diff = "".join(unified(file, texts[file], text) for file, text in changed.items())
+    return replace(
+        _fix(edit, diff, None), tier="suggested", status="suggested", why=why
+    )
 
 
 def _fix(edit: Edit, diff: str, receipt: Receipt | None) -> Fix:

@@ -62,6 +62,14 @@ class Proof:
     counts: dict[str, int | None] = field(default_factory=dict)
     equality: Equality | None = None
     failure: str | None = None  # the edited target could not run
+    timed_out: bool = False
+
+    @property
+    def undecided(self) -> str | None:
+        """Why the proof neither accepts nor refutes the edits."""
+        if self.timed_out:
+            return "the proof reached the limit of --timeout"
+        return self.equality.undecided if self.equality else None
 
     @property
     def open(self) -> list[Finding]:
@@ -174,6 +182,8 @@ class Prover:
             observation = gather(child.entries, child.ending, child.code, self._target)
             if observation.error or observation.ending != "finished":
                 why = observation.error or f"it ended by {observation.ending}"
+                if observation.ending == "timeout" and number:
+                    return Proof(edits, observation, timed_out=True)
                 raise UserError(one_line(why))
             return _proof(edits, observation, child.last("equality"))
 
@@ -274,6 +284,8 @@ def reason_to_reject(
     """Why edits are not accepted; None if each cures a finding and keeps the rest."""
     if after.failure is not None:
         return f"the edited target fails: {after.failure}"
+    if after.timed_out:
+        return after.undecided
     assert after.equality is not None
     if after.equality.problems:
         return after.equality.problems[0]

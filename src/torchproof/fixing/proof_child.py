@@ -156,16 +156,31 @@ def _reference(run: Job) -> Reference:
         lambda: calls.fresh(run),
         lambda built: calls.answers(built, built.fn, train=train),
     )
+    unrepeatable = _unrepeatable(run, state, eager)
+    if unrepeatable:  # other results in float64 would say nothing about rounding
+        return Reference(
+            eager,
+            None,
+            [],
+            state,
+            draws=known.draws,
+            stateful=stateful,
+            unrepeatable=unrepeatable,
+        )
     perturbed = [] if known.exact is not None else list(known.perturbed())
     eager = replace(eager, unseen=_with_exact(eager.unseen, run, state, train=train))
     return Reference(
-        eager,
-        known.exact,
-        perturbed,
-        state,
-        draws=known.draws,
-        stateful=stateful,
+        eager, known.exact, perturbed, state, draws=known.draws, stateful=stateful
     )
+
+
+def _unrepeatable(run: Job, state: State, eager: Behaviour) -> str | None:
+    """Where another run from the same state and seed gives other results, and how."""
+    loaded = _loaded(run, state)
+    with torch.compiler.set_stance("force_eager"), collected_text():
+        again = behaviour(loaded, loaded.fn, train=calls.trains(loaded, run))
+    found = comparison.compare(again.answers, eager.answers)
+    return f"{found.where}: {found.why}" if found.verdict == "wrong" else None
 
 
 def _with_exact(

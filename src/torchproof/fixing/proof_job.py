@@ -27,6 +27,7 @@ class Equality(Record):
 
     `problems` are differences that no fix may have; `unsafe` are those that only an
     unsafe fix may have: another random stream, or text that is not printed.
+    `undecided` says why values cannot be compared at all.
     """
 
     backend: str
@@ -37,3 +38,4 @@ class Equality(Record):
     exceptions: int
     problems: tuple[str, ...] = ()
     unsafe: tuple[str, ...] = ()
+    undecided: str | None = None

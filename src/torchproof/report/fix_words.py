@@ -75,7 +75,7 @@ def written(fix: Fix) -> str:
     if fix.status == "applied":
         return f"written to {fix.written_to or numbers.UNKNOWN}"
     if fix.status == "suggested":
-        return "not verified: it is never written"
+        return f"not verified, so it is never written: {fix.why or numbers.UNKNOWN}"
     return f"not written: {fix.why}" if fix.why else ""
 
 

@@ -7,6 +7,7 @@ the edit would not keep the meaning of the program.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -239,12 +240,16 @@ class _Replacer(cst.CSTTransformer):
 
 
 def _importing(module: cst.Module, name: str) -> cst.Module:
-    """The module with an import of a name after its docstring and other imports."""
+    """The module with an import of a name after its docstring and first imports."""
     origin, _, last = name.rpartition(".")
     if last in _imported(module, origin):
         return module
     body = list(module.body)
-    index = max((i for i, line in enumerate(body, 1) if _is_import(line)), default=0)
+    # Below a definition, an import would come too late for its decorators.
+    first = itertools.takewhile(
+        lambda line: not isinstance(line, (cst.ClassDef, cst.FunctionDef)), body
+    )
+    index = max((i for i, line in enumerate(first, 1) if _is_import(line)), default=0)
     if not index and body and module.get_docstring() is not None:
         index = 1
     text = f"from {origin} import {last}" if origin else f"import {name}"
