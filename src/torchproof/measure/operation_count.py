@@ -112,9 +112,10 @@ def _type_of(tensor: torch.Tensor, packet: str) -> str:
         return "float8"
     if name != "float32" or tensor.device.type != "cuda":
         return name
-    backend: Any = torch.backends.cuda.matmul
+    backends: Any = torch.backends
+    backend = backends.cuda.matmul
     if "convolution" in packet:
-        backend = torch.backends.cudnn.conv
+        backend = backends.cudnn.conv
     # `get_float32_matmul_precision` raises if a program set this attribute.
     allowed = backend.fp32_precision == "tf32"
     able = torch.cuda.get_device_capability(tensor.device)[0] >= _TF32_CAPABILITY

@@ -65,7 +65,7 @@ def chosen(run: Run) -> tuple[Decision, Measurement | None]:
 
 def measured(rows: Sequence[Measurement]) -> Table:
     """All of a strategy in one row, for a document that has the room."""
-    header = ("strategy", "median step", "interval", "peak memory", "vs eager")
+    names = ("strategy", "median step", "interval", "peak memory", "vs eager")
     cells = [
         (
             name_of(row),
@@ -79,7 +79,7 @@ def measured(rows: Sequence[Measurement]) -> Table:
         )
         for row in rows
     ]
-    header = (*header, "first call", "numerics", "verdict")
+    header = (*names, "first call", "numerics", "verdict")
     return _with_meters(Table("", header, tuple(cells)), rows)
 
 

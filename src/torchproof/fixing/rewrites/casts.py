@@ -49,8 +49,9 @@ def where_needed(site: Site) -> Draft:
 def _conversion(site: Site) -> tuple[Statement, str, cst.Call]:
     """The line `self.table = self.table.to(...)`, the name in it and the call."""
     line = site.statement
-    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
-    if isinstance(only, cst.Assign) and len(line.body) == len(only.targets) == 1:  # type: ignore[arg-type]
+    parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
+    only = parts[0] if len(parts) == 1 else None
+    if isinstance(only, cst.Assign) and len(only.targets) == 1:
         name, call = dotted(only.targets[0].target), only.value
         if (
             name is not None

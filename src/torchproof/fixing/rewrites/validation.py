@@ -62,9 +62,10 @@ def raise_if(site: Site) -> Draft:
 def _torch_check(site: Site) -> cst.Call | None:
     """The call of a check of torch that reads a whole tensor, as a statement."""
     line = site.statement
-    only = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
+    parts = line.body if isinstance(line, cst.SimpleStatementLine) else ()
+    only = parts[0] if len(parts) == 1 else None
     call = only.value if isinstance(only, cst.Expr) else None
-    if not isinstance(call, cst.Call) or len(line.body) != 1:  # type: ignore[arg-type]
+    if not isinstance(call, cst.Call):
         return None
     checks = ("torch._check_tensor_all", "torch._check_tensor_all_with")
     return call if Values(site).dotted(call.func) in checks else None
@@ -88,9 +89,9 @@ def _without_reading(site: Site, call: cst.Call) -> Draft:
             raise Refused("the message is not written in the check")
         message = message_arguments(site, Values(site), text.body)
     # The method refuses a tensor that is not bool, as the check does.
-    text = f"~{_operand(condition, site)}._is_all_true()"
+    wrong = f"~{_operand(condition, site)}._is_all_true()"
     width = _WIDTH - len(site.indent(site.statement))
-    new = statements(_call("raise_if", [text, exception, *message], width) + "\n")
+    new = statements(_call("raise_if", [wrong, exception, *message], width) + "\n")
     changes: Changes = {site.statement: new}
     return Draft(_TITLE, site.replaced(changes, ["torchproof.raise_if"]))
 
