@@ -14,7 +14,7 @@ import pytest
 
 from torchproof.checking import checker, observed_parts, source_reading, suspicions
 from torchproof.records import store
-from torchproof.records.run import Finding, Part, Run
+from torchproof.records.run import Finding, Run
 from torchproof.targets.options import Options
 from torchproof.targets.target import parse
 
@@ -129,7 +129,8 @@ def test_a_reader_that_fails_costs_the_run_nothing(
 
     monkeypatch.setattr(source_reading, "read_beside_run", fails)
     run = check(model())
-    assert run.parts["static"] == Part("failed", "RecursionError: deep")
+    static = run.parts["static"]
+    assert (static.status, static.why) == ("failed", "RecursionError: deep")
     assert at(run, "shown") and run.ending == "finished"
 
 

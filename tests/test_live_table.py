@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from facts import missing
 
 from torchproof.cli import live_table
 from torchproof.cli.live_table import LiveTable
-from torchproof.records import SearchState, Trial
+from torchproof.records import PartState, SearchState, Trial
 
 STATE = SearchState(
     trials=tuple(map(Trial.from_json, tune_runs.TRIALS)),
@@ -110,6 +111,44 @@ def test_a_dumb_terminal_gets_lines() -> None:
     assert "\x1b" not in seen.sent
     [line] = [line for line in seen.sent.splitlines() if line.startswith("full: ")]
     assert missing(line, "1.93 ms", "1.61x", "12.1 s", "7 trials") == []
+
+
+def test_a_terminal_shows_the_part_of_a_check_and_what_is_left() -> None:
+    then = (
+        "shown.enter(PartState('breaks', 1, 3, limit_s=300.0)); time.sleep(0.4);"
+        " shown.enter(PartState('baseline', 2, 3, 73.0)); time.sleep(0.4)"
+    )
+    source = program(then).replace(
+        "import SearchState", "import PartState, SearchState"
+    )
+    sent = terminals.run(source).sent
+    assert "part 1 of 3, breaks: 0 s so far, breaks ends after 5 min" in sent
+    assert re.search(
+        r"part 2 of 3, baseline: \d s so far, about 1 min 1[23] s left", sent
+    )
+
+
+def test_no_estimate_is_made_up(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = LiveTable()
+    monkeypatch.setattr(shown, "_terminal", True)
+    monkeypatch.setattr(shown, "_draw", lambda: None)
+    assert shown._part_text() == ""
+    shown.enter(PartState("breaks", 1, 3))
+    clock.now = 12.0
+    assert shown._part_text() == "part 1 of 3, breaks: 12 s so far"
+    shown.enter(PartState("baseline", 2, 3, left_s=5.0))
+    clock.now = 16.0
+    assert shown._part_text().endswith("16 s so far, about 1 s left")
+    clock.now = 18.0  # longer than estimated
+    assert shown._part_text().endswith("18 s so far")
+
+
+def test_parts_are_not_shown_off_a_terminal(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = LiveTable()
+    shown.enter(PartState("breaks", 1, 3))
+    assert capsys.readouterr().err == ""
 
 
 # -- elsewhere -------------------------------------------------------------------------

@@ -1,12 +1,19 @@
-"""What progress says is being compiled: the user's names, not those of torch."""
+"""What progress says: what is being compiled, which part runs, and what is left."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from torchproof.checking.part_progress import CAUSES, PartProgress
+from torchproof.observe import size_sweep
 from torchproof.observe.capture import _ProgressReporter
+from torchproof.process import Followed
+from torchproof.records import Part, PartState, Run
+from torchproof.targets import Options, Target
 
 SOURCE = """\
 def decorator(f):
@@ -55,3 +62,79 @@ def said(file: str, line: int, name: str) -> str:
     report(start, 0.5)  # too early to be told
     report(start, 12.0)
     return " | ".join(lines)
+
+
+# -- the parts of a check --------------------------------------------------------------
+
+PARTS = ["breaks", "baseline", "batch", "static", CAUSES]
+EARLIER = Run(
+    "id",
+    "target",
+    "",
+    {},
+    {},
+    parts={
+        "breaks": Part("found", seconds=15.0, again_s=5.0),
+        "baseline": Part("passed", seconds=60.0),
+        "batch": Part("skipped", "no keyword"),
+        "static": Part("passed", seconds=1.0),
+    },
+)
+
+
+def told(earlier: Run | None, *begun: tuple[str, float]) -> list[PartState]:
+    """What is shown as parts begin at these times."""
+    states: list[PartState] = []
+    times = iter([second for _, second in begun])
+    progress = PartProgress(
+        PARTS, earlier, print, show=states.append, clock=lambda: next(times)
+    )
+    for part, _ in begun:
+        progress.enter(part)
+    return states
+
+
+def test_the_first_check_of_a_target_has_no_estimate() -> None:
+    states = told(None, ("breaks", 0.0), ("baseline", 20.0))
+    assert states == [PartState("breaks", 1, 5), PartState("baseline", 2, 5)]
+
+
+def test_the_rest_is_estimated_from_the_earlier_check() -> None:
+    begun = ("breaks", 0.0), ("baseline", 20.0), ("static", 140.0), (CAUSES, 142.0)
+    states = told(EARLIER, *begun)
+    assert states[0].left_s is None  # nothing of this run to scale by
+    assert states[1].left_s == 2 * (60 + 0 + 1 + 5)  # twice as slow as before
+    assert states[2].left_s == 2 * (1 + 5)
+    assert states[3].left_s == 2 * 5
+    assert [state.number for state in states] == [1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("part", ["baseline", "breaks", "static"])
+def test_a_part_of_unknown_length_leaves_no_estimate(part: str) -> None:
+    parts = {**EARLIER.parts, part: Part("failed")}
+    earlier = dataclasses.replace(EARLIER, parts=parts)
+    assert told(earlier, ("breaks", 0.0), ("baseline", 20.0))[1].left_s is None
+
+
+def test_sizes_are_counted_and_the_rest_estimated_from_those_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = {("batch", 4): 10.0, ("batch", 8): 14.0, ("sequence", 128): 15.0}
+
+    def follow(module: str, job: str, notice: Any, conditions: Any) -> Followed:
+        for (dimension, value), seconds in begun.items():
+            notice({"kind": "size", "dimension": dimension, "value": value}, seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(size_sweep, "follow", follow)
+    lines: list[str] = []
+    target = Target("file.py:make", "factory", "file.py")
+    with pytest.raises(KeyboardInterrupt):
+        size_sweep.recompiles_by_size(
+            target, Options(), {"batch": (4, 8), "sequence": (128, 192)}, lines.append
+        )
+    assert lines == [
+        "counting recompiles, batch 4, size 1 of 4",
+        "counting recompiles, batch 8, size 2 of 4, about 12 s left",
+        "counting recompiles, sequence 128, size 3 of 4, about 5 s left",
+    ]

@@ -13,11 +13,13 @@ from torchproof.checking import causes, counts, history, rules, source_reading
 from torchproof.checking.join import Joined
 from torchproof.checking.neutralised import Neutraliser
 from torchproof.checking.observed_parts import ObservedParts, observe_parts
+from torchproof.checking.part_progress import CAUSES, PartProgress
 from torchproof.checking.source_reading import JoinedSource
 from torchproof.records import (
     Finding,
     Observation,
     Part,
+    PartState,
     Run,
     UserError,
     blame,
@@ -84,13 +86,14 @@ def check(
     ignore: Iterable[str] = (),
     baseline: Run | str | None = None,
     progress: Progress = lambda text: None,
+    entering: Callable[[PartState], None] = lambda state: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
     """Checks how the target compiles; saves and returns the run.
 
     `baseline` is the earlier run to compare with. By default it is the latest saved run
-    of this target with the same options.
+    of this target with the same options. `entering` is told which part begins.
     """
     target = parse_target(target) if isinstance(target, str) else target
     options = options or Options()
@@ -101,28 +104,67 @@ def check(
         baseline = store.load(baseline, save_in)
     blame.forget()
     started = datetime.datetime.now()
-    observed = observe_parts(target, options, scope.parts, progress)
+    saved_options = _options_as_saved(target, options, scope)
+    alike = Run("", target.text, "", {}, {}, options=saved_options)
+    earlier = history.latest(alike, target.name, save_in)
+    reporting = _reporting(target, scope, earlier, progress, show=entering)
+    observed = observe_parts(target, options, scope.parts, reporting)
     found = rules.matched(observed.observation)
     every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
-    source = _source(target, scope, observed, every, progress=progress)
+    source = _source(target, scope, observed, every, progress=reporting)
     run = replace(
         _record(target, scope, observed, source, every=every, found=found),
         id=f"{started:%Y%m%d-%H%M}-{target.name}",
         started=started.isoformat(timespec="seconds"),
         command=command,
-        options=_options_as_saved(target, options, scope),
+        options=saved_options,
     )
-    if scope.effort in _VERIFYING and target.kind in ("workload", "factory"):
+    if _verifies(target, scope):
+        reporting.enter(CAUSES)
         run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
-    before = baseline or history.latest(run, target.name, save_in)
+    before = baseline or earlier
     if before is not None:
-        run = history.with_resolved(
-            run,
-            before,
-            parts_of=lambda finding: _parts_of(finding, before, run),
-            suspected=lambda finding: _still_suspected(finding, scope, source),
-        )
+        run = _with_resolved(run, before, scope, source)
     return store.save(run, save_in)
+
+
+def _reporting(
+    target: Target,
+    scope: Scope,
+    earlier: Run | None,
+    progress: Progress,
+    *,
+    show: Callable[[PartState], None],
+) -> PartProgress:
+    """The progress of the parts; only a check of the same parts tells their times."""
+    mine = (scope.effort, list(scope.skip))
+    options = earlier.options if earlier else {}
+    alike = (options.get("effort"), options.get("skip")) == mine
+    parts = _in_order(target, scope)
+    return PartProgress(parts, earlier if alike else None, progress, show=show)
+
+
+def _with_resolved(run: Run, before: Run, scope: Scope, source: JoinedSource) -> Run:
+    return history.with_resolved(
+        run,
+        before,
+        parts_of=lambda finding: _parts_of(finding, before, run),
+        suspected=lambda finding: _still_suspected(finding, scope, source),
+    )
+
+
+def _verifies(target: Target, scope: Scope) -> bool:
+    """Whether the target is run without its causes after all parts."""
+    return scope.effort in _VERIFYING and target.kind in ("workload", "factory")
+
+
+def _in_order(target: Target, scope: Scope) -> list[str]:
+    """The parts that can run, in the order in which they do."""
+    parts = [name for name in scope.parts if name != "static"]
+    if target.kind not in ("workload", "factory"):
+        parts = [name for name in parts if name in {"breaks", "lifetimes"}]
+    parts += ["static"] if "static" in scope.parts else []
+    return [*parts, CAUSES] if _verifies(target, scope) else parts
 
 
 def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
@@ -134,8 +176,9 @@ def _verified(run: Run, neutraliser: Neutraliser, progress: Progress) -> Run:
     ending = "interrupted" if neutraliser.interrupted else run.ending
     parts = dict(run.parts)
     if "breaks" in parts and parts["breaks"].seconds is not None:  # the same runs again
-        took = round(parts["breaks"].seconds + time.monotonic() - begin, 2)
-        parts["breaks"] = replace(parts["breaks"], seconds=took)
+        again_s = round(time.monotonic() - begin, 2)
+        took = round(parts["breaks"].seconds + again_s, 2)
+        parts["breaks"] = replace(parts["breaks"], seconds=took, again_s=again_s)
     return replace(run, findings=tuple(findings), ending=ending, parts=parts)
 
 
@@ -145,20 +188,24 @@ def _source(
     observed: ObservedParts,
     every: list[Finding],
     *,
-    progress: Progress,
+    progress: PartProgress,
 ) -> JoinedSource:
     """The findings of the run, joined with what the source suggests."""
     if "static" not in scope.parts:
         return JoinedSource(Joined(tuple(every)))
+    progress.enter("static")
+    begin = time.monotonic()
     if scope.effort == "static":
-        return source_reading.only_read(target, progress)
-    return source_reading.read_and_join(
-        target,
-        observed.observation,
-        every,
-        unseen=observed.unseen_codes(),
-        progress=progress,
-    )
+        read = source_reading.only_read(target, progress)
+    else:
+        read = source_reading.read_and_join(
+            target,
+            observed.observation,
+            every,
+            unseen=observed.unseen_codes(),
+            progress=progress,
+        )
+    return replace(read, seconds=round(time.monotonic() - begin, 2))
 
 
 def _options_as_saved(target: Target, options: Options, scope: Scope) -> dict[str, Any]:
@@ -240,8 +287,9 @@ def _statuses(
     scope: Scope, observed: ObservedParts, source: JoinedSource, findings: list[Finding]
 ) -> dict[str, Part]:
     dynamic = [f for f in findings if f.origin != "static"]
+    static = source.failure or source_reading.part(source.read, findings)
     statuses = {
-        "static": source.failure or source_reading.part(source.read, findings),
+        "static": replace(static, seconds=source.seconds),
         "breaks": replace(
             _breaks(observed.observation, source.findings, dynamic),
             seconds=observed.breaks_s,

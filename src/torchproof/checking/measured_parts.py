@@ -56,9 +56,15 @@ class PartsMeasurer:
     """Measures the requested parts one after the other; one part may fail alone."""
 
     def __init__(
-        self, target: Target, options: Options, progress: Callable[[str], None]
+        self,
+        target: Target,
+        options: Options,
+        progress: Callable[[str], None],
+        *,
+        entering: Callable[[str], None] = lambda part: None,
     ) -> None:
         self.progress = progress
+        self.entering = entering
         self.options = options
         self.collected = MeasuredParts()
         self.regional: Measurement | None = None
@@ -88,6 +94,7 @@ class PartsMeasurer:
             if self.collected.interrupted:
                 self.collected.parts[name] = Part("failed", "interrupted")
                 continue
+            self.entering(name)
             try:
                 why = getattr(self, f"_{name}")()
                 self.collected.parts[name] = (

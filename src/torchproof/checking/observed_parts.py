@@ -5,17 +5,16 @@ from __future__ import annotations
 import platform
 import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from torchproof.checking import rules
 from torchproof.checking.measured_parts import MEASURED, MeasuredParts, PartsMeasurer
+from torchproof.checking.part_progress import PartProgress
 from torchproof.checking.rules import RULES
 from torchproof.observe import AuditResult, audit, observe
 from torchproof.records import Finding, Observation, Part
 from torchproof.targets import Options, Target
-
-Progress = Callable[[str], None]
 
 _NOTHING_RUN = {"torch": None, "device": None, "python": platform.python_version()}
 
@@ -52,12 +51,13 @@ class ObservedParts:
 
 
 def observe_parts(
-    target: Target, options: Options, parts: list[str], progress: Progress
+    target: Target, options: Options, parts: list[str], progress: PartProgress
 ) -> ObservedParts:
     """Runs the target for each of the parts, as far as it can run again."""
     begin = time.monotonic()
     observation, breaks_s = Observation((), _NOTHING_RUN), None
     if "breaks" in parts:
+        progress.enter("breaks", options.timeout_s)
         observation = observe(target, options, progress)
         breaks_s = round(time.monotonic() - begin, 2)
     observation, measured = _measured(
@@ -79,7 +79,7 @@ def _measured(
     options: Options,
     parts: list[str],
     *,
-    progress: Progress,
+    progress: PartProgress,
 ) -> tuple[Observation, MeasuredParts]:
     """Runs the measuring parts if the target can run again."""
     why = None
@@ -98,7 +98,8 @@ def _measured(
     if why or not measuring:
         skipped = {name: Part("skipped", why or "") for name in measuring}
         return observation, MeasuredParts(parts=skipped)
-    measured = PartsMeasurer(target, options, progress).run(measuring)
+    measurer = PartsMeasurer(target, options, progress, entering=progress.enter)
+    measured = measurer.run(measuring)
     ending = "interrupted" if measured.interrupted else observation.ending
     return replace(
         observation,
@@ -114,12 +115,13 @@ def _with_audit(
     options: Options,
     parts: list[str],
     *,
-    progress: Progress,
+    progress: PartProgress,
 ) -> tuple[Observation, AuditResult]:
     """Adds what part lifetimes observes, if the part is selected and possible."""
     why = _why_not_audited(target, parts, observation)
     if "lifetimes" not in parts or why:
         return observation, audit.skipped(why or "")
+    progress.enter("lifetimes", options.timeout_s)
     audited = audit.audit(target, options, progress)
     return replace(
         observation,

@@ -44,6 +44,7 @@ class JoinedSource:
     read: Reading = field(default_factory=Reading)
     failure: Part | None = None
     interrupted: bool = False
+    seconds: float | None = None  # what reading took
 
     @functools.cached_property
     def findings(self) -> list[Finding]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchproof.records import SearchState, Trial, line
+from torchproof.records import PartState, SearchState, Trial, line
 from torchproof.report import numbers, search_words
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ _WIDE = 72  # columns of a terminal that has room for what else was measured
 
 
 class LiveTable:
-    """The progress of a verb: call it with a line; `show` the state of a search."""
+    """The progress of a verb: call it with a line.
+
+    `enter` is for the parts of a check, `show` for the state of a search.
+    """
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -42,6 +45,8 @@ class LiveTable:
         self._trials: Sequence[Trial] = ()
         self._seen_at = self._last = float("-inf")
         self._told: set[tuple[str, str, str]] = set()
+        self._part: PartState | None = None
+        self._begun_at = self._entered_at = 0.0
 
     def __call__(self, text: str) -> None:
         """What is going on at this moment."""
@@ -53,6 +58,17 @@ class LiveTable:
                 self._draw()
             elif time.monotonic() - self._last >= _PAUSE_S:
                 self._say(text)
+
+    def enter(self, part: PartState) -> None:
+        """A part of a check begins; only a terminal shows it."""
+        if self._quiet or not self._terminal:
+            return
+        with self._lock:
+            self._entered_at = time.monotonic()
+            if self._part is None:
+                self._begun_at = self._entered_at
+            self._part, self._doing = part, ""
+            self._draw()
 
     def show(self, state: SearchState) -> None:
         """The trials so far, what runs, what is left."""
@@ -104,6 +120,23 @@ class LiveTable:
         left = numbers.amount(self._state.left, "trial")
         return f"{left} left, {numbers.duration(max(0.0, rest))}"
 
+    def _part_text(self) -> str:
+        """`part 2 of 7, baseline: 31 s so far, about 1 min 12 s left`.
+
+        An estimate that has run out is not shown, nor is one that does not exist.
+        """
+        if self._part is None:
+            return ""
+        part, now = self._part, time.monotonic()
+        text = f"part {part.number} of {part.count}, {part.name}"
+        text += f": {numbers.duration(now - self._begun_at)} so far"
+        left_s = (part.left_s or 0.0) - (now - self._entered_at)
+        if left_s >= 1:
+            text += f", about {numbers.duration(left_s)} left"
+        if part.limit_s is not None:
+            text += f", {part.name} ends after {numbers.duration(part.limit_s)}"
+        return text
+
     # -- the table ---------------------------------------------------------------------
 
     def _draw(self) -> None:
@@ -139,7 +172,8 @@ class LiveTable:
             parts.append(shown(f"running: {', '.join(running)}"))
         if self._doing:
             parts.append(shown(self._doing, "dim"))
-        if status := "; ".join(filter(None, [self._left(), *self._ended()])):
+        told = [self._part_text(), self._left(), *self._ended()]
+        if status := "; ".join(filter(None, told)):
             parts.append(shown(status))
         return Group(*parts)
 

@@ -142,6 +142,7 @@ def check(options: argparse.Namespace) -> int:
             ignore=flags.names(options.ignore),
             baseline=baseline,
             progress=progress,
+            entering=progress.enter,
             command=options.command,
         )
     output.show(run, options)

@@ -43,9 +43,18 @@ def recompiles_by_size(
 ) -> dict[str, Sweep]:
     """Sweeps the sizes of each dimension in a child process."""
 
+    count = sum(map(len, sizes.values()))
+    begun: list[float] = []  # when each size began
+
     def notice(entry: Entry, seconds: float) -> None:
         if entry["kind"] == "size":
-            progress(f"counting recompiles, {entry['dimension']} {entry['value']}")
+            begun.append(seconds)
+            text = f"counting recompiles, {entry['dimension']} {entry['value']}"
+            text += f", size {len(begun)} of {count}"
+            if done := len(begun) - 1:
+                left_s = (seconds - begun[0]) / done * (count - done)
+                text += f", about {left_s:.0f} s left"
+            progress(text)
 
     job = json.dumps(SweepJob(Job.of(target, options), sizes).to_json())
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)

@@ -303,7 +303,19 @@ class Part(Record):
     status: Literal["passed", "found", "skipped", "failed"]
     why: str = ""
     seconds: float | None = None  # what it took; None: not measured
+    again_s: float | None = None  # the part of it in runs without a cause
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class PartState:
+    """A part of a check that begins, the how manieth it is, and what is left."""
+
+    name: str
+    number: int
+    count: int
+    left_s: float | None = None  # of the whole check; None: there is no estimate
+    limit_s: float | None = None  # the part ends then at the latest
 
 
 @dataclass(frozen=True)

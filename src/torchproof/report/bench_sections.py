@@ -220,8 +220,8 @@ def _operations(row: Measurement) -> Iterator[str]:
     text += f", {numbers.operations(flops.get('per_second'))}FLOP/s"
     if row.mfu is not None:
         peaks = (flops.get("peak_tflops") or {}).items()
-        peak = ", ".join(f"{numbers.plain(value)} in {name}" for name, value in peaks)
-        text += f"; MFU {utilised(row)} of the peak of {peak} TFLOP/s"
+        peak = ", ".join(f"{numbers.plain(n)} TFLOP/s in {name}" for name, n in peaks)
+        text += f"; MFU {utilised(row)} of the peak, {peak}"
     if flops.get("not_counted"):
         text += f"; without {', '.join(flops['not_counted'])}, which has no formula"
     yield text
