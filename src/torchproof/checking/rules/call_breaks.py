@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import EventGroup, Match, sentence
+from torchproof.checking.rules.rule import EventGroup, Match, SourcePlace, sentence
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
@@ -471,7 +471,8 @@ class DeepCopy(GraphBreak):
     """copy.deepcopy is called in a compiled region.
 
     ## Why
-    Dynamo does not trace how deepcopy walks an object.
+    Dynamo does not trace how deepcopy walks an object. From torch 2.13 on, it does if
+    there is no tensor in it.
 
     ## Bad
         local = copy.deepcopy(x)
@@ -493,6 +494,16 @@ class DeepCopy(GraphBreak):
     )
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
+    rewrites = ("copies.clone",)
+
+    def remedy(self, group: EventGroup) -> str:
+        fix = super().remedy(group)
+        if "TensorVariable" in group.data["context"]:
+            return fix
+        return f"{fix}; or update torch: 2.13 traces it, if there is no tensor in it"
+
+    def source_fix(self, at: SourcePlace) -> str:
+        return super().remedy(at)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)
