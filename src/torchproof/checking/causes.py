@@ -12,6 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.checking.rules import Matched
+from torchproof.checking.rules.advisories import Advisory
+from torchproof.checking.rules.answers import (
+    EarlierLayer,
+    GeneratedCode,
+    OtherStaleState,
+)
 from torchproof.checking.rules.breaks import (
     GraphBreak,
     break_key,
@@ -71,7 +77,7 @@ def explain(found: Sequence[Matched]) -> Explanations:
 def linked(findings: Iterable[Finding], known: Explanations) -> list[Finding]:
     """The findings with their links, causes first, the costliest of them first."""
     every = list(findings)
-    usable = {f.identity for f in every if f.status == "open" and f.kind != "hazard"}
+    usable = {f.identity for f in every if f.status == "open" and not f.is_suspicion}
     # Without one of its causes among them, the finding would not disappear.
     links = {
         identity: explanation
@@ -88,7 +94,7 @@ def linked(findings: Iterable[Finding], known: Explanations) -> list[Finding]:
 def _with_links(
     finding: Finding, explanation: Explanation | None, below: dict[str, list[str]]
 ) -> Finding:
-    if finding.status != "open" or finding.kind == "hazard":
+    if finding.status != "open" or finding.is_suspicion:
         return finding
     return replace(
         finding,
@@ -339,6 +345,21 @@ def _same_line(found: Sequence[Matched]) -> Links:
                 yield each.finding.identity, Explanation(cause, because)
 
 
+def _known_bug(found: Sequence[Matched]) -> Links:
+    """Outputs that differ in a run whose graph can hit a known bug of torch."""
+    bugs = [each for each in found if isinstance(each.rule, Advisory)]
+    for each in found:
+        if not isinstance(each.rule, GeneratedCode | EarlierLayer | OtherStaleState):
+            continue
+        kind = each.finding.kind
+        causes = [b.finding for b in bugs if b.finding.suspects == kind]
+        if causes:
+            codes = _listed(dict.fromkeys(cause.code for cause in causes))
+            because = f"the installed torch has a bug that the graph can hit: {codes}"
+            identities = tuple(dict.fromkeys(cause.identity for cause in causes))
+            yield each.finding.identity, Explanation(identities, because)
+
+
 _FINDERS = (
     _behind,
     _alone,
@@ -347,6 +368,7 @@ _FINDERS = (
     _fixed,
     _same_input,
     _same_line,
+    _known_bug,
 )
 
 

@@ -18,8 +18,10 @@ from torchproof.records import (
     Event,
     Frame,
     Observation,
+    Operation,
     UserError,
     definition,
+    frames_in,
     inside_region,
     qualified_name,
     whose,
@@ -162,6 +164,15 @@ def _events(
     runs = counts.get("graphs", {})
     skips = {s["compile_id"]: s["runs"] for s in counts.get("skipped", ())}
     callables = {tuple(e["code"][0]) for e in by_kind.get("wrapper", ()) if e["code"]}
+    captured = by_kind.get("operations", ())
+    operations = {
+        entry["compile_id"]: {
+            "operations": _operations(entry),
+            "changed": entry["changed"],
+            "zeros": entry["zeros"],
+        }
+        for entry in captured
+    }
     for event in interpret(records):
         extra: dict[str, Any] = {}
         if event.function and event.function.file.endswith(_AROUND_CALLABLES):
@@ -178,6 +189,10 @@ def _events(
             extra["skip_runs"] = tuple(skips[event.compile_id])
         if event.compile_id in runs:
             extra["runs"] = tuple(runs[event.compile_id])
+        if event.kind == "graph" and event.compile_id in operations:
+            extra |= operations[event.compile_id]
+            for name in ("backwards", "late_backwards"):
+                extra[name] = counts.get(name, {}).get(event.compile_id, 0)
         yield replace(
             event,
             frames=_without_torchproof(event.frames),
@@ -186,6 +201,18 @@ def _events(
         )
     yield from _wrappers(by_kind.get("wrapper", ()), counts)
     yield from _bypasses(by_kind, counts)
+
+
+def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
+    """The operations of a graph, as the child wrote them."""
+    stacks = [_without_torchproof(frames_in(text)) for text in entry["stacks"]]
+    return tuple(
+        Operation(
+            *(tuple(value) if isinstance(value, list) else value for value in fields),
+            frames=stacks[stack],
+        )
+        for *fields, stack in entry["rows"]
+    )
 
 
 def _wrappers(

@@ -71,7 +71,7 @@ def _run_factory(job: Job, observer: Observer) -> None:
             f"{job.target.text} does its own compiling: --compile has no effect on it"
         )
     if not compiles_itself:
-        observer.site = (loaded.place,)
+        observer.site, observer.asked = (loaded.place,), job.compile
         try:
             fn = torch.compile(fn, **_compile_arguments(job.compile))
         except Exception as error:
@@ -101,10 +101,12 @@ def _run_factory(job: Job, observer: Observer) -> None:
 
 
 def _compile_arguments(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Defaults to the eager backend, so that Inductor is not imported for nothing."""
+    """Defaults to no code generation, so that Inductor is not imported for nothing."""
     if {"backend", "mode", "options"} & set(arguments):
         return arguments
-    return {"backend": "eager", **arguments}
+    from torchproof.torch_private import run_as_captured
+
+    return {"backend": run_as_captured, **arguments}
 
 
 def _step(loaded: Loaded, fn: Callable[..., Any], call: Any, *, train: bool) -> None:

@@ -11,9 +11,10 @@ import functools
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchproof.observe.backwards import Backwards
 from torchproof.observe.entry_calls import entry_call
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
 from torchproof.process import Stream
@@ -69,6 +70,7 @@ class Observer:
         self.call: int | None = None
         self.calls = self.compiled_calls = self.graph_runs = 0
         self.graphs: dict[str, Runs] = {}
+        self.backwards = Backwards()
         self.skipped: dict[int, tuple[types.CodeType, str | None, Runs]] = {}
         self.wrappers: list[Wrapper] = []
         self.inlined: set[types.CodeType] = set()
@@ -78,6 +80,8 @@ class Observer:
         self.paused = False  # while torchproof runs the target for another purpose
         self.last_error: Exception | None = None
         self.site: tuple[Frame, ...] | None = None  # where torchproof itself compiles
+        # The arguments that torchproof was asked to compile with; None: those it uses.
+        self.asked: Mapping[str, Any] | None = None
         self.hooks = contextlib.ExitStack()
         self._local = threading.local()
         self._dynamo = False
@@ -119,6 +123,8 @@ class Observer:
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
+        if self._has_hooks("advisories"):
+            enter(private.captured_graphs(self._captured))
         if self._has_hooks("traced lines"):
             enter(private.inlined_code(self.inlined.add))
             enter(self._traced_lines(self._line))
@@ -172,6 +178,8 @@ class Observer:
         finally:
             self._local.wrapper = None
         self._spy_on_original(wrapper, model)
+        by_torchproof = self.site is not None
+        asked = self.asked if by_torchproof and self.asked is not None else kwargs
         self.stream.write(
             "wrapper",
             number=wrapper.number,
@@ -180,9 +188,9 @@ class Observer:
             site=plain(self.site or stack()),
             code=plain([frame_of(wrapper.code)]) if wrapper.code else [],
             around=plain(frame_of(code) for code in codes_around(model)),
-            arguments={k: str(v) for k, v in kwargs.items() if v is not None},
+            arguments={k: str(v) for k, v in asked.items() if v is not None},
             off=compiled is model or self.private.is_dynamo_disabled(),
-            by_torchproof=self.site is not None,
+            by_torchproof=by_torchproof,
             in_place=getattr(model, "__name__", "") == "_call_impl",
             reaches=[] if wrapper.code is None else forwards(model, wrapper.code),
         )
@@ -244,6 +252,7 @@ class Observer:
         self._local.failure = None
         self._note_marks(frame.f_locals)
         self._local.entry_call = entry_call(frame.f_locals, frame.f_code)
+        self._local.zeros = _zeros(frame.f_locals)
         try:
             answer = convert()
         except Exception as error:
@@ -283,15 +292,31 @@ class Observer:
     def _graph(
         self, output_graph: Any, compiled: Callable[..., Any]
     ) -> Callable[..., Any]:
-        runs = self.graphs.setdefault(self.private.compile_id_of(output_graph), Runs())
+        compile_id = self.private.compile_id_of(output_graph)
+        runs = self.graphs.setdefault(compile_id, Runs())
 
         @functools.wraps(compiled)
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.graph_runs += 1
             runs.add(self.call)
-            return compiled(*args, **kwargs)
+            self.backwards.begin()
+            outputs = compiled(*args, **kwargs)
+            self.backwards.watch(compile_id, outputs)
+            return outputs
 
         return counted
+
+    def _captured(self, compile_id: str, graph: Any) -> None:
+        if not self.paused:
+            found = self.private.GraphOperations.of(graph)
+            self.stream.write(
+                "operations",
+                compile_id=compile_id,
+                rows=found.rows,
+                stacks=found.stacks,
+                changed=self.private.configs.changed(),
+                zeros=getattr(self._local, "zeros", []),
+            )
 
     # -- calls that bypass the compiled code ---------------------------------------
 
@@ -401,6 +426,8 @@ class Observer:
             wrappers=wrappers,
             bypasses=bypasses,
             marks=sorted(self.marks),
+            backwards=self.backwards.counts,
+            late_backwards=self.backwards.late,
         )
 
     def _flush_lines(self) -> None:
@@ -413,6 +440,11 @@ class Observer:
                 for file, functions in traced.items()
             }
             self.stream.write("lines", files=files)
+
+
+def _zeros(variables: Mapping[str, Any]) -> list[str]:
+    """The arguments that are a floating-point zero."""
+    return [k for k, v in variables.items() if isinstance(v, float) and v == 0]
 
 
 def _spied_call(observer: Observer, model: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -129,11 +129,13 @@ def _sweep(run: Job, dimension: str, values: tuple[int, ...], stream: Stream) ->
 def _compiled(run: Job) -> tuple[Loaded, Callable[..., Any]]:
     import torch
 
+    from torchproof.torch_private import run_as_captured
+
     loaded = calls.fresh(run)
     if calls.compiles_itself(loaded.fn, run):
         return loaded, loaded.fn
     given = {k: v for k, v in run.compile.items() if k not in _CODE_ARGUMENTS}
-    return loaded, torch.compile(loaded.fn, backend="eager", **given)
+    return loaded, torch.compile(loaded.fn, backend=run_as_captured, **given)
 
 
 def _run(loaded: Loaded, fn: Callable[..., Any], run: Job) -> None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Tier as Tier
     from torchproof.records.lazy import lazy_exports as lazy_exports
     from torchproof.records.modules import located as located
+    from torchproof.records.operations import INPUT as INPUT
+    from torchproof.records.operations import Operation as Operation
     from torchproof.records.printable import document as document
     from torchproof.records.printable import line as line
     from torchproof.records.printable import seen as seen

@@ -190,6 +190,11 @@ class Finding(Record):
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
+    def is_suspicion(self) -> bool:
+        """Whether only the source suggests it, and no run has confirmed it."""
+        return self.kind == "hazard" and self.origin == "static"
+
+    @property
     def category(self) -> str:
         return CATEGORIES[self.kind]
 

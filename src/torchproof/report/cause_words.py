@@ -20,7 +20,7 @@ def totals(tree: CauseTree) -> str:
     """`3 causes, 17 effects`; empty if no finding explains another."""
     if not tree.total:
         return ""
-    causes = [cause for cause in tree.causes if cause.kind != "hazard"]
+    causes = [cause for cause in tree.causes if not cause.is_suspicion]
     cause = numbers.amount(len(causes), "cause")
     return f"{cause}, {numbers.amount(tree.total, 'effect')}"
 

@@ -125,7 +125,10 @@ def impact(finding: Finding) -> str:
     """The effect of the finding, and its measured cost if there is one."""
     text = IMPACT[finding.kind]
     if finding.kind == "hazard" and finding.suspects in IMPACT:
-        text = f"if a compiled call reaches this: {IMPACT[finding.suspects]}"
+        reached = "a compiled call reaches this"
+        if not finding.is_suspicion:
+            reached = "the known bug of torch strikes"
+        text = f"if {reached}: {IMPACT[finding.suspects]}"
     if finding.cost_us is None:
         return f"{text}. Its cost was not measured."
     return f"{text}. Measured cost: {numbers.plain(finding.cost_us)} us per call."

@@ -55,7 +55,7 @@ def _heading(finding: Finding, run: Run) -> str | None:
         return f"Resolved since run {run.baseline.id if run.baseline else '-'}:"
     if finding.status == "intentional":
         return "Intentional, not counted:"
-    if finding.kind == "hazard" and not _only_read(run):
+    if finding.is_suspicion and not _only_read(run):
         return "Suspected from the source, not observed in this run:"
     return None
 

@@ -72,6 +72,9 @@ if TYPE_CHECKING:
         CompiledGraph as CompiledGraph,
     )
     from torchproof.torch_private.dynamo.compiled_graphs import Node as Node
+    from torchproof.torch_private.dynamo.graph_operations import (
+        GraphOperations as GraphOperations,
+    )
     from torchproof.torch_private.dynamo.size_marks import marks_of as marks_of
     from torchproof.torch_private.dynamo.size_marks import put_marks as put_marks
     from torchproof.torch_private.dynamo.subgraphs import (
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.environment import describe as describe
     from torchproof.torch_private.environment import triton_version as triton_version
     from torchproof.torch_private.hooks import FrameRequest as FrameRequest
+    from torchproof.torch_private.hooks import captured_graphs as captured_graphs
     from torchproof.torch_private.hooks import compile_id_of as compile_id_of
     from torchproof.torch_private.hooks import compiled_contexts as compiled_contexts
     from torchproof.torch_private.hooks import frame_callbacks as frame_callbacks
@@ -97,6 +101,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import no_code_generation as no_code_generation
     from torchproof.torch_private.hooks import original_of as original_of
     from torchproof.torch_private.hooks import patched as patched
+    from torchproof.torch_private.hooks import run_as_captured as run_as_captured
     from torchproof.torch_private.hooks import skip_once as skip_once
     from torchproof.torch_private.hooks import stance as stance
     from torchproof.torch_private.hooks import trace_records as trace_records

@@ -155,6 +155,21 @@ def graph_callables(
         yield
 
 
+@contextlib.contextmanager
+def captured_graphs(note: Callable[[str, Any], None]) -> Iterator[None]:
+    """Calls `note(compile_id, graph)` for each graph, before the backend gets it."""
+    output_graph = importlib.import_module("torch._dynamo.output_graph")
+    original = output_graph.OutputGraph._call_user_compiler
+
+    @functools.wraps(original)
+    def compile_graph(self: Any, gm: Any, *args: Any, **kwargs: Any) -> Any:
+        note(compile_id_of(self), gm)
+        return original(self, gm, *args, **kwargs)
+
+    with patched(output_graph.OutputGraph, "_call_user_compiler", compile_graph):
+        yield
+
+
 def compile_id_of(output_graph: Any) -> str:
     return str(output_graph.dynamo_compile_id)
 
@@ -175,14 +190,22 @@ def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
         yield
 
 
+def run_as_captured(graph: Any, inputs: Any) -> Callable[..., Any]:
+    """A backend that runs the captured graph, and a backward through its regions."""
+    from torchproof.torch_private.dynamo import subgraphs
+
+    forward: Callable[..., Any] = subgraphs.without_regions(graph).forward
+    return forward
+
+
 @contextlib.contextmanager
 def no_code_generation() -> Iterator[None]:
     """Makes Inductor run the captured graph without compiling it."""
 
-    def run_as_captured(self: Any, model_: Any, inputs_: Any) -> Any:
-        return model_.forward
+    def run(self: Any, model_: Any, inputs_: Any) -> Any:
+        return run_as_captured(model_, inputs_)
 
-    with patched(torch._TorchCompileInductorWrapper, "__call__", run_as_captured):
+    with patched(torch._TorchCompileInductorWrapper, "__call__", run):
         yield
 
 

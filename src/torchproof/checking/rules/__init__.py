@@ -1,6 +1,6 @@
 """Takes the events of a run, returns its findings.
 
-A rule is one class, listed once in `_LISTED`.
+A rule is one class, listed once in `_LISTED`; advisories are found by their files.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from torchproof.checking.rules import (
+    advisories,
     answers,
     call_breaks,
     captures,
@@ -153,6 +154,7 @@ _LISTED: tuple[type[Rule], ...] = (
     torchscript.Unscriptable,
     torchscript.TracedTraining,
     torchscript.MixedWithCompile,
+    *advisories.ADVISORIES,
 )
 _IN_ORDER = tuple(rule() for rule in _LISTED)
 RULES = tuple(sorted(_IN_ORDER, key=lambda rule: rule.code))

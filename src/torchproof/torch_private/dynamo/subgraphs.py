@@ -61,6 +61,8 @@ def without_regions(gm: fx.GraphModule) -> fx.GraphModule:
 
     In eager mode torch can run the forward of a region, but not its backward.
     """
+    if not any(isinstance(part, fx.GraphModule) for part in gm.children()):
+        return gm
     ops = importlib.import_module("torch._higher_order_ops.invoke_subgraph")
     region = ops.invoke_subgraph
     if not any(node.target is region for node in gm.graph.nodes):

@@ -1,0 +1,208 @@
+"""The base class of advisories: bugs of torch that the observed graph can hit.
+
+An advisory is a rule in a file of its own. It knows the versions of torch that have the
+bug, recognises in a captured graph what triggers it, and contains a program that shows
+it.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.rule import EventGroup, Facts, Rule, event_place
+from torchproof.records import Event, Finding, Operation, Severity
+
+_ISSUES = "https://github.com/pytorch/pytorch/issues/"
+_INDUCTOR = "torch._inductor.config"
+_GRAPH_MODES = ("reduce-overhead", "max-autotune")
+_NO_GRAPHS = "no-cudagraphs"
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph of the run, and how it is compiled."""
+
+    event: Event
+    facts: Facts
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        found: tuple[Operation, ...] = self.event.data["operations"]
+        return found
+
+    @property
+    def backwards(self) -> int:
+        """How often a backward ran through its outputs."""
+        return int(self.event.data["backwards"])
+
+    @property
+    def late_backwards(self) -> int:
+        """How many of them began after another graph had run."""
+        return int(self.event.data["late_backwards"])
+
+    @property
+    def zeros(self) -> tuple[str, ...]:
+        """The arguments of its function that were a floating-point zero."""
+        return tuple(self.event.data["zeros"])
+
+    @property
+    def on_gpu(self) -> bool:
+        return any(each.device == "cuda" for each in self.operations)
+
+    @property
+    def uses_inductor(self) -> bool:
+        backend = self.facts.compile_arguments.get("backend", "inductor")
+        return backend == "inductor"
+
+    @property
+    def uses_cudagraphs(self) -> bool:
+        mode = self.facts.compile_arguments.get("mode", "")
+        if mode.startswith(_GRAPH_MODES) and not mode.endswith(_NO_GRAPHS):
+            return True
+        return self.setting("triton.cudagraphs") == "True"
+
+    def setting(self, name: str, variable: str = "") -> str:
+        """A setting of Inductor as text, if the program or a variable changed it."""
+        options = self.facts.compile_arguments.get("options", "")
+        if match := re.search(rf"'{re.escape(name)}': (\w+)", options):
+            return match[1]
+        changed: Mapping[str, object] = self.event.data["changed"].get(_INDUCTOR, {})
+        if name in changed:
+            return str(changed[name])
+        variables = self.facts.observation.environment.get("variables") or {}
+        return {"0": "False", "1": "True"}.get(variables.get(variable, ""), "")
+
+    def reaches(self, position: int) -> set[int]:
+        """The positions of everything that an operation is computed from."""
+        reached, new = {position}, [position]
+        while new:
+            more = set(self.operations[new.pop()].inputs) - reached
+            reached |= more
+            new += more
+        return reached
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """The operation of a graph that can hit the bug, and words for the texts."""
+
+    operation: Operation
+    words: Mapping[str, object] = field(default_factory=dict)
+
+
+class Advisory(Rule):
+    """A bug of torch that gives wrong results silently, and what triggers it."""
+
+    kind = "hazard"
+    suspects: ClassVar[str] = "numerics"
+    reference = torch_pages.REPORTING
+    run_severity: ClassVar[Severity] = "medium"
+    since: ClassVar[str] = ""  # the first torch that has the bug; empty: unknown
+    fixed_in: ClassVar[str] = ""  # the first torch without it; empty: unknown
+    upstream: ClassVar[
+        tuple[int, ...]
+    ]  # numbers of PyTorch's issues, the main one first
+    # The versions under which the program was run, and was wrong or right.
+    wrong: ClassVar[tuple[str, ...]] = ()
+    right: ClassVar[tuple[str, ...]] = ()
+    device: ClassVar[str] = "cpu"  # where the program shows it
+    # Asserts the bug, then that the workaround works.
+    program: ClassVar[str]
+
+    def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
+        """The operations of a graph that can hit the bug."""
+        raise NotImplementedError
+
+    @classmethod
+    def affects(cls, torch: str | None) -> bool:
+        """Whether a version of torch has the bug; False if the version is unknown."""
+        version = _version(torch or "")
+        if not version or (cls.since and version < _version(cls.since)):
+            return False
+        return not cls.fixed_in or version < _version(cls.fixed_in)
+
+    @classmethod
+    def groups(cls, facts: Facts) -> Iterator[EventGroup]:
+        """One group per advisory and place."""
+        torch = facts.observation.environment.get("torch")
+        graphs = [e for e in facts.events("graph") if "operations" in e.data]
+        for rule in facts.rules:
+            if isinstance(rule, Advisory) and rule.affects(torch):
+                yield from rule._groups(facts, graphs)
+
+    def _groups(self, facts: Facts, graphs: Iterable[Event]) -> Iterator[EventGroup]:
+        seen: set[object] = set()
+        for event in graphs:
+            for trigger in self.triggers(CapturedGraph(event, facts)):
+                at = replace(event, frames=trigger.operation.frames or event.frames)
+                place = event_place(at)
+                if place not in seen:
+                    seen.add(place)
+                    extra = {"advisory": self.code, "words": trigger.words}
+                    yield EventGroup((at,), place, facts, extra=extra)
+
+    def matches(self, group: EventGroup) -> bool:
+        return bool(group.extra["advisory"] == self.code)
+
+    def words(self, group: EventGroup) -> dict[str, object]:
+        version = group.facts.observation.environment["torch"].partition("+")[0]
+        return {"torch": f"torch {version}", **group.extra["words"]}
+
+    def fix(self, group: EventGroup) -> str:
+        text = self.say(self.fix_text, group)
+        return (
+            f"{text}; torch {self.fixed_in} has no such bug" if self.fixed_in else text
+        )
+
+    def evidence(self, group: EventGroup) -> Iterable[str]:
+        yield (
+            f"{_ISSUES}{self.upstream[0]}" if self.upstream else "not reported upstream"
+        )
+        yield f"`torchproof rule {self.code}` prints a program that shows it"
+
+    def finding(self, group: EventGroup) -> Finding:
+        return replace(super().finding(group), suspects=self.suspects)
+
+    @classmethod
+    def versions(cls) -> str:
+        """The versions that have the bug, and those under which the program was run."""
+        if cls.fixed_in:
+            since = f"From torch {cls.since} on" if cls.since else "All versions tried"
+            has = f"{since}, up to the one before torch {cls.fixed_in}."
+        else:
+            has = "All versions tried; none of them is without it."
+        return f"{has} {cls._tried()}"
+
+    @classmethod
+    def _tried(cls) -> str:
+        if not cls.wrong:
+            return (
+                "The program below needs a GPU and was not run: the versions come from"
+                " reading the source of torch 2.11 to 2.15."
+            )
+        right = f", right under {', '.join(cls.right)}" if cls.right else ""
+        return (
+            f"The program below, on a {cls.device.upper()}, was wrong under torch"
+            f" {', '.join(cls.wrong)}{right}."
+        )
+
+    @classmethod
+    def documentation(cls) -> str:
+        head, mark, reference = super().documentation().partition("\n\n## Reference\n")
+        links = "\n".join(f"- {_ISSUES}{number}" for number in cls.upstream)
+        program = textwrap.indent(cls.program.strip("\n"), "    ")
+        return (
+            f"{head}\n\n## Versions\n{textwrap.fill(cls.versions(), 88)}"
+            f"\n\n## Upstream\n{links or 'Not reported.'}"
+            f"\n\n## Program\n{program}{mark}{reference}"
+        )
+
+
+def _version(text: str) -> tuple[int, ...]:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else ()

@@ -1,0 +1,94 @@
+"""AD103: gradients through a nested region that is called again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advisories.advisory import (
+    Advisory,
+    CapturedGraph,
+    Trigger,
+)
+
+_REGION = "invoke_subgraph"
+
+
+class ReusedRegion(Advisory):
+    """Gradients through a nested region that is called several times are wrong.
+
+    ## Why
+    Inductor compiles the backward of a `nested_compile_region` once. It may overwrite
+    an input there that a later use of the same code still needs. Outputs are right, and
+    so are the gradients of backend `aot_eager`.
+
+    ## Bad
+        @torch.compiler.nested_compile_region
+        def block(x, weight): ...
+
+        for weight in weights:
+            x = block(x, weight)
+        x.sum().backward()
+
+    ## Good
+        def block(x, weight): ...              # not a region
+
+    ## Fix safety
+    Without the decorator, torch generates code for each call: compiling takes longer.
+    """
+
+    code = "AD103"
+    upstream = (193960, 192840)
+    reference = torch_pages.REGIONS
+    wrong = ("2.11", "2.13", "2.14.1", "2.15")
+    message_text = (
+        "gradients through `{at.expression}` can be wrong: {at.function} calls the same"
+        " nested region {times} times, and Inductor of {torch} overwrites what its"
+        " backward needs"
+    )
+    cause_text = (
+        "Inductor generates the backward of the region once, and lets it overwrite"
+        " inputs that a later use needs"
+    )
+    fix_text = (
+        "remove torch.compiler.nested_compile_region where gradients are computed;"
+        " to compile equal blocks once, use block.compile() for each block instead"
+    )
+    program = """
+import torch
+
+def norm(x, weight):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * weight
+
+region = torch.compiler.nested_compile_region(norm)
+
+def chain(block, x, weight):
+    for _ in range(3):
+        x = block(x @ weight, weight[0]).sin()
+    return x.sum()
+
+def error(block):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    x, weight = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    [expected] = torch.autograd.grad(chain(norm, x, weight), [weight])
+    [found] = torch.autograd.grad(torch.compile(chain)(block, x, weight), [weight])
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+assert error(region) > 0.1
+
+# The workaround
+assert error(norm) < 1e-4
+"""
+
+    def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
+        if not (graph.uses_inductor and graph.backwards):
+            return
+        calls: dict[str, list[int]] = {}
+        for position, operation in enumerate(graph.operations):
+            if operation.name == _REGION:
+                calls.setdefault(operation.part, []).append(position)
+        for positions in calls.values():
+            last = positions[-1]
+            if graph.reaches(last) & set(positions[:-1]):
+                yield Trigger(graph.operations[last], {"times": len(positions)})

@@ -1,0 +1,92 @@
+"""AD105: a guard that takes -0.0 for 0.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advisories.advisory import (
+    Advisory,
+    CapturedGraph,
+    Trigger,
+)
+from torchproof.records import Operation
+
+# Operations whose result depends on the sign of a zero among their constants.
+_SIGNED = frozenset(
+    {
+        *("copysign", "atan2", "arctan2", "full", "full_like", "new_full", "fill_"),
+        *("div", "divide", "true_divide", "truediv", "div_", "true_divide_"),
+    }
+)
+
+
+class SignedZero(Advisory):
+    """A call with -0.0 runs the code that was compiled for 0.0, or the reverse.
+
+    ## Why
+    The first value of a float argument is a constant of the graph, with a guard. The
+    guard compares with `==`, and -0.0 == 0.0. The results of `copysign`, `atan2` and
+    divisions depend on the sign.
+
+    ## Bad
+        compiled(x, 0.0)
+        compiled(x, -0.0)                      # x / 0.0 again
+
+    ## Good
+        compiled(x, torch.tensor(0.0))
+        compiled(x, torch.tensor(-0.0))
+
+    ## Fix safety
+    A tensor of no dimensions gives the same values, and does not recompile.
+    """
+
+    code = "AD105"
+    suspects = "stale_state"
+    fixed_in = "2.15"
+    upstream = (192604,)
+    reference = torch_pages.GUARDS
+    run_severity = "low"
+    wrong = ("2.11", "2.12.1", "2.13", "2.14.1")
+    right = ("2.15",)
+    message_text = (
+        "`{at.expression}` is compiled for {name} = {zero}; a call with {other} would"
+        " run the same code and give the wrong sign"
+    )
+    cause_text = (
+        "the guard of {torch} on {name} compares with ==, which takes -0.0 for 0.0"
+    )
+    fix_text = (
+        "if {name} can be 0.0 and -0.0, pass it as a tensor: torch.tensor({name})"
+    )
+    program = """
+import torch
+
+def divided(x, by):
+    return x / by
+
+x = torch.ones(3)
+compiled = torch.compile(divided, backend="eager")
+assert torch.equal(compiled(x, 0.0), divided(x, 0.0))
+assert not torch.equal(compiled(x, -0.0), divided(x, -0.0))
+
+# The workaround
+for by in (torch.tensor(0.0), torch.tensor(-0.0)):
+    assert torch.equal(compiled(x, by), divided(x, by))
+"""
+
+    def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
+        if not graph.zeros:
+            return
+        name = graph.zeros[0]
+        for operation in graph.operations:
+            if (zero := _zero(operation)) is not None:
+                words = {"name": name, "zero": repr(zero), "other": repr(-zero)}
+                yield Trigger(operation, words)
+
+
+def _zero(operation: Operation) -> float | None:
+    if operation.name not in _SIGNED:
+        return None
+    zeros = (n for n in operation.numbers if isinstance(n, float) and n == 0)
+    return next(zeros, None)

@@ -1,0 +1,105 @@
+"""AD106: a float that varies, in the value of a ternary operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.advisories.advisory import (
+    Advisory,
+    CapturedGraph,
+    Trigger,
+)
+
+_WITH_VALUE = frozenset({"addcdiv", "addcdiv_", "addcmul", "addcmul_"})
+
+
+class StaleFloat(Advisory):
+    """`addcdiv` and `addcmul` keep the value that a float had when it was compiled.
+
+    ## Why
+    Inductor turns floats that vary into tensors. Where it cannot, as in the `value` of
+    `addcdiv` and `addcmul`, it makes the float a constant. If the same float is also
+    used elsewhere in the graph, the guard on the constant is lost: later calls compute
+    with the old value. Optimizers written by hand have this pattern.
+
+    ## Bad
+        step = step_tensor.item()
+        denominator = (v.sqrt() / (1 - 0.999**step) ** 0.5).add_(eps)
+        parameter.addcdiv_(m, denominator, value=-lr / (1 - 0.9**step))
+
+    ## Good
+        size = lr / (1 - 0.9**step_tensor)      # a tensor
+        parameter.sub_(size * m / denominator)
+
+    ## Fix safety
+    Results agree up to rounding.
+    """
+
+    code = "AD106"
+    suspects = "stale_state"
+    since = "2.13"
+    fixed_in = "2.15"
+    upstream = (185382, 195040)
+    reference = torch_pages.RATES
+    wrong = ("2.13", "2.14.1")
+    right = ("2.11", "2.12.1", "2.15")
+    message_text = (
+        "`{at.expression}` can compute with an old value: Inductor of {torch} makes a"
+        " float that varies a constant of {name}(value=...), without a guard"
+    )
+    cause_text = (
+        "the float comes from an argument that changed between calls; Inductor turns"
+        " its other uses into tensors, and drops the guard with them"
+    )
+    fix_text = (
+        "pass the float as a tensor (torch.tensor(value)), or write {name} as x + value"
+        " * a {sign} b with a tensor for value"
+    )
+    program = """
+import torch
+
+def step(x, count):
+    x = x.addcdiv(x, x + 1, value=-(0.1 / (1 - 0.9**count)))
+    return x + x / (1 - 0.999**count) ** 0.5
+
+def error(counts):
+    torch._dynamo.reset()
+    x, compiled = torch.ones(3), torch.compile(step)
+    return max((compiled(x, c) / step(x, c) - 1).abs().max().item() for c in counts)
+
+assert error([1.0, 2.0, 3.0, 4.0]) > 1e-4
+
+# The workaround
+def step(x, count):
+    x = x - 0.1 / (1 - 0.9**count) * x / (x + 1)
+    return x + x / (1 - 0.999**count) ** 0.5
+
+assert error([torch.tensor(c) for c in (1.0, 2.0, 3.0, 4.0)]) < 1e-5
+"""
+
+    def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
+        if not graph.uses_inductor:
+            return
+        read = {i for i, each in enumerate(graph.operations) if each.name == "item"}
+        for operation in graph.operations:
+            if operation.name in _WITH_VALUE:
+                sources = self._floats(graph, operation.inputs) & read
+                if sources and self._used_elsewhere(graph, sources):
+                    name = operation.name
+                    sign = "/" if "div" in name else "*"
+                    yield Trigger(operation, {"name": name, "sign": sign})
+
+    def _floats(self, graph: CapturedGraph, inputs: tuple[int, ...]) -> set[int]:
+        """Everything that the floats among some inputs are computed from."""
+        floats = [i for i in inputs if graph.operations[i].result == "float"]
+        return {position for i in floats for position in graph.reaches(i)}
+
+    def _used_elsewhere(self, graph: CapturedGraph, sources: set[int]) -> bool:
+        """Whether another operation on tensors uses one of these floats."""
+        return any(
+            each.result == "tensor"
+            and each.name not in _WITH_VALUE
+            and self._floats(graph, each.inputs) & sources
+            for each in graph.operations
+        )

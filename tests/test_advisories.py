@@ -1,0 +1,279 @@
+"""Advisories: which torch they concern, what triggers them, and their programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from torchproof.checking import causes, rules
+from torchproof.checking.rules.advisories import ADVISORIES, Advisory
+from torchproof.observe.backwards import Backwards
+from torchproof.records.operations import Operation
+from torchproof.records.run import Event, Finding, Frame, Observation
+from torchproof.report import render
+from torchproof.torch_private import GraphOperations
+
+ON_CPU = [each for each in ADVISORIES if each.device == "cpu"]
+SETTING = "triton.mix_order_reduction"
+DIT = """
+import torch
+from torch.nn.functional import layer_norm
+
+def modulated(x, table):
+    a, b, c, d = table.SLICES
+    x = x + layer_norm(x, x.shape[-1:]) * (1 + a) + b
+    return x + layer_norm(x, x.shape[-1:]) * (1 + c) + d
+
+def make():
+    table = torch.randn(1, 4, COLUMNS, requires_grad=True)
+    return modulated, [(torch.randn(1, ROWS, COLUMNS), table)]
+"""
+TWO_GRAPHS = """
+import torch
+from torch import nn
+
+def make():
+    parts = [torch.compile(nn.Linear(4, 4)) for _ in range(2)]
+
+    def step(x):
+        CALL
+
+    return step, [(torch.ones(2, 4),)]
+"""
+
+
+def on_gpu(observation: Observation, torch: str = "2.13.0", **arguments: str) -> Any:
+    """What the same program shows on a GPU, as far as advisories look at it."""
+    return replace(
+        observation,
+        environment={**observation.environment, "torch": torch},
+        events=tuple(_on_gpu(event, arguments) for event in observation.events),
+    )
+
+
+def _on_gpu(event: Event, arguments: dict[str, str]) -> Event:
+    if event.kind == "wrapper":
+        return replace(event, data={**event.data, "arguments": arguments})
+    if event.kind != "graph":
+        return event
+    moved = [
+        replace(each, device="cuda" if each.device else "")
+        for each in event.data["operations"]
+    ]
+    return replace(event, data={**event.data, "operations": tuple(moved)})
+
+
+def advice(observation: Observation) -> list[Finding]:
+    return [f for f in rules.check(observation) if f.code.startswith("AD")]
+
+
+def codes(observation: Observation) -> list[str]:
+    return [finding.code for finding in advice(observation)]
+
+
+@pytest.fixture
+def dit(observe: Any, tmp_path: Path) -> Any:
+    def run(
+        rows: int = 8192,
+        columns: int = 640,
+        slices: str = "chunk(4, dim=1)",
+        **how: Any,
+    ) -> Observation:
+        text = DIT.replace("SLICES", slices).replace("COLUMNS", str(columns))
+        path = tmp_path / "dit.py"
+        path.write_text(text.replace("ROWS", str(rows)))
+        found: Observation = observe(f"{path}:make", **{"train": True, **how})
+        return found
+
+    return run
+
+
+# -- versions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda a: a.code)
+def test_an_advisory_agrees_with_what_its_program_did(advisory: type[Advisory]) -> None:
+    assert all(advisory.affects(version) for version in advisory.wrong)
+    assert not any(advisory.affects(version) for version in advisory.right)
+    assert not advisory.affects(None)
+    if advisory.fixed_in:
+        assert not advisory.affects(f"{advisory.fixed_in}.0+cu132")
+
+
+def test_a_version_is_compared_by_its_numbers() -> None:
+    rule = rules.by_code("AD101")
+    assert isinstance(rule, Advisory)
+    assert [rule.affects(f"2.{n}.1+cpu") for n in (9, 10, 14, 15)] == [
+        *(False, True, True, False)
+    ]
+
+
+@pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda a: a.code)
+def test_the_page_of_an_advisory_says_it_all(advisory: type[Advisory]) -> None:
+    page = advisory.documentation()
+    for title in ("Versions", "Upstream", "Program"):
+        assert f"\n\n## {title}\n" in page
+    for number in advisory.upstream:
+        assert f"pytorch/pytorch/issues/{number}" in page
+    assert "# The workaround" in page
+    if not advisory.wrong:
+        assert "was not run" in " ".join(page.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("advisory", ON_CPU, ids=lambda a: a.code)
+def test_the_program_shows_the_bug_where_torch_has_it(
+    advisory: type[Advisory], tmp_path: Path
+) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(advisory.program)
+    command = [sys.executable, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == advisory.affects(torch.__version__), done.stderr
+    if done.returncode:
+        assert "AssertionError" in done.stderr and "workaround" not in done.stderr
+
+
+# -- what triggers them, besides the programs in tests/rules ---------------------------
+
+
+def test_modulated_norms_with_gradients_on_a_gpu(dit: Any) -> None:
+    [finding] = advice(on_gpu(dit()))
+    assert finding.code == "AD101" and finding.kind == "hazard"
+    assert (finding.suspects, finding.severity) == ("numerics", "medium")
+    assert finding.source and "(1 + c) + d" in finding.source
+    assert "TORCHINDUCTOR_MIX_ORDER_REDUCTION=0" in finding.fix
+    assert "torch 2.15 has no such bug" in finding.fix
+    assert "8192 rows of 640" in finding.cause
+
+
+def test_modulated_norms_that_cannot_hit_it(dit: Any) -> None:
+    observation = dit()
+    assert codes(observation) == []  # on the CPU
+    assert codes(on_gpu(observation, torch="2.15.0")) == []
+    assert codes(on_gpu(observation, backend="aot_eager")) == []
+    assert codes(on_gpu(observation, options=f"{{'{SETTING}': False}}")) == []
+    variables = {"TORCHINDUCTOR_MIX_ORDER_REDUCTION": "0"}
+    told = {**observation.environment, "variables": variables}
+    assert codes(on_gpu(replace(observation, environment=told))) == []
+
+
+@pytest.mark.slow
+def test_modulated_norms_of_other_programs(dit: Any) -> None:
+    assert codes(on_gpu(dit(train=False))) == []
+    assert codes(on_gpu(dit(rows=4000, columns=1400))) == []
+    assert codes(on_gpu(dit(slices="unbind(1)"))) == []
+
+
+@pytest.fixture
+def two_graphs(observe: Any, tmp_path: Path) -> Any:
+    def run(call: str) -> Observation:
+        path = tmp_path / "two.py"
+        path.write_text(TWO_GRAPHS.replace("CALL", call))
+        found: Observation = observe(f"{path}:make", as_written=True)
+        return found
+
+    return run
+
+
+def test_a_backward_that_waits_while_another_graph_runs(two_graphs: Any) -> None:
+    observation = two_graphs("parts[1](parts[0](x)).sum().backward()")
+    [finding] = advice(on_gpu(observation, mode="reduce-overhead"))
+    assert finding.code == "AD102" and 'mode="default"' in finding.fix
+    assert codes(on_gpu(observation)) == []  # no CUDA graphs
+    no_graphs = on_gpu(observation, mode="max-autotune-no-cudagraphs")
+    assert codes(no_graphs) == []
+    assert codes(on_gpu(observation, "2.15.0", mode="reduce-overhead")) == []
+
+
+def test_a_backward_that_follows_at_once(two_graphs: Any) -> None:
+    observation = two_graphs("[part(x).sum().backward() for part in parts]")
+    assert codes(on_gpu(observation, mode="reduce-overhead")) == []
+
+
+# -- what is observed ------------------------------------------------------------------
+
+
+def test_backwards_are_counted_once_and_late_ones_too() -> None:
+    weight, seen = torch.ones(2, requires_grad=True), Backwards()
+    results = []
+    for name in ("0/0", "1/0"):
+        seen.begin()
+        results.append(weight * 2)
+        seen.watch(name, (results[-1], results[-1] + 1, None))
+    for result in results:
+        result.sum().backward(retain_graph=True)
+        result.sum().backward()
+    assert seen.counts == {"0/0": 1, "1/0": 1}
+    assert seen.late == {"0/0": 1}
+
+
+def test_the_operations_of_checkpoints_belong_to_the_graph() -> None:
+    graphs: list[fx.GraphModule] = []
+
+    def keep(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def inner(x: Any, y: Any) -> Any:
+        return x.sin() + y
+
+    def outer(x: Any, y: Any) -> Any:
+        z = x * 2.5
+        return torch.utils.checkpoint.checkpoint(inner, z, y, use_reentrant=False)
+
+    torch._dynamo.reset()
+    x = torch.ones(2, 3, requires_grad=True)
+    torch.compile(outer, backend=keep)(x, torch.ones(3))
+    found = GraphOperations.of(graphs[0])
+    named = {row[0]: (at, row) for at, row in enumerate(found.rows)}
+    at, multiplied = named["mul"]
+    assert multiplied[2:7] == ([2.5], "tensor", [2, 3], "cpu", True)
+    assert named["sin"][1][1] == [at]
+    assert named["add"][1][1] == [named["sin"][0], 1]
+    assert "in outer" in found.stacks[multiplied[-1]]
+
+
+# -- what a run says -------------------------------------------------------------------
+
+
+def test_a_wrong_answer_names_the_advisory_as_its_likely_cause() -> None:
+    place = Frame("model.py", 3, "norm", "return x")
+    regions = (
+        Operation("input", needs_gradient=True),
+        Operation("invoke_subgraph", (0,), part="part_0", frames=(place,)),
+        Operation("invoke_subgraph", (1,), part="part_0", frames=(place,)),
+    )
+    data = {"operations": regions, "backwards": 1, "late_backwards": 0}
+    graph = Event("graph", "0/0", data={**data, "changed": {}, "zeros": []})
+    wrong = Event("wrong_answer", data={"layer": "Inductor", "numerics": {}})
+    found = rules.matched(Observation((graph, wrong), {"torch": "2.13.0"}))
+    linked = causes.linked([each.finding for each in found], causes.explain(found))
+    by_code = {finding.code: finding for finding in linked}
+    advisory, answer = by_code["AD103"], by_code["NM401"]
+    assert answer.cause_of == (advisory.identity,) and answer.certainty == "likely"
+    assert "AD103" in (answer.because or "")
+    assert advisory.consequences == (answer.identity,)
+
+
+@pytest.mark.slow
+def test_every_format_shows_an_advisory(tmp_path: Path) -> None:
+    from torchproof import api
+
+    program = Path(__file__).parent / "rules" / "AD103" / "bad.py"
+    options: dict[str, Any] = {"effort": "quick", "as_written": True}
+    run = api.check(f"{program}:make", **options, save_in=tmp_path)
+    [finding] = [f for f in run.findings if f.code == "AD103"]
+    assert finding.category == "Configuration"
+    for form in ("text", "json", "md", "html", "sarif", "github"):
+        text = render(run, form)
+        assert "AD103" in text and "nested_compile_region" in text, form
+    assert "Suspected from the source" not in render(run, "text")
