@@ -58,3 +58,19 @@ def test_other_values_are_a_problem_and_lost_text_is_unsafe() -> None:
     assert "not print" in equality(REFERENCE, EAGER, quiet, "inductor").unsafe[0]
     drawn = dataclasses.replace(EAGER, random=("b",))
     assert "random" in equality(REFERENCE, drawn, EAGER, "eager").unsafe[0]
+
+
+def test_calls_that_draw_other_numbers_when_compiled_are_unsafe() -> None:
+    two = {"call 0: output": OUTPUT, "call 1: output": OUTPUT}
+    eager = Behaviour(two, random=("a", "b"), text=())
+    reference = Reference(eager, None, [], None, draws=True)
+    other = {**two, "call 1: output": OUTPUT * 2}
+    compiled = Behaviour(other, random=("a", "c"), text=())
+    found = equality(reference, eager, compiled, "eager")
+    assert found.problems == () and "compiled, it draws" in found.unsafe[0]
+    # With the same numbers, or if no call is left to compare, it is a difference.
+    for random in (("a", "b"), ("c", "d")):
+        shown = dataclasses.replace(compiled, random=random)
+        assert equality(reference, eager, shown, "eager").problems
+    wrong = dataclasses.replace(compiled, answers={**other, "call 0: output": -OUTPUT})
+    assert equality(reference, eager, wrong, "eager").problems

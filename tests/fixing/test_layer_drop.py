@@ -3,6 +3,7 @@
 import pytest
 import torch
 from sites import function_of, program, rewritten
+from test_fixer import fixed
 
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.layer_drop import (
@@ -133,17 +134,18 @@ SELECTED = {
     "a name for the condition": (
         """\
     draw = torch.rand([])
-    skip = training and draw < p
-    if not skip or n is None:  # <-
+    s = training and draw < p
+    if not s or n < 3:  # <-
         x = layer(x)""",
         """\
     draw = torch.rand([])
-    skip = training and draw < p
-    if isinstance(skip, torch.Tensor) or not skip or n is None:
+    s = training and draw < p
+    if torch.compiler.is_compiling() and isinstance(s, torch.Tensor) and not (n < 3):
         x_before = x
         x = layer(x)
-        if isinstance(skip, torch.Tensor) and not (n is None):
-            x = torch.where(skip.to(x.device), x_before, x)""",
+        x = torch.where(s.to(x.device), x_before, x)
+    elif not s or n < 3:
+        x = layer(x)""",
     ),
     "continue": (
         """\
@@ -161,11 +163,35 @@ SELECTED = {
         if training:
             draw = torch.rand([])
             skip_layer = draw < p
-        if isinstance(skip_layer, torch.Tensor) or not skip_layer:
+        if torch.compiler.is_compiling() and isinstance(skip_layer, torch.Tensor):
             x_before = x
             x = layer(x)
-            if isinstance(skip_layer, torch.Tensor):
-                x = torch.where(skip_layer.to(x.device), x_before, x)""",
+            x = torch.where(skip_layer.to(x.device), x_before, x)
+        elif not skip_layer:
+            x = layer(x)""",
+    ),
+    "two values": (
+        """\
+    y = x + 1
+    for i in range(3):
+        draw = torch.rand([])
+        skip = training and draw < p
+        if not skip:  # <-
+            # both
+            x, y = both(x, y)""",
+        """\
+    y = x + 1
+    for i in range(3):
+        draw = torch.rand([])
+        skip = training and draw < p
+        if torch.compiler.is_compiling() and isinstance(skip, torch.Tensor):
+            x_before, y_before = x, y
+            x, y = both(x, y)
+            x = torch.where(skip.to(x.device), x_before, x)
+            y = torch.where(skip.to(y.device), y_before, y)
+        elif not skip:
+            # both
+            x, y = both(x, y)""",
     ),
     "a flag": (
         """\
@@ -183,17 +209,19 @@ SELECTED = {
         if training:
             draw = torch.rand([])
             drop = draw < p
-        if isinstance(drop, torch.Tensor) or not drop:
+        if torch.compiler.is_compiling() and isinstance(drop, torch.Tensor):
             x_before = x
             x = layer(x)
-            if isinstance(drop, torch.Tensor):
-                x = torch.where(drop.to(x.device), x_before, x)""",
+            x = torch.where(drop.to(x.device), x_before, x)
+        elif not drop:
+            x = layer(x)""",
     ),
 }
 
 
 def dropped(lines: str) -> str:
     layer = "def layer(x):\n    return x * 2\n\n\n"
+    layer += "def both(x, y):\n    return x * y, x + y\n\n\n"
     step = "def step(x, p=0.5, training=True, n=3):\n"
     return program(f"import torch\n\n\n{layer}{step}{lines}\n    return x\n")
 
@@ -277,3 +305,35 @@ def test_a_draw_that_is_used_twice_stays():
     with pytest.raises(Refused):
         lines = "    draw = np.random.rand()  # <-\n    x = x * draw * (draw < p)"
         rewritten(draw_where_needed, step_with(lines))
+
+
+LAYERS = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(2)
+        )
+        self.rate = 0.3
+
+    def forward(self, x):
+        for layer in self.layers:
+            draw = torch.rand([])
+            skip = self.training and draw < self.rate
+            if not skip:
+                x = layer(x)
+        return x
+
+def make():
+    return Net().train(), [(torch.randn(2, 4, requires_grad=True),) for _ in range(4)]
+"""
+
+
+def test_calls_that_skip_no_layer_prove_the_selection(tmp_path):
+    run = fixed(tmp_path, LAYERS, train=True, unsafe=True)
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert "torch.where" in accepted.title and accepted.tier == "unsafe"
+    assert accepted.receipt.breaks[1] == 0 and accepted.receipt.graphs[1] == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchproof.fixing.behaviour import Behaviour, Outcome
@@ -54,8 +54,14 @@ def equality(
         if is_random:
             last = comparison.Comparison(None)
         else:
-            problems += _values("compiled", reference, compiled)
-            problems += _unseen("compiled", reference.eager, compiled, strict=False)
+            other = _calls_with_other_numbers(reference, compiled, last)
+            if other:
+                unsafe.append("compiled, it draws other random numbers")
+                last = comparison.Comparison(None)
+                compiled = _without(compiled, other)
+            own = replace(reference, eager=_without(reference.eager, other))
+            problems += _values("compiled", own, compiled)
+            problems += _unseen("compiled", own.eager, compiled, strict=False)
     undecided = None
     if problems and reference.unrepeatable:
         undecided, problems = f"{_ALSO} ({reference.unrepeatable})", []
@@ -77,6 +83,33 @@ def equality(
         unsafe=tuple(unsafe),
         undecided=undecided,
     )
+
+
+def _calls_with_other_numbers(
+    reference: Reference, compiled: Behaviour, found: comparison.Comparison
+) -> set[int]:
+    """The calls whose values differ because compiled code drew other random numbers.
+
+    Empty if no call is left that shows what compiled code computes.
+    """
+    streams = zip(reference.eager.random, compiled.random, strict=True)
+    other = {index for index, (one, another) in enumerate(streams) if one != another}
+    differs = reference.draws and found.verdict == "wrong"
+    return other if differs and len(other) < len(compiled.random) else set()
+
+
+def _without(shown: Behaviour, calls: set[int]) -> Behaviour:
+    """What the other calls showed; variations draw the numbers of the first call."""
+    if not calls:
+        return shown
+    left_out = tuple(f"{word}call {n}: " for n in calls for word in ("", "form of "))
+    answers = {
+        name: value
+        for name, value in shown.answers.items()
+        if not name.startswith((*left_out, "buffer "))
+    }
+    unseen = {} if 0 in calls else shown.unseen
+    return replace(shown, answers=answers, unseen=unseen)
 
 
 def _compared(answers: Any, reference: Reference) -> comparison.Comparison:

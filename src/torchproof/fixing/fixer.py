@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -284,8 +285,7 @@ class Fixer:
         more: list[Edit] = []
         for each in proof.located:
             if each.finding.identity in caused:
-                drafts = proposals(each, proof, self.sources)
-                more += [d for d in drafts if isinstance(d, Edit) and self._may(d)][:1]
+                more += itertools.islice(self._untried(each, search, proof), 1)
         if not more or len(more) < len(caused):
             return proof, why, [edit]
         both = [edit, *more]
@@ -293,6 +293,15 @@ class Fixer:
         if joint_why is not None:
             return proof, why, [edit]
         return joint, None, both
+
+    def _untried(self, each: Located, search: Search, proof: Proof) -> Iterator[Edit]:
+        """Edits that may cure a finding of a proof, best first."""
+        for drafts in (proposals, last_proposals):
+            for draft in drafts(each, proof, self.sources):
+                if isinstance(draft, Refusal) or draft.key in search.tried:
+                    continue
+                if self._may(draft):
+                    yield draft
 
     def _prove_generated_code(self, search: Search, original: Proof) -> None:
         """Proves the backend's code too, and times it; drops an edit that fails."""

@@ -182,10 +182,10 @@ def _is_plain(node: cst.BaseExpression) -> bool:
 
 
 def select(site: Site) -> Draft:
-    """Runs the layer in any case, and selects between its input and its output.
+    """Compiled code runs the layer in any case, and selects its input or its output.
 
-    The layer draws its own random numbers also where it is skipped, so the stream of
-    random numbers is another one.
+    There, a layer that is skipped draws its own random numbers all the same, so that
+    the stream of random numbers is another one, and its gradients are 0 and not None.
     """
     values = Values(site)
     if not any(_draw_and_rate(c, values, site) for c in _comparisons(site)):
@@ -201,7 +201,8 @@ def select(site: Site) -> Draft:
     else:
         changes = _selected(site, branch, _skip_name(branch, site))
     text = site.replaced(changes, ["torch"])
-    return Draft("run the layer, select with torch.where", text, "unsafe")
+    title = "run the layer while compiling, select with torch.where"
+    return Draft(title, text, "unsafe")
 
 
 def _is_continue(node: cst.CSTNode | None) -> bool:
@@ -243,23 +244,51 @@ def _choice(
     site: Site, layer: cst.CSTNode, skip: str, *, others: str = "", test: str
 ) -> cst.If:
     """Runs the layer, and takes its input instead of its output if it is skipped."""
-    name, call = assigned_name(layer)
-    if not isinstance(call, cst.Call) or name not in names_read(call.args):
-        raise Refused("the random number does not decide about one layer")
-    before = f"{name}_before"
-    if {before} & names_read(site.function):
-        raise Refused(f"the name `{before}` is taken")
-    [branch] = statements(
-        f"if isinstance({skip}, torch.Tensor) or {test}:\n"
-        f"    {before} = {name}\n"
-        f"    if isinstance({skip}, torch.Tensor){others}:\n"
-        f"        {name} = torch.where({skip}.to({name}.device), {before}, {name})\n"
+    found = _layer(layer)
+    before = [f"{name}_before" for name in found]
+    if taken := set(before) & names_read(site.function):
+        raise Refused(f"the name `{min(taken)}` is taken")
+    kept, *selected = (
+        f"{', '.join(before)} = {', '.join(found)}",
+        *(
+            f"{name} = torch.where({skip}.to({name}.device), {name}_before, {name})"
+            for name in found
+        ),
     )
-    assert isinstance(branch, cst.If) and isinstance(layer, cst.BaseStatement)
-    kept, selected = branch.body.body
-    assert isinstance(kept, cst.BaseStatement)
-    assert isinstance(selected, cst.BaseStatement)
-    return branch.with_changes(body=cst.IndentedBlock([kept, layer, selected]))
+    is_tensor = f"isinstance({skip}, torch.Tensor)"
+    text = (
+        f"if torch.compiler.is_compiling() and {is_tensor}{others}:\n    pass\n"
+        f"elif {test}:\n    pass\n"
+    )
+    [branch] = statements(text)
+    assert isinstance(branch, cst.If) and isinstance(branch.orelse, cst.If)
+    assert isinstance(layer, cst.BaseStatement)
+    first = [
+        *statements(kept),
+        _without_comments(layer),
+        *statements("\n".join(selected)),
+    ]
+    other = branch.orelse.with_changes(body=cst.IndentedBlock([layer]))
+    return branch.with_changes(body=cst.IndentedBlock(first), orelse=other)
+
+
+def _layer(statement: cst.CSTNode) -> list[str]:
+    """The names that get the results of a layer: each is an argument of it too."""
+    line = statement if isinstance(statement, cst.SimpleStatementLine) else None
+    only = line.body[0] if line is not None and len(line.body) == 1 else None
+    if isinstance(only, cst.Assign) and len(only.targets) == 1:
+        target, call = only.targets[0].target, only.value
+        parts = [e.value for e in getattr(target, "elements", ())] or [target]
+        found = [each.value for each in parts if isinstance(each, cst.Name)]
+        if isinstance(call, cst.Call) and len(found) == len(parts):
+            read = names_read(call.args)
+            if set(found) <= read:
+                return found
+    raise Refused("the random number does not decide about one layer")
+
+
+def _without_comments(statement: cst.BaseStatement) -> cst.BaseStatement:
+    return statement.with_changes(leading_lines=())
 
 
 def _after_continue(site: Site, branch: cst.If) -> Changes:
