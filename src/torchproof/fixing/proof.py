@@ -326,7 +326,13 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
 
 
 def _adds_nothing(before: Proof, after: Proof) -> bool:
-    """Whether Dynamo traced the same functions: more graphs are then no progress."""
+    """Whether Dynamo traced the same functions: more graphs are then no progress.
+
+    A function that Dynamo skips, after it traced a part, has no graph.
+    """
+    skipped = [proof.counts.get("skipped_frames") or 0 for proof in (before, after)]
+    if skipped[1] < skipped[0]:
+        return False
 
     def functions(proof: Proof) -> set[tuple[str, str]]:
         traced = proof.observation.traced or {}

@@ -129,7 +129,7 @@ class Receipt(Record):
             return f"{self.compared} values {self.outputs} ({self.backend})"
         return (
             f"{self.compared} values equal in eager; compiled ({self.backend}), other"
-            " random numbers are drawn, as by the original"
+            " random numbers are drawn"
         )
 
     @property
