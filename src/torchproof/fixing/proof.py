@@ -309,9 +309,14 @@ def reason_to_reject(
 def new_findings(before: Proof, after: Proof) -> list[Finding]:
     """Findings that the edits cause, not those that earlier findings had hidden.
 
-    A finding was hidden if Dynamo had not traced its line before.
+    A finding was hidden if Dynamo had not traced its line before. One at a line that
+    broke before is known: it may be part of another frame now, which Dynamo skips.
     """
     known = {finding.identity for finding in before.open}
+    skipped = [proof.counts.get("skipped_frames") or 0 for proof in (before, after)]
+    places = {(each.code, _code_of(each)) for each in before.open}
+    if skipped[1] <= skipped[0]:
+        known |= {e.identity for e in after.open if (e.code, _code_of(e)) in places}
     # A frame without breaks is another frame: its recompiles are counted, not compared.
     counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)

@@ -1,0 +1,58 @@
+"""When a proof rejects edits: what counts as a new finding, and as progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torchproof.fixing.proof import Located, Proof, new_findings, reason_to_reject
+from torchproof.fixing.proof_job import Equality
+from torchproof.records import Finding, Observation, Overlay
+
+SAME = Equality("eager", "same", None, 1, 0, 0, (), ())
+
+
+def found(file: Path, cause: str, line: int = 2) -> Finding:
+    return Finding(
+        "GB109",
+        "graph_break",
+        "high",
+        "",
+        cause,
+        "",
+        file=str(file),
+        line=line,
+        function="step",
+        source=file.read_text().splitlines()[line - 1],
+    )
+
+
+def proof(file: Path, *findings: Finding, skipped: int = 0, graphs: int = 1) -> Proof:
+    observation = Observation((), {}, traced={str(file): {"step": (1, 2, 3)}})
+    return Proof(
+        Overlay(),
+        observation,
+        tuple(Located(each, ()) for each in findings),
+        {"graphs": graphs, "recompiles": 0, "skipped_frames": skipped},
+        SAME,
+    )
+
+
+def test_a_break_at_the_same_line_in_another_frame_is_not_new(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+    before = proof(file, found(file, "splits"), skipped=1)
+    assert not new_findings(before, proof(file, found(file, "skips"), skipped=1))
+    # More functions are skipped now, or the line is another one.
+    assert new_findings(before, proof(file, found(file, "skips"), skipped=2))
+    assert new_findings(before, proof(file, found(file, "skips", 3), skipped=1))
+
+
+def test_a_graph_of_a_function_that_was_skipped_is_progress(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("def step(x):\n    y = copy(x)\n    return other(y)\n")
+    break_ = found(file, "skips")
+    before = proof(file, break_, skipped=1, graphs=0)
+    assert reason_to_reject(before, proof(file, graphs=1), [[break_]]) is None
+    split = proof(file, break_, graphs=1)
+    rise = reason_to_reject(split, proof(file, graphs=2), [[break_]])
+    assert rise == "graphs rise from 1 to 2"
