@@ -206,3 +206,12 @@ def test_a_channel_is_not_inherited_by_programs(child: Child) -> None:
     run = "assert not os.get_inheritable(channel._socket.fileno())"
     assert child.ask({"run": run}, 60.0)
     assert isinstance(child.channel, Channel)
+
+
+def test_a_quiet_child_that_fails_leaves_its_last_words() -> None:
+    missing = "/no/such/file"
+    child = process.follow(
+        "json.tool", missing, lambda *_: None, process.Conditions(quiet=True)
+    )
+    assert child.code and child.ending == "finished"
+    assert missing in child.last_words

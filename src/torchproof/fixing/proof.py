@@ -200,7 +200,8 @@ class Prover:
             self._hidden, timeout_s=self._options.timeout_s, quiet=True
         )
         text = json.dumps(job.to_json())
-        return follow("torchproof.fixing.proof_child", text, notice, conditions)
+        child = follow("torchproof.fixing.proof_child", text, notice, conditions)
+        return _with_reason(child)
 
     def _forked(self, job: ProofJob, name: str) -> Followed | None:
         """Runs a proof in a fork of the server; None if that is not possible."""
@@ -222,17 +223,30 @@ class Prover:
             return None
         lines = path.read_text("utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
-        if ending.code and not any(e["kind"] == "unusable" for e in entries):
-            entries.append({"kind": "unusable", "message": _last_line(output)})
-        return Followed(
-            entries, "finished" if ending.code is not None else "timeout", ending.code
+        return _with_reason(
+            Followed(
+                entries,
+                "finished" if ending.code is not None else "timeout",
+                ending.code,
+                last_words=_last_line(output),
+            )
         )
+
+
+def _with_reason(child: Followed) -> Followed:
+    """A child that failed before it could write why gives the last line it printed."""
+    if (child.code or 0) <= 0 or child.of("unusable"):
+        return child
+    why = {"kind": "unusable", "message": child.last_words or "it failed"}
+    return dataclasses.replace(child, entries=[*child.entries, why])
 
 
 def _last_line(output: Path) -> str:
     """The last line that a failed process printed: that of its traceback."""
+    if not output.exists():
+        return ""
     lines = output.read_text("utf-8", errors="replace").splitlines()
-    return next((line for line in reversed(lines) if line.strip()), "it failed")
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:

@@ -8,16 +8,19 @@ wrote before.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from torchproof.process.channel import Channel, Ended, Garbled
-from torchproof.process.children import DEVNULL, Child, describe, spawn
+from torchproof.process.children import Child, describe, spawn
 
 Entry = dict[str, Any]
+_TAIL = 10_000  # bytes of the output in which its last line is
 
 
 class Stream:
@@ -39,6 +42,7 @@ class Followed:
     entries: list[Entry]
     ending: str
     code: int | None
+    last_words: str = ""  # the last line of the output of a quiet child
 
     def of(self, kind: str) -> list[Entry]:
         return [entry for entry in self.entries if entry["kind"] == kind]
@@ -88,16 +92,31 @@ def follow(
 
     The program's output goes to stderr: stdout carries only the report.
     """
+    with tempfile.TemporaryFile() as output:
+        seen = _follow(
+            ("-m", module, job),
+            notice,
+            conditions,
+            output=output if conditions.quiet else None,
+        )
+        return dataclasses.replace(seen, last_words=_last_line(output))
+
+
+def _follow(
+    command: tuple[str, ...],
+    notice: Callable[[Entry, float], None],
+    conditions: Conditions,
+    *,
+    output: IO[bytes] | None,
+) -> Followed:
     entries: list[Entry] = []
     ending = "finished"
     started = time.monotonic()
     with spawn(
-        "-m",
-        module,
-        job,
+        *command,
         environment=conditions.environment,
         stdin=None,
-        output=DEVNULL if conditions.quiet else None,
+        output=output,
     ) as child:
         try:
             for entry in _received(child, conditions.timeout_s or None):
@@ -110,6 +129,14 @@ def follow(
             with contextlib.suppress(TimeoutError):
                 entries.extend(_received(child, 0.0))
     return Followed(entries, ending, child.poll())
+
+
+def _last_line(output: IO[bytes]) -> str:
+    """The last line with text: of a process that failed, that of its traceback."""
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _TAIL))
+    lines = output.read().decode("utf-8", errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _received(child: Child, timeout_s: float | None) -> Iterator[Entry]:
