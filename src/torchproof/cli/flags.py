@@ -145,8 +145,8 @@ def fix_flags(parser: argparse.ArgumentParser) -> None:
         "--unsafe",
         action="store_true",
         help=(
-            "also fixes that draw other random numbers, or that skip a log line or a"
-            " check while compiling"
+            "also fixes that change something besides the values while compiling: the"
+            " random numbers, a log line, a check, a mask that masks nothing"
         ),
     )
     what.add_argument(
