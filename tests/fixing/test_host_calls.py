@@ -143,6 +143,15 @@ def test_a_block_becomes_a_function_on_the_host() -> None:
     assert "from torchproof import host_call\n" in text
 
 
+def test_a_block_may_end_with_a_return() -> None:
+    text = drafted_block(
+        BLOCK.replace("loss = F", "return F").replace("return loss", "")
+    )
+    assert "def _forward_on_host(labels, probabilities, blank):\n    with torch" in text
+    assert "        return host_call(" in text
+    assert "like=probabilities.new_empty(())" in text
+
+
 REFUSED_BLOCKS = {
     "would leave the graph": BLOCK.replace("(labels >= 0)", "(labels @ labels)"),
     "needs the object": BLOCK.replace("(labels >= 0)", "self.head(labels)"),

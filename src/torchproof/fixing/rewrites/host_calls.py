@@ -60,17 +60,20 @@ def statement(site: Site) -> Draft:
     It would run outside a graph anyway, between two of them.
     """
     moved = _moved(site)
-    results = _results(site, moved)
+    ending = _ending(moved)
+    results = [] if ending is not None else _results(site, moved)
     arguments = arguments_of(site, Values(site), [moved])
-    name = free_name(site, f"_{results[0].strip('_')}_on_host")
+    what = results[0] if results else site.function.name.value
+    name = free_name(site, f"_{what.strip('_').lower()}_on_host")
     function = new_function(f"def {name}", [moved], arguments, results)
     texts = ", ".join(each.text for each in arguments)
-    line = cst.parse_statement(f"{', '.join(results)} = {name}({texts})\n")
+    start = f"{', '.join(results)} =" if results else "return"
+    line = cst.parse_statement(f"{start} {name}({texts})\n")
     text = site.replaced({moved: [line]}, before={top_level(site): [function]})
     inside = _at_call(site, text, name)
     new = _on_host(inside, _call(inside), differentiable=True)
-    what = "block" if isinstance(moved, cst.With) else "statement"
-    return Draft(f"run the {what} on the host, with host_call", new)
+    kind = "block" if isinstance(moved, cst.With) else "statement"
+    return Draft(f"run the {kind} on the host, with host_call", new)
 
 
 def _on_host(site: Site, found: cst.Call, *, differentiable: bool = False) -> str:
@@ -101,12 +104,21 @@ def _moved(site: Site) -> Statement:
         line = found
     elif site.inner is not None:
         raise Refused("the finding is in a function that the line calls")
-    if any(isinstance(each, _ENDS) for each in nodes(line)):
+    ending = _ending(line)
+    if any(isinstance(each, _ENDS) and each is not ending for each in nodes(line)):
         raise Refused("the statement does more than compute values")
     heavy = (brief(each) for each in nodes(line) if _is_heavy(each))
     if (work := next(heavy, None)) is not None:
         raise Refused(f"`{work}` would leave the graph")
     return line
+
+
+def _ending(moved: Statement) -> cst.Return | None:
+    """The `return` with a value that a statement is, or that a block ends with."""
+    last = body(moved)[-1] if isinstance(moved, cst.With) else moved
+    small = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
+    has_value = isinstance(small, cst.Return) and small.value is not None
+    return small if has_value else None  # type: ignore[return-value]
 
 
 _ENDS = (
@@ -145,7 +157,7 @@ def _results(site: Site, moved: Statement) -> list[str]:
 
 def _at_call(site: Site, text: str, name: str) -> Site:
     """The site in the new text, at the call of the new function."""
-    pattern = re.compile(rf"= {re.escape(name)}\(")
+    pattern = re.compile(rf"(=|return) {re.escape(name)}\(")
     lines = text.splitlines()
     line = next(i for i, each in enumerate(lines, 1) if pattern.search(each))
     return replace(
