@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 from sites import site
 from test_fixer import fixed
 
+from torchproof.fixing import call_probe
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.host_calls import call, statement
@@ -211,3 +214,12 @@ def test_a_block_with_a_gradient_runs_on_the_host(tmp_path: Path) -> None:
     assert accepted.receipt is not None
     assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0
     assert accepted.receipt.outputs == "same"
+
+
+def test_a_random_function_with_a_gradient_is_a_problem() -> None:
+    call_probe.observed.clear()
+    for function in (torch.sin, lambda x: x * numpy.random.rand()):
+        call_probe.probed(function, {}, differentiable=True)(torch.ones(2))
+    problems = [each.problem for each in call_probe.observed]
+    call_probe.observed.clear()
+    assert problems[0] is None and "random numbers" in (problems[1] or "")

@@ -67,7 +67,7 @@ def behaviour(
     def step(index: int, call: Any) -> Any:
         with around(index):
             output = calls.invoke(fn, call, train=train)
-        digests.append(_random_digest())
+        digests.append(random_digest())
         return output
 
     with collected_text() as text:
@@ -144,7 +144,8 @@ def _is_refusal(error: BaseException) -> bool:
     )
 
 
-def _random_digest() -> str:
+def random_digest() -> str:
+    """A digest of the states of all random generators."""
     states: list[Any] = [torch.get_rng_state().numpy().tobytes()]
     # Asking for its state would initialise CUDA, which a fork cannot do.
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from torchproof import torch_private
+from torchproof.fixing.behaviour import random_digest
 from torchproof.fixing.observed_calls import ObservedCall, Value
 
 observed: list[ObservedCall] = []
@@ -41,13 +42,13 @@ def probed(
         given = [arguments, keywords]
         before = _state(function, given)
         digest = _digest(given)
-        random = torch.get_rng_state()
+        random = random_digest()
         with _Parameters() as parameters:
             result = function(*arguments, **keywords)
         problem = _problem(function, given, result)
         if not differentiable:
             problem = problem or _computes(given, result)
-        elif not torch.equal(torch.get_rng_state(), random):
+        elif random_digest() != random:
             problem = problem or "it draws random numbers, and has a gradient"
         if problem is None and _state(function, given) != before:
             problem = "it changes an argument, or the object it belongs to"
