@@ -87,6 +87,21 @@ def test_fused_attention_on_the_cpu_counts_as_that_on_a_gpu() -> None:
     assert of(lambda: attend(x, x, x)).by_type == {"float32": 2 * 2 * 8 * 16 * 16 * 8}
 
 
+def test_products_of_groups_count_as_the_products_they_are() -> None:
+    experts, rows, wide, out = 4, 32, 16, 8
+    x = torch.randn(rows, wide, dtype=torch.bfloat16)
+    weights = torch.randn(experts, wide, out, dtype=torch.bfloat16)
+    ends = torch.tensor([8, 16, 24, 32], dtype=torch.int32)
+    grouped = nn.functional.grouped_mm
+    both = of(lambda: grouped(x, weights, offs=ends))
+    assert both.by_type == {"bfloat16": 2 * rows * wide * out}
+    assert both.not_counted == ()
+    for each in (x, weights):
+        each.requires_grad_()
+    step = of(lambda: grouped(x, weights, offs=ends).square().mean().backward())
+    assert step.by_type == {"bfloat16": 3 * 2 * rows * wide * out}
+
+
 def test_autocast_decides_the_type() -> None:
     model, x = net(), torch.randn(ROWS, WIDE)
     with torch.autocast("cpu", dtype=torch.bfloat16):

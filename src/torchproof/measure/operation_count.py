@@ -65,11 +65,12 @@ class OperationCounter(TorchDispatchMode):
         self.devices: set[str] = set()
         self.not_counted: set[str] = set()
         self._formulas = dict(FlopCounterMode(display=False).flop_registry)
+        aten = torch.ops.aten
         for name, like in _SAME_FORMULA.items():
-            packet = getattr(torch.ops.aten, name, None)
-            same = self._formulas.get(getattr(torch.ops.aten, like))
-            if packet is not None and same is not None:
-                self._formulas.setdefault(packet, same)
+            same = self._formulas[getattr(aten, like)]
+            self._formulas.setdefault(getattr(aten, name), same)
+        for name, formula in {"_grouped_mm": _grouped}.items():
+            self._formulas.setdefault(getattr(aten, name), formula)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -95,6 +96,12 @@ class OperationCounter(TorchDispatchMode):
             return
         self.by_type[_type_of(tensor, str(packet))] += operations
         self.devices.add(str(tensor.device))
+
+
+def _grouped(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+    """Products of groups of rows, or of columns of `b` if that has two dimensions."""
+    groups = a.shape[0] if a.ndim == 3 and b.ndim == 2 else 1
+    return int(2 * a.numel() * b.shape[-1] // groups)
 
 
 def _is_heavy(func: Any) -> bool:
