@@ -314,7 +314,7 @@ class Part(Record):
 
 @dataclass(frozen=True)
 class PartState:
-    """A part of a check that begins, the how manieth it is, and what is left."""
+    """A part of a check that begins: its number among all, and the time left."""
 
     name: str
     number: int
