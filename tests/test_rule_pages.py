@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from torchproof.checking import rules
 from torchproof.checking.rules import torch_pages
@@ -43,3 +46,27 @@ def test_sections_can_be_taken_out(rule: Rule) -> None:
 def test_examples_are_python_with_the_indent_taken_off() -> None:
     good = rules.by_code("GB102").section("Good")
     assert ast.parse(good).body and "torch.where" in good
+
+
+@pytest.mark.parametrize("code, program", [("GB117", "bad_4"), ("GB105", "bad_6")])
+def test_the_fix_names_the_torch_that_traces_this(
+    code: str, program: str, observe: Any
+) -> None:
+    path = Path(__file__).parent / "rules" / code / f"{program}.py"
+    found = rules.check(observe(f"{path}:make"))
+    fixes = [finding.fix for finding in found if finding.code == code]
+    if torch.__version__ < "2.14":
+        assert [fix.endswith("; torch 2.14.1 traces this") for fix in fixes] == [True]
+    else:
+        assert not fixes
+    assert "\n\n## Versions\n" in rules.by_code(code).documentation()
+
+
+def test_other_forms_of_a_rule_name_no_torch(observe: Any) -> None:
+    path = Path(__file__).parent / "rules" / "GB117" / "bad.py"
+    found = rules.check(observe(f"{path}:make"))
+    assert not any("torch 2.1" in finding.fix for finding in found)
+
+
+def test_a_rule_without_versions_has_no_section_about_them() -> None:
+    assert "## Versions" not in rules.by_code("GB101").documentation()

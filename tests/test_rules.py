@@ -32,8 +32,9 @@ OPTIONAL = {"severity", "status", "torch", "holder"}
 # One trigger and one clean twin of each rule run each time; the others are slow tests.
 FIRST = {"bad", "good"}
 VARIANT = [pytest.mark.slow, pytest.mark.variant]
-# RC299 takes the guards that no other rule knows. NC806 needs a script.
-WITHOUT_PROGRAMS = {"RC299", "NC806"}
+# RC299 takes the guards that no other rule knows. NC806 needs a script, AD101 and AD102
+# need a GPU.
+WITHOUT_PROGRAMS = {"RC299", "NC806", "AD101", "AD102"}
 
 
 def settings(program: Path) -> dict[str, Any]:

@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import EventGroup, Match, SourcePlace, sentence
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Fixed,
+    Match,
+    SourcePlace,
+    sentence,
+)
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.checking.static.source import walk
@@ -226,6 +232,7 @@ class OutsideWorld(GraphBreak):
     """
 
     code = "GB115"
+    fixed = (Fixed("2.14.1", "`random.random()`", r"\brandom\.random\("),)
     types = (
         *_CALLS,
         r"builtin operator",
@@ -376,6 +383,7 @@ class UntraceableCall(GraphBreak):
     """
 
     code = "GB105"
+    fixed = (Fixed("2.14.1", "reading a `ContextVar`", "ContextVar"),)
     reference = torch_pages.CUSTOM_OPERATORS
     types = (*_CALLS, r"numpy function|numpy\.\*")
     nodes = (ast.Call,)

@@ -10,6 +10,7 @@ from torchproof.checking.rules.breaks import GraphBreak, is_error
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
+    Fixed,
     Rule,
     grouped,
     shorten,
@@ -122,6 +123,7 @@ class FailsOnFakeTensors(CompileError):
     """
 
     code = "CE701"
+    fixed = (Fixed("2.14.1", "an operation that fails inside `try`", ""),)
     reference = torch_pages.FAKE_TENSORS
     errors = ("TorchRuntimeError", "IndexError", "RuntimeError")
     fix_text = (

@@ -13,6 +13,7 @@ from torchproof.checking.rules.breaks import is_error
 from torchproof.checking.rules.rule import (
     EventGroup,
     Facts,
+    Fixed,
     Match,
     Rule,
     grouped,
@@ -497,6 +498,7 @@ class NothingCompiled(NoOp):
     """
 
     code = "NC805"
+    fixed = (Fixed("2.15", "`nn.Sequential(...).compile()`", how="compiles this"),)
     reference = torch_pages.SKIPPED
 
     @classmethod

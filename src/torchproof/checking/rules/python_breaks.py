@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, move_out, own_hints
-from torchproof.checking.rules.rule import EventGroup, Match, shorten
+from torchproof.checking.rules.rule import EventGroup, Fixed, Match, shorten
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind
 
@@ -169,6 +169,9 @@ class ExceptionFlow(GraphBreak):
     """
 
     code = "GB112"
+    fixed = (
+        Fixed("2.15", "an exception with an `__init__` of its own", r"super\(\)\."),
+    )
     types = (
         (
             r"[Ee]xception|[Aa]ssertion|Failed to raise|TypeError from user"
@@ -251,6 +254,10 @@ class UnsupportedPython(GraphBreak):
     """
 
     code = "GB117"
+    fixed = (
+        Fixed("2.14.1", "`deque.rotate`", r"\.rotate\("),
+        Fixed("2.15", "`bytes` of a list", r"\bbytes\("),
+    )
     types = (
         r"repr|str\(\)|str_impl",
         r"set with tensors|sort with|id\(\)|call_id|hash|richcompare|__eq__",

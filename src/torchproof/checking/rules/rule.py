@@ -215,6 +215,20 @@ class Match:
     data: Mapping[str, str] = field(default_factory=dict)  # what an event would tell
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """A form of a rule's pattern that torch handles from a version on.
+
+    `what` names the form in the documentation. `sign` is a pattern in the code at the
+    place, or in what torch says about it, that shows this form; None: nothing shows it.
+    """
+
+    version: str
+    what: str
+    sign: str | None = None
+    how: str = "traces this"
+
+
 class Rule:
     """Recognises one bad pattern, in the events of a run and in source code.
 
@@ -233,6 +247,7 @@ class Rule:
     message_text: ClassVar[str]
     cause_text: ClassVar[str]
     fix_text: ClassVar[str]
+    fixed: ClassVar[tuple[Fixed, ...]] = ()  # forms that a later torch handles
     # What `fix` tries, in this order: rewrites of the source by their names in
     # `fixing.rewrites`, such as "validation.raise_if", and settings of the compiler.
     rewrites: ClassVar[tuple[str, ...]] = ()
@@ -341,7 +356,7 @@ class Rule:
             severity=self.severity(group),
             message=self.message(group),
             cause=self.cause(group),
-            fix=self.fix(group),
+            fix=f"{self.fix(group)}{self.later(group)}",
             file=shown(frame.file) if frame else None,
             line=frame.line if frame else None,
             function=group.function if frame else None,
@@ -358,6 +373,16 @@ class Rule:
             marks=self.marks(group),
         )
 
+    def later(self, group: EventGroup) -> str:
+        """The torch that handles this form, if the installed one is older."""
+        installed = version_of(group.facts.observation.environment.get("torch"))
+        for each in self.fixed:
+            older = installed and installed < version_of(each.version)
+            said = f"{group.expression} {group.data.get('context', '')}"
+            if older and each.sign is not None and re.search(each.sign, said):
+                return f"; torch {each.version} {each.how}"
+        return ""
+
     @classmethod
     def summary(cls) -> str:
         return inspect.cleandoc(cls.__doc__ or "").split("\n")[0]
@@ -370,12 +395,27 @@ class Rule:
         return textwrap.dedent(rest.partition("\n## ")[0]).strip("\n")
 
     @classmethod
+    def _versions(cls) -> str:
+        """The section about forms that a later torch handles, if there are any."""
+        if not cls.fixed:
+            return ""
+        rows = [f"- {each.what}: torch {each.version} {each.how}" for each in cls.fixed]
+        return "\n\n## Versions\n" + "\n".join(rows)
+
+    @classmethod
     def documentation(cls) -> str:
         return (
             f"# {cls.code}: {cls.summary()}\n"
             + inspect.cleandoc(cls.__doc__ or "").partition("\n")[2]
+            + cls._versions()
             + f"\n\n## Reference\n{cls.reference}"
         )
+
+
+def version_of(torch: str | None) -> tuple[int, ...]:
+    """The first two numbers of a version; empty if it is unknown."""
+    match = re.match(r"(\d+)\.(\d+)", torch or "")
+    return (int(match[1]), int(match[2])) if match else ()
 
 
 def _call_site(group: EventGroup) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.breaks import GraphBreak, own_hints
-from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.rules.rule import EventGroup, Fixed, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
 from torchproof.records import Setting
@@ -491,6 +491,14 @@ class RecurrentModule(GraphBreak):
     """
 
     code = "GB108"
+    fixed = (
+        Fixed(
+            "2.15",
+            "`nn.LSTM`, `nn.GRU` and `nn.RNN`",
+            "",
+            "compiles the rest of the function, and breaks only at the module",
+        ),
+    )
     types = (r"RNN, GRU, or LSTM",)
     nodes = (ast.Call,)
     settings = (Setting("dynamo.allow_rnn", True),)
@@ -638,6 +646,14 @@ class TensorInternals(GraphBreak):
     """
 
     code = "GB116"
+    fixed = (
+        Fixed(
+            "2.15",
+            "`y.requires_grad = True`",
+            r"\.requires_grad = True",
+            "traces this for a tensor that the function computes, not for an argument",
+        ),
+    )
     types = (
         r"requires_grad",
         r"Tensor\.(set_|resize|retain_grad|share_memory|uniform_|random_|sparse)",

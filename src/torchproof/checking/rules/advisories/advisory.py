@@ -14,7 +14,13 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from torchproof.checking.rules import torch_pages
-from torchproof.checking.rules.rule import EventGroup, Facts, Rule, event_place
+from torchproof.checking.rules.rule import (
+    EventGroup,
+    Facts,
+    Rule,
+    event_place,
+    version_of,
+)
 from torchproof.records import Event, Finding, Operation, Severity
 
 _ISSUES = "https://github.com/pytorch/pytorch/issues/"
@@ -121,10 +127,10 @@ class Advisory(Rule):
     @classmethod
     def affects(cls, torch: str | None) -> bool:
         """Whether a version of torch has the bug; False if the version is unknown."""
-        version = _version(torch or "")
-        if not version or (cls.since and version < _version(cls.since)):
+        version = version_of(torch)
+        if not version or (cls.since and version < version_of(cls.since)):
             return False
-        return not cls.fixed_in or version < _version(cls.fixed_in)
+        return not cls.fixed_in or version < version_of(cls.fixed_in)
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
@@ -153,11 +159,8 @@ class Advisory(Rule):
         version = group.facts.observation.environment["torch"].partition("+")[0]
         return {"torch": f"torch {version}", **group.extra["words"]}
 
-    def fix(self, group: EventGroup) -> str:
-        text = self.say(self.fix_text, group)
-        return (
-            f"{text}; torch {self.fixed_in} has no such bug" if self.fixed_in else text
-        )
+    def later(self, group: EventGroup) -> str:
+        return f"; torch {self.fixed_in} has no such bug" if self.fixed_in else ""
 
     def evidence(self, group: EventGroup) -> Iterable[str]:
         yield (
@@ -201,8 +204,3 @@ class Advisory(Rule):
             f"\n\n## Upstream\n{links or 'Not reported.'}"
             f"\n\n## Program\n{program}{mark}{reference}"
         )
-
-
-def _version(text: str) -> tuple[int, ...]:
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match[1]), int(match[2])) if match else ()

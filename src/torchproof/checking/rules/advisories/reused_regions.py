@@ -40,7 +40,7 @@ class ReusedRegion(Advisory):
     code = "AD103"
     upstream = (193960, 192840)
     reference = torch_pages.REGIONS
-    wrong = ("2.11", "2.13", "2.14.1", "2.15")
+    wrong = ("2.11", "2.12.1", "2.13", "2.14.1", "2.15")
     message_text = (
         "gradients through `{at.expression}` can be wrong: {at.function} calls the same"
         " nested region {times} times, and Inductor of {torch} overwrites what its"
