@@ -211,13 +211,9 @@ def unreported(row: dict[str, Any]) -> list[str]:
     """Breaks in torch's log at which no finding, however quiet, is placed."""
     findings = row.get("run", {}).get("findings", [])
     said = {(os.path.basename(f["file"] or "-"), f["line"]) for f in findings}
-    found = []
-    for frames in breaks(row["log"]["text"]):
-        if said.isdisjoint(frames):
-            found.append(
-                " < ".join(f"{file}:{line}" for file, line in frames[::-1][:4])
-            )
-    return sorted(set(found))
+    missed = [f for f in breaks(row["log"]["text"]) if said.isdisjoint(f)]
+    shown = {" < ".join(f"{f}:{n}" for f, n in frames[::-1][:4]) for frames in missed}
+    return sorted(shown)
 
 
 def breaks(text: str) -> list[list[tuple[str, int]]]:
