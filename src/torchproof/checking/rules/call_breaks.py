@@ -69,6 +69,9 @@ _RANDOM = re.compile(
     r"random\.(?:choice|choices|gauss|normalvariate)|secrets\.\w+"
     r"|torch\.(?:manual_seed|get_rng_state|set_rng_state|Generator|random\.fork_rng)"
 )
+_GENERATOR = re.compile(
+    r"random\.seed|torch\.(?:manual_seed|\w+_rng_state|Generator|random\.fork_rng)"
+)
 # Traced from torch 2.14 on.
 _RANDOM_ONCE = re.compile(r"random\.(?:random|shuffle|sample|seed)")
 
@@ -288,7 +291,12 @@ class OutsideWorld(GraphBreak):
         elif _RANDOM.fullmatch(dotted) or _RANDOM_ONCE.fullmatch(dotted):
             since = " (torch 2.14 does)" if _RANDOM_ONCE.fullmatch(dotted) else ""
             what = f"uses a random generator that tracing does not follow{since}"
-            fix = f"draw with torch.rand or random.uniform, or {_PASS}"
+            fix = (
+                "draw with torch.rand and choose with torch.where (random.uniform is"
+                f" traced too, but a branch on its result is not), or {_PASS}"
+            )
+            if _GENERATOR.fullmatch(dotted):
+                fix = f"do {code} before the compiled call: it changes the generator"
             yield Match(node, cause=f"{code} {what}", fix=fix)
 
 
@@ -463,8 +471,7 @@ class UntraceableCall(GraphBreak):
                 node,
                 cause=f"{at.quote(node)} does the tokenizer's work in each call, in"
                 " code that tracing cannot follow",
-                fix="look the id up once, in __init__ or before the compiled call, and"
-                " store it as a Python int",
+                fix=_tokenizer_fix(dotted),
             )
 
 
@@ -472,6 +479,18 @@ def _asks_tokenizer(dotted: str) -> bool:
     match = _TOKENIZER.fullmatch(dotted)
     return match is not None and (
         match[1] is None or bool(_LOOKUPS.fullmatch(match[1]))
+    )
+
+
+def _tokenizer_fix(dotted: str) -> str:
+    if re.search(r"\.(?:convert_\w+|token_to_id|id_to_token|id_of|get_vocab)$", dotted):
+        return (
+            "look it up once, in __init__ or before the compiled call, and store the"
+            " id as a Python int"
+        )
+    return (
+        f"call {dotted}(...) before the compiled function and pass the token ids in as"
+        " a tensor"
     )
 
 

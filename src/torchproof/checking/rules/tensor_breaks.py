@@ -31,6 +31,38 @@ _COMPARISON = (
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 
 
+_SETTING = "set torch._dynamo.config.{} = True"
+_SCALARS = _SETTING.format("capture_scalar_outputs")
+# Functions of math that torch has under the same name.
+_IN_TORCH = re.compile(
+    r"math\.((?:a?(?:sin|cos|tan)h?|ceil|floor|trunc|sqrt|exp|expm1|log|log1p|log2|log10"
+    r"|pow|isnan|isinf|isfinite)\(.*\))"
+)
+# What keeps the size fixed, by the operation whose size depends on values.
+_FIXED_SIZES = (
+    (
+        r"bincount",
+        "count into a tensor of fixed length instead of `{}`: torch.zeros(n,"
+        " dtype=torch.long).scatter_add(0, index, torch.ones_like(index))",
+    ),
+    (
+        r"unique",
+        "compute `{}` outside the compiled function and pass it in, or keep an entry"
+        " for each of the n possible values (torch.arange(n)) with a mask of those that"
+        " occur",
+    ),
+    (
+        r"nonzero|argwhere|torch\.where",
+        "keep the mask instead of the positions in `{}` and weight by it:"
+        " torch.where(mask, x, 0); or give their number: torch.nonzero_static(mask,"
+        " size=n)",
+    ),
+    (
+        r"",
+        "keep the size fixed: replace `{}` by a masked form such as torch.where(mask,"
+        " x, 0) or masked_fill",
+    ),
+)
 _INTERNALS = {"requires_grad_", "retain_grad", "resize_"}
 _PARAMETERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 
@@ -93,18 +125,20 @@ class TensorToPython(GraphBreak):
                 f"use torch operations on `{tensor}` instead of numpy, or move the"
                 " numpy part outside the compiled function"
             )
+        if counted := re.search(r"torch\.arange\(([^=]*)\)\.tolist\(\)$", expression):
+            return f"write list(range({counted[1]})): it needs no tensor"
         if "tolist" in expression:
             return (
                 f"pass lengths as Python ints instead of computing `{expression}` in"
-                " the graph, or set torch._dynamo.config.capture_scalar_outputs = True"
-                " (with torch._check on each value that becomes a size)"
+                f" the graph, or {_SCALARS} (with torch._check on each value that"
+                " becomes a size)"
             )
-        return (
-            f"keep `{tensor}` a tensor: drop the conversion (.item(), int(), float()),"
-            " collect tensors and read them after the compiled call, e.g."
-            " torch.stack(values).tolist(); or set"
-            " torch._dynamo.config.capture_scalar_outputs = True (and torch._check its"
-            " range if it becomes a size)"
+        if called := _IN_TORCH.search(expression):
+            return (
+                f"stay in torch: write torch.{called[1]}, and keep the result a tensor"
+            )
+        return f"{_without_conversion(expression, tensor)}; or {_SCALARS}" + (
+            " (and torch._check its range if it becomes a size)"
         )
 
     def setting(self, group: EventGroup) -> str:
@@ -120,6 +154,24 @@ class TensorToPython(GraphBreak):
             reads = _reads_by_index(node, at)
         if reads:
             yield Match(node)
+
+
+def _without_conversion(expression: str, tensor: str) -> str:
+    """What to write where a tensor is converted, or stands for a Python number."""
+    if re.search(
+        r"\.(?:item|__bool__)\(|(?<![.\w])(?:int|float|bool|complex|range)\(",
+        expression,
+    ):
+        return (
+            f"keep `{tensor}` a tensor: drop the conversion (.item(), int(), float()),"
+            " collect tensors and read them after the compiled call, e.g."
+            " torch.stack(values).tolist()"
+        )
+    return (
+        f"a tensor is used as a size, bound or index of Python in `{expression}`: pass"
+        " this number as a Python int, or stay with tensors of a fixed size"
+        " (index_select, gather, a mask)"
+    )
 
 
 def _reads_by_call(node: ast.Call, at: Flow) -> bool:
@@ -246,8 +298,13 @@ class TensorBranch(GraphBreak):
                 "use torch.while_loop, or run a fixed number of iterations and mask"
                 f" the rest with torch.where, instead of `{code}`"
             )
+        if re.match(r"[\[({].*\bfor\b.*\bif\b", group.expression):
+            return (
+                f"keep every element in `{group.expression}` and mask those to leave"
+                " out with torch.where, or choose them outside the compiled function"
+            )
         return (
-            f"compute both sides and choose with torch.where({_condition(group)}, a,"
+            f"compute both sides and choose with torch.where({_tensor_test(group)}, a,"
             " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
             " test is only a check, move it outside the compiled function"
         )
@@ -265,8 +322,12 @@ class TensorBranch(GraphBreak):
             yield Match(test, message, fix=_operator_fix(node))
 
     def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
-        dotted = at.dotted(node.func) or ""
+        dotted, fix = at.dotted(node.func) or "", _COMPARISON
         if dotted in ("any", "all"):
+            fix = (
+                f"keep the test a tensor, torch.{dotted}(x), and choose with"
+                " torch.where; or decide outside the compiled function"
+            )
             arguments = [at.kind(each) for each in node.args]
             gives_bool = any(
                 kind.is_tensor or kind is Kind.TENSORS for kind in arguments
@@ -274,7 +335,7 @@ class TensorBranch(GraphBreak):
         else:
             gives_bool = at.called(node) in ("equal", "allclose", "is_nonzero")
         if gives_bool:
-            yield Match(node, fix=_COMPARISON)
+            yield Match(node, fix=fix)
 
 
 def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
@@ -327,8 +388,9 @@ def _operator_fix(node: ast.AST) -> str:
         )
     if isinstance(node, ast.BoolOp | ast.UnaryOp):
         return (
-            "use torch.logical_and, logical_or or logical_not, or `&`, `|` and `~`; in"
-            " an assert, test the tensor itself: `assert (x > 0).all(), 'text'`"
+            "use torch.logical_and, logical_or or logical_not (or `&`, `|` and `~`),"
+            " and choose with torch.where instead of a branch; in an assert, test the"
+            " tensor itself: `assert (x > 0).all(), 'text'`"
         )
     if isinstance(node, ast.Compare):
         return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
@@ -352,6 +414,15 @@ def _condition(group: EventGroup) -> str:
     """The condition alone, where the traceback underlines the whole statement."""
     whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
     return whole[1] if whole else group.expression
+
+
+def _tensor_test(group: EventGroup) -> str:
+    """The condition with torch's functions where Python's need its value."""
+    test = _condition(group)
+    negated = test.startswith("not ") and not re.search(r"\b(and|or)\b", test)
+    test = re.sub(r"^(?:not )?(all|any)\((?=\w[\w.]*\)$)", r"torch.\1(", test)
+    test = test.removeprefix("not ") if negated else test
+    return f"torch.logical_not({test})" if negated else test
 
 
 class DataDependentShape(GraphBreak):
@@ -402,11 +473,13 @@ class DataDependentShape(GraphBreak):
                 f"give the number of classes in `{group.expression}`:"
                 " F.one_hot(labels, num_classes=n)"
             )
+        if "repeat_interleave" in group.expression:
+            return f"pass the size of the result of `{group.expression}`: output_size=n"
+        fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
         return (
-            f"keep the size fixed: replace `{group.expression}` by a masked form such"
-            " as torch.where(mask, x, 0) (or masked_fill, topk, nonzero_static); or"
-            " set torch._dynamo.config.capture_dynamic_output_shape_ops = True to keep"
-            " it in the graph"
+            f"{fixed.format(group.expression)}; or"
+            f" {_SETTING.format('capture_dynamic_output_shape_ops')} to keep it in the"
+            " graph"
         )
 
     def setting(self, group: EventGroup) -> str:
