@@ -10,8 +10,8 @@ stopped resumes. A check that takes `--each` seconds is repeated with `--effort 
 
 `collect` lists the findings above `low`, and what torch logs and no finding reports.
 With `--write` they go to benchmarks/results/compile_users.json, where `verdict`
-("right" or "wrong") and `why` are filled in by hand and stay with their finding. Exit
-code 1 when a finding has no verdict.
+("right" or "wrong"), `fits` (whether the fix suits this code) and `why` are filled in
+by hand and stay with their finding. Exit code 1 when a finding has no verdict.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.compile_targets import TARGETS, Target  # noqa: E402
+from benchmarks.library_scripts import outside_torch  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parent / "results" / "compile_users.json"
 HEAD = "import torch\nfrom torch import nn\n\n\n"
@@ -179,6 +180,7 @@ def run(options: argparse.Namespace) -> int:
 LOUD = ("high", "medium")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>.+)$')
 _BREAK = re.compile(r"Graph break .*in user code at (?P<file>.+):(?P<line>\d+)$")
+_INSIDE = re.compile(r"in (?P<file>\S+):(?P<line>\d+) ")
 _AGAIN = re.compile(r"Recompiling function (?P<name>\S+) in ")
 
 
@@ -195,12 +197,21 @@ def loud(row: dict[str, Any]) -> list[dict[str, Any]]:
             "message": f["message"],
             "cause": f["cause"],
             "fix": f["fix"],
+            "inside": inside(f["evidence"]),
             "effect": bool(f["cause_of"]),
             "count": f["count"],
         }
         for f in findings
         if f["status"] == "open" and f["severity"] in LOUD
     ]
+
+
+def inside(evidence: list[str]) -> str | None:
+    """The innermost line outside torch that the evidence names, if any."""
+    named = [each for each in map(_INSIDE.match, evidence) if each]
+    if not named:
+        return None
+    return f"{shortened(named[-1]['file'])}:{named[-1]['line']}"
 
 
 def shortened(file: str | None) -> str:
@@ -211,9 +222,21 @@ def unreported(row: dict[str, Any]) -> list[str]:
     """Breaks in torch's log at which no finding, however quiet, is placed."""
     findings = row.get("run", {}).get("findings", [])
     said = {(os.path.basename(f["file"] or "-"), f["line"]) for f in findings}
-    missed = [f for f in breaks(row["log"]["text"]) if said.isdisjoint(f)]
-    shown = {" < ".join(f"{f}:{n}" for f, n in frames[::-1][:4]) for frames in missed}
-    return sorted(shown)
+    for (
+        finding
+    ) in findings:  # a line of a library, where a line of the program calls it
+        for match in map(_INSIDE.match, finding["evidence"]):
+            if match:
+                said.add((os.path.basename(match["file"]), int(match["line"])))
+    places = {innermost(frames) for frames in breaks(row["log"]["text"])}
+    return sorted(f"{file}:{line}" for file, line in places - said)
+
+
+def innermost(frames: list[tuple[str, int]]) -> tuple[str, int]:
+    """The last line of a traceback that is neither torch's nor Python's own."""
+    others = [frame for frame in frames if outside_torch(frame[0])]
+    file, line = others[-1] if others else frames[-1]
+    return os.path.basename(file), line
 
 
 def breaks(text: str) -> list[list[tuple[str, int]]]:
@@ -222,13 +245,12 @@ def breaks(text: str) -> list[list[tuple[str, int]]]:
     inside = False
     for line in text.splitlines():
         if match := _BREAK.search(line):
-            place = os.path.basename(match["file"]), int(match["line"])
-            several.append([place])
+            several.append([(match["file"], int(match["line"]))])
             inside = True
         elif _AGAIN.search(line):
             inside = False
-        elif inside and (match := _FRAME.search(line)):
-            several[-1].append((os.path.basename(match["file"]), int(match["line"])))
+        elif inside and "[__graph_breaks]" in line and (match := _FRAME.search(line)):
+            several[-1].append((match["file"], int(match["line"])))
     return several
 
 
@@ -238,7 +260,7 @@ def collect(options: argparse.Namespace) -> int:
     ]
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"findings": []}
     known = {key(f): f for f in kept["findings"]}
-    empty = {"verdict": None, "why": ""}
+    empty = {"verdict": None, "fits": None, "why": ""}
     findings, targets = [], []
     for row in rows:
         mine = [
@@ -257,8 +279,8 @@ def collect(options: argparse.Namespace) -> int:
 
 
 def key(finding: dict[str, Any]) -> tuple[str, ...]:
-    """What identifies a finding here; its texts may be reworded."""
-    return tuple(finding[k] for k in ("target", "code", "place"))
+    """What identifies a finding here: several may have one place."""
+    return tuple(finding[k] for k in ("target", "code", "place", "message"))
 
 
 def around(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -120,6 +120,8 @@ class Call:
             return source
         path, rest = origin
         written = self.argument(path) if self.by_user else None
+        if written is None and len(path) == 1 and rest:  # a part of *args or **kwargs
+            return source
         rest = re.sub(r"\['([^'\"]*)'\]", r'["\1"]', rest)
         return (written.words if written else self.name(path, source)) + rest
 
@@ -163,7 +165,8 @@ class Call:
             named = "keyword" if path[0] == "kwargs" else "positional"
             return f"the {named} arguments"
         kind, key, *rest = path
-        root = key if kind == "kwargs" else source.partition("[")[0].partition(".")[0]
+        own = (name for name, at in self.sources.items() if at == path[:2])
+        root = key if kind == "kwargs" else next(own, re.split(r"[.\[]", source)[0])
         return "".join([str(root), *(f"[{step!r}]" for step in rest)])
 
     def _expression(self) -> ast.Call | None:

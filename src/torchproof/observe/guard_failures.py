@@ -127,7 +127,7 @@ _PATTERNS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ),
     # Torch evaluated old shape guards on None in place of a tensor.
     (
-        r"'NoneType' object has no attribute 'size'$",
+        r"'NoneType' object has no attribute '(?:size|stride|storage_offset)'$",
         "type",
         {"source": "an input", "expected": "Tensor", "actual": "None"},
     ),
@@ -296,4 +296,6 @@ def _readable(condition: str) -> str:
 
 def _class(text: str) -> str:
     """The last name of `<class 'torch.nn.parameter.Parameter'>`: `Parameter`."""
+    if value := re.fullmatch(r"<([\w.]+): .+>", text):  # `<Mode.FAST: 1>` of an enum
+        return value[1]
     return re.sub(r"<class '(.+)'>", r"\1", text).rsplit(".", 1)[-1]

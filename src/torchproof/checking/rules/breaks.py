@@ -26,6 +26,7 @@ from torchproof.records import (
     Event,
     Finding,
     Frame,
+    Place,
     Severity,
     first_line,
     module_of,
@@ -195,7 +196,10 @@ class GraphBreak(Rule):
                 f"{outer} makes Dynamo run {group.function} eagerly, and compile this"
                 f" code on its own: {sentence(group.data['explanation'])}"
             )
-        why = self.why(group)
+        why = self.why(_at_library_line(group))
+        if library := group.place.library:
+            file = shown_briefly(library.file)
+            why = f"{file}:{library.line}, which it calls: {why}"
         if group.extra["kind"] != "skipped_frame":
             return why
         places = {"loop": "inside a loop", "with": "inside this `with`", "": "here"}
@@ -216,6 +220,11 @@ class GraphBreak(Rule):
             return f"remove the break at {outer}: this break is a consequence of it"
         if group.place.owner == "library" and group.frame is not None:
             return self.library_fix(group)
+        if group.place.library is not None:
+            return (
+                f"{self.library_fix(_at_library_line(group))}; or call"
+                f" `{group.expression}` outside the compiled function"
+            )
         advice = self.remedy(group)
         if group.extra["kind"] == "skipped_frame":
             advice += {
@@ -292,6 +301,14 @@ class GraphBreak(Rule):
         inner = group.first.frames[-1] if group.first.frames else None
         if inner is not None and inner not in (library, group.frame):
             yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+
+
+def _at_library_line(group: EventGroup) -> EventGroup:
+    """The same break at the line of the library, where the user's line calls one."""
+    library = group.place.library
+    if library is None:
+        return group
+    return replace(group, place=Place(library, "library", None))
 
 
 def _nested_in(group: EventGroup) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,10 @@ class NeverCalled(NoOp):
                 f"check a target whose calls reach {name}; if these calls should reach"
                 f" it, call {name} itself, not the function that it wraps"
             )
+        code = group.frame.code if group.frame else ""
+        assigned = re.match(r"([\w.]+)\s*=\s*torch\.compile\(\s*([\w.]+)", code)
+        if assigned and assigned[1] != assigned[2]:
+            return f"call {assigned[1]} where you call {assigned[2]} now"
         if group.data["what"] == "module":
             return (
                 f"use the result: model = torch.compile(model), or compile {name} in"

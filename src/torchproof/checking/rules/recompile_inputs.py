@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchproof.checking.rules import torch_pages
@@ -15,6 +16,7 @@ from torchproof.checking.rules.recompiles import (
     is_marked_at_call,
     marks,
     sources_passed_by_library,
+    values_seen,
 )
 from torchproof.checking.rules.rule import EventGroup, Match, expression_of, shorten
 from torchproof.checking.rules.shapes import fixed_sizes
@@ -77,16 +79,28 @@ class SizeChange(SizeRecompile):
             )
         sizes = [size for each in marks(group)[:1] for size in each.sizes]
         marked = _marked(sizes) or _mark(guard.source, guard.dim)
-        if _stays_static(guard, group):
+        if _stays_static(guard, group) and _is_forbidden(group):
             return (
                 f"let size {guard.dim} of `{guard.source}` be dynamic: drop"
                 " dynamic=False (dynamic=None and dynamic=True allow it), call"
                 f" {marked} before the first call, or pad to a few bucket sizes"
             )
+        if _stays_static(guard, group):
+            return (
+                f"the traced code makes size {guard.dim} of `{guard.source}` a constant"
+                " for each value, so that marks do not help: pad to a few bucket"
+                " sizes, or compute in it with tensors where the code uses the size"
+                " (TORCH_LOGS=dynamic names the lines)"
+            )
         return (
             f"{marked} before the first call (one graph from the start), dynamic=True,"
             " or pad to a few bucket sizes"
         )
+
+
+def _is_forbidden(group: EventGroup) -> bool:
+    """Whether dynamic=False keeps sizes static."""
+    return group.facts.compile_arguments.get("dynamic") == "False"
 
 
 def _marks_at_call(group: EventGroup) -> str:
@@ -105,7 +119,7 @@ def _marks_at_call(group: EventGroup) -> str:
     if computed:
         named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
         steps.insert(0, f"assign {named} to a variable before the call and pass that")
-    if group.facts.compile_arguments.get("dynamic") == "False":
+    if _is_forbidden(group):
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
         steps[-1] += " (all of them: one fixed size fixes the others)"
@@ -416,11 +430,37 @@ class DeviceChange(Recompile):
     causes = ("device", "dispatch_key")
     changed_text = "the device of `{guard.source}` changed ({seen})"
 
+    def changed(self, guard: Guard, group: EventGroup) -> str:
+        if guard.cause == "device":
+            return super().changed(guard, group)
+        if _of_inference_mode(guard):
+            return f"`{guard.source}` is an inference tensor in some calls only"
+        return f"the dispatch keys of `{guard.source}` changed ({values_seen(group)})"
+
     def remedy(self, guard: Guard, group: EventGroup) -> str:
+        if guard.cause == "device":
+            return (
+                "move it before the call so that the device is always the same:"
+                f" {converted(guard, group, '.to(device)')}"
+            )
+        if _of_inference_mode(guard):
+            return (
+                f"create `{guard.source}` under torch.inference_mode() in every call,"
+                " or in none (torch.no_grad() makes ordinary tensors); or warm up with"
+                " both"
+            )
         return (
-            "move it before the call so that the device is always the same:"
-            f" {converted(guard, group, '.to(device)')}"
+            f"pass the same kind of tensor as `{guard.source}` in every call: the same"
+            " subclass, layout and modes; or warm up with each"
         )
+
+
+def _of_inference_mode(guard: Guard) -> bool:
+    """Whether only one of two tensors was made under torch.inference_mode()."""
+    before, after = (
+        set(re.findall(r"\w+", keys or "")) for keys in (guard.expected, guard.actual)
+    )
+    return before ^ after == {"ADInplaceOrView"}
 
 
 class RankChange(Recompile):

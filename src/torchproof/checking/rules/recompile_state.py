@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
@@ -16,6 +17,8 @@ from torchproof.observe import Guard
 from torchproof.records import Setting, Severity
 
 _COUNTERS = ast.Add | ast.Sub | ast.Mult
+# What torch says of an int attribute, if the object is a module.
+_HINT = "HINT: torch.compile considers integer attributes"
 
 
 class ScalarArgument(Recompile):
@@ -49,7 +52,15 @@ class ScalarArgument(Recompile):
                 " time: create the function once, outside the loop, and pass"
                 f" `{guard.source}` as an argument (a tensor, if it is a number)"
             )
-        if self.per_value(guard):
+        of_object = re.match(r"\w+(?:\[\d+\])?\.\w", guard.source)
+        if of_object and not self.per_value(guard):
+            return (
+                f"store a tensor, torch.tensor({guard.expected}), in `{guard.source}`,"
+                " if the code that reads it takes one, and update it in place; or call"
+                f" {group.compiled} uncompiled"
+            )
+        compiled_in = {event.data["guard"].expected for event in group.events}
+        if self.per_value(guard) or len(compiled_in) > 1:
             return (
                 f"each value of `{guard.source}` gets its own graph: keep it fixed,"
                 " compile a separate function for each constant, or warm up with every"
@@ -276,6 +287,12 @@ class AttributeChange(Recompile):
                 f" compiling, or compile a separate module for each value of {name}; if"
                 " it must change, warm up with each value"
             )
+        if _HINT not in guard.text:  # an object that is no module has no buffers
+            return (
+                f"make `{guard.source}` a tensor, torch.tensor({guard.expected}), and"
+                " update it in place; or update it outside the compiled function and"
+                " pass its value as an argument"
+            )
         return (
             f'make `{guard.source}` a tensor: self.register_buffer("{name}",'
             f" torch.tensor({guard.expected})) and update it in place; or update it"
@@ -285,10 +302,7 @@ class AttributeChange(Recompile):
 
     def severity(self, group: EventGroup) -> Severity:
         # Int attributes of a module never become dynamic: each value recompiles.
-        static = (
-            "HINT: torch.compile considers integer attributes"
-            in group.data["guard"].text
-        )
+        static = _HINT in group.data["guard"].text
         usual = super().severity(group)
         return "medium" if static and usual == "low" else usual
 
@@ -361,6 +375,16 @@ class GlobalValue(Recompile):
     shown_by = ("RC214", "RC290", "RC215", "RC299")
     calls = 3
 
+    def remedy(self, guard: Guard, group: EventGroup) -> str:
+        usual = super().remedy(guard, group)
+        is_number = (guard.expected or "").lstrip("-")[:1].isdigit()
+        if guard.source.isidentifier() or not is_number:
+            return usual
+        return (
+            f"{usual}; where a library reads it, store a tensor there"
+            f" (`{guard.source} = torch.tensor({guard.expected})`), updated in place"
+        )
+
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.AugAssign)
         target, step = node.target, node.value
@@ -399,9 +423,16 @@ class NewObject(Recompile):
     causes = ("identity",)
 
     def changed(self, guard: Guard, group: EventGroup) -> str:
+        if name := _class_of(guard):
+            return (
+                f"`{guard.source}` is not of the class {name} that was compiled"
+                " (another class, or this one created again)"
+            )
         return f"`{guard.source}` is another {guard.other or 'object'} than before"
 
     def why(self, guard: Guard, group: EventGroup) -> str:
+        if name := _class_of(guard):
+            return f"the graph holds for one class of `{guard.source}` ({name})"
         return (
             f"the graph holds for one particular `{guard.source}`"
             f" ({guard.other or 'an object'}), by identity"
@@ -423,6 +454,12 @@ class NewObject(Recompile):
             f"{once}; if `{guard.source}` is an enum or a flag, each value gets its own"
             " graph: keep it fixed, or compile a separate function for each constant"
         )
+
+
+def _class_of(guard: Guard) -> str:
+    """The class that a guard asks for; empty if it asks for one particular object."""
+    name = (guard.other or "").removeprefix("object of class ")
+    return name if name != (guard.other or "") else ""
 
 
 class GlobalState(Recompile):

@@ -202,7 +202,8 @@ def sources_passed_by_library(group: EventGroup) -> list[str]:
 def _argument(call: Call, path: Path) -> Argument:
     written = call.argument(path) if call.by_user else None
     sources = (s for s, at in call.sources.items() if at == path[: max(len(at), 2)])
-    return written or Argument(call.name(path, next(sources, "it")), fixed=True)
+    unnamed = f"args[{path[1]}]" if path[0] == "args" and path[1:] else "it"
+    return written or Argument(call.name(path, next(sources, unnamed)), fixed=True)
 
 
 def recompile_place(event: Event) -> Place:

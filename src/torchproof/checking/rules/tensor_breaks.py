@@ -117,7 +117,7 @@ class TensorToPython(GraphBreak):
     last_rewrites = ("host_calls.call",)
 
     def remedy(self, group: EventGroup) -> str:
-        expression = group.expression
+        expression = _condition(group)
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
         if "numpy" in expression:
@@ -398,10 +398,8 @@ def _operator_fix(node: ast.AST) -> str:
 
 
 def _about_sizes(group: EventGroup) -> bool:
-    return (
-        re.search(r"\.shape|\.size\(|\.numel\(|\.dim\(|len\(", group.expression)
-        is not None
-    )
+    sizes = r"\.shape|\.size\(|\.numel\(|\.dim\(|len\("
+    return re.search(sizes, _condition(group)) is not None
 
 
 def _statement(group: EventGroup) -> str:
@@ -413,16 +411,36 @@ def _statement(group: EventGroup) -> str:
 def _condition(group: EventGroup) -> str:
     """The condition alone, where the traceback underlines the whole statement."""
     whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
-    return whole[1] if whole else group.expression
+    if whole:
+        return whole[1]
+    # Of `a if test else b`, Python underlines `test else b`, or all of it.
+    code = group.frame.code if group.frame and " else " in group.frame.code else ""
+    try:
+        statement = ast.parse(code)
+    except SyntaxError:  # a part of a statement
+        return group.expression
+    tests = [n.test for n in ast.walk(statement) if isinstance(n, ast.IfExp)]
+    return ast.unparse(tests[0]) if len(tests) == 1 else group.expression
 
 
 def _tensor_test(group: EventGroup) -> str:
     """The condition with torch's functions where Python's need its value."""
-    test = _condition(group)
-    negated = test.startswith("not ") and not re.search(r"\b(and|or)\b", test)
-    test = re.sub(r"^(?:not )?(all|any)\((?=\w[\w.]*\)$)", r"torch.\1(", test)
-    test = test.removeprefix("not ") if negated else test
-    return f"torch.logical_not({test})" if negated else test
+    text = _condition(group)
+    try:
+        test = ast.parse(text, mode="eval").body
+    except SyntaxError:  # shortened, or a part of a statement
+        return text
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return f"torch.logical_not({ast.unparse(test.operand)})"
+    if isinstance(test, ast.Compare) and len(test.ops) > 1:
+        sides = zip(
+            [test.left, *test.comparators], test.ops, test.comparators, strict=False
+        )
+        pairs = [ast.Compare(left, [op], [right]) for left, op, right in sides]
+        return " & ".join(f"({ast.unparse(pair)})" for pair in pairs)
+    if isinstance(test, ast.Call) and ast.unparse(test.func) in ("all", "any"):
+        return f"torch.{text}"
+    return text
 
 
 class DataDependentShape(GraphBreak):
