@@ -164,9 +164,16 @@ class Call:
         if len(path) == 1:
             named = "keyword" if path[0] == "kwargs" else "positional"
             return f"the {named} arguments"
-        kind, key, *rest = path
-        own = (name for name, at in self.sources.items() if at == path[:2])
-        root = key if kind == "kwargs" else next(own, re.split(r"[.\[]", source)[0])
+        named = {
+            len(at): name
+            for name, at in self.sources.items()
+            if len(at) > 1 and path[: len(at)] == at
+        }
+        kind, root, *rest = path
+        if kind != "kwargs" and named:  # the longest part of the path that has a name
+            root, rest = named[max(named)], list(path[max(named) :])
+        elif kind != "kwargs":
+            root = re.split(r"[.\[]", source)[0]
         return "".join([str(root), *(f"[{step!r}]" for step in rest)])
 
     def _expression(self) -> ast.Call | None:

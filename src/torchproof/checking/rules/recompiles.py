@@ -202,8 +202,14 @@ def sources_passed_by_library(group: EventGroup) -> list[str]:
 def _argument(call: Call, path: Path) -> Argument:
     written = call.argument(path) if call.by_user else None
     sources = (s for s, at in call.sources.items() if at == path[: max(len(at), 2)])
-    unnamed = f"args[{path[1]}]" if path[0] == "args" and path[1:] else "it"
-    return written or Argument(call.name(path, next(sources, unnamed)), fixed=True)
+    source = next(sources, None)
+    if source is None and path[0] == "args":  # torch has not named it
+        return written or Argument("args" + _items(path[1:]), fixed=True)
+    return written or Argument(call.name(path, source or "it"), fixed=True)
+
+
+def _items(path: Path) -> str:
+    return "".join(f"[{step!r}]" for step in path)
 
 
 def recompile_place(event: Event) -> Place:

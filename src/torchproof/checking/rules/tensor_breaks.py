@@ -31,6 +31,8 @@ _COMPARISON = (
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 
 
+# A statement that tests its expression.
+_WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
 _SETTING = "set torch._dynamo.config.{} = True"
 _SCALARS = _SETTING.format("capture_scalar_outputs")
 # Functions of math that torch has under the same name.
@@ -117,7 +119,7 @@ class TensorToPython(GraphBreak):
     last_rewrites = ("host_calls.call",)
 
     def remedy(self, group: EventGroup) -> str:
-        expression = _condition(group)
+        expression = _WHOLE.sub(r"\1", group.expression)
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
         if "numpy" in expression:
@@ -410,8 +412,7 @@ def _statement(group: EventGroup) -> str:
 
 def _condition(group: EventGroup) -> str:
     """The condition alone, where the traceback underlines the whole statement."""
-    whole = re.match(r"(?:if|elif|while|assert)\s+(.+?):?$", group.expression)
-    if whole:
+    if whole := _WHOLE.match(group.expression):
         return whole[1]
     # Of `a if test else b`, Python underlines `test else b`, or all of it.
     code = group.frame.code if group.frame and " else " in group.frame.code else ""
