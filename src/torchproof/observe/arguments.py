@@ -164,14 +164,14 @@ class Call:
         if len(path) == 1:
             named = "keyword" if path[0] == "kwargs" else "positional"
             return f"the {named} arguments"
-        named = {
+        begins = {
             len(at): name
             for name, at in self.sources.items()
             if len(at) > 1 and path[: len(at)] == at
         }
         kind, root, *rest = path
-        if kind != "kwargs" and named:  # the longest part of the path that has a name
-            root, rest = named[max(named)], list(path[max(named) :])
+        if kind != "kwargs" and begins:  # the longest part of the path with a name
+            root, rest = begins[max(begins)], list(path[max(begins) :])
         elif kind != "kwargs":
             root = re.split(r"[.\[]", source)[0]
         return "".join([str(root), *(f"[{step!r}]" for step in rest)])

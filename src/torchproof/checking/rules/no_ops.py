@@ -151,7 +151,7 @@ class NeverCalled(NoOp):
         code = group.frame.code if group.frame else ""
         assigned = re.match(r"([\w.]+)\s*=\s*torch\.compile\(\s*([\w.]+)", code)
         if assigned and assigned[1] != assigned[2]:
-            return f"call {assigned[1]} where you call {assigned[2]} now"
+            return f"use {assigned[1]} where you use {assigned[2]} now"
         if group.data["what"] == "module":
             return (
                 f"use the result: model = torch.compile(model), or compile {name} in"

@@ -460,7 +460,10 @@ def _of_inference_mode(guard: Guard) -> bool:
     before, after = (
         set(re.findall(r"\w+", keys or "")) for keys in (guard.expected, guard.actual)
     )
-    return before ^ after == {"ADInplaceOrView"}
+    differing = before ^ after
+    return bool(differing) and all(
+        re.fullmatch(r"ADInplaceOrView|Autograd\w*", key) for key in differing
+    )
 
 
 class RankChange(Recompile):

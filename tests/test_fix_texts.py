@@ -1,0 +1,54 @@
+"""Each operation that a rule matches gets the edit that suits it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchproof.checking import suspicions
+
+HEAD = """\
+import math
+import random
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x, ids):
+"""
+TEXTS = {
+    "y = torch.bincount(ids)": "scatter_add(0, index, torch.ones_like(index))",
+    "y = torch.unique(ids)": "torch.arange(n)",
+    "y = torch.nonzero(x > 0)": "torch.nonzero_static(mask, size=n)",
+    "y = x[x > 0]": "torch.where(mask, x, 0)",
+    "y = torch.arange(2, len(x.shape)).tolist()": "list(range(2, len(x.shape)))",
+    "y = math.sqrt(x.sum())": "write torch.sqrt(x.sum())",
+    "y = torch.randn((x.sum().int(),))": "used as a size, bound or index",
+    "y = float(x.mean())": "keep `x.mean()` a tensor",
+    "y = all(torch.relu(x) > 0)": "torch.all(x)",
+    "y = x * random.random()": "torch.rand and choose with torch.where",
+    "torch.manual_seed(0)": "it changes the generator",
+    "y = self.tokenizer(ids)": "self.tokenizer(...) before the compiled function",
+    "y = self.tokenizer.convert_tokens_to_ids('a')": "store the id as a Python int",
+}
+
+
+@pytest.mark.parametrize("statement", TEXTS)
+def test_the_fix_suits_the_operation(statement: str, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(f"{HEAD}        {statement}\n        return x\n")
+    [found] = suspicions.read([file]).suspicions
+    assert TEXTS[statement] in found.finding.fix
+
+
+def test_no_text_offers_an_edit_of_another_operation(tmp_path: Path) -> None:
+    for statement, text in TEXTS.items():
+        file = tmp_path / "net.py"
+        file.write_text(f"{HEAD}        {statement}\n        return x\n")
+        [found] = suspicions.read([file]).suspicions
+        others = {other for other in TEXTS.values() if other != text}
+        same = {"torch.where(mask, x, 0)"}  # a mask also replaces positions
+        assert not [o for o in others - same if o in found.finding.fix], statement
