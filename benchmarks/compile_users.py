@@ -198,12 +198,31 @@ def loud(row: dict[str, Any]) -> list[dict[str, Any]]:
             "cause": f["cause"],
             "fix": f["fix"],
             "inside": inside(f["evidence"]),
+            "logged": is_logged(f, row["log"]["text"]),
             "effect": bool(f["cause_of"]),
             "count": f["count"],
         }
         for f in findings
         if f["status"] == "open" and f["severity"] in LOUD
     ]
+
+
+def is_logged(finding: dict[str, Any], log: str) -> bool:
+    """Whether torch logs a break at the finding's line, or one of its guards."""
+    evidence = finding["evidence"]
+    if finding["kind"] == "recompile":
+        guards = [_lasting(e.split(": ", 1)[-1])[:40] for e in evidence]
+        return any(guard in _lasting(log) for guard in guards)
+    named = [each for each in map(_INSIDE.match, evidence) if each]
+    last = named[-1] if named else finding
+    place = os.path.basename(last["file"] or "-"), int(last["line"] or 0)
+    logged = {(os.path.basename(f), n) for frames in breaks(log) for f, n in frames}
+    return place in logged
+
+
+def _lasting(text: str) -> str:
+    """Without the addresses of a run."""
+    return re.sub(r"\d{6,}", "-", " ".join(text.split()))
 
 
 def inside(evidence: list[str]) -> str | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking import suspicions
+from torchproof.observe.guard_failures import parse
 
 HEAD = """\
 import math
@@ -52,3 +53,12 @@ def test_no_text_offers_an_edit_of_another_operation(tmp_path: Path) -> None:
         others = {other for other in TEXTS.values() if other != text}
         same = {"torch.where(mask, x, 0)"}  # a mask also replaces positions
         assert not [o for o in others - same if o in found.finding.fix], statement
+
+
+def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:
+    keys = parse("KeyError on param.data['order']")
+    assert (keys.cause, keys.source, keys.expected) == ("keys", "param.data", "'order'")
+    missing = parse("'NoneType' object has no attribute 'stride'")
+    assert (missing.cause, missing.actual) == ("type", "None")
+    enum = parse("___check_obj_id(mode, 139690560922416), type=<Mode.FAST: 1>")
+    assert (enum.cause, enum.other) == ("identity", "Mode.FAST")

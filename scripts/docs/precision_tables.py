@@ -63,7 +63,9 @@ def users() -> str:
     """Programs that compile packages of others: what was found, and what was wrong."""
     every = judged("compile_users.json")
     lines = [
-        f"torch {every['torch']}, Python {every['python']}:",
+        f"torch {every['torch']}, Python {every['python']}; torch's log confirms"
+        f" {sum(row['logged'] for row in every['findings'])} of"
+        f" {len(every['findings'])} findings as far as they say what happened:",
         "",
         "| code | findings | right | fix fits |",
         "|---|---|---|---|",

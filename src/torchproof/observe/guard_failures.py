@@ -169,6 +169,7 @@ _PATTERNS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "keys",
         {},
     ),
+    (r"KeyError on (?P<source>.+)\[(?P<expected>[^\[\]]+)\]$", "keys", {}),
     (r"(?:not )?___dict_contains\((?P<expected>.+?), (?P<source>.+)\)$", "keys", {}),
 )
 
