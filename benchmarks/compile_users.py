@@ -234,7 +234,7 @@ def inside(evidence: list[str]) -> str | None:
 
 
 def shortened(file: str | None) -> str:
-    return re.sub(r"^.*/(?:site|dist)-packages/", "", file or "-")
+    return re.sub(r"^.*/(?:(?:site|dist)-packages|programs/\w+)/", "", file or "-")
 
 
 def unreported(row: dict[str, Any]) -> list[str]:
