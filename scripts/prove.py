@@ -46,6 +46,11 @@ STEPS = (
         ("benchmarks/overhead.py", "--write"),
     ),
     Step(
+        "check-cost",
+        "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
+        ("benchmarks/check_cost.py", "--again", "--write"),
+    ),
+    Step(
         "diagnoses",
         "the fixed workloads have no findings",
         ("benchmarks/diagnoses.py", "--write"),

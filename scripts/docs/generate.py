@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -167,6 +168,23 @@ def overhead_table() -> str:
     return "\n".join(rows)
 
 
+def check_cost_table() -> str:
+    """What each effort of check takes, next to a bare run of the same calls."""
+    rows = [
+        "| program | machine | torch | bare run | `quick` | `normal` | `full` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kept in _results("check-cost"):
+        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
+        torch = kept["machine"]["versions"]["torch"]
+        for program, row in kept["rows"].items():
+            bare = statistics.median(row["seconds"]["bare"])
+            efforts = [f"{row['ratios'][effort]:.1f}x" for effort in kept["limits"]]
+            cells = (f"`{program}`", machine, torch, f"{bare:.1f} s", *efforts)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 def sizes_table() -> str:
     """Every fixed form with its sizes; the one that a GPU gets by default is bold."""
     rows = ["| workload | what it is | sizes and parameters |", "|---|---|---|"]
@@ -284,6 +302,7 @@ def parts() -> dict[str, Tables]:
             "packages": package_table,
             "imports": import_table,
             "overhead": overhead_table,
+            "check-cost": check_cost_table,
         },
         "docs/bench.md": {"bench": lambda: bench_output(details="full")},
         "docs/decide.md": strategy_tables.TABLES,
