@@ -19,6 +19,7 @@ from torchproof.observe.backwards import Backwards
 from torchproof.records.operations import Operation
 from torchproof.records.run import Event, Finding, Frame, Observation
 from torchproof.report import render
+from torchproof.targets import Options
 from torchproof.torch_private import GraphOperations
 
 ON_CPU = [each for each in ADVISORIES if each.device == "cpu"]
@@ -269,8 +270,8 @@ def test_every_format_shows_an_advisory(tmp_path: Path) -> None:
     from torchproof import api
 
     program = Path(__file__).parent / "rules" / "AD103" / "bad.py"
-    options: dict[str, Any] = {"effort": "quick", "as_written": True}
-    run = api.check(f"{program}:make", **options, save_in=tmp_path)
+    how = Options(as_written=True)
+    run = api.check(f"{program}:make", how, effort="quick", save_in=tmp_path)
     [finding] = [f for f in run.findings if f.code == "AD103"]
     assert finding.category == "Configuration"
     for form in ("text", "json", "md", "html", "sarif", "github"):
