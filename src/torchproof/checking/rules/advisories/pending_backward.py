@@ -84,5 +84,6 @@ assert not differ(gradients(mode="default"), expected)
     def triggers(self, graph: CapturedGraph) -> Iterator[Trigger]:
         late = graph.late_backwards
         if late and graph.on_gpu and graph.uses_inductor and graph.uses_cudagraphs:
-            first = next(each for each in graph.operations if each.needs_gradient)
-            yield Trigger(first, {"late": late})
+            first = graph.operations[0]
+            trained = (each for each in graph.operations if each.needs_gradient)
+            yield Trigger(next(trained, first), {"late": late})
