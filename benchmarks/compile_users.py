@@ -304,7 +304,7 @@ def key(finding: dict[str, Any]) -> tuple[str, ...]:
 
 def around(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The versions the results hold for."""
-    ran = next((row["run"] for row in rows if "run" in row), {})
+    ran: dict[str, Any] = next((row["run"] for row in rows if "run" in row), {})
     environment = ran.get("environment", {})
     return {k: environment.get(k) for k in ("torch", "python", "platform")}
 

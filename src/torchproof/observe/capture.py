@@ -206,13 +206,12 @@ def _events(
 def _operations(entry: Mapping[str, Any]) -> tuple[Operation, ...]:
     """The operations of a graph, as the child wrote them."""
     stacks = [_without_torchproof(frames_in(text)) for text in entry["stacks"]]
-    return tuple(
-        Operation(
-            *(tuple(value) if isinstance(value, list) else value for value in fields),
-            frames=stacks[stack],
-        )
-        for *fields, stack in entry["rows"]
-    )
+    operations = []
+    for *written, stack in entry["rows"]:
+        fields: list[Any] = [tuple(v) if isinstance(v, list) else v for v in written]
+        fields.append(stacks[stack])
+        operations.append(Operation(*fields))
+    return tuple(operations)
 
 
 def _wrappers(

@@ -126,7 +126,7 @@ def _all(values: Iterable[Any]) -> Iterator[float]:
 
 
 def _type(value: Any) -> str:
-    types = {
+    types: dict[str, Any] = {
         "tensor": torch.Tensor,
         "float": (float, torch.SymFloat),
         "int": (int, torch.SymInt),
