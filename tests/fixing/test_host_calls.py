@@ -55,6 +55,13 @@ def test_sizes_are_those_of_an_argument_or_constants() -> None:
     )
 
 
+def test_local_tensors_of_the_caller_are_no_arguments() -> None:
+    sizes = Value("integers", (2, 4))
+    local = Value("tensor", (2, 4, 8), "torch.float32", "cpu")
+    text = drafted(*(seen(2, "a", scope={"0": sizes, ".x": local}),) * 2)
+    assert "host_call(" in text
+
+
 OTHER = Value("tensor", (2, 5), "torch.int64", "cpu")
 REFUSED = {
     "is not known before": (seen(2, "a"), seen(2, "b", results=(OTHER,))),

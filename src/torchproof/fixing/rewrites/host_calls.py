@@ -249,7 +249,8 @@ def _assert_alike(observed: Sequence[ObservedCall], name: str) -> None:
     }
     if len(forms) > 1:
         raise Refused(f"`{name}` returns other types or dimensions in some calls")
-    takes_tensors = any(v.kind == "tensor" for v in observed[0].scope.values())
+    arguments = {n: v for n, v in observed[0].scope.items() if not n.startswith(".")}
+    takes_tensors = any(each.kind == "tensor" for each in arguments.values())
     if takes_tensors and len({each.given for each in observed}) < 2:
         raise Refused(f"`{name}` always gets the same values: other shapes may follow")
 
