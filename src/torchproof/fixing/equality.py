@@ -41,6 +41,7 @@ def equality(
     unsafe = [*_unsafe(reference, eager, compiled)]
     problems += _unseen("in eager", reference.eager, eager, strict=True)
     failed: list[str] = []
+    shown = reference  # of the calls whose compiled values can be compared
     if isinstance(compiled, str):
         failed.append(f"the edited target fails when it is compiled: {compiled}")
         last = _compared(eager.answers, reference)
@@ -59,9 +60,9 @@ def equality(
                 unsafe.append("compiled, it draws other random numbers")
                 last = comparison.Comparison(None)
                 compiled = _without(compiled, other)
-            own = replace(reference, eager=_without(reference.eager, other))
-            problems += _values("compiled", own, compiled)
-            problems += _unseen("compiled", own.eager, compiled, strict=False)
+            shown = replace(reference, eager=_without(reference.eager, other))
+            problems += _values("compiled", shown, compiled)
+            problems += _unseen("compiled", shown.eager, compiled, strict=False)
     undecided = None
     if problems and reference.unrepeatable:
         undecided, problems = f"{_ALSO} ({reference.unrepeatable})", []
@@ -71,7 +72,7 @@ def equality(
         for name, outcome in reference.eager.unseen.items()
         if name in eager.unseen
     ]
-    values = reference.eager.answers.values()
+    values = shown.eager.answers.values()
     return Equality(
         backend=backend,
         verdict=last.verdict or ("random" if reference.draws else "unknown"),
