@@ -67,11 +67,8 @@ def equality(
     if problems and reference.unrepeatable:
         undecided, problems = f"{_ALSO} ({reference.unrepeatable})", []
     # The edited target may have had less time, and then ran fewer of them.
-    unseen = [
-        outcome
-        for name, outcome in reference.eager.unseen.items()
-        if name in eager.unseen
-    ]
+    known = reference.eager.unseen.items()
+    unseen = [outcome for name, outcome in known if name in eager.unseen]
     values = shown.eager.answers.values()
     return Equality(
         backend=backend,
