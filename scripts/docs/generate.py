@@ -179,7 +179,8 @@ def check_cost_table() -> str:
         torch = kept["machine"]["versions"]["torch"]
         for program, row in kept["rows"].items():
             bare = statistics.median(row["seconds"]["bare"])
-            efforts = [f"{row['ratios'][effort]:.1f}x" for effort in kept["limits"]]
+            ratios = [row["ratios"].get(effort) for effort in kept["limits"]]
+            efforts = ["-" if ratio is None else f"{ratio:.1f}x" for ratio in ratios]
             cells = (f"`{program}`", machine, torch, f"{bare:.1f} s", *efforts)
             rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -78,10 +78,10 @@ def tone(low: float | None, high: float | None) -> str:
 
 
 def time_spent(run: Run) -> str | None:
-    """Where the time of a check went, by part; None if it was short."""
+    """Where the time of a check went, by part; None if it was short or only watched."""
     spent = {name: part.seconds for name, part in run.parts.items() if part.seconds}
     total = sum(spent.values())
-    if total < _SHORT_S or len(spent) < 2:
+    if total < _SHORT_S or not spent.keys() - {"static", "breaks"}:
         return None
     each = ", ".join(
         f"{name} {seconds:.0f} s" for name, seconds in spent.items() if seconds >= 0.5
