@@ -11,6 +11,7 @@ import pytest
 from torchproof.checking import observed_parts
 from torchproof.checking.measured_parts import MeasuredParts
 from torchproof.checking.observed_parts import ObservedParts
+from torchproof.checking.part_progress import PartProgress
 from torchproof.checking.rules import check
 from torchproof.observe import audit
 from torchproof.observe.audit import running
@@ -133,8 +134,9 @@ def test_which_targets_are_run_again(
     monkeypatch.setattr(audit, "audit", lambda *args: done)
     target = Target("model.py", kind, "model.py")
     seen = Observation((), {})
+    progress = PartProgress(wanted, None, print, show=print)
     _, found = observed_parts._with_audit(
-        seen, target, Options(), wanted, progress=lambda text: None
+        seen, target, Options(), wanted, progress=progress
     )
     part = lifetimes(found, [])
     assert part.status == ("skipped" if why else "passed")
