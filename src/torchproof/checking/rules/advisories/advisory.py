@@ -175,7 +175,8 @@ class Advisory(Rule):
     def versions(cls) -> str:
         """The versions that have the bug, and those under which the program was run."""
         if cls.fixed_in:
-            since = f"From torch {cls.since} on" if cls.since else "All versions tried"
+            tried = "All versions tried" if cls.wrong else "All versions"
+            since = f"From torch {cls.since} on" if cls.since else tried
             has = f"{since}, up to the one before torch {cls.fixed_in}."
         else:
             has = "All versions tried; none of them is without it."
@@ -184,13 +185,17 @@ class Advisory(Rule):
     @classmethod
     def _tried(cls) -> str:
         if not cls.wrong:
+            tried = "needs a GPU and was not run"
+            if cls.right:
+                tried = f"did not show it under torch {', '.join(cls.right)}"
             return (
-                "The program below needs a GPU and was not run: the versions come from"
-                " reading the source of torch 2.11 to 2.15."
+                f"The program below {tried}: the versions come from reading the source"
+                " of torch 2.11 to 2.15."
             )
         right = f", right under {', '.join(cls.right)}" if cls.right else ""
         return (
-            f"The program below, on a {cls.device.upper()}, was wrong under torch"
+            f"The program below, on a {'GPU' if cls.device == 'cuda' else 'CPU'}, was"
+            " wrong under torch"
             f" {', '.join(cls.wrong)}{right}."
         )
 

@@ -44,6 +44,7 @@ class ModulatedNorms(Advisory):
     code = "AD101"
     since = "2.10"
     fixed_in = "2.15"
+    wrong = ("2.11",)
     upstream = (193061, 193103)
     device = "cuda"
     message_text = (
