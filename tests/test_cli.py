@@ -217,7 +217,7 @@ def test_json_is_one_document_with_the_fields_of_the_contract(live: Done) -> Non
     assert sorted(run) == sorted(RUN_FIELDS)
     assert list(run["counts"]) == COUNT_FIELDS
     assert list(run["parts"]) == PARTS
-    fields = ["seconds", "status", "why"]
+    fields = ["again_s", "seconds", "status", "why"]
     assert all(sorted(part) == fields for part in run["parts"].values())
     assert run["schema"] == 1 and run["measurements"] == []
     assert {"torch", "python", "device"} <= set(run["environment"])

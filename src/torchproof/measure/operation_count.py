@@ -98,7 +98,7 @@ class OperationCounter(TorchDispatchMode):
         self.devices.add(str(tensor.device))
 
 
-def _grouped(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
+def _grouped(a: Any, b: Any, /, *args: Any, **kwargs: Any) -> int:
     """Products of groups of rows, or of columns of `b` if that has two dimensions."""
     groups = a.shape[0] if a.ndim == 3 and b.ndim == 2 else 1
     return int(2 * a.numel() * b.shape[-1] // groups)
