@@ -126,7 +126,7 @@ def test_the_page_of_an_advisory_says_it_all(advisory: type[Advisory]) -> None:
         assert f"pytorch/pytorch/issues/{number}" in page
     assert "# The workaround" in page
     if not advisory.wrong:
-        words = "did not show it" if advisory.right else "was not run"
+        words = "did not show it" if advisory.not_shown else "was not run"
         assert words in " ".join(page.split())
 
 

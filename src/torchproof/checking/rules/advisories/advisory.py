@@ -116,6 +116,7 @@ class Advisory(Rule):
     # The versions under which the program was run, and was wrong or right.
     wrong: ClassVar[tuple[str, ...]] = ()
     right: ClassVar[tuple[str, ...]] = ()
+    not_shown: ClassVar[tuple[str, ...]] = ()  # affected, but the program was right
     device: ClassVar[str] = "cpu"  # where the program shows it
     # Asserts the bug, then that the workaround works.
     program: ClassVar[str]
@@ -186,8 +187,8 @@ class Advisory(Rule):
     def _tried(cls) -> str:
         if not cls.wrong:
             tried = "needs a GPU and was not run"
-            if cls.right:
-                tried = f"did not show it under torch {', '.join(cls.right)}"
+            if cls.not_shown:
+                tried = f"did not show it under torch {', '.join(cls.not_shown)}"
             return (
                 f"The program below {tried}: the versions come from reading the source"
                 " of torch 2.11 to 2.15."

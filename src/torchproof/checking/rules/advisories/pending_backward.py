@@ -36,7 +36,7 @@ class OverwrittenGradients(Advisory):
 
     code = "AD102"
     fixed_in = "2.15"
-    right = ("2.11",)
+    not_shown = ("2.11",)
     upstream = (194124,)
     reference = torch_pages.CUDAGRAPHS
     device = "cuda"
