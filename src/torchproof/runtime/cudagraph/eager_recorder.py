@@ -19,6 +19,7 @@ from torch import Tensor
 from torchproof.records import whose
 from torchproof.runtime.cudagraph.capture import WAIT
 from torchproof.runtime.cudagraph.graph_status import Stop, StopKind
+from torchproof.runtime.cudagraph.host_tensors import HostTensors
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import HOST, Key, Region, free_bytes, key_of
 from torchproof.torch_private import TorchDispatchMode, mutated_arguments, trees
@@ -38,10 +39,11 @@ _WAITS = {
     "equal": "torch.equal(): its result is a Python bool",
 }
 _HOST_NUMBER = (
-    "the step reads a CPU tensor as a number, which a replay does not read again: move"
-    " it to the device"
+    "the step reads a number from CPU memory that may differ at the next call, which a"
+    " replay does not read again: keep it on the device"
 )
 _COPIES = ("copy_", "_to_copy", "set_")
+_MASKED = ("index", "index_put", "index_put_", "_index_put_impl_")
 # Kernels that fusion does not speed up.
 _OWN_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "index")
 
@@ -57,12 +59,20 @@ class Origin:
 class EagerRecorder(TorchDispatchMode):
     """Watches the operations inside its context; `device` is the step's device.
 
-    With `traces`, it also records the Python stack of each operation.
+    `outside` are the tensors that exist before the step. With `traces`, it also records
+    the Python stack of each operation.
     """
 
-    def __init__(self, device: torch.device, *, traces: bool = False) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        outside: Iterable[Tensor] = (),
+        *,
+        traces: bool = False,
+    ) -> None:
         super().__init__()
         self.device, self.traces = device, traces
+        self._host_tensors = HostTensors(outside)
         self.saved: dict[Key, Region] = {}
         self.stops: list[Stop] = []
         self.stacks: list[tuple[tuple[CodeType, ...], str, int]] = []
@@ -74,15 +84,22 @@ class EagerRecorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        for position, name in mutated_arguments(func):
-            value = args[position] if position < len(args) else kwargs.get(name)
-            for tensor in _tensors(value):
-                self._save(tensor)
+        written = [
+            tensor
+            for position, name in mutated_arguments(func)
+            for tensor in _tensors(
+                args[position] if position < len(args) else kwargs.get(name)
+            )
+        ]
+        for tensor in written:
+            self._save(tensor)
         if (why := self._waits(func, args, kwargs)) is not None:
             self._stop(func, why)
         result = func(*args, **kwargs)
-        inputs = {key_of(each) for each in _tensors((args, kwargs)) if _plain(each)}
+        taken = _tensors((args, kwargs))
+        inputs = {key_of(each) for each in taken if _plain(each)}
         outputs = [each for each in _tensors(result) if _plain(each)]
+        self._host_tensors.note(func, args, taken, [*outputs, *written])
         self._created |= {key_of(each) for each in outputs} - inputs
         self._inputs |= inputs
         if self.traces and outputs:
@@ -141,29 +158,25 @@ class EagerRecorder(TorchDispatchMode):
     def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
         name = func.overloadpacket.__name__
         tensors = _tensors((args, kwargs))
-        from_host = name == "_to_copy" and tensors
-        if not from_host and not any(self._on_device(each) for each in tensors):
-            return None
-        if name in _WAITS:
-            return _WAITS[name]
-        if self.device.type != "cpu" and any(map(self._is_host_number, tensors)):
+        on_device = any(self._on_device(each) for each in tensors)
+        varying = [each for each in tensors if self.varies(each)]
+        why = _why_data_dependent(name, args, kwargs)
+        if why is not None and (on_device or varying):
+            return why if on_device else _HOST_NUMBER
+        if on_device and not all(each.dim() for each in varying):
             return _HOST_NUMBER
-        if name in _COPIES:
+        if name in _COPIES and (on_device or name == "_to_copy"):
             return self._waiting_copy(name, args, kwargs)
-        if name == "repeat_interleave" and kwargs.get("output_size") is None:
-            return (
-                "repeat_interleave() without output_size: the size depends on the data"
-            )
-        if name in ("index", "index_put", "index_put_", "_index_put_impl_"):
-            masks = [each for each in args[1] if each is not None]
-            if any(each.dtype in (torch.bool, torch.uint8) for each in masks):
-                return "a boolean mask as an index: the size depends on the data"
         return None
 
-    def _is_host_number(self, tensor: Tensor) -> bool:
-        """Whether a kernel launch reads it as a number; a replay would not."""
-        outside = tensor.device.type == "cpu" and not tensor.dim() and _plain(tensor)
-        return outside and key_of(tensor) not in self._created
+    def varies(self, tensor: Tensor) -> bool:
+        """Whether host memory may have another content at the next call."""
+        return not self._on_device(tensor) and self._host_tensors.varies(tensor)
+
+    def handle_read(self, tensor: Tensor) -> None:
+        """Handles `tolist()` and `numpy()`, which are no operations."""
+        if self.varies(tensor) and len(self.stops) < _MOST_STOPS:
+            self.stops.append(stop_here("host_sync", _HOST_NUMBER))
 
     def _waiting_copy(self, name: str, args: Any, kwargs: Any) -> str | None:
         if name == "copy_":
@@ -225,6 +238,29 @@ class EagerRecorder(TorchDispatchMode):
             origin.operations += 1
             origin.bytes += size
         return origins
+
+
+def _why_data_dependent(name: str, args: Any, kwargs: Any) -> str | None:
+    """Why Python needs the content of the tensors, for their number or a size."""
+    if name in _WAITS:
+        return _WAITS[name]
+    if name == "repeat_interleave" and kwargs.get("output_size") is None:
+        return "repeat_interleave() without output_size: the size depends on the data"
+    if name in _MASKED and not _is_masked_fill(name, args, kwargs):
+        masks = [each for each in args[1] if each is not None]
+        if any(each.dtype in (torch.bool, torch.uint8) for each in masks):
+            return "a boolean mask as an index: the size depends on the data"
+    return None
+
+
+def _is_masked_fill(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether torch writes one number, `x[mask] = 0`, without counting the mask."""
+    accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate")
+    if name == "index" or accumulates:
+        return False
+    value = args[2]
+    is_number = value.device.type == "cpu" and not value.dim()
+    return is_number and sum(each is not None for each in args[1]) == 1
 
 
 def stop_here(kind: StopKind, reason: str, operation: str | None = None) -> Stop:

@@ -18,7 +18,7 @@ import gc
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,8 @@ _NAMED_LOOKUPS = (
 # Code below these files does not affect the result of a step.
 _SINKS = ("/logging/", "/warnings.py", "/traceback.py", "/linecache.py")
 _IMPORTS = ("<frozen importlib", "<frozen zipimport")
+_OF_RECORDER = ("/cudagraph/eager_recorder.py", "/cudagraph/host_tensors.py")
+_MEMORY_READS = frozenset({"tolist", "numpy"})  # of a tensor, without an operation
 _DEPTH = 3  # attribute steps from a local variable to an object that is looked into
 
 # C modules of the standard library, without a leading underscore, whose functions
@@ -181,9 +183,15 @@ def _is_constant_lookup(rest: list[dis.Instruction]) -> bool:
 
 
 class Execution:
-    """The code that ran in this thread inside the context, or was added to it."""
+    """The code that ran in this thread inside the context, or was added to it.
 
-    def __init__(self) -> None:
+    `handle_read` is called with each tensor whose memory Python reads.
+    """
+
+    def __init__(
+        self, handle_read: Callable[[Tensor], None] = lambda tensor: None
+    ) -> None:
+        self._handle_read = handle_read
         self.codes: dict[types.CodeType, dict[str, Any]] = {}  # with their globals
         self.names: set[str] = set()  # passed to `__getattr__` and similar functions
         self.stops: list[Stop] = []
@@ -225,7 +233,11 @@ class Execution:
             owner = self._owners[frame.f_code] = owner_of(frame.f_code)
         if owner == "sink":
             self._muted += {"call": 1, "return": -1}.get(event, 0)
-        elif self._muted or owner == "internal":
+        elif self._muted:
+            return
+        elif event == "c_call" and _is_memory_read(argument):
+            self._handle_read(argument.__self__)
+        elif owner == "internal":
             return
         elif event == "c_call":
             self._note_call_of_c(frame, owner, argument)
@@ -322,6 +334,12 @@ _ABSTRACT = frozenset(
 )
 
 
+def _is_memory_read(called: Any) -> bool:
+    if getattr(called, "__name__", None) not in _MEMORY_READS:
+        return False
+    return isinstance_of(called.__self__, (Tensor,))
+
+
 def _is_asked_by_torchproof(frame: types.FrameType) -> bool:
     """Whether code that watches the step calls `isinstance`, not the step."""
     caller: types.FrameType | None = frame
@@ -398,7 +416,7 @@ def owner_of(code: types.CodeType) -> str:
         return "internal" if "/_" in file.rpartition("-packages/")[2] else owner
     if owner == "torchproof":
         # The eager recorder's own helpers are no code of the step.
-        in_recorder = file.endswith("/cudagraph/eager_recorder.py")
+        in_recorder = file.endswith(_OF_RECORDER)
         is_helper = in_recorder and code.co_name != "__torch_dispatch__"
         return "sink" if is_helper else "internal"
     return owner

@@ -292,9 +292,13 @@ class _Attempt:
 
     def _watched_run(self) -> StepResult:
         preparation = self.recorder.preparation
-        self.eager_recorder = EagerRecorder(self.device, traces=preparation.traces)
+        self.eager_recorder = EagerRecorder(
+            self.device,
+            [*self.recorder.state.tensors, *self.inputs.tensors],
+            traces=preparation.traces,
+        )
         self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
-        self.ran = Execution()
+        self.ran = Execution(self.eager_recorder.handle_read)
         step = preparation.body(preparation.step)
         self.gradients.plant()
         with (
