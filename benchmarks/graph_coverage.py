@@ -93,9 +93,11 @@ def made(name: str) -> tuple[Any, list[Call]]:
         import transformers_models
 
         model, calls = transformers_models.make(plain, training)
-        for call in calls:
-            if "labels" in call:  # from which the model makes them
-                call.pop("decoder_input_ids", None)
+        if training and "decoder_input_ids" in calls[0] and "labels" in calls[0]:
+            if getattr(model.config, "decoder_start_token_id", None) is None:
+                model.config.decoder_start_token_id = 0
+            for call in calls:
+                del call["decoder_input_ids"]  # the model makes them from the labels
     return model.train(training), calls[:2]
 
 
