@@ -351,4 +351,6 @@ def test_callers_are_found_where_torch_shows_one_of_two_names() -> None:
     inner = Frame("/lib.py", 3, "step")
     assert starts_with((main, step, Frame("/lib.py", 4, "f")), (main, step)) == 2
     assert starts_with((main, inner), (main, step)) == 1
+    assert starts_with((main, inner), (main, step, inner)) == 2
+    assert starts_with((main, step, inner), (main, step, inner)) == 3
     assert starts_with((inner,), (main, step)) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -10,7 +12,10 @@ from typing import Any
 import pytest
 
 from torchproof.checking import rules
+from torchproof.observe.capture import observe as read
 from torchproof.records.run import Finding
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse
 
 LIBRARY = """\
 import functools
@@ -97,6 +102,21 @@ class Twice(torch.nn.Module):
 class Listing(torch.nn.Module):
     def forward(self, **inputs):
         return torch.stack(list(inputs["x"] * 2)).sum() + inputs["y"].sum()
+
+
+class Wrapping(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Counting()
+
+    def forward(self, x):
+        return self.layer(x.sin()).cos()
+
+
+class Pair(torch.nn.Module):
+    def forward(self, x):
+        x = x * (x > 0).sum().item()
+        return x + (x > 1).sum().item()
 """
 RUN = """\
     model = fakelib.{0}()
@@ -174,6 +194,47 @@ def test_a_decorator_that_breaks_cut_off_is_not_to_be_created_once(found: Any) -
     [identity] = [f for f in findings if f.code == "RC215"]
     assert identity.owner == "library"
     assert "graph break" in identity.fix and "outside" not in identity.fix
+
+
+NET = """\
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = fakelib.{0}()
+
+    def forward(self, x):
+        x = self.inner(x + 1)
+        return x.exp()
+
+compiled = torch.compile(Net(), backend="eager")
+for _ in range(3):
+    compiled(torch.ones(2, 4))
+"""
+
+
+def test_a_break_that_every_forward_reports_is_one_finding(found: Any) -> None:
+    [counting] = found(NET.format("Wrapping"))
+    assert (counting.owner, counting.code) == ("user", "GB101")
+    assert "`self.inner(x + 1)` (inside fakelib)" in counting.message
+    assert (counting.count, counting.steps) == (3, 3)
+
+
+def test_two_breaks_behind_one_line_are_two_findings(found: Any) -> None:
+    findings = found(NET.format("Pair"))
+    assert all("`self.inner(x + 1)`" in f.message for f in findings)
+    assert len({f.cause for f in findings}) == len(findings) == 2
+    assert [(f.count, f.steps) for f in findings] == [(3, 3), (3, 3)]
+
+
+def test_a_trace_of_such_a_program_shows_the_same(found: Any, tmp_path: Path) -> None:
+    for model in ("Wrapping", "Pair"):
+        live = {(f.code, f.line, f.cause) for f in found(NET.format(model))}
+        trace = tmp_path / model
+        environment = {**os.environ, "TORCH_TRACE": str(trace)}
+        script = [sys.executable, str(tmp_path / "script.py")]
+        subprocess.run(script, env=environment, check=True)
+        traced = rules.check(read(parse(f"trace:{trace}"), Options(), print))
+        assert {(f.code, f.line, f.cause) for f in traced} == live
 
 
 SIZES = """\

@@ -123,6 +123,8 @@ class Observer:
         enter(private.compiled_contexts(self._context))
         enter(private.frame_callbacks(self._convert))
         enter(private.graph_callables(self._graph))
+        if self._has_hooks("stacks of breaks"):
+            enter(private.whole_break_stacks())
         if self._has_hooks("advisories"):
             enter(private.captured_graphs(self._captured))
         if self._has_hooks("traced lines"):

@@ -25,6 +25,7 @@ from torchproof.records import (
     UserError,
     definition,
     frames_in,
+    is_frame_of,
     original_name,
     schema,
     split_region,
@@ -329,7 +330,34 @@ def interpret(records: Iterable[Record]) -> list[Event]:
                 state.errors[record.compile_id or ""] = record.payload
             case "compilation_metrics":
                 events = _metrics(record, state, events)
-    return find_recompile_causes(events)
+    return find_recompile_causes(_with_callers(events))
+
+
+def _with_callers(events: list[Event]) -> list[Event]:
+    """Gives a break the frames of the compiled function if torch left them out.
+
+    In a trace, torch leaves out a function that calls one with the same name. The whole
+    stack is in the record of the same break in the called function, compiled alone.
+    """
+    breaks = [event for event in events if event.kind == "graph_break"]
+    return [
+        event
+        if event.kind != "graph_break" or _has_own_frame(event, event.function)
+        else replace(event, frames=_whole_stack(event, breaks))
+        for event in events
+    ]
+
+
+def _whole_stack(event: Event, breaks: Iterable[Event]) -> tuple[Frame, ...]:
+    for other in breaks:
+        same = other.frames[-1:] == event.frames[-1:]
+        if same and _has_own_frame(other, event.function):
+            return other.frames
+    return event.frames
+
+
+def _has_own_frame(event: Event, function: Frame | None) -> bool:
+    return any(is_frame_of(frame, function) for frame in event.frames)
 
 
 def _starts_first(records: Iterable[Record]) -> Iterator[Record]:

@@ -186,6 +186,22 @@ def first_line(file: str, name: str, line: int) -> int | None:
     return max(around, default=None)
 
 
+def is_frame_of(frame: Frame, function: Frame | None) -> bool:
+    """Whether a frame of a formatted stack runs this code object, or one it resumes.
+
+    A formatted stack has the original names of resume functions.
+    """
+    if function is None:
+        return False
+    name = original_name(function.function)
+    if (frame.file, original_name(frame.function)) != (function.file, name):
+        return False
+    if is_resumed(function.function):
+        return True
+    first = first_line(frame.file, name, frame.line)
+    return first is None or first == function.line
+
+
 def statement(file: str, line: int) -> tuple[int, int]:
     """The first and last line of the statement at a line, excluding its body."""
     inside = [s for s in _statements(file) if s[0] <= line <= s[1]]

@@ -53,23 +53,17 @@ def inside_region(stack: Sequence[Frame]) -> tuple[Frame, ...]:
 def starts_with(frames: Sequence[Frame], callers: Iterable[Frame]) -> int:
     """The number of leading frames that are the callers; 0 if they are absent.
 
-    Torch omits its own eval_frame.py from formatted stacks, and shows only the
+    Torch omits its own eval_frame.py from formatted stacks. A trace shows only the
     innermost of consecutive functions with the same name.
     """
-    expected: list[Frame] = []
-    for frame in callers:
-        if "eval_frame" in frame.file:
-            continue
-        if expected and original_name(expected[-1].function) == original_name(
-            frame.function
-        ):
-            expected.pop()
-        expected.append(frame)
+    expected = [frame for frame in callers if "eval_frame" not in frame.file]
+    names = [original_name(frame.function) for frame in expected]
     at = 0
-    for number, frame in enumerate(expected, 1):
+    for number, frame in enumerate(expected):
+        beside = (*names[max(number - 1, 0) : number], *names[number + 1 : number + 2])
         if at < len(frames) and _same(frames[at], frame):
             at += 1
-        elif frame.file and number < len(expected):
+        elif frame.file and number + 1 < len(expected) and names[number] not in beside:
             return 0
     return at
 

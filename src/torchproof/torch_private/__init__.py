@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import stance as stance
     from torchproof.torch_private.hooks import trace_records as trace_records
     from torchproof.torch_private.hooks import was_skipped as was_skipped
+    from torchproof.torch_private.hooks import whole_break_stacks as whole_break_stacks
     from torchproof.torch_private.inductor import backends as backends
     from torchproof.torch_private.inductor import cache_lookups as cache_lookups
     from torchproof.torch_private.inductor import compile_costs as compile_costs

@@ -9,11 +9,14 @@ import contextlib
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from traceback import FrameSummary, StackSummary
 from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
+
+from torchproof.records import original_name
 
 
 @contextlib.contextmanager
@@ -188,6 +191,31 @@ def inlined_code(note: Callable[[CodeType], None]) -> Iterator[None]:
 
     with patched(owner, "inline_call", classmethod(inline)):
         yield
+
+
+@contextlib.contextmanager
+def whole_break_stacks() -> Iterator[None]:
+    """Keeps the callers of functions with the same name in the stack of a graph break.
+
+    Torch merges a function with its resume functions by name alone, and so drops the
+    forward of a module that calls the forward of another.
+    """
+    symbolic = importlib.import_module("torch._dynamo.symbolic_convert")
+    with patched(symbolic, "collapse_resume_frames", _merge_resumed):
+        yield
+
+
+def _merge_resumed(stack: Iterable[FrameSummary]) -> StackSummary:
+    merged: list[FrameSummary] = []
+    for frame in stack:
+        name = original_name(frame.name)
+        if name != frame.name and merged:
+            caller = merged[-1]
+            if (caller.filename, caller.name) == (frame.filename, name):
+                merged.pop()
+        frame.name = name
+        merged.append(frame)
+    return StackSummary.from_list(merged)
 
 
 def run_as_captured(graph: Any, inputs: Any) -> Callable[..., Any]:

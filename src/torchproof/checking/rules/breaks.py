@@ -29,6 +29,7 @@ from torchproof.records import (
     Place,
     Severity,
     first_line,
+    is_frame_of,
     module_of,
     original_name,
     package_of,
@@ -52,13 +53,28 @@ _ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
 
 
 def _own(events: list[Event]) -> list[Event]:
-    """The events of the function that contains the line, else all of them."""
-    same_function = [
-        e
-        for e in events
-        if e.function and _innermost(e) == original_name(e.function.function)
+    """The events of the functions nearest to the break.
+
+    Dynamo reports a break in an inlined function for each function that it compiles on
+    the way to it: for the caller, then for the function that is called, alone.
+    """
+    functions = {event.function for event in events} - {None}
+    own = [
+        event
+        for event in events
+        if not any(
+            is_frame_of(frame, function)
+            for frame in _inlined(event)
+            for function in functions - {event.function}
+        )
     ]
-    return same_function or events
+    return own or events
+
+
+def _inlined(event: Event) -> Sequence[Frame]:
+    """The frames of a stack below the function that Dynamo compiles."""
+    own = [i for i, f in enumerate(event.frames) if is_frame_of(f, event.function)]
+    return event.frames[own[-1] + 1 :] if own else event.frames
 
 
 def _where(event: Event) -> tuple[object, ...]:
@@ -96,17 +112,14 @@ def is_error(event: Event) -> bool:
 
 def _runs(group: list[Event], facts: Facts) -> tuple[int | None, int | None]:
     """How often a break ran, and in how many calls; None if not counted."""
-    counted = [
-        runs for event in _own(group) if (runs := _executions(event, facts)) is not None
-    ]
-    if not counted:
-        return None, None
-    calls = facts.calls or 0
-    return sum(r[0] for r in counted), min(sum(r[1] for r in counted), calls)
-
-
-def _innermost(event: Event) -> str:
-    return original_name(event.frames[-1].function) if event.frames else ""
+    while group:
+        own = _own(group)
+        counted = [runs for e in own if (runs := _executions(e, facts)) is not None]
+        if counted:
+            calls = facts.calls or 0
+            return sum(r[0] for r in counted), min(sum(r[1] for r in counted), calls)
+        group = [event for event in group if event not in own]
+    return None, None
 
 
 def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
@@ -118,12 +131,13 @@ def _executions(event: Event, facts: Facts) -> tuple[int, int] | None:
     if event.function is None:
         return None
     name = original_name(event.function.function)
-    lines = [f.line for f in event.frames if original_name(f.function) == name]
+    lines = [f.line for f in event.frames if is_frame_of(f, event.function)]
     resumed = [f"torch_dynamo_resume_in_{name}_at_{line}" for line in lines[-1:]]
     after = [
         graph.data["runs"]
         for graph in facts.events("graph")
         if graph.function
+        and graph.function.file == event.function.file
         and graph.function.function in resumed
         and graph.data.get("runs")
     ]
@@ -148,7 +162,6 @@ class GraphBreak(Rule):
         for group in grouped(breaks, break_key):
             skipping = [event for event in group if event.data.get("skips")]
             count, steps = _runs(group, facts)
-            # Dynamo reports a break in an inlined function twice: inlined, then alone.
             leader = _own(skipping)[0] if skipping else group[0]
             events = (leader, *(event for event in group if event is not leader))
             kind = "skipped_frame" if skipping else "graph_break"
