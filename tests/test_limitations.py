@@ -59,7 +59,7 @@ def outcomes(needs: str) -> dict[str, tuple[str, str]]:
     return {name: (one["outcome"], one["said"]) for name, one in found.items()}
 
 
-def as_kept(needs: str) -> None:
+def assert_as_documented(needs: str) -> None:
     """Each outcome is the one of the documents; of another torch, that it ran."""
     found = outcomes(needs)
     assert found
@@ -74,17 +74,17 @@ def as_kept(needs: str) -> None:
 
 @pytest.mark.slow
 def test_programs_do_what_the_documents_say() -> None:
-    as_kept("nothing")
+    assert_as_documented("nothing")
 
 
 @pytest.mark.slow
 def test_programs_for_inductor_do_what_the_documents_say() -> None:
-    as_kept("inductor")
+    assert_as_documented("inductor")
 
 
 @pytest.mark.gpu
 def test_programs_for_a_gpu_do_what_the_documents_say() -> None:
-    as_kept("cuda")
+    assert_as_documented("cuda")
 
 
 def without_assertions(text: str) -> str:

@@ -34,7 +34,7 @@ def outcome(step: Callable[..., Any], *args: Any) -> Any:
         return type(error)
 
 
-def same(given: Any, expected: Any) -> None:
+def assert_same(given: Any, expected: Any) -> None:
     if isinstance(expected, Tensor):
         torch.testing.assert_close(given, expected)
     else:
@@ -65,10 +65,10 @@ def test_the_outcome_is_that_of_eager(name: str, padded: bool) -> None:
     settings: Any = {"pad": {"x": ("batch",)}, "buckets": [4, 8]} if padded else {}
     graphed = torchproof.graph(model, **settings)
     x = torch.randn(3, 4)
-    same(outcome(graphed, x), outcome(model, x))
+    assert_same(outcome(graphed, x), outcome(model, x))
     for _ in range(2):
-        same(outcome(graphed, *call), outcome(model, *call))
-    same(outcome(graphed, x), outcome(model, x))
+        assert_same(outcome(graphed, *call), outcome(model, *call))
+    assert_same(outcome(graphed, x), outcome(model, x))
     assert graphed.status().replays >= 2
 
 
@@ -119,7 +119,7 @@ X = torch.ones(3)
 def test_equal_arguments_with_other_contents() -> None:
     graphed = torchproof.graph(scaled)
     for by in (Alike(2.0), Alike(3.0), Unhashable()):
-        same(graphed(X, by), scaled(X, by))
+        assert_same(graphed(X, by), scaled(X, by))
     assert graphed.status().replays == 0
     assert {stop.kind for stop in graphed.status().stops} == {"input"}
 
@@ -127,7 +127,7 @@ def test_equal_arguments_with_other_contents() -> None:
 def test_frozen_arguments_count_by_value() -> None:
     graphed = torchproof.graph(scaled)
     for by in (Frozen(0.0), Frozen(-0.0), Frozen(2.0), Frozen(0.0)):
-        same(1 / graphed(X, by), 1 / scaled(X, by))
+        assert_same(1 / graphed(X, by), 1 / scaled(X, by))
     status = graphed.status()
     assert (status.recordings, status.replays) == (3, 4)
 
@@ -144,12 +144,12 @@ def test_attributes_of_arguments() -> None:
 
     graphed = torchproof.graph(step)
     batch = Batch(x=X)
-    same(graphed(batch), step(batch))
+    assert_same(graphed(batch), step(batch))
     assert graphed.status().replays == 1
     batch.mode = 3.0
-    same(graphed(batch), step(batch))
+    assert_same(graphed(batch), step(batch))
     batch.mode = 4.0
-    same(graphed(batch), step(batch))
+    assert_same(graphed(batch), step(batch))
 
 
 def test_attributes_of_tensors_that_are_passed() -> None:
@@ -158,11 +158,11 @@ def test_attributes_of_tensors_that_are_passed() -> None:
 
     graphed = torchproof.graph(step)
     x = torch.ones(3)
-    same(graphed(x), step(x))
+    assert_same(graphed(x), step(x))
     x.scale = 2.0  # type: ignore[attr-defined]
-    same(graphed(x), step(x))
+    assert_same(graphed(x), step(x))
     x.scale = 3.0  # type: ignore[attr-defined]
-    same(graphed(x), step(x))
+    assert_same(graphed(x), step(x))
 
 
 def test_marks_for_sizes_are_no_matter() -> None:
@@ -185,11 +185,11 @@ def test_a_function_that_is_passed_is_watched() -> None:
         return function(x)
 
     graphed = torchproof.graph(step)
-    same(graphed(X, times), step(X, times))
+    assert_same(graphed(X, times), step(X, times))
     Config.scale = 5.0
-    same(graphed(X, times), step(X, times))
+    assert_same(graphed(X, times), step(X, times))
     times.__defaults__ = (7.0,)
-    same(graphed(X, times), step(X, times))
+    assert_same(graphed(X, times), step(X, times))
 
 
 # -- what overrides torch --------------------------------------------------------------
@@ -244,6 +244,6 @@ def test_an_ordered_dict_keeps_its_order() -> None:
 
     graphed = torchproof.graph(step)
     one = collections.OrderedDict(a=X, b=X * 2)
-    same(graphed(one), step(one))
+    assert_same(graphed(one), step(one))
     one.move_to_end("a")
-    same(graphed(one), step(one))
+    assert_same(graphed(one), step(one))

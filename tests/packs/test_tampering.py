@@ -29,11 +29,10 @@ from torchproof.runtime.pack_format.manifest import Manifest, sealed
 Spoil = Callable[[Path], object]
 
 
-def load(at: Path, key: bytes | None = None) -> None:
+def load(at: Path, key: bytes | None = None) -> dict[str, bytes]:
     contents = packs.open_pack(at)
     packs.assert_trusted(contents, key)
-    for name in contents.names():
-        contents.read(name)
+    return {name: contents.read(name) for name in contents.names()}
 
 
 @pytest.mark.parametrize("pair", [(None, None), (KEY, PUBLIC)])
@@ -172,7 +171,7 @@ def test_a_sticky_folder_protects_what_lies_there(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     at = made_packs.folder(tmp_path / "in" / "a")
     at.parent.chmod(0o1777)
-    load(at)
+    assert load(at) == FILES
 
 
 # -- archives --------------------------------------------------------------------------
@@ -244,7 +243,8 @@ def test_a_spoilt_archive_is_refused(name: str, tmp_path: Path) -> None:
 def test_an_archive_that_tarfile_wrote_from_the_same_files_is_good(
     tmp_path: Path,
 ) -> None:
-    load(made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), list))
+    at = made_packs.rewritten(made_packs.archive(tmp_path / "a.tar.gz"), list)
+    assert load(at) == FILES
 
 
 @pytest.mark.parametrize("eighth", range(8))
@@ -362,7 +362,7 @@ def test_keys_of_openssl_and_of_ssh_keygen(tmp_path: Path) -> None:
     file.chmod(0o600)
     public.chmod(0o644)
     at = made_packs.folder(tmp_path / "a", key=packs.read_key(file))
-    load(at, packs.read_key(public))
+    assert load(at, packs.read_key(public)) == FILES
     load(at, PUBLIC)
 
 
@@ -462,4 +462,4 @@ def test_every_flipped_bit_of_a_manifest_is_refused(spoilt: Path) -> None:
 def test_unknown_fields_of_a_manifest_are_ignored(tmp_path: Path) -> None:
     at = made_packs.folder(tmp_path / "a")
     _resealed(later={"x": 1})(at)
-    load(at)
+    assert load(at) == FILES
