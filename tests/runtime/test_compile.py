@@ -13,6 +13,7 @@ from torch import nn
 import torchproof
 from torchproof.records.run import UserError
 from torchproof.runtime import production
+from torchproof.runtime.compiled_forward import CompiledForward
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +220,33 @@ def test_one_recompile_that_settles_is_no_storm() -> None:
 @torch.library.custom_op("torchproof_tests::incomplete", mutates_args=())
 def incomplete(x: torch.Tensor) -> torch.Tensor:
     return x * 2
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_compiler_that_cannot_be_loaded_is_tried_again_and_reported(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, attempts = CompiledForward.load_compiler, []
+
+    def fail(self: CompiledForward) -> Any:
+        attempts.append(self)
+        if len(attempts) <= failures:
+            raise OSError("no space left on device")
+        return load(self)
+
+    monkeypatch.setattr(CompiledForward, "load_compiler", fail)
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+    expected = model(x)
+    compiled(model)
+    torch.testing.assert_close(model(x), expected)
+    told = torchproof.status(model)
+    assert len(attempts) == 2
+    if failures == 1:
+        assert told.compiled_calls == 1 and not told.fallbacks
+    else:
+        assert [(f.kind, f.why) for f in told.fallbacks] == [
+            ("compile error", "OSError: no space left on device")
+        ]
 
 
 class Partly(nn.Module):

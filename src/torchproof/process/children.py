@@ -83,9 +83,12 @@ class Child:
         try:
             return self.channel.receive(timeout_s, check)
         except Ended:
-            pass
+            return self._last_message()
+
+    def _last_message(self) -> Message:
+        """What the child sent before it ended; `Ended` says how, if it sent nothing."""
         try:
-            return self.channel.receive(0.0)  # what it sent before it ended
+            return self.channel.receive(0.0)
         except (Ended, TimeoutError):
             raise Ended(self.ending()) from None
 

@@ -152,7 +152,7 @@ class CompiledForward(MethodReplacement):
         try:
             self.load_compiler()
         except (OSError, MissingHook):
-            pass  # the first call fails in the same way, and runs eager
+            pass  # the first call tries again; if it fails too, the status says why
         except Exception as error:
             if self.options.recipe is None:
                 raise

@@ -207,7 +207,7 @@ def _clear_pending() -> None:
         while True:
             pass
     except Interrupted:
-        pass
+        pass  # the one that was raised above, or one that was still pending
 
 
 _interval_lock = forks.lock()

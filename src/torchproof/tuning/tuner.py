@@ -204,7 +204,7 @@ class _Tuning:
         try:
             chosen = self.search.run(self._forms())
         except KeyboardInterrupt:
-            pass  # the stored trials can be resumed
+            pass  # without a winner the run is saved as interrupted, and can go on
         finally:
             executor.close()  # before the store deletes the compiled code
             saved_trials.close(finished=chosen is not None)

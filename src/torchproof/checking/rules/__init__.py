@@ -32,6 +32,7 @@ from torchproof.checking.rules import (
     speed,
     tensor_breaks,
     torchscript,
+    value_breaks,
 )
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
@@ -45,9 +46,9 @@ _LISTED: tuple[type[Rule], ...] = (
     tensor_breaks.RecurrentModule,
     call_breaks.DeepCopy,
     tensor_breaks.AutogradCall,
-    tensor_breaks.TensorBranch,
-    tensor_breaks.TensorToPython,
-    tensor_breaks.DataDependentShape,
+    value_breaks.TensorBranch,
+    value_breaks.TensorToPython,
+    value_breaks.DataDependentShape,
     python_breaks.SymbolicArgument,
     tensor_breaks.OperatorWithoutFake,
     call_breaks.OutputCall,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torchproof.checking.rules import torch_pages
 from torchproof.checking.rules.rule import Match, SourceRule
-from torchproof.checking.rules.tensor_breaks import TensorBranch, TensorToPython
+from torchproof.checking.rules.value_breaks import TensorBranch, TensorToPython
 from torchproof.checking.static import bindings
 from torchproof.checking.static.bindings import Bindings
 from torchproof.checking.static.flow import Flow

@@ -111,6 +111,6 @@ class Cluster:
             self._driver.channel.send({"close": True})
             self._driver.wait(_CLOSE_S)
         except (Ended, TimeoutError):
-            pass  # Ray ends the workers of a driver that is gone
+            pass  # it is killed: Ray ends the workers of a driver that is gone
         finally:
             self._driver.kill()

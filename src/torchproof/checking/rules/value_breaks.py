@@ -1,0 +1,555 @@
+"""GB101 to GB103: graph breaks where Python or a size needs a tensor's values."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from torchproof.checking.rules import torch_pages
+from torchproof.checking.rules.breaks import GraphBreak
+from torchproof.checking.rules.rule import EventGroup, Match
+from torchproof.checking.static.flow import Flow
+from torchproof.checking.static.kinds import Kind, words
+from torchproof.records import Setting
+
+_CASTS = {"int", "float", "bool", "complex", "range"}
+# Functions of math that take a sequence instead of a number.
+_SEQUENCES = {"math.prod", "math.fsum", "math.dist", "math.sumprod"}
+# Functions of torch and methods of a tensor whose arguments are sizes.
+_SIZED = {"arange", "zeros", "ones", "empty", "rand", "randn", "randperm", "eye"}
+_SIZED_METHODS = {"view", "reshape", "expand", "repeat", "new_zeros", "new_ones"}
+_SIZED_BY_VALUES = words(
+    "nonzero argwhere unique unique_consecutive masked_select bincount"
+)
+_COMPARISON = (
+    "keep the comparison a tensor, torch.isclose(a, b).all(), and choose with"
+    " torch.where; or decide outside the compiled function"
+)
+_ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
+# A statement that tests its expression.
+_WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
+_SETTING = "set torch._dynamo.config.{} = True"
+_SCALARS = _SETTING.format("capture_scalar_outputs")
+# Functions of math that torch has under the same name.
+_IN_TORCH = re.compile(
+    r"math\.((?:a?(?:sin|cos|tan)h?|ceil|floor|trunc|sqrt|exp|expm1|log|log1p|log2|log10"
+    r"|pow|isnan|isinf|isfinite)\(.*\))"
+)
+# What keeps the size fixed, by the operation whose size depends on values.
+_FIXED_SIZES = (
+    (
+        r"bincount",
+        "count into a tensor of fixed length instead of `{}`: torch.zeros(n,"
+        " dtype=torch.long).scatter_add(0, index, torch.ones_like(index))",
+    ),
+    (
+        r"unique",
+        "compute `{}` outside the compiled function and pass it in, or keep an entry"
+        " for each of the n possible values (torch.arange(n)) with a mask of those that"
+        " occur",
+    ),
+    (
+        r"nonzero|argwhere|torch\.where",
+        "keep the mask instead of the positions in `{}` and weight by it:"
+        " torch.where(mask, x, 0); or give their number: torch.nonzero_static(mask,"
+        " size=n)",
+    ),
+    (
+        r"",
+        "keep the size fixed: replace `{}` by a masked form such as torch.where(mask,"
+        " x, 0) or masked_fill",
+    ),
+)
+
+
+class TensorToPython(GraphBreak):
+    """A tensor's value is converted to a Python number, list or array.
+
+    ## Why
+    Tracing cannot continue without the value, so the graph ends here. On a GPU the host
+    also waits for the device.
+
+    ## Bad
+        history.append(loss.item())
+
+    ## Good
+        history.append(loss.detach())     # torch.stack(history).tolist() after the loop
+
+    ## Fix safety
+    The values are the same. Code that reads them must convert them later.
+    """
+
+    code = "GB101"
+    settings = (Setting("dynamo.capture_scalar_outputs", True),)
+    types = (
+        r"Tensor\.item\(\)",
+        r"Data dependent operator",
+        r"Tensor\.tolist",
+        r"Tensor\.numpy",
+        r"nb_(int|float|index)",
+        r"Attempted to wrap unbacked SymInt",
+        r"unsupported index\(Tensor\)",
+        r"with non-scalar tensor",
+    )
+    cause_text = (
+        "`{at.expression}` needs the tensor's value in Python while the graph is traced"
+    )
+    nodes = (ast.Call, ast.Subscript)
+    shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
+    rewrites = (
+        "numbers.in_python",
+        "validation.raise_if",
+        "effects.in_graph",
+        "layer_drop.rate_first",
+        "layer_drop.draw_where_needed",
+        "layer_drop.select",
+        "branches.select",
+        "branches.conditional",
+        "host_parts.after_graph",
+        "host_parts.before_graph",
+        "effects.skip_while_compiling",
+    )
+    last_rewrites = ("host_calls.call",)
+
+    def remedy(self, group: EventGroup) -> str:
+        expression = _WHOLE.sub(r"\1", group.expression)
+        tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
+        tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
+        if "numpy" in expression:
+            return (
+                f"use torch operations on `{tensor}` instead of numpy, or move the"
+                " numpy part outside the compiled function"
+            )
+        if counted := re.search(r"torch\.arange\(([^=]*)\)\.tolist\(\)$", expression):
+            return f"write list(range({counted[1]})): it needs no tensor"
+        if "tolist" in expression:
+            return (
+                f"pass lengths as Python ints instead of computing `{expression}` in"
+                f" the graph, or {_SCALARS} (with torch._check on each value that"
+                " becomes a size)"
+            )
+        if called := _IN_TORCH.search(expression):
+            return (
+                f"stay in torch: write torch.{called[1]}, and keep the result a tensor"
+            )
+        return f"{_without_conversion(expression, tensor)}; or {_SCALARS}" + (
+            " (and torch._check its range if it becomes a size)"
+        )
+
+    def setting(self, group: EventGroup) -> str:
+        if "numpy" in group.expression:
+            return ""
+        return "torch._dynamo.config.capture_scalar_outputs = True"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if isinstance(node, ast.Call):
+            reads = _reads_by_call(node, at)
+        else:
+            assert isinstance(node, ast.Subscript)
+            reads = _reads_by_index(node, at)
+        if reads:
+            yield Match(node)
+
+
+def _without_conversion(expression: str, tensor: str) -> str:
+    """What to write where a tensor is converted, or stands for a Python number."""
+    if re.search(
+        r"\.(?:item|__bool__)\(|(?<![.\w])(?:int|float|bool|complex|range)\(",
+        expression,
+    ):
+        return (
+            f"keep `{tensor}` a tensor: drop the conversion (.item(), int(), float()),"
+            " collect tensors and read them after the compiled call, e.g."
+            " torch.stack(values).tolist()"
+        )
+    return (
+        f"a tensor is used as a size, bound or index of Python in `{expression}`: pass"
+        " this number as a Python int, or stay with tensors of a fixed size"
+        " (index_select, gather, a mask)"
+    )
+
+
+def _reads_by_call(node: ast.Call, at: Flow) -> bool:
+    called = node.func
+    if isinstance(called, ast.Attribute) and at.kind(called.value).is_tensor:
+        if called.attr in _SIZED_METHODS:
+            return _holds_tensor(node.args, at)
+        return called.attr in ("item", "tolist", "__bool__")
+    dotted = at.dotted(called) or ""
+    if dotted in _CASTS or (dotted.startswith("math.") and dotted not in _SEQUENCES):
+        return any(at.kind(each).is_tensor for each in node.args)
+    sized = dotted.startswith("torch.") and dotted[6:] in _SIZED
+    return sized and _holds_tensor(node.args, at)
+
+
+def _holds_tensor(arguments: list[ast.expr], at: Flow) -> bool:
+    every = [
+        e for a in arguments for e in (a.elts if isinstance(a, ast.Tuple) else [a])
+    ]
+    return any(at.kind(each).is_tensor for each in every)
+
+
+def _reads_by_index(node: ast.Subscript, at: Flow) -> bool:
+    container = at.kind(node.value)
+    if container in (Kind.PYTHON, Kind.SIZES, Kind.TENSORS):
+        return at.kind(node.slice).is_tensor
+    if not container.is_tensor:
+        return False
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    bounds = [b for p in parts if isinstance(p, ast.Slice) for b in (p.lower, p.upper)]
+    return any(b and at.kind(b).is_tensor for b in bounds)
+
+
+class TensorBranch(GraphBreak):
+    """Python control flow depends on the value of a tensor.
+
+    ## Why
+    `if`, `while`, `assert not`, `and` and `or` need True or False immediately. While
+    tracing, the tensor has no value.
+
+    ## Bad
+        if scores.max() > limit:
+            scores = scores / scores.max()
+
+    ## Good
+        scores = torch.where(scores.max() > limit, scores / scores.max(), scores)
+
+    ## Fix safety
+    torch.where computes both sides. Protect divisions and logarithms from values that
+    belong to the other side.
+    """
+
+    code = "GB102"
+    types = (
+        r"[Dd]ata-dependent branching",
+        r"Data-dependent assertion",
+        r"guard_scalar branch",
+        r"assert with non-string",
+    )
+    nodes = (
+        ast.If,
+        ast.While,
+        ast.IfExp,
+        ast.BoolOp,
+        ast.UnaryOp,
+        ast.Assert,
+        ast.Compare,
+        ast.ListComp,
+        ast.SetComp,
+        ast.GeneratorExp,
+        ast.DictComp,
+        ast.Call,
+    )
+    shown_by = ("GB101", "GB102", "GB117")
+    rewrites = (
+        "numbers.in_python",
+        "validation.raise_if",
+        "effects.in_graph",
+        "layer_drop.rate_first",
+        "layer_drop.draw_where_needed",
+        "layer_drop.select",
+        "branches.select",
+        "branches.conditional",
+        "casts.where_needed",
+        "optional_masks.keep",
+        "effects.skip_while_compiling",
+    )
+    last_rewrites = ("host_calls.call",)
+
+    def matches(self, group: EventGroup) -> bool:
+        data = group.data
+        if "ssertion" in data["type"] and _about_sizes(group):
+            return False  # a failing assert on shapes, inside a try
+        comparison = re.search(r"allclose|aten\.equal|is_nonzero", data["context"])
+        return super().matches(group) or comparison is not None
+
+    def why(self, group: EventGroup) -> str:
+        return (
+            f"the {_statement(group)} `{_condition(group)}` depends on a tensor's"
+            " value, which tracing does not have"
+        )
+
+    def remedy(self, group: EventGroup) -> str:
+        statement = _statement(group)
+        code = group.frame.code if group.frame else ""
+        if statement == "assert":
+            return (
+                "write the assert so that its condition is the tensor itself (`assert"
+                " torch.isfinite(y).all(), ...` is captured, `assert not ...` is not),"
+                " use torch._assert_async(condition), or check outside the compiled"
+                " function"
+            )
+        if "allclose" in group.expression or "torch.equal" in group.expression:
+            return _COMPARISON
+        if _about_sizes(group):
+            return (
+                f"`{_condition(group)}` depends on a size that is known only at run"
+                " time: assert it with torch._check, use torch.cond, mask instead of"
+                " branching (torch.where), or mark the dimension with mark_dynamic"
+                " instead of mark_unbacked"
+            )
+        if statement == "while":
+            return (
+                "use torch.while_loop, or run a fixed number of iterations and mask"
+                f" the rest with torch.where, instead of `{code}`"
+            )
+        if re.match(r"[\[({].*\bfor\b.*\bif\b", group.expression):
+            return (
+                f"keep every element in `{group.expression}` and mask those to leave"
+                " out with torch.where, or choose them outside the compiled function"
+            )
+        return (
+            f"compute both sides and choose with torch.where({_tensor_test(group)}, a,"
+            " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
+            " test is only a check, move it outside the compiled function"
+        )
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        if isinstance(node, ast.Call):
+            yield from self._comparisons(node, at)
+        else:
+            yield from self._branches(node, at)
+
+    def _branches(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        for test in _tests(node, at):
+            text = f"`{_word(node)}{at.source.brief(test)}`"
+            message = f"{text} would cause a graph break in {at.function.name}"
+            yield Match(test, message, fix=_operator_fix(node))
+
+    def _comparisons(self, node: ast.Call, at: Flow) -> Iterator[Match]:
+        dotted, fix = at.dotted(node.func) or "", _COMPARISON
+        if dotted in ("any", "all"):
+            fix = (
+                f"keep the test a tensor, torch.{dotted}(x), and choose with"
+                " torch.where; or decide outside the compiled function"
+            )
+            arguments = [at.kind(each) for each in node.args]
+            gives_bool = any(
+                kind.is_tensor or kind is Kind.TENSORS for kind in arguments
+            )
+        else:
+            gives_bool = at.called(node) in ("equal", "allclose", "is_nonzero")
+        if gives_bool:
+            yield Match(node, fix=fix)
+
+
+def _tests(node: ast.AST, at: Flow) -> list[ast.expr]:
+    """The tensors that a node converts to a bool."""
+    if isinstance(node, ast.Compare):
+        return [node] if _is_asked(node, at) else []
+    if isinstance(node, ast.Assert):
+        # Dynamo captures `assert tensor, "text"`, but not with an f-string.
+        built = node.msg is not None and not isinstance(node.msg, ast.Constant)
+        tests = [node.test] if built else []
+    elif isinstance(node, ast.If | ast.While | ast.IfExp):
+        tests = [node.test]
+    elif isinstance(node, ast.BoolOp):
+        tests = node.values[:-1]  # the last operand is returned without a test
+    elif isinstance(node, ast.UnaryOp):
+        tests = [node.operand] if isinstance(node.op, ast.Not) else []
+    else:
+        tests = [test for each in node.generators for test in each.ifs]  # type: ignore[attr-defined]
+    return [test for test in tests if at.kind(test).is_tensor]
+
+
+def _is_asked(node: ast.Compare, at: Flow) -> bool:
+    """Whether a comparison converts to bool, as `a < x < b` and `x in (1, 2)` do."""
+    if len(node.ops) > 1:
+        return at.kind(node).is_tensor
+    if not isinstance(node.ops[0], ast.In | ast.NotIn):
+        return False
+    [right] = node.comparators
+    if at.kind(right).is_tensor:
+        return True
+    numbers = isinstance(right, ast.Tuple | ast.List | ast.Set) and all(
+        isinstance(each, ast.Constant) for each in right.elts
+    )
+    return numbers and at.kind(node.left).is_tensor
+
+
+def _word(node: ast.AST) -> str:
+    if isinstance(node, ast.BoolOp):
+        return "and " if isinstance(node.op, ast.And) else "or "
+    words = {ast.While: "while ", ast.UnaryOp: "not ", ast.Assert: "assert "}
+    return "" if isinstance(node, ast.Compare) else words.get(type(node), "if ")
+
+
+def _operator_fix(node: ast.AST) -> str:
+    """What to write instead of an operator; empty: the fix of a statement applies."""
+    if isinstance(node, ast.Assert):
+        return (
+            "use a plain string: Dynamo captures `assert condition, 'text'`, but not an"
+            " f-string; or check outside the compiled function"
+        )
+    if isinstance(node, ast.BoolOp | ast.UnaryOp):
+        return (
+            "use torch.logical_and, logical_or or logical_not (or `&`, `|` and `~`),"
+            " and choose with torch.where instead of a branch; in an assert, test the"
+            " tensor itself: `assert (x > 0).all(), 'text'`"
+        )
+    if isinstance(node, ast.Compare):
+        return "compare with tensors: torch.isin, or `(a < x) & (x < b)`"
+    return ""
+
+
+def _about_sizes(group: EventGroup) -> bool:
+    sizes = r"\.shape|\.size\(|\.numel\(|\.dim\(|len\("
+    return re.search(sizes, _condition(group)) is not None
+
+
+def _statement(group: EventGroup) -> str:
+    word = re.match(r"\w+", group.frame.code if group.frame else "")
+    statements = {"if": "if", "elif": "if", "while": "while", "assert": "assert"}
+    return statements.get(word[0] if word else "", "condition")
+
+
+def _condition(group: EventGroup) -> str:
+    """The condition alone, where the traceback underlines the whole statement."""
+    if whole := _WHOLE.match(group.expression):
+        return whole[1]
+    # Of `a if test else b`, Python underlines `test else b`, or all of it.
+    code = group.frame.code if group.frame and " else " in group.frame.code else ""
+    try:
+        statement = ast.parse(code)
+    except SyntaxError:  # a part of a statement
+        return group.expression
+    tests = [n.test for n in ast.walk(statement) if isinstance(n, ast.IfExp)]
+    return ast.unparse(tests[0]) if len(tests) == 1 else group.expression
+
+
+def _tensor_test(group: EventGroup) -> str:
+    """The condition with torch's functions where Python's need its value."""
+    text = _condition(group)
+    try:
+        test = ast.parse(text, mode="eval").body
+    except SyntaxError:  # shortened, or a part of a statement
+        return text
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return f"torch.logical_not({ast.unparse(test.operand)})"
+    if isinstance(test, ast.Compare) and len(test.ops) > 1:
+        sides = zip(
+            [test.left, *test.comparators], test.ops, test.comparators, strict=False
+        )
+        pairs = [ast.Compare(left, [op], [right]) for left, op, right in sides]
+        return " & ".join(f"({ast.unparse(pair)})" for pair in pairs)
+    if isinstance(test, ast.Call) and ast.unparse(test.func) in ("all", "any"):
+        return f"torch.{text}"
+    return text
+
+
+class DataDependentShape(GraphBreak):
+    """The output size of an operation depends on the values of its input.
+
+    ## Why
+    x[mask], nonzero, unique and similar operations have no output shape until they run.
+    By default Dynamo does not put them into a graph.
+
+    ## Bad
+        return x[x > 0].mean()
+
+    ## Good
+        keep = x > 0
+        return torch.where(keep, x, 0).sum() / keep.sum()
+
+    ## Fix safety
+    The masked form keeps all positions, so a mean must divide by the sum of the mask.
+    """
+
+    code = "GB103"
+    rewrites = (
+        "masks.write",
+        "masks.direct",
+        "masks.shape",
+        "masks.reduction",
+        "masks.loss",
+    )
+    last_rewrites = ("host_calls.call", "host_calls.statement")
+    settings = (
+        Setting("dynamo.capture_dynamic_output_shape_ops", True),
+        Setting("dynamo.capture_scalar_outputs", True),
+    )
+    reference = torch_pages.DYNAMIC_SHAPES
+    types = (
+        r"Dynamic shape operator",
+        r"Dynamic slicing",
+        r"one_hot.*data-dependent",
+        r"GuardOnDataDependent",
+    )
+    cause_text = "the size of `{at.expression}` depends on the data"
+    nodes = (ast.Call, ast.Subscript, ast.AugAssign)
+    shown_by = ("GB101", "GB103", "GB105")
+
+    def remedy(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
+            return (
+                f"give the number of classes in `{group.expression}`:"
+                " F.one_hot(labels, num_classes=n)"
+            )
+        if "repeat_interleave" in group.expression:
+            return f"pass the size of the result of `{group.expression}`: output_size=n"
+        fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
+        return (
+            f"{fixed.format(group.expression)}; or"
+            f" {_SETTING.format('capture_dynamic_output_shape_ops')} to keep it in the"
+            " graph"
+        )
+
+    def setting(self, group: EventGroup) -> str:
+        if "one_hot" in group.expression:
+            return ""
+        return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
+
+    def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
+        assert isinstance(node, ast.Call | ast.Subscript | ast.AugAssign)
+        if isinstance(node, ast.AugAssign):  # `x[mask] += y` reads first
+            if isinstance(node.target, ast.Subscript) and _by_mask(node.target, at):
+                yield Match(node.target)
+        elif isinstance(node, ast.Subscript):
+            if isinstance(node.ctx, ast.Load) and _by_mask(node, at):
+                yield Match(node)
+        elif self._is_call(node, at) or _lacks_classes(node, at):
+            yield Match(node)
+        elif _lacks_size(node, at):
+            fix = "pass the size of the result: repeat_interleave(..., output_size=n)"
+            yield Match(node, fix=fix)
+
+    def _is_call(self, node: ast.Call, at: Flow) -> bool:
+        if at.dotted(node.func) == "torch.where":
+            return len(node.args) == 1 and not node.keywords
+        return at.called(node) in _SIZED_BY_VALUES
+
+
+def _by_mask(node: ast.Subscript, at: Flow) -> bool:
+    """Whether a subscript is `x[mask]`."""
+    base = at.kind(node.value)
+    if not base.is_tensor and base is not Kind.UNKNOWN:
+        return False  # a value of unknown kind that a mask indexes is a tensor
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    return any(at.kind(part) is Kind.MASK for part in parts)
+
+
+def _lacks_classes(node: ast.Call, at: Flow) -> bool:
+    """Whether a call is one_hot without the number of classes."""
+    keywords = {k.arg: k.value for k in node.keywords}
+    if at.dotted(node.func) not in _ONE_HOT or None in keywords:
+        return False
+    classes = node.args[1] if len(node.args) > 1 else keywords.get("num_classes")
+    return classes is None or at.text(classes) == "-1"
+
+
+def _lacks_size(node: ast.Call, at: Flow) -> bool:
+    """Whether a call is repeat_interleave by a tensor, without the output size."""
+    keywords = {k.arg: k.value for k in node.keywords}
+    repeats = keywords.get("repeats")
+    if at.dotted(node.func) == "torch.repeat_interleave":
+        repeats = repeats or next(iter(node.args[1::-1]), None)
+    elif isinstance(node.func, ast.Attribute) and node.func.attr == "repeat_interleave":
+        repeats = repeats or next(iter(node.args), None)
+    else:
+        return False
+    return (
+        repeats is not None
+        and "output_size" not in keywords
+        and (at.kind(repeats).is_tensor)
+    )
