@@ -16,6 +16,7 @@ from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
 
 LATE = Path(__file__).parent / "models" / "late.py"
+UNREPEATABLE = Path(__file__).parent / "models" / "unrepeatable.py"
 
 
 def test_another_shape_differs_from_the_default_in_nothing_else(
@@ -40,3 +41,26 @@ def test_what_later_calls_compile_counts_for_the_break_even() -> None:
     assert row.start and row.compile_s
     later_s = row.start["later_compile_s"]
     assert 0 < later_s < row.compile_s["total"]
+
+
+@pytest.mark.parametrize(
+    ("factory", "where"),
+    [
+        ("another_at_each_load", "call 0: argument"),
+        ("another_in_each_process", "call 0: argument"),
+        ("kept_by_the_function", "call 0: output"),
+        ("another_weight_in_each_process", "parameter weight"),
+    ],
+)
+def test_results_on_other_inputs_are_not_compared(factory: str, where: str) -> None:
+    """The reference in float64, of other inputs, would excuse a wrong result."""
+    _, row = measured(f"{UNREPEATABLE}:{factory}", backends("eager")).rows
+    assert row.verdict == "not verified"
+    assert row.numerics and row.numerics["verdict"] is None
+    assert row.numerics["why"].startswith(where)
+    assert "each time the target is loaded" in row.numerics["why"]
+
+
+def test_a_wrong_result_on_the_same_inputs_is_found() -> None:
+    _, row = measured(f"{UNREPEATABLE}:seeded", backends("eager")).rows
+    assert row.verdict == "wrong"

@@ -70,6 +70,7 @@ class PartsMeasurer:
         self.regional: Measurement | None = None
         self.sweeps: dict[str, Sweep] = {}
         self.wanted: tuple[str, ...] = ()
+        self.notes: dict[str, str] = {}  # what a part could not do
         self.function: Frame | None = None  # the target's function
         self.spec = StrategySpec(measure.strategy_named("full", options.compile))
         specs = (StrategySpec(measure.EAGER), self.spec)
@@ -97,9 +98,8 @@ class PartsMeasurer:
             self.entering(name)
             try:
                 why = getattr(self, f"_{name}")()
-                self.collected.parts[name] = (
-                    Part("skipped", why) if why else Part("passed")
-                )
+                done = Part("passed", self.notes.get(name, ""))
+                self.collected.parts[name] = Part("skipped", why) if why else done
             except (UserError, _Failed) as error:
                 why = str(error)
                 self.collected.parts[name] = Part(
@@ -129,6 +129,9 @@ class PartsMeasurer:
             raise self._failed(
                 compiled.strategy, compiled.error, eager_runs=not eager.error
             )
+        numerics = compiled.numerics or {}
+        if numerics.get("verdict") is None and numerics.get("why"):
+            self.notes["baseline"] = f"outputs were not compared: {numerics['why']}"
         self._add_event("timing", _timing(eager, compiled, costs))
         if compiled.memory and compiled.memory["cuda_allocated"] is not None:
             self._add_event("memory", _memory(eager, compiled))

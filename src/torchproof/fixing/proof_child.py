@@ -153,34 +153,23 @@ def _reference(run: Job) -> Reference:
         again = _target(run, loaded, state, stateful=stateful)
         eager = with_unseen(eager, again, train=train)
     known = numerics.reference(
-        lambda: calls.fresh(run),
+        lambda: _loaded(run, state),
         lambda built: calls.answers(built, built.fn, train=train),
+        earlier=eager.answers,
     )
-    unrepeatable = _unrepeatable(run, state, eager)
-    if unrepeatable:  # other results in float64 would say nothing about rounding
-        return Reference(
-            eager,
-            None,
-            [],
-            state,
-            draws=known.draws,
-            stateful=stateful,
-            unrepeatable=unrepeatable,
-        )
     perturbed = [] if known.exact is not None else list(known.perturbed())
-    eager = replace(eager, unseen=_with_exact(eager.unseen, run, state, train=train))
+    if not known.unrepeatable:
+        unseen = _with_exact(eager.unseen, run, state, train=train)
+        eager = replace(eager, unseen=unseen)
     return Reference(
-        eager, known.exact, perturbed, state, draws=known.draws, stateful=stateful
+        eager,
+        known.exact,
+        perturbed,
+        state,
+        draws=known.draws,
+        stateful=stateful,
+        unrepeatable=known.unrepeatable,
     )
-
-
-def _unrepeatable(run: Job, state: State, eager: Behaviour) -> str | None:
-    """Where another run from the same state and seed gives other results, and how."""
-    loaded = _loaded(run, state)
-    with torch.compiler.set_stance("force_eager"), collected_text():
-        again = behaviour(loaded, loaded.fn, train=calls.trains(loaded, run))
-    found = comparison.compare(again.answers, eager.answers)
-    return f"{found.where}: {found.why}" if found.verdict == "wrong" else None
 
 
 def _with_exact(

@@ -168,8 +168,9 @@ def _footer(run: Run, width: int) -> Iterator[str]:
             continue
         if part.status == "failed":
             yield from wrap(f"Part {name} failed: {part.why}.", width, "", "  ")
-        elif part.status == "passed":
-            yield from wrap(f"Part {name} passed, {part.why}.", width, "", "  ")
+        elif part.status in ("passed", "found"):
+            words = "found something" if part.status == "found" else "passed"
+            yield from wrap(f"Part {name} {words}, {part.why}.", width, "", "  ")
     for why, names in _left_out(run).items():
         yield from wrap(f"Not checked, {why}: {', '.join(names)}.", width, "", "  ")
     source_note = run.parts.get("static", Part("skipped")).why

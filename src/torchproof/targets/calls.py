@@ -25,6 +25,8 @@ from torchproof.targets.workloads import WORKLOADS
 Answers = dict[str, Any]
 # Of larger tensors, only evenly spaced elements are compared.
 _compared_elements = 2**24
+# As many elements of an input tell one set of random numbers from another.
+_SAMPLED_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,25 @@ def answers(
     return collected
 
 
-def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
+def inputs(loaded: Loaded) -> Answers:
+    """Some elements of each argument and parameter of a target that did not run yet."""
+    import torch
+
+    collected: Answers = {}
+    for index, call in enumerate(loaded.calls):
+        label = f"call {index}: argument"
+        collected |= _comparable(label, call, _SAMPLED_ELEMENTS)
+    if isinstance(loaded.fn, torch.nn.Module):
+        for name, parameter in loaded.fn.named_parameters():
+            # Others may not have their values yet, or not on this device.
+            if type(parameter) is torch.nn.Parameter and not parameter.is_meta:
+                collected[f"parameter {name}"] = _copied(parameter, _SAMPLED_ELEMENTS)
+    return collected
+
+
+def _comparable(
+    label: str, value: Any, at_most: int | None = None
+) -> Iterator[tuple[str, Any]]:
     """Copies of the comparable values; later calls may overwrite the originals."""
     import numpy
     import torch
@@ -254,7 +274,7 @@ def _comparable(label: str, value: Any) -> Iterator[tuple[str, Any]]:
             # Attributes other than tensors, such as a time, may differ between runs.
             for where, part in torch_private.trees.walk(leaf, name, objects=True):
                 if isinstance(part, torch.Tensor):
-                    yield where, _copied(part)
+                    yield where, _copied(part, at_most)
 
 
 def _forms(label: str, output: Any, call: Any, fn: Any) -> Answers:
@@ -276,15 +296,16 @@ def compare_at_most(elements: int | None) -> None:
     _compared_elements = elements or _compared_elements
 
 
-def _copied(tensor: Any) -> Any:
+def _copied(tensor: Any, at_most: int | None = None) -> Any:
     if tensor.is_meta:
         raise UserError(
             "the target computes on the meta device, which has no values to compare"
             " and nothing to time: build it on cpu or cuda"
         )
     flat = tensor.detach()
-    if flat.numel() > _compared_elements:
-        step = -(-flat.numel() // _compared_elements)
+    at_most = at_most or _compared_elements
+    if flat.numel() > at_most:
+        step = -(-flat.numel() // at_most)
         flat = flat.reshape(-1)[::step]
     return flat.to("cpu", copy=True)
 

@@ -125,13 +125,7 @@ class TargetRunner:
             last = max(by_call, default=0)
             by_call.setdefault(int(match[1]) if match else last, []).append(label)
         for call, labels in sorted(by_call.items()):
-            outputs, expected = (
-                {k: each[k] for k in labels if k in each}
-                for each in (answers, reference.eager)
-            )
-            result = comparison.compare(
-                outputs, expected, reference.exact, perturbed=reference.perturbed
-            )
+            result = reference.compare(answers, labels)
             if result.verdict == "wrong":
                 return WrongCall(call, result)
         return None

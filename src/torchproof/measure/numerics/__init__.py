@@ -5,6 +5,10 @@ in float64, and of eager with perturbed inputs, as flat mappings from labels to 
 and plain values. `torch_private.comparison` compares.
 """
 
-from torchproof.measure.numerics.reference import Reference, reference
+from torchproof.measure.numerics.reference import (
+    Reference,
+    differs_at_each_load,
+    reference,
+)
 
-__all__ = ["Reference", "reference"]
+__all__ = ["Reference", "differs_at_each_load", "reference"]

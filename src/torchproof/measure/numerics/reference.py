@@ -1,12 +1,12 @@
 """Computes reference outputs: eager, eager in float64, and with perturbed inputs.
 
-Takes functions that build a target and run it. Returns a `Reference`, whose `judge`
+Takes functions that build a target and run it. Returns a `Reference`, whose `compare`
 reaches the verdict on the outputs of a strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,7 +33,8 @@ PERTURBED_RUNS = 4
 class Reference:
     """`exact` is None if there is no float64 run, and `why` says why.
 
-    `draws` says that the target draws random numbers from torch.
+    `draws` says that the target draws random numbers from torch. `unrepeatable` says
+    what differs at each load of the target: then nothing can be compared with it.
     """
 
     eager: Answers
@@ -41,23 +42,46 @@ class Reference:
     why: str
     draws: bool
     perturbed: Callable[[], Sequence[Answers]] = tuple
+    unrepeatable: str | None = None
 
-    def compare(self, answers: Answers) -> comparison.Comparison:
-        return comparison.compare(
-            answers, self.eager, self.exact, perturbed=self.perturbed
-        )
+    def compare(
+        self, answers: Answers, labels: Collection[str] | None = None
+    ) -> comparison.Comparison:
+        """Compares outputs with eager's; only those with these labels, if given."""
+        if self.unrepeatable:
+            return comparison.Comparison(None, why=self.unrepeatable)
+        chosen = [
+            each
+            if labels is None
+            else {name: each[name] for name in labels if name in each}
+            for each in (answers, self.eager)
+        ]
+        return comparison.compare(*chosen, self.exact, perturbed=self.perturbed)
 
 
-def reference(make: Callable[[], T], run: Callable[[T], Answers]) -> Reference:
+def reference(
+    make: Callable[[], T],
+    run: Callable[[T], Answers],
+    *,
+    earlier: Answers | None = None,
+) -> Reference:
     """Computes eager's outputs, and those that tell how exact they are.
 
     `make` builds the target, `run` runs one seeded pass over it and returns the
-    outputs. Both are called several times.
+    outputs. Both are called several times. `earlier` are eager's outputs of another
+    load of the target, if it ran already.
     """
     recorder = DrawRecorder()
     target = make()
     with torch.compiler.set_stance("force_eager"), recorder:
         eager = run(target)
+    if earlier is None:
+        with torch.compiler.set_stance("force_eager"):
+            earlier = run(make())
+    draws = bool(recorder.draws)
+    if differs := differs_at_each_load(earlier, eager):
+        # Other inputs in float64 would excuse any error as rounding.
+        return Reference(eager, None, "", draws, unrepeatable=differs)
     exact, why = _exact(make, run, recorder.draws)
     perturbed: list[Answers] = []
 
@@ -68,8 +92,24 @@ def reference(make: Callable[[], T], run: Callable[[T], Answers]) -> Reference:
             )
         return perturbed
 
-    return Reference(
-        eager=eager, exact=exact, why=why, draws=bool(recorder.draws), perturbed=perturb
+    return Reference(eager, exact, why, draws, perturb)
+
+
+def differs_at_each_load(one: Answers, another: Answers) -> str | None:
+    """What differs by more than rounding between two loads of a target, in words."""
+    tensors = [value for value in one.values() if isinstance(value, torch.Tensor)]
+    types = comparison.types_in_use(tensors, ())
+    tolerance = comparison.tolerance_for(types, tensors, gradients=True)
+    found = comparison.compare(one, another, tolerance=tolerance)
+    if found.verdict != "wrong":
+        return None
+    inputs = {name: value for name, value in one.items() if ": argument" in name}
+    given = {name: another[name] for name in inputs if name in another}
+    first = comparison.compare(inputs, given, tolerance=tolerance)
+    where = first.where if first.verdict == "wrong" else found.where
+    return (
+        f"{where} differs each time the target is loaded, in eager too: seed what the"
+        " factory draws"
     )
 
 
