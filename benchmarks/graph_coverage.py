@@ -26,9 +26,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchproof.runtime.cudagraph.recorder import StepResult
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "graph-coverage-h200.json"
@@ -131,17 +135,28 @@ def eager_step(model: Any, training: bool) -> Callable[[Call], Any]:
     return step
 
 
-def result_of(model: Any, step: Callable[[Call], Any], call: Call, seed: int) -> Any:
-    """What one step returns and leaves behind, from a known random state."""
-    import torch
+@dataclass(frozen=True)
+class Side:
+    """A model and how its step is called: in eager or recorded."""
 
-    from torchproof.runtime.cudagraph.recorder import StepResult
+    model: Any
+    step: Callable[[Call], Any]
 
-    model.zero_grad()
-    torch.manual_seed(seed)
-    output = step(call)
-    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    return StepResult.of(output, dict(model.named_buffers()), gradients)
+    def result(self, call: Call, seed: int) -> StepResult:
+        """What one step returns and leaves behind, from a known random state."""
+        import torch
+
+        from torchproof.runtime.cudagraph.recorder import StepResult
+
+        torch.manual_seed(seed)
+        output = self.again(call)
+        named = self.model.named_parameters()
+        gradients = {name: each.grad for name, each in named if each.grad is not None}
+        return StepResult.of(output, dict(self.model.named_buffers()), gradients)
+
+    def again(self, call: Call) -> Any:
+        self.model.zero_grad()
+        return self.step(call)
 
 
 def host_sync(step: Callable[[Call], Any], call: Call) -> str | None:
@@ -198,39 +213,33 @@ def measured(name: str) -> Row:
     model, twin = model.cuda(), twin.cuda()
     twin.load_state_dict(model.state_dict())
     calls = [on_gpu(call) for call in calls]
-    eager = eager_step(twin, training)
-    result_of(twin, eager, calls[0], 0)  # lazy state, and what only the first call does
-    row: Row = {"model": name, "host_sync": host_sync(eager, calls[0])}
+    eager = Side(twin, eager_step(twin, training))
+    eager.again(calls[0])  # what only the first call does
+    row: Row = {"model": name, "host_sync": host_sync(eager.again, calls[0])}
     twin.load_state_dict(model.state_dict())
     graphed = torchproof.graph(model, strategy="eager", train=training)
-    row |= compared(model, lambda call: graphed(**call), twin, eager, calls)
+    graph = Side(model, lambda call: graphed(**call))
+    row |= compared(graph, eager, calls)
     row |= outcome(graphed.status())
-    row["eager_ms"] = step_ms(lambda: (twin.zero_grad(), eager(calls[0])))
+    row["eager_ms"] = step_ms(lambda: eager.again(calls[0]))
     row["graph_ms"] = None
     if row["recorded"]:
-        row["graph_ms"] = step_ms(lambda: (model.zero_grad(), graphed(**calls[0])))
+        row["graph_ms"] = step_ms(lambda: graph.again(calls[0]))
     row["parameters"] = sum(each.numel() for each in model.parameters())
     row["gpu"] = torch.cuda.get_device_name()
     return row
 
 
-def compared(
-    model: Any,
-    step: Callable[[Call], Any],
-    twin: Any,
-    eager: Callable[[Call], Any],
-    calls: list[Call],
-) -> Row:
-    """The worst verdict on several steps, each after the same step in eager."""
+def compared(graph: Side, eager: Side, calls: list[Call]) -> Row:
+    """The worst verdict on several steps, each from the same random state."""
     from torchproof.runtime.cudagraph.recorder import compare_results
     from torchproof.torch_private import comparison
 
     found = []
     for number in range(CALLS):
         call = calls[number % len(calls)]
-        actual = result_of(model, step, call, number)
-        expected = result_of(twin, eager, call, number)
-        found.append(compare_results(actual, expected, list(twin.parameters())))
+        actual, expected = graph.result(call, number), eager.result(call, number)
+        found.append(compare_results(actual, expected, list(eager.model.parameters())))
     worst = comparison.worst(found)
     why = {"differs": f"{worst.where}: {worst.why}"} if worst.why else {}
     return {"outputs": worst.verdict, **why}
