@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from torchproof.checking import suspicions
+from torchproof.checking.rules.rule import expression_of
 from torchproof.observe.guard_failures import parse
+from torchproof.records import blame
+from torchproof.records.run import Frame
 
 HEAD = """\
 import math
@@ -30,6 +33,8 @@ TEXTS = {
     "y = torch.randn((x.sum().int(),))": "used as a size, bound or index",
     "y = float(x.mean())": "keep `x.mean()` a tensor",
     "y = all(torch.relu(x) > 0)": "torch.all(x)",
+    "if x.sum() > 0: raise ValueError": "with torchproof.raise_if",
+    "if x.sum() > 1: x = x / 2": "choose with torch.where(x.sum() > 1",
     "y = x * random.random()": "torch.rand and choose with torch.where",
     "torch.manual_seed(0)": "it changes the generator",
     "y = self.tokenizer(ids)": "self.tokenizer(...) before the compiled function",
@@ -49,10 +54,18 @@ def test_no_text_offers_an_edit_of_another_operation(tmp_path: Path) -> None:
     for statement, text in TEXTS.items():
         file = tmp_path / "net.py"
         file.write_text(f"{HEAD}        {statement}\n        return x\n")
+        blame.forget()
         [found] = suspicions.read([file]).suspicions
         others = {other for other in TEXTS.values() if other != text}
         same = {"torch.where(mask, x, 0)"}  # a mask also replaces positions
         assert not [o for o in others - same if o in found.finding.fix], statement
+
+
+def test_a_value_alone_does_not_name_a_statement() -> None:
+    assigned = Frame("net.py", 3, "forward", "y.requires_grad = True")
+    assert expression_of(assigned) == "y.requires_grad = True"
+    computed = Frame("net.py", 3, "forward", "y = x.item()")
+    assert expression_of(computed) == "x.item()"
 
 
 def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:

@@ -209,7 +209,7 @@ def test_what_is_not_known_is_not_said(
 ) -> None:
     shown = LiveTable()
     shown.show(SearchState((Trial("full", step_ms=1.93),), left=1))
-    assert capsys.readouterr().err == "full: 1.93 ms; 1 trial left, 0 s\n"
+    assert capsys.readouterr().err == "full: 1.93 ms; 1 trial left, within 0 s\n"
 
 
 def test_other_lines_come_every_five_seconds(

@@ -113,7 +113,7 @@ def test_fixes_of_libraries_hint_at_a_patch(tmp_path: Path) -> None:
 
 def test_nothing_to_fix() -> None:
     text = render(run_of(), "text")
-    assert "no fixes; 0 of 0 findings fixed." in text
+    assert "Nothing to fix: no findings." in text
 
 
 def test_markdown(run: Run) -> None:

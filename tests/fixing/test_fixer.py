@@ -192,10 +192,23 @@ def test_a_target_that_cannot_run_is_one_line(
         fixed(tmp_path, text)
 
 
-def test_a_script_cannot_be_proved(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("print(1)\n", "into {folder}/script_target.py, .* {folder}/script_target.py:"),
+        (
+            "if __name__ == '__main__':\n    print(1)\n",
+            "add a factory to it, .* {path}:",
+        ),
+        ("def build():\n    return f, [()]\n", "name its factory: .* {path}:build"),
+        ("def pair(x):\n    return x, x\n", "script_target.py:make"),
+    ],
+)
+def test_a_script_needs_a_factory(text: str, advice: str, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    path.write_text("print(1)\n")
-    with pytest.raises(UserError, match="factory"):
+    path.write_text(text)
+    told = advice.format(path=path, folder=tmp_path)
+    with pytest.raises(UserError, match=f"is a script.*{told}"):
         fix(str(path), save_in=tmp_path / "runs")
 
 

@@ -113,12 +113,14 @@ class LiveTable:
                 yield f"{_told(trial)}; {self._left()}"
 
     def _left(self) -> str:
-        """`7 trials left, 5 min 12 s`; empty before the first trial has ended."""
+        """`7 trials left, within 5 min 12 s`; empty before the first one has ended."""
         if not self._trials:
             return ""
+        if not self._state.left:
+            return "no trials left"
         rest = self._state.time_left_s - (time.monotonic() - self._seen_at)
         left = numbers.amount(self._state.left, "trial")
-        return f"{left} left, {numbers.duration(max(0.0, rest))}"
+        return f"{left} left, within {numbers.duration(max(0.0, rest))}"
 
     def _part_text(self) -> str:
         """`part 2 of 7, baseline: 31 s so far, about 1 min 12 s left`.

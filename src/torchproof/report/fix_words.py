@@ -109,6 +109,8 @@ def left(run: Run) -> list[Left]:
 def summary(run: Run) -> str:
     """`2 fixes verified, 1 applied; 3 of 5 findings fixed, 2 left.`"""
     fixes = helpful(run)
+    if not fixes and not left(run) and run.ending == "finished":
+        return "Nothing to fix: no findings."
     counts = {
         status: sum(fix.status == status for fix in fixes)
         for status in ("verified", "applied", "suggested")

@@ -248,6 +248,12 @@ class GraphBreak(Rule):
         return advice
 
     def remedy(self, group: EventGroup) -> str:
+        """The change to make, or the setting that makes it unnecessary."""
+        setting = self.setting(group)
+        also = f"; or set {setting}{self.caution(group)}" if setting else ""
+        return self.change(group) + also
+
+    def change(self, group: EventGroup) -> str:
         """The change to make, naming this code."""
         if self.fix_text:
             return self.say(self.fix_text, group)
@@ -263,6 +269,10 @@ class GraphBreak(Rule):
         """A torch setting, as a statement, that keeps the operation in the graph."""
         return ""
 
+    def caution(self, group: EventGroup) -> str:
+        """What to do besides the setting, in brackets."""
+        return ""
+
     def library_fix(self, group: EventGroup) -> str:
         """The fix for a line in an installed package."""
         assert group.frame is not None
@@ -274,10 +284,10 @@ class GraphBreak(Rule):
                 " something, call the model once before you compile it"
             )
         if setting := self.setting(group):
-            ways.append(f"before the first call, set {setting}")
+            ways.append(f"before the first call, set {setting}{self.caution(group)}")
         ways.append(
-            f"the line is in {package}, not in your code: {_replacement(group)}look"
-            f" for a release of {package} that fixes it: {self.remedy(group)}"
+            f"the line is in {package}, not in your code: look for a release of"
+            f" {package} without it, or {_replacement(group)}{self.change(group)}"
         )
         skipped = group.extra["kind"] == "skipped_frame"
         if skipped and group.compiled.endswith(".forward"):
@@ -343,11 +353,11 @@ def _replacement(group: EventGroup) -> str:
     assert group.frame is not None
     owner, _, _ = group.function.rpartition(".")
     if owner and owner[0].isupper() and "." not in owner:
-        return f"override {group.function} in a subclass, or "
+        return f"override {group.function} in a subclass: "
     module = module_of(group.frame.file)
     if not owner and module:
-        return f"assign your own version to {module}.{group.function}, or "
-    return ""
+        return f"assign your own version to {module}.{group.function}: "
+    return "change it there: "
 
 
 def only_alone(event: Event) -> bool:

@@ -145,7 +145,7 @@ class OutputCall(GraphBreak):
         )
         return self.of_type(group) and (calls or named is not None)
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         what = f"`{group.expression}`"
         hook = (
             " (or remove the hook that calls it)" if "hook" in _functions(group) else ""
@@ -419,7 +419,7 @@ class UntraceableCall(GraphBreak):
             )
         return f"`{group.expression}` calls {callee}, which Dynamo cannot trace"
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         callee = _callee(group)
         if callee.startswith("torch.optim"):
             return (
@@ -523,14 +523,14 @@ class DeepCopy(GraphBreak):
     shown_by = ("GB105", "GB109")
     rewrites = ("copies.clone",)
 
-    def remedy(self, group: EventGroup) -> str:
-        fix = super().remedy(group)
+    def change(self, group: EventGroup) -> str:
+        fix = super().change(group)
         if "TensorVariable" in group.data["context"]:
             return fix
         return f"{fix}; or update torch: 2.13 traces it, if there is no tensor in it"
 
     def source_fix(self, at: SourcePlace) -> str:
-        return super().remedy(at)
+        return super().change(at)
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         assert isinstance(node, ast.Call)

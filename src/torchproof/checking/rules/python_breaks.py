@@ -115,7 +115,7 @@ class SymbolicArgument(GraphBreak):
             " a symbol while tracing, and the operator takes a plain value only"
         )
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         name = self._argument(group)
         return (
             f"pass `{name}` as a plain value (`{name}=True`, or an attribute set"
@@ -271,7 +271,7 @@ class UnsupportedPython(GraphBreak):
     nodes = (ast.Call,)
     shown_by = ("GB101", "GB117")
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         if re.search(r"\b(sorted|max|min|\.sort)\(", group.expression):
             return (
                 "order tensors with tensor operations (torch.sort, torch.argsort,"
@@ -319,7 +319,7 @@ class OtherBreak(GraphBreak):
     def matches(self, group: EventGroup) -> bool:
         return True
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         if re.search(r"torch\.jit|Script", group.data["type"]):
             return (
                 "use the original module instead of its torch.jit.script version at"

@@ -466,8 +466,12 @@ def stack(group: EventGroup) -> Iterator[str]:
 
 
 def expression_of(frame: Frame) -> str:
-    """The code that a frame underlines; adds brackets that close on a later line."""
-    code = frame.expression or frame.code
+    """The code that a frame underlines; adds brackets that close on a later line.
+
+    The value alone, of `x.requires_grad = True`, does not say what is done with it.
+    """
+    is_value = re.fullmatch(r"True|False|None|\d[\w.]*", frame.expression or "")
+    code = frame.code if is_value else frame.expression or frame.code
     closing = {"(": ")", "[": "]", "{": "}"}.get(code[-1:], "")
     return shorten(f"{code}...{closing}" if closing else code)
 

@@ -59,7 +59,7 @@ class RecurrentModule(GraphBreak):
         module = _recurrent(group)
         return f"`{group.expression}` calls {module}, which Dynamo does not trace"
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         module = _recurrent(group)
         return (
             f"keep {module} outside the compiled region: compile the layers before and"
@@ -226,7 +226,7 @@ class TensorInternals(GraphBreak):
         "grad_state.not_of_new_tensor",
     )
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         hints = own_hints(group)
         moved = (
             f"do `{group.expression}` outside the compiled function, before you pass"

@@ -11,7 +11,7 @@ from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.rule import EventGroup, Match
 from torchproof.checking.static.flow import Flow
 from torchproof.checking.static.kinds import Kind, words
-from torchproof.records import Setting
+from torchproof.records import Setting, blame
 
 _CASTS = {"int", "float", "bool", "complex", "range"}
 # Functions of math that take a sequence instead of a number.
@@ -29,8 +29,6 @@ _COMPARISON = (
 _ONE_HOT = ("torch.nn.functional.one_hot", "torch.one_hot")
 # A statement that tests its expression.
 _WHOLE = re.compile(r"^(?:if|elif|while|assert)\s+(.+?):?$")
-_SETTING = "set torch._dynamo.config.{} = True"
-_SCALARS = _SETTING.format("capture_scalar_outputs")
 # Functions of math that torch has under the same name.
 _IN_TORCH = re.compile(
     r"math\.((?:a?(?:sin|cos|tan)h?|ceil|floor|trunc|sqrt|exp|expm1|log|log1p|log2|log10"
@@ -112,7 +110,7 @@ class TensorToPython(GraphBreak):
     )
     last_rewrites = ("host_calls.call",)
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         expression = _WHOLE.sub(r"\1", group.expression)
         tensor = re.sub(r"\.(item|tolist|numpy)\(\)", "", expression)
         tensor = re.sub(r"^(?:int|float|bool)\((.*)\)$", r"\1", tensor)
@@ -126,21 +124,24 @@ class TensorToPython(GraphBreak):
         if "tolist" in expression:
             return (
                 f"pass lengths as Python ints instead of computing `{expression}` in"
-                f" the graph, or {_SCALARS} (with torch._check on each value that"
-                " becomes a size)"
+                " the graph"
             )
         if called := _IN_TORCH.search(expression):
             return (
                 f"stay in torch: write torch.{called[1]}, and keep the result a tensor"
             )
-        return f"{_without_conversion(expression, tensor)}; or {_SCALARS}" + (
-            " (and torch._check its range if it becomes a size)"
-        )
+        return _without_conversion(expression, tensor)
 
     def setting(self, group: EventGroup) -> str:
-        if "numpy" in group.expression:
+        in_python = re.search(
+            r"numpy|torch\.arange\(([^=]*)\)\.tolist\(\)$", group.expression
+        )
+        if in_python or _IN_TORCH.search(group.expression):
             return ""
         return "torch._dynamo.config.capture_scalar_outputs = True"
+
+    def caution(self, group: EventGroup) -> str:
+        return " (and torch._check the range of a value that becomes a size)"
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
         if isinstance(node, ast.Call):
@@ -270,7 +271,7 @@ class TensorBranch(GraphBreak):
             " value, which tracing does not have"
         )
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         statement = _statement(group)
         code = group.frame.code if group.frame else ""
         if statement == "assert":
@@ -299,10 +300,14 @@ class TensorBranch(GraphBreak):
                 f"keep every element in `{group.expression}` and mask those to leave"
                 " out with torch.where, or choose them outside the compiled function"
             )
+        if statement == "if" and _raises(group):
+            return (
+                f"`{_condition(group)}` only guards a raise: check outside the compiled"
+                " function, or let the graph check it with torchproof.raise_if"
+            )
         return (
             f"compute both sides and choose with torch.where({_tensor_test(group)}, a,"
-            " b), or use torch.cond(condition, true_fn, false_fn, operands); if the"
-            " test is only a check, move it outside the compiled function"
+            " b), or use torch.cond(condition, true_fn, false_fn, operands)"
         )
 
     def look(self, node: ast.AST, at: Flow) -> Iterator[Match]:
@@ -404,6 +409,19 @@ def _statement(group: EventGroup) -> str:
     return statements.get(word[0] if word else "", "condition")
 
 
+def _raises(group: EventGroup) -> bool:
+    """Whether the arm of the `if` at the place ends with a `raise`."""
+    frame = group.frame
+    if frame is None:
+        return False
+    return any(
+        isinstance(node, ast.If)
+        and node.test.lineno <= frame.line <= (node.test.end_lineno or 0)
+        and isinstance(node.body[-1], ast.Raise)
+        for node in ast.walk(blame.tree_of(frame.file))
+    )
+
+
 def _condition(group: EventGroup) -> str:
     """The condition alone, where the traceback underlines the whole statement."""
     if whole := _WHOLE.match(group.expression):
@@ -480,7 +498,7 @@ class DataDependentShape(GraphBreak):
     nodes = (ast.Call, ast.Subscript, ast.AugAssign)
     shown_by = ("GB101", "GB103", "GB105")
 
-    def remedy(self, group: EventGroup) -> str:
+    def change(self, group: EventGroup) -> str:
         if "one_hot" in group.expression:
             return (
                 f"give the number of classes in `{group.expression}`:"
@@ -489,14 +507,10 @@ class DataDependentShape(GraphBreak):
         if "repeat_interleave" in group.expression:
             return f"pass the size of the result of `{group.expression}`: output_size=n"
         fixed = next(f for name, f in _FIXED_SIZES if re.search(name, group.expression))
-        return (
-            f"{fixed.format(group.expression)}; or"
-            f" {_SETTING.format('capture_dynamic_output_shape_ops')} to keep it in the"
-            " graph"
-        )
+        return fixed.format(group.expression)
 
     def setting(self, group: EventGroup) -> str:
-        if "one_hot" in group.expression:
+        if re.search("one_hot|repeat_interleave", group.expression):
             return ""
         return "torch._dynamo.config.capture_dynamic_output_shape_ops = True"
 
