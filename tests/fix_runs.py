@@ -1,11 +1,13 @@
-"""Runs of `fix` for tests: an edit of a file as a verified fix, without a search."""
+"""Runs of `fix` for tests: of a program, and made up without a search."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.edits import located, overlay_of, replacements, unified
 from torchproof.fixing.source_text import digest, read_source
 from torchproof.records import Finding, Fix, Fixing, Mark, Receipt, Run, Setting
+from torchproof.targets import Options
 
 RECEIPT = Receipt(
     breaks=(2, 1),
@@ -19,6 +21,24 @@ RECEIPT = Receipt(
     backend="aot_eager",
 )
 COUNTS = {"calls": 2, "graphs": 2, "graph_breaks": 1, "recompiles": 0}
+
+
+def fixed(tmp_path: Path, text: str, *, train: bool = False, **options) -> Run:
+    """The run of `fix` for a program with a factory `make`."""
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    run = fix(
+        f"{path}:make",
+        Options(train=train),
+        fix_options=FixOptions(effort="quick", **options),
+        save_in=tmp_path / "runs",
+    )
+    assert path.read_text() == text  # nothing on disk changes
+    return run
+
+
+def verified(run: Run) -> list[Fix]:
+    return [each for each in run.fixes if each.status == "verified"]
 
 
 def edit(file: Path, after: str, **settings) -> Fix:

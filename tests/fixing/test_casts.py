@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fix_runs import fixed, verified
 from sites import function_of, program, rewritten
 
-from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.casts import where_needed
 
@@ -87,14 +87,8 @@ def test_refused(name):
 
 @pytest.mark.slow  # proofs of its own
 def test_verified(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text(net_with("self.table = self.table.to(x.device, x.dtype)"))
-    run = fix(
-        f"{file}:make",
-        fix_options=FixOptions(effort="quick"),
-        save_in=tmp_path / "runs",
-    )
-    [verified] = [each for each in run.fixes if each.status == "verified"]
-    assert verified.title == "convert `self.table` only where it is not converted yet"
-    assert verified.tier == "safe"
-    assert verified.receipt.breaks == (1, 0)
+    text = net_with("self.table = self.table.to(x.device, x.dtype)")
+    [accepted] = verified(fixed(tmp_path, text))
+    assert accepted.title == "convert `self.table` only where it is not converted yet"
+    assert accepted.tier == "safe"
+    assert accepted.receipt.breaks == (1, 0)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from fix_runs import fixed, verified
 from sites import function_of, program, site
 
-from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.copies import clone
 
@@ -81,13 +81,7 @@ def test_refused(line, evidence):
 
 @pytest.mark.slow  # proofs of its own
 def test_verified(tmp_path: Path) -> None:
-    file = tmp_path / "model.py"
-    file.write_text(step_with("kept = copy.deepcopy(x)"))
-    run = fix(
-        f"{file}:make",
-        fix_options=FixOptions(effort="quick"),
-        save_in=tmp_path / "runs",
-    )
-    [verified] = [each for each in run.fixes if each.status == "verified"]
-    assert verified.title == "clone the tensor instead of a deep copy"
-    assert verified.receipt is not None and verified.receipt.breaks == (1, 0)
+    text = step_with("kept = copy.deepcopy(x)")
+    [accepted] = verified(fixed(tmp_path, text))
+    assert accepted.title == "clone the tensor instead of a deep copy"
+    assert accepted.receipt is not None and accepted.receipt.breaks == (1, 0)

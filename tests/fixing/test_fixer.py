@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from fix_runs import fixed, verified
 
 from torchproof.fixing import FixOptions, fix, proof_child
 from torchproof.fixing.edits import Edit
@@ -15,7 +16,6 @@ from torchproof.fixing.proof import Proof, reason_to_reject
 from torchproof.fixing.proposals import Refusal
 from torchproof.records import Finding, Observation, Overlay, Run, UserError
 from torchproof.report import render
-from torchproof.targets import Options
 
 READS_A_VALUE = """
 import warnings
@@ -105,22 +105,9 @@ def make():
 """
 
 
-def fixed(tmp_path: Path, text: str, *, train: bool = False, **options: object) -> Run:
-    path = tmp_path / "model.py"
-    path.write_text(text)
-    run = fix(
-        f"{path}:make",
-        Options(train=train),
-        fix_options=FixOptions(effort="quick", **options),  # type: ignore[arg-type]
-        save_in=tmp_path / "runs",
-    )
-    assert path.read_text() == text  # nothing on disk changes
-    return run
-
-
 def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, READS_A_VALUE)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert accepted.tier == "safe" and "GB101" in accepted.codes
     receipt = accepted.receipt
     assert receipt is not None
@@ -133,14 +120,14 @@ def test_a_setting_that_removes_a_break_is_proved(tmp_path: Path) -> None:
 @pytest.mark.slow  # a proof of its own
 def test_other_inputs_do_not_depend_on_earlier_calls(tmp_path: Path) -> None:
     run = fixed(tmp_path, KEEPS_STATE)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert accepted.receipt is not None and accepted.receipt.unseen_inputs > 5
 
 
 @pytest.mark.slow
 def test_an_original_that_draws_other_numbers_when_compiled(tmp_path: Path) -> None:
     run = fixed(tmp_path, DRAWS_WITH_NUMPY)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert accepted.receipt is not None and accepted.receipt.outputs == "random"
     assert "equal in eager" in accepted.receipt.text
 
@@ -229,18 +216,11 @@ def test_the_reason_that_names_code_is_kept() -> None:
 
 
 def test_an_edit_that_cannot_be_verified_is_only_suggested(tmp_path: Path) -> None:
-    path = tmp_path / "net.py"
-    path.write_text(NEVER_THE_SAME)
-    run = fix(
-        f"{path}:make",
-        fix_options=FixOptions(effort="quick", write=True),
-        save_in=tmp_path / "runs",
-    )
+    run = fixed(tmp_path, NEVER_THE_SAME, write=True)
     suggested = [each for each in run.fixes if each.status == "suggested"]
-    assert suggested and not [each for each in run.fixes if each.status == "verified"]
+    assert suggested and not verified(run)
     assert suggested[0].tier == "suggested" and suggested[0].receipt is None
     assert "differs each time the target is loaded" in suggested[0].why
-    assert path.read_text() == NEVER_THE_SAME
     # An import is inserted above the class, not below the one that follows it.
     assert not any("NameError" in each.why for each in run.fixes)
     assert all(each.diff for each in suggested if each.replacements)

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from fix_runs import fixed, verified
 from sites import site
-from test_fixer import fixed
 
 from torchproof.fixing import call_probe
 from torchproof.fixing.observed_calls import ObservedCall, Value
@@ -108,7 +108,7 @@ def make():
 
 def test_a_call_that_draws_random_numbers_runs_on_the_host(tmp_path: Path) -> None:
     run = fixed(tmp_path, ON_HOST)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert "on the host" in accepted.title and accepted.tier == "safe"
     assert "torch.as_tensor(mask" in accepted.diff
     assert accepted.receipt is not None
@@ -217,7 +217,7 @@ def make():
 
 def test_a_block_with_a_gradient_runs_on_the_host(tmp_path: Path) -> None:
     run = fixed(tmp_path, BLOCK_WITH_GRADIENT, train=True)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert "on the host" in accepted.title and accepted.tier == "safe"
     assert accepted.receipt is not None
     assert accepted.receipt.graphs[1] == 1 and accepted.receipt.breaks[1] == 0

@@ -6,12 +6,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from fix_runs import fixed, verified
 from sites import program, site
 
-from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.host_parts import after_graph, before_graph
-from torchproof.records import Run
 
 MODEL = """
 import torch
@@ -177,20 +176,10 @@ def make():
 """
 
 
-def fixed(tmp_path: Path, text: str, **options: object) -> Run:
-    path = tmp_path / "model.py"
-    path.write_text(text)
-    return fix(
-        f"{path}:make",
-        fix_options=FixOptions(effort="quick", **options),  # type: ignore[arg-type]
-        save_in=tmp_path / "runs",
-    )
-
-
 @pytest.mark.slow  # a proof of its own
 def test_a_training_step_is_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, TRAINING)
-    done = [each for each in run.fixes if each.status == "verified"]
+    done = verified(run)
     assert "run the rest after the graph, in Python" in {each.title for each in done}
     assert all(each.tier == "safe" for each in done)
     assert run.fixing is not None and not run.fixing.remaining

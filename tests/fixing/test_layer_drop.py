@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from fix_runs import fixed, verified
 from sites import function_of, program, rewritten
-from test_fixer import fixed
 
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.layer_drop import (
@@ -334,6 +334,6 @@ def make():
 
 def test_calls_that_skip_no_layer_prove_the_selection(tmp_path):
     run = fixed(tmp_path, LAYERS, train=True, unsafe=True)
-    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    (accepted,) = verified(run)
     assert "torch.where" in accepted.title and accepted.tier == "unsafe"
     assert accepted.receipt.breaks[1] == 0 and accepted.receipt.graphs[1] == 1

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from fix_runs import fixed, verified
 from sites import program, site
-from test_host_parts import fixed
 
 from torchproof.fixing.rewrites import Draft, Refused, Rewrite
 from torchproof.fixing.rewrites.state import (
@@ -219,7 +219,7 @@ def make():
 @pytest.mark.slow  # a proof of its own
 def test_a_counter_and_a_history_are_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, STATE)
-    done = [each for each in run.fixes if each.status == "verified"]
+    done = verified(run)
     assert any("self.calls" in each.title for each in done)
     assert run.fixing is not None
     assert run.counts["recompiles"] and run.fixing.counts["recompiles"] == 1
@@ -253,7 +253,7 @@ def make():
 @pytest.mark.slow  # a proof of its own
 def test_a_list_is_proved(tmp_path: Path) -> None:
     run = fixed(tmp_path, IMAGES)
-    (done,) = [each for each in run.fixes if each.status == "verified"]
+    (done,) = verified(run)
     assert done.codes == ("RC212",) and done.tier == "safe"
     assert run.fixing is not None and not run.fixing.remaining
     assert run.counts["recompiles"] == 3 and run.fixing.counts["recompiles"] == 0

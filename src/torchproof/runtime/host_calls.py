@@ -115,15 +115,7 @@ def _called(
 
 @_host_call.register_fake
 def _(
-    tensors: Sequence[Tensor],
-    *,
-    integers: Sequence[int],
-    floats: Sequence[float],
-    sizes: Sequence[int],
-    layout: str,
-    keywords: str,
-    forms: str,
-    serial_number: int,
+    tensors: Sequence[Tensor], *, sizes: Sequence[int], forms: str, **packed: Any
 ) -> list[Tensor]:
     return [
         torch.empty(size, dtype=dtype, device=device)
@@ -181,10 +173,7 @@ def _(
     tensors: Sequence[Tensor],
     *,
     needed: Sequence[int],
-    integers: Sequence[int],
-    floats: Sequence[float],
-    layout: str,
-    keywords: str,
+    **packed: Any,
 ) -> list[Tensor]:
     return [torch.empty_like(tensors[index]) for index in needed]
 
