@@ -402,3 +402,14 @@ def test_a_code_that_no_rule_has_gets_no_link() -> None:
     found = page(html_runs.check(findings=(strange,)))
     assert not [v for tag, v in found.tags if tag == "a" and "ZZ999" in v["href"]]
     assert "torchproof rule ZZ999" in found.text
+
+
+def test_the_key_numbers_of_a_check_are_those_of_its_own_strategy() -> None:
+    eager, regional = (bench_runs.row(name, 1.0) for name in ("eager", "regional"))
+    wrong = bench_runs.row("full", 2.0, **bench_runs.WRONG)
+    run = dataclasses.replace(html_runs.check(), measurements=(eager, wrong, regional))
+    shown = {tile.label: tile.value for tile in headline.tiles(run, [])}
+    assert (shown["Median call"], shown["Outputs"]) == ("2.00 ms", "wrong")
+    right = dataclasses.replace(run, measurements=(eager, regional))
+    shown = {tile.label: tile.value for tile in headline.tiles(right, [])}
+    assert (shown["Median call"], shown["Outputs"]) == ("1.00 ms", "same")

@@ -35,6 +35,7 @@ UNSAFE = Fix(
     "unsafe",
     "rejected",
     ("GB102",),
+    findings=(SIZE.identity,),
     why=f"it is unsafe: {NEEDS_UNSAFE}",
 )
 
@@ -109,6 +110,18 @@ def test_fixes_of_libraries_hint_at_a_patch(tmp_path: Path) -> None:
     assert list(steps.values()) == ["torchproof fix 20261116-1700-model --patch DIR"]
     assert "lib/model.py:2  GB101 safe" in render(run, "text")
     assert not dict(fix_words.next_steps(replace(run, ending="interrupted")))
+
+
+def test_no_step_is_offered_that_would_change_nothing(run: Run) -> None:
+    assert run.fixing is not None
+    assert [purpose for purpose, _ in fix_words.next_steps(run)] == [
+        "Apply them",
+        "Unsafe ones too (1 more)",
+    ]
+    cured = replace(run, fixing=replace(run.fixing, remaining=()))
+    assert [purpose for purpose, _ in fix_words.next_steps(cured)] == ["Apply them"]
+    changed = replace(cured, error="model.py has changed since it was read")
+    assert not [*fix_words.next_steps(changed)]
 
 
 def test_nothing_to_fix() -> None:

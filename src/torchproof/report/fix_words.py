@@ -167,13 +167,18 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
     waiting = [fix for fix in run.fixes if fix.status == "verified" and not fix.why]
     own = [fix for fix in waiting if not fix.file or is_own(fix.file)]
     foreign = [fix for fix in waiting if fix.file and not is_own(fix.file)]
-    if run.ending == "finished":
+    if not run_words.incomplete(run):
         if _writable(own):
             yield "Apply them", shlex.join(["torchproof", "fix", run.id, "--write"])
         if foreign:
             patch = ["torchproof", "fix", run.id, "--patch", "DIR"]
             yield "As a patch of the library", shlex.join(patch)
-    unsafe = [fix for fix in rejected(run) if fix.why.endswith(NEEDS_UNSAFE)]
+    still = {each.finding.identity for each in left(run)}
+    unsafe = [
+        fix
+        for fix in rejected(run)
+        if fix.why.endswith(NEEDS_UNSAFE) and not still.isdisjoint(fix.findings)
+    ]
     if unsafe:
         more = f"Unsafe ones too ({len(unsafe)} more)"
         yield more, commands.of(run, "fix", *_flags(run), "--unsafe")
