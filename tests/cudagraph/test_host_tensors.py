@@ -22,6 +22,9 @@ META = torch.device("meta")
 OUTSIDE = torch.tensor(2.0)
 LIST = torch.tensor([2.0, 3.0])
 COUNT = torch.tensor(2)
+UNKNOWN = torch.tensor(2.0)  # not among the tensors that the recorder was told of
+WITH_GRADIENT = torch.tensor(2.0, requires_grad=True)
+WITH_GRADIENT.grad = torch.tensor(3.0)
 ARRAY = numpy.array(2.0)
 X = torch.ones(2, 3, device=META)
 
@@ -74,6 +77,30 @@ def drops_no_layer(x: Tensor) -> Tensor:
     return x if torch.rand([]) < 0.0 else x * 2
 
 
+@torch.jit.script
+def scripted(x: Tensor, factor: int) -> Tensor:
+    return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * factor)
+
+
+@torch.jit.script
+def scripted_constant(x: Tensor) -> Tensor:
+    return x * torch.tensor([2.0])[0]
+
+
+@torch.jit.script
+def scripted_random(x: Tensor) -> Tensor:
+    return x * torch.rand([1])[0]
+
+
+@torch.jit.script
+def scripted_product(x: Tensor, factor: Tensor) -> Tensor:
+    return x * factor
+
+
+def calls_a_script(x: Tensor) -> Tensor:
+    return scripted_constant(x / scripted(x, 3))
+
+
 def lists_its_own_numbers(x: Tensor) -> Tensor:
     return x * sum(torch.ones(3).tolist())
 
@@ -90,6 +117,7 @@ def lists_its_own_numbers(x: Tensor) -> Tensor:
         reads_its_own_number,
         takes_from_an_array,
         drops_no_layer,
+        calls_a_script,
         lists_its_own_numbers,
     ],
 )
@@ -186,9 +214,34 @@ def drops_a_layer(x: Tensor) -> Tensor:
     return x if torch.rand([]) < 0.1 else x * 2
 
 
+def passes_outside_to_a_script(x: Tensor) -> Tensor:
+    return scripted_product(x, OUTSIDE)
+
+
+def passes_an_unknown_tensor_to_a_script(x: Tensor) -> Tensor:
+    return scripted_product(x, UNKNOWN)
+
+
+def draws_in_a_script(x: Tensor) -> Tensor:
+    return scripted_random(x)
+
+
+def times_unknown(x: Tensor) -> Tensor:
+    return x * UNKNOWN
+
+
+def times_a_gradient(x: Tensor) -> Tensor:
+    return x * WITH_GRADIENT.grad  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     "step",
     [
+        passes_outside_to_a_script,
+        passes_an_unknown_tensor_to_a_script,
+        draws_in_a_script,
+        times_unknown,
+        times_a_gradient,
         times_outside,
         fills_with_outside,
         masked_with_outside,

@@ -83,6 +83,7 @@ class EagerRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        self._host_tensors.meet(args)
         kwargs = kwargs or {}
         written = [
             tensor

@@ -7,10 +7,13 @@ host memory that existed before the step, or from a random generator.
 
 `HostTensors` follows the operations of one eager run. Tensors that torch makes from
 Python data arrive as `lift_fresh`: `torch.tensor(2.0)`, and the number in `x[0] = 2`.
+Functions of TorchScript make them without an operation; no Python code holds those.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +22,7 @@ from torch import Tensor
 
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import Key, key_of
+from torchproof.torch_private import TorchDispatchMode
 
 _PURE = ("aten", "prim", "prims")  # a custom operator may read anything
 _FROM_PYTHON = "lift_fresh"
@@ -29,14 +33,27 @@ class HostTensors:
     """Follows the host tensors of one run; `outside` existed before it."""
 
     def __init__(self, outside: Iterable[Tensor] = ()) -> None:
+        _references_of_new()  # not while it follows a run
         self._outside = {key_of(each) for each in outside if is_host(each)}
         self._constant: set[Key] = set()
+        self._varying: set[Key] = set(self._outside)
         self._fractions: set[Key] = set()
         self._all_constant = not self._outside
 
     def varies(self, tensor: Tensor) -> bool:
         """Whether its content may be another one at the next call."""
         return is_host(tensor) and key_of(tensor) not in self._constant
+
+    def meet(self, args: tuple[Any, ...]) -> None:
+        """Takes tensors that no operation made and no Python code holds as constant.
+
+        It must be the first that is done with the arguments of an operation.
+        """
+        for each, count in zip(args, _references(args), strict=True):
+            if count > _references_of_new() or not isinstance(each, Tensor):
+                continue
+            if is_host(each) and key_of(each) not in self._varying:
+                self._constant.add(key_of(each))
 
     def note(
         self, func: Any, args: Any, taken: Iterable[Tensor], given: Iterable[Tensor]
@@ -51,6 +68,7 @@ class HostTensors:
         self._fractions = (
             self._fractions | keys if name == _FRACTION else (self._fractions - keys)
         )
+        self._varying = self._varying - keys if is_constant else self._varying | keys
         self._all_constant &= is_constant
 
     def _makes_constants(self, func: Any, args: Any, taken: list[Tensor]) -> bool:
@@ -89,3 +107,26 @@ def is_host(tensor: Tensor) -> bool:
         and bool(tensor.numel())
         and has_plain_memory(tensor)
     )
+
+
+def _references(args: tuple[Any, ...]) -> list[int]:
+    return [sys.getrefcount(each) for each in args]
+
+
+@functools.cache
+def _references_of_new() -> int:
+    """The references to an argument of an operation that nothing else refers to."""
+    probe = _Probe()
+    with probe:
+        torch.tensor(0.0)
+    return probe.references
+
+
+class _Probe(TorchDispatchMode):
+    references = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.references = _references(args)[0]
+        return func(*args, **(kwargs or {}))
