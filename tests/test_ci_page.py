@@ -65,7 +65,8 @@ def test_what_a_step_reads_another_wrote(job: dict[str, Any]) -> None:
 def test_what_comes_after_the_gate_runs_when_it_fails(job: dict[str, Any]) -> None:
     steps = job["steps"]
     gate = next(n for n, step in enumerate(steps) if " check " in step.get("run", ""))
-    assert all(step.get("if") == "always()" for step in steps[gate + 1 :])
+    after = steps[gate + 1 :]
+    assert after and all(step.get("if") == "always()" for step in after)
 
 
 def test_every_limit_of_a_budget_is_named() -> None:

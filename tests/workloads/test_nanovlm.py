@@ -163,7 +163,9 @@ def test_placeholders_without_their_image_are_refused(change: int) -> None:
 
 
 def test_synthetic_ids_are_never_reserved_ones() -> None:
-    for batch in nanovlm_batches.synthesize(LAYOUT, 4, 300, device="cpu"):
+    batches = list(nanovlm_batches.synthesize(LAYOUT, 4, 300, device="cpu"))
+    assert batches and all(batches)
+    for batch in batches:
         for sample in batch:
             reserved = sample.tokens >= LAYOUT.ordinary_tokens
             assert int(reserved.sum()) == len(sample.images) * LAYOUT.image_tokens
