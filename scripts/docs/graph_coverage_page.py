@@ -46,8 +46,9 @@ def summary() -> str:
     columns = (
         "steps",
         "number",
+        "recorded",
         "host sync in eager",
-        "recorded without one",
+        "recorded of the others",
         "outputs of replays",
         "eager / graph (median)",
     )
@@ -71,6 +72,7 @@ def _kind(name: str, rows: list[Row]) -> tuple[str, ...]:
     return (
         name,
         str(len(rows)),
+        str(sum(row["recorded"] for row in rows)),
         str(len(rows) - free),
         f"{count} of {free} ({count / free:.0%})" if free else _NOTHING,
         ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common())

@@ -6,6 +6,7 @@ without dimensions as numbers.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,12 @@ def stops_of(step: Callable[[Tensor], Any], *outside: Tensor) -> list[str]:
     with recorder, ran:
         step(X)
     return [stop.reason for stop in recorder.stops]
+
+
+def script(function: Callable[..., Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still in use
+        return torch.jit.script(function)
 
 
 def times_a_number(x: Tensor) -> Tensor:
@@ -77,22 +84,22 @@ def drops_no_layer(x: Tensor) -> Tensor:
     return x if torch.rand([]) < 0.0 else x * 2
 
 
-@torch.jit.script
+@script
 def scripted(x: Tensor, factor: int) -> Tensor:
     return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * factor)
 
 
-@torch.jit.script
+@script
 def scripted_constant(x: Tensor) -> Tensor:
     return x * torch.tensor([2.0])[0]
 
 
-@torch.jit.script
+@script
 def scripted_random(x: Tensor) -> Tensor:
     return x * torch.rand([1])[0]
 
 
-@torch.jit.script
+@script
 def scripted_product(x: Tensor, factor: Tensor) -> Tensor:
     return x * factor
 
@@ -338,3 +345,14 @@ def test_an_assigned_argument_that_changes_is_recorded_again() -> None:
         x = torch.randn(2, 3)
         assert torch.equal(graphed(x, start), step(x, start))
     assert (graphed.status().recordings, graphed.status().stops) == (2, ())
+
+
+def test_a_module_of_torchscript_runs_without_a_recording() -> None:
+    """Its attributes are in C++, where a change of its numbers is not seen."""
+    model = script(nn.Linear(3, 3))
+    for step in (model, nn.Sequential(model)):
+        graphed = torchproof.graph(step)
+        x = torch.ones(2, 3)
+        torch.testing.assert_close(graphed(x), step(x).detach())
+        assert graphed.status().replays == 0
+        assert "TorchScript" in graphed.status().stops[0].reason

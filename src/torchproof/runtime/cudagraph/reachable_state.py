@@ -335,6 +335,9 @@ class ReachableState:
             self._visit_object(label, value)
 
     def _visit_module(self, label: str, module: nn.Module) -> None:
+        if isinstance_of(module, (torch.jit.ScriptModule,)):
+            self.opaque.append(f"{label} is a module of TorchScript")
+            return
         self.modules.append(module)
         namespace = module.__dict__
         self.watches.add_object(label, module)
