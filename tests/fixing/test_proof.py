@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from torchproof.fixing.proof import Located, Proof, new_findings, reason_to_reject
+from torchproof.fixing.proof_child import _reference
 from torchproof.fixing.proof_job import Equality
 from torchproof.records import Finding, Observation, Overlay
+from torchproof.targets import Job, parse
 
 SAME = Equality("eager", "same", None, 1, 0, 0, (), ())
 
@@ -56,3 +60,34 @@ def test_a_graph_of_a_function_that_was_skipped_is_progress(tmp_path: Path) -> N
     split = proof(file, break_, graphs=1)
     rise = reason_to_reject(split, proof(file, graphs=2), [[break_]])
     assert rise == "graphs rise from 1 to 2"
+
+
+UNSTEADY = """
+import os
+
+import torch
+
+
+def step(x, ids):
+    if bool((ids < 0).any()):  # as an operator that reads beyond its input
+        return x * {factor}
+    return x + ids
+
+
+def make():
+    return step, [(torch.randn(4), torch.arange(4))]
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_kept"), [("int.from_bytes(os.urandom(4))", False), ("3", True)]
+)
+def test_a_variation_that_the_original_answers_differently_each_time_proves_nothing(
+    factor: str, is_kept: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "unsteady.py"
+    file.write_text(UNSTEADY.format(factor=factor))
+    reference = _reference(Job(parse(f"{file}:make")))
+    assert reference.unrepeatable is None
+    assert ("a negative integer in call 0" in reference.eager.unseen) == is_kept
+    assert "other integers in call 0" in reference.eager.unseen
