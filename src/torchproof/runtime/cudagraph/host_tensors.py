@@ -62,14 +62,13 @@ class HostTensors:
         keys = {key_of(each) for each in given if is_host(each)}
         if not keys:
             return
-        name = func.overloadpacket.__name__
         is_constant = self._makes_constants(func, args, list(taken))
-        self._constant = self._constant | keys if is_constant else self._constant - keys
-        self._fractions = (
-            self._fractions | keys if name == _FRACTION else (self._fractions - keys)
-        )
-        self._varying = self._varying - keys if is_constant else self._varying | keys
         self._all_constant &= is_constant
+        for known in (self._constant, self._varying, self._fractions):
+            known -= keys
+        (self._constant if is_constant else self._varying).update(keys)
+        if func.overloadpacket.__name__ == _FRACTION:
+            self._fractions |= keys
 
     def _makes_constants(self, func: Any, args: Any, taken: list[Tensor]) -> bool:
         name = func.overloadpacket.__name__
