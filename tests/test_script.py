@@ -115,6 +115,29 @@ def test_compile_error_is_a_finding_and_the_script_goes_on(tmp_path: Path) -> No
     assert lines(run, "CE701") == [6]
     assert lines(run, "GB101") == [12]
     assert "torch.Size([2, 4])" in done.stderr
+    [error] = [f for f in run["findings"] if f["code"] == "CE701"]
+    assert "although eager runs it" in error["message"]
+
+
+def test_an_error_of_the_program_itself_is_not_blamed_on_the_compiler(
+    tmp_path: Path,
+) -> None:
+    source = """\
+    import torch
+
+    @torch.compile
+    def double(x):
+        return x.view(3, 3) * 2
+
+    double(torch.ones(9))
+    double(torch.ones(8))
+    """
+    run, done = check(tmp_path, source, "--effort", "quick")
+    assert done.returncode == 2
+    [error] = [f for f in run["findings"] if f["code"] == "CE701"]
+    assert "and the script fails in the same call" in error["message"]
+    assert "eager runs" not in error["message"] and "try" not in error["fix"]
+    assert "TORCH_COMPILE_DISABLE=1" in error["fix"]
 
 
 @pytest.mark.slow

@@ -72,9 +72,12 @@ class CompileError(Rule):
 
     def message(self, group: EventGroup) -> str:
         often = f" ({group.often})" if group.often else ""
+        then = "although eager runs it"
+        if _ends_the_script(group):
+            then = "and the script fails in the same call"
         return (
-            f"compilation fails at {group.what} in {group.function}{often}, although"
-            f" eager runs it: {self.short(group)}"
+            f"compilation fails at {group.what} in {group.function}{often}, {then}:"
+            f" {self.short(group)}"
         )
 
     def short(self, group: EventGroup) -> str:
@@ -86,6 +89,17 @@ class CompileError(Rule):
         if group.data.get("gb_id"):
             yield f"{group.data['gb_id']} {group.data['page']}"
         yield from stack(group)
+
+
+def _ends_the_script(group: EventGroup) -> bool:
+    """Whether the script failed in the call that could not be compiled.
+
+    Then the function that did not compile ran eagerly, and may have failed there, too.
+    """
+    calls = group.facts.calls
+    return group.facts.observation.error is not None and all(
+        event.call is not None and event.call + 1 == calls for event in group.events
+    )
 
 
 def _innermost_error(message: str) -> str:
@@ -131,6 +145,17 @@ class FailsOnFakeTensors(CompileError):
         " instead of catching the error; or move the try/except into a function marked"
         " @torch.compiler.disable"
     )
+
+    def fix(self, group: EventGroup) -> str:
+        if _ends_the_script(group):
+            return (
+                "run the script without torch.compile (TORCH_COMPILE_DISABLE=1): if it"
+                " fails there as well, the error is the program's own"
+            )
+        return super().fix(group)
+
+    def later(self, group: EventGroup) -> str:
+        return "" if _ends_the_script(group) else super().later(group)
 
 
 class MissingFakeKernel(CompileError):
