@@ -9,6 +9,7 @@ wrong, this gets wrong as well.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from unittest import mock
@@ -82,6 +83,12 @@ class Strip:
         with torch.no_grad():
             for operation, args, kwargs, noted in self.notes:
                 _renew(noted, operation(*args, **kwargs))
+
+    def seconds_of(self, replays: int) -> float:
+        begin = time.perf_counter()
+        for _ in range(replays):
+            self.replay()
+        return (time.perf_counter() - begin) / replays
 
     def drop(self) -> None:
         self.notes.clear()

@@ -12,7 +12,7 @@ from torchproof.runtime.cudagraph import preparation
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import strategy
-from torchproof.strategies.strategy import NotApplicable, Strategy
+from torchproof.strategies.strategy import NotApplicable
 
 # Dynamo looks at `.grad` of what a block is given, and hides what torch says to that.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
@@ -68,8 +68,10 @@ class Model(nn.Module):
         return loss_of(self.head(x), targets)
 
 
-def counted(form: str) -> Strategy:
-    return strategy.with_arguments(strategy.parse(form), backend=counting)
+def counted(form: str) -> preparation.Plan:
+    return preparation.Plan(
+        strategy.with_arguments(strategy.parse(form), backend=counting)
+    )
 
 
 def as_it_is(step: preparation.Forward) -> preparation.Forward:

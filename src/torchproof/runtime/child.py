@@ -57,7 +57,7 @@ def _end_after(seconds: float) -> None:
 
 
 def _generate(channel: Channel) -> None:
-    from torchproof.torch_private import remote_codegen
+    from torchproof.torch_private import remote_codegen, remote_graphs
 
     remote_codegen.prepare()
     channel.send({"ready": True})
@@ -69,7 +69,10 @@ def _generate(channel: Channel) -> None:
         _end_after(request["seconds_left"])
         try:
             payload = unpacked(request["payload"])
-            output = remote_codegen.generate(payload, request["environment"])
+            if request["kind"] == "graph":
+                output = remote_graphs.compile_graph(payload)
+            else:
+                output = remote_codegen.generate(payload, request["environment"])
             answer = {"output": packed(output)}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}

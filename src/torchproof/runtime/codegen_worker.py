@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 from torchproof.process import Ended, Garbled, Message, Tick, packed, unpacked
 from torchproof.runtime.child import IDLE_EXIT
@@ -181,6 +182,7 @@ class Worker:
         *,
         until: float,
         environment: Mapping[str, str] | None = None,
+        kind: Literal["codegen", "graph"] = "codegen",
     ) -> bytes:
         """The child's answer, by `until` of `time.monotonic`; raises a ChildError.
 
@@ -192,6 +194,7 @@ class Worker:
             while True:
                 child = self._usable_child()
                 request = {
+                    "kind": kind,
                     "payload": packed(payload),
                     "environment": variables,
                     "seconds_left": until - time.monotonic(),

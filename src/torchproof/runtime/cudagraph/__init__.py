@@ -27,6 +27,7 @@ def graph(
     recipe: str | os.PathLike[str] | Recipe | None = None,
     train: bool | None = None,
     strategy: str | None = None,
+    wait: bool = True,
     outputs: Literal["copies", "buffers"] = "copies",
     pool: Graphed | None = None,
     pad: Mapping[str | int, Any] | None = None,
@@ -44,6 +45,9 @@ def graph(
     (the default), full, regional or nested. `arguments` go to torch.compile, such as
     options={...}. `recipe`, a file from `torchproof tune`, replaces these settings; on
     a machine or model that it does not fit, the step runs without a graph. With
+    `wait=False`, no call waits for the compiler: the step is recorded uncompiled, and
+    compiled code replaces it between two calls, once it is there and faster. The
+    strategy "best", the default then, tries regional first and full afterwards. With
     `outputs="buffers"`, the caller gets the recording's own memory, which the next
     replay of the same shapes overwrites. `pool` is another graphed step to share memory
     with; the two cannot run at the same time. `pad` names the dimensions of arguments
@@ -52,8 +56,16 @@ def graph(
     """
     from torchproof.runtime.cudagraph.build_graph import build, check
 
-    check(step, example, train=train, strategy=strategy, outputs=outputs, pool=pool)
-    options = {"train": train, "strategy": strategy, "recipe": recipe}
+    check(
+        step,
+        example,
+        train=train,
+        strategy=strategy,
+        wait=wait,
+        outputs=outputs,
+        pool=pool,
+    )
+    options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
     graphed = build(
         step,
         {**options, "arguments": arguments},

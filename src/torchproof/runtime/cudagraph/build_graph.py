@@ -10,8 +10,8 @@ import contextlib
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -22,9 +22,10 @@ from torchproof.records import UserError
 from torchproof.runtime.cudagraph import graph, preparation
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.graphed_step import Graphed, Within
+from torchproof.runtime.cudagraph.graphed_step import Graphed, Later, Within
 from torchproof.runtime.cudagraph.padding import Padder
-from torchproof.runtime.cudagraph.preparation import Preparation
+from torchproof.runtime.cudagraph.preparation import Plan, Preparation
+from torchproof.runtime.cudagraph.progressive import Progress, Stage
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.recipe_following import apply_settings
 from torchproof.strategies import (
@@ -37,7 +38,9 @@ from torchproof.strategies import (
     recipe_source,
     source_lines,
 )
-from torchproof.torch_private import contract
+from torchproof.torch_private import contract, remote_graphs
+
+BEST = "best"  # regional first, then full if that is faster
 
 
 def check(step: Any, example: Any, **options: Any) -> None:
@@ -49,6 +52,7 @@ def check(step: Any, example: Any, **options: Any) -> None:
     kinds = {
         "train": (bool, "True, False or None"),
         "strategy": (str, "its name"),
+        "wait": (bool, "True or False"),
         "pool": (Graphed, "a graphed step"),
     }
     for name, (kind, expected) in kinds.items():
@@ -97,14 +101,15 @@ def build(
     """The graphed step that the arguments or the recipe describe."""
     strategy, arguments = requested["strategy"], requested["arguments"]
     if requested["recipe"] is None:
-        options = GraphOptions(
-            parse_strategy(strategy or "eager", arguments), bool(requested["train"])
-        )
+        first, later = _strategies(strategy, arguments, wait=requested["wait"])
+        options = GraphOptions(first, bool(requested["train"]), later=later)
     else:
         other_options = {"strategy": strategy, **arguments}
         options = options_from_recipe(
             step, requested["recipe"], requested["train"], other_options
         )
+        if not requested["wait"]:
+            options = options.compiled_later()
     return build_graphed(
         step,
         train=options.train,
@@ -113,7 +118,25 @@ def build(
         buffers=buffers,
         padder=Padder.parse(step, **{**padding, **options.padding}),
         refused=options.refused or _lacking_hook(),
+        later=options.later,
     )
+
+
+def _strategies(
+    name: str | None, arguments: Mapping[str, Any], *, wait: bool
+) -> tuple[Strategy, tuple[Strategy, ...]]:
+    """The strategy of the first recordings, and those that replace them later."""
+    eager = strategies.parse("eager")
+    if wait:
+        if name == BEST:
+            raise UserError(
+                f"strategy {BEST!r} needs wait=False: it times the stages while calls"
+                " are answered"
+            )
+        return parse_strategy(name or eager.name, arguments), ()
+    names = ("regional", "full") if name in (None, BEST) else (name,)
+    later = (parse_strategy(each, arguments) for each in names)
+    return eager, tuple(each for each in later if each.compiles)
 
 
 def _lacking_hook() -> Stop | None:
@@ -132,12 +155,16 @@ def build_graphed(
     padder: Padder | None,
     within: Within = contextlib.nullcontext,
     refused: Stop | None = None,
+    later: Sequence[Strategy] = (),
 ) -> Graphed:
-    if strategies.records_graphs(strategy.arguments):
-        raise UserError(
-            f"strategy {strategy.name!r}: this mode records its own CUDA graphs, which"
-            " cannot be nested; use max-autotune-no-cudagraphs"
-        )
+    """`later` are strategies that are compiled while recordings answer calls."""
+    for each in (strategy, *later):
+        if strategies.records_graphs(each.arguments):
+            raise UserError(
+                f"strategy {each.name!r}: this mode records its own CUDA graphs, which"
+                " cannot be nested; use max-autotune-no-cudagraphs"
+            )
+    first = Plan(strategy)
     inner = step
     around = cast(preparation.Body, _unchanged)
     if train:
@@ -145,8 +172,11 @@ def build_graphed(
     elif isinstance(step, nn.Module):
         around = preparation.inference
 
-    def prepare(state: StateSnapshot) -> Preparation:
-        return preparation.prepare(inner, around, strategy, state.modules)
+    def prepare(state: StateSnapshot, plan: Plan = first) -> Preparation:
+        return preparation.prepare(inner, around, plan, state.modules)
+
+    def stages(state: StateSnapshot) -> list[Stage]:
+        return [_stage(prepare, state, each) for each in later]
 
     memory = Pool() if pool is None else pool.pool
     return Graphed(
@@ -157,7 +187,17 @@ def build_graphed(
         padder=padder,
         within=within,
         refused=refused,
+        later=Later(Progress(), stages) if later else None,
     )
+
+
+def _stage(
+    prepare: Callable[[StateSnapshot, Plan], Preparation],
+    state: StateSnapshot,
+    strategy: Strategy,
+) -> Stage:
+    backend = remote_graphs.Deferred({"dynamic": False, **strategy.arguments})
+    return Stage(prepare(state, Plan(strategy, backend)), backend)
 
 
 def _unchanged(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,6 +215,14 @@ class GraphOptions:
     train: bool
     padding: Mapping[str, Any] = field(default_factory=dict, hash=False)
     refused: Stop | None = None
+    later: tuple[Strategy, ...] = ()
+
+    def compiled_later(self) -> GraphOptions:
+        """The same strategy in the end, but nobody waits for the compiler."""
+        if not self.strategy.compiles:
+            return self
+        later = (*self.later, self.strategy)
+        return replace(self, strategy=strategies.parse("eager"), later=later)
 
 
 def options_from_recipe(

@@ -189,6 +189,17 @@ class Capture:
     def replay(self) -> None:
         self.graph.replay()
 
+    def seconds_of(self, replays: int) -> float:
+        """The mean seconds that the device needs for a replay."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(replays):
+            self.graph.replay()
+        end.record()
+        end.synchronize()
+        milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1e3 / replays
+
     def drop(self) -> None:
         self.pool.captures.discard(self)
         self.graph.reset()

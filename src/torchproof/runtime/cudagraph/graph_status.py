@@ -55,6 +55,22 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class StageStatus:
+    """One stage on the way to compiled code, for one recording (`wait=False`)."""
+
+    strategy: str
+    shapes: tuple[str, ...]
+    state: str  # waiting, compiling, in use, replaced, not faster or failed
+    compile_s: float | None  # in the compile process
+    pause_s: float | None  # the longest that a call waited for this stage
+    at_s: float | None  # when it took over, in seconds since `torchproof.graph`
+    at_call: int | None  # the first call that it answered
+    step_ms: float | None  # a replay on the device
+    gain: float | None  # how many times faster than the recording before
+    why: str | None  # why it failed
+
+
+@dataclass(frozen=True)
 class Status:
     """How the calls so far ran."""
 
@@ -71,6 +87,7 @@ class Status:
     stops: tuple[Stop, ...]
     changes: tuple[str, ...]  # changes of external state that caused a new recording
     notes: tuple[str, ...]
+    stages: tuple[StageStatus, ...] = ()  # with `wait=False`
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -81,7 +98,9 @@ class Status:
             f" {self.recordings} recordings, pool {_mib(self.pool_bytes)}"
         ]
         if self.buckets:
-            rows = [("shapes", "replays", "pool", "record", "vs. eager")]
+            rows: list[tuple[str, ...]] = [
+                ("shapes", "replays", "pool", "record", "vs. eager")
+            ]
             rows += [
                 (
                     " ".join(each.shapes),
@@ -92,16 +111,52 @@ class Status:
                 )
                 for each in self.buckets
             ]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            for row in rows:
-                cells = zip(row, widths, strict=True)
-                lines.append("  ".join(c.ljust(w) for c, w in cells).rstrip())
+            lines += _table(rows)
+        if self.stages:
+            lines += _table(_stage_rows(self.stages))
+            lines += [
+                f"stage {each.strategy} failed: {each.why}"
+                for each in self.stages
+                if each.why is not None
+            ]
         if self.padding is not None:
             lines += _padding_lines(self.padding)
         lines += [f"not replayed: {stop}" for stop in self.stops]
         lines += [f"recorded again: {change}" for change in self.changes]
         lines += self.notes
         return "\n".join(lines)
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _stage_rows(stages: tuple[StageStatus, ...]) -> list[tuple[str, ...]]:
+    head = ("stage", "state", "shapes", "compile", "pause", "from", "step", "gain")
+    return [
+        head,
+        *(
+            (
+                each.strategy,
+                each.state,
+                " ".join(each.shapes),
+                _number(each.compile_s, "{:.1f} s"),
+                _number(each.pause_s, "{:.2f} s"),
+                _number(each.at_s, "{:.1f} s"),
+                _number(each.step_ms, "{:.3g} ms"),
+                _number(each.gain, "{:.2f}x"),
+            )
+            for each in stages
+        ),
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
 
 
 def _padding_lines(padding: dict[str, Any]) -> list[str]:

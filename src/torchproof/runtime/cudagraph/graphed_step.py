@@ -32,6 +32,7 @@ from torchproof.runtime.cudagraph.graph_status import (
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
+from torchproof.runtime.cudagraph.progressive import Ascent, Climb, Progress, Stage
 from torchproof.runtime.cudagraph.recorder import (
     Clones,
     PaddingCheck,
@@ -50,6 +51,14 @@ _MOST_RECORDINGS = 64
 _MAX_SNAPSHOTS = 4  # for example train and eval, each with two settings
 
 
+@dataclass(frozen=True)
+class Later:
+    """What replaces the uncompiled recordings, once it is compiled."""
+
+    progress: Progress
+    stages: Callable[[StateSnapshot], list[Stage]]
+
+
 @dataclass
 class Snapshot:
     """The external state of the step at one time, and the recordings for it."""
@@ -57,6 +66,7 @@ class Snapshot:
     state: StateSnapshot
     preparation: Preparation
     settings: list[dict[str, Any]]
+    stages: list[Stage] = field(default_factory=list)  # with `wait=False`
     table: dict[Hashable, list[Recording]] = field(default_factory=dict)
     # None: not padded
     cuts: dict[Hashable, Shapes | None] = field(default_factory=dict)
@@ -85,6 +95,7 @@ class Graphed:
         padder: Padder | None = None,
         within: Within = contextlib.nullcontext,  # the context around each recording
         refused: Stop | None = None,  # why nothing is recorded
+        later: Later | None = None,  # what is compiled while calls are answered
     ) -> None:
         self.step = step
         self.pool = pool
@@ -92,6 +103,8 @@ class Graphed:
         self._within = within
         self.padder = padder
         self._prepare = prepare
+        self._later = later
+        self._seen: set[Hashable] = set()  # keys that eager has answered once
         state = StateSnapshot(step)
         self._learning_rates = LearningRates(state.optimizers)
         self._notes = self._learning_rates.prepare()
@@ -146,12 +159,40 @@ class Graphed:
             inputs = None
         if recording is None:
             return self._first(key, call)
+        if recording.climb is not None:
+            taken_over = self._advance(recording.climb, key, recording, call)
+            if taken_over is not None:
+                recording = taken_over
+                inputs = None
         if inputs is None:
             self._learning_rates.write()
             inputs = recording.start(call)
         self._changes_since_replay = 0
         self._replays += 1
         return recording.finish(inputs)
+
+    def _advance(
+        self, climb: Climb, key: Hashable, recording: Recording, call: Call
+    ) -> Recording | None:
+        """The compiled recording that replaces this one from now on, if it is ready."""
+        ascent = Ascent(
+            recording,
+            call,
+            self._calls,
+            recorder=self._recorder,
+            clones=None if self.buffers else self._clones,
+        )
+        with self._within():
+            new = climb.advance(ascent)
+        recording.climb = None if climb.is_over else climb
+        if new is None:
+            return None
+        self._recordings += 1
+        new.climb, recording.climb = recording.climb, None
+        table = self._snapshot.table[key]
+        table[table.index(recording)] = new
+        recording.drop()
+        return new
 
     def _key(self, call: Call) -> Hashable:
         return call_inputs.key_of(call), call_inputs.surroundings()
@@ -187,6 +228,9 @@ class Graphed:
                 " backward into the step"
             )
             self._refuse(key, Stopped(Stop("python", reason)))
+            return self._plain(call)
+        if self._later is not None and key not in self._seen:
+            self._seen.add(key)  # the next call like this one is recorded
             return self._plain(call)
         # Outside of `except`: a traceback would keep the objects of the failed run
         # alive.
@@ -234,15 +278,20 @@ class Graphed:
         if recording.changed_python:
             # The call may have replaced state that earlier recordings read.
             self._end_recordings(snapshot)
+        if self._later is not None:
+            recording.climb = self._later.progress.begin(snapshot.stages, recording)
         snapshot.table.setdefault(key, []).append(recording)
         if self.padder is not None:
             self.padder.learn(call, recording.pool_bytes)
         return recording
 
-    def _recorder(self) -> Recorder:
+    def _recorder(self, preparation: Preparation | None = None) -> Recorder:
         snapshot = self._snapshot
         return Recorder(
-            snapshot.preparation, snapshot.state, self._learning_rates, self.pool
+            preparation or snapshot.preparation,
+            snapshot.state,
+            self._learning_rates,
+            self.pool,
         )
 
     def _plain(self, call: Call) -> Any:
@@ -406,7 +455,10 @@ class Graphed:
 
     def _take_snapshot(self, state: StateSnapshot) -> Snapshot:
         snapshot = Snapshot(
-            state, self._prepare(state), self._learning_rates.settings()
+            state,
+            self._prepare(state),
+            self._learning_rates.settings(),
+            [] if self._later is None else self._later.stages(state),
         )
         state.refresh()  # torch.compile changes attributes of the step
         return snapshot
@@ -465,6 +517,7 @@ class Graphed:
                 for change, times in self._changes.items()
             ),
             notes=tuple(self._notes),
+            stages=() if self._later is None else self._later.progress.status(),
         )
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -37,9 +38,27 @@ Forward = Callable[..., Any]
 Body = Callable[[Forward], Forward]
 
 GRAPHED = ("eager", "full", "regional", "nested")
+# Arguments of torch.compile that Dynamo uses; the others are for Inductor.
+_TRACING = ("dynamic", "fullgraph")
 # A function outside of the blocks is compiled from this size on.
 _OPERATIONS = 3
 _BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strategy, and the backend that compiles it if that is not Inductor here."""
+
+    strategy: Strategy
+    backend: Callable[..., Any] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of torch.compile; static, because each shape has its recording."""
+        arguments = {"dynamic": False, **self.strategy.arguments}
+        if self.backend is None:
+            return arguments
+        kept = {name: arguments[name] for name in _TRACING if name in arguments}
+        return {**kept, "backend": self.backend}
 
 
 class Preparation:
@@ -77,10 +96,10 @@ class Preparation:
 class Full(Preparation):
     """The whole step is compiled."""
 
-    def __init__(self, step: Forward, body: Body, strategy: Strategy) -> None:
+    def __init__(self, step: Forward, body: Body, plan: Plan) -> None:
         super().__init__(step, body)
-        self.name = strategy.name
-        self._compiled = torch.compile(step, **_arguments(strategy))
+        self.name = plan.strategy.name
+        self._compiled = torch.compile(step, **plan.arguments())
 
     @contextlib.contextmanager
     def during(self) -> Iterator[Forward]:
@@ -92,10 +111,10 @@ class Blocks(Preparation):
     """Finds the repeated blocks in the eager run."""
 
     def __init__(
-        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+        self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
         super().__init__(step, body)
-        self.name, self.strategy, self.roots = strategy.name, strategy, roots
+        self.name, self.plan, self.roots = plan.strategy.name, plan, roots
         self.blocks: list[nn.Module] = []
         self._compiled: list[Any] = []
         self._watches: list[CallRecorder] = []
@@ -138,7 +157,7 @@ class Nested(Blocks):
 
     def compile_blocks(self) -> None:
         self._regions = {block: nesting.region(block) for block in self.blocks}
-        self._compiled = [torch.compile(self.step, **_arguments(self.strategy))]
+        self._compiled = [torch.compile(self.step, **self.plan.arguments())]
 
     @contextlib.contextmanager
     def during(self) -> Iterator[Forward]:
@@ -155,9 +174,9 @@ class Regional(Blocks):
     traces = True
 
     def __init__(
-        self, step: Forward, body: Body, strategy: Strategy, *, roots: list[nn.Module]
+        self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
-        super().__init__(step, body, strategy, roots=roots)
+        super().__init__(step, body, plan, roots=roots)
         self.rest: set[CodeType] = set()
 
     def learn(self, eager_recorder: EagerRecorder) -> None:
@@ -177,7 +196,7 @@ class Regional(Blocks):
         }
 
     def compile_blocks(self) -> None:
-        arguments = _arguments(self.strategy)
+        arguments = self.plan.arguments()
         self._compiled = [
             torch.compile(block._call_impl, **arguments) for block in self.blocks
         ]
@@ -202,13 +221,14 @@ class Regional(Blocks):
 
 
 def prepare(
-    step: Forward, body: Body, strategy: Strategy, modules: list[nn.Module]
+    step: Forward, body: Body, plan: Plan, modules: list[nn.Module]
 ) -> Preparation:
     """The preparation for a strategy; `modules` are all that the step can reach."""
+    strategy = plan.strategy
     if strategy.form == "eager":
         return Preparation(step, body)
     if strategy.form == "full":
-        return Full(step, body, strategy)
+        return Full(step, body, plan)
     if strategy.form == "core":
         raise UserError(
             f"strategy {strategy.name!r}: a graph supports {', '.join(GRAPHED)}"
@@ -216,12 +236,7 @@ def prepare(
     inner = {part for each in modules for part in each.children()}
     roots = [each for each in modules if each not in inner]
     kind = Nested if strategy.form == "nested" else Regional
-    return kind(step, body, strategy, roots=roots)
-
-
-def _arguments(strategy: Strategy) -> dict[str, Any]:
-    """The arguments of torch.compile; static, because each shape has its recording."""
-    return {"dynamic": False, **strategy.arguments}
+    return kind(step, body, plan, roots=roots)
 
 
 def _code(function: Any) -> CodeType:

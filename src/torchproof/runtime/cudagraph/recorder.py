@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -37,7 +37,10 @@ from torchproof.runtime.cudagraph.preparation import Forward, Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors.rng_state import RngState
-from torchproof.torch_private import comparison, trees
+from torchproof.torch_private import comparison, remote_graphs, trees
+
+if TYPE_CHECKING:
+    from torchproof.runtime.cudagraph.progressive import Climb
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that a model creates at its first call exists at the second; and state that the
@@ -61,6 +64,13 @@ class Recorder:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
                 return attempt.recording(clones)
+
+    def trace(self, call: Call) -> None:
+        """Runs this call once with the preparation's backend, and undoes it."""
+        with RECORDING:
+            attempt = _Attempt(self, call)
+            with attempt.undone_on_error():
+                attempt.trace()
 
 
 class PaddingCheck:
@@ -113,6 +123,7 @@ class Recording:
         self.record_s = 0.0
         self.pool_bytes: int | None = None
         self.undo: Callable[[], None] | None = None
+        self.climb: Climb | None = None  # to a compiled recording
 
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors to the buffers and starts the replay."""
@@ -214,6 +225,11 @@ class _Attempt:
         recording.pool_bytes = None if after is None else after - (before or 0)
         recording.record_s = time.monotonic() - start
         return recording
+
+    def trace(self) -> None:
+        self.in_eager()
+        self._rehearse()
+        self.undo()
 
     # -- eager ---------------------------------------------------------------------
 
@@ -354,23 +370,25 @@ class _Attempt:
 
         Returns None unless the step draws random numbers, when it is needed.
         """
-        preparation = self.recorder.preparation
         result = None
         for last in [False] * (_REHEARSALS - 1) + [True]:
-            self.gradients.begin()
-            with (
-                _explained("compiling"),
-                self._as_recorded(),
-                preparation.during() as step,
-            ):
-                output = self.capture.rehearse(
-                    lambda: step(*self.inputs.args, **self.inputs.kwargs)
-                )
+            output = self._rehearse()
             if last and self.draws:
                 result = self.result(output)
             del output
             self.undo()
         return result
+
+    def _rehearse(self) -> Any:
+        self.gradients.begin()
+        with (
+            _explained("compiling"),
+            self._as_recorded(),
+            self.recorder.preparation.during() as step,
+        ):
+            return self.capture.rehearse(
+                lambda: step(*self.inputs.args, **self.inputs.kwargs)
+            )
 
     def _recorded(self) -> Any:
         preparation = self.recorder.preparation
@@ -437,17 +455,26 @@ def _explained(stage: str) -> Iterator[None]:
     """Turns an error of the compiler or of the capture into `Stopped` with its line."""
     try:
         yield
-    except Stopped:
+    except (Stopped, remote_graphs.NotDeferred):
         raise
     except torch.OutOfMemoryError as error:
         raise Stopped(
             Stop("memory", f"out of memory ({stage}): {_first_line(error)}")
         ) from error
     except Exception as error:
+        if (refusal := _refusal(error)) is not None:
+            raise refusal from None
         cause, place = _origin(error)
         where = (place.filename, place.lineno, place.name) if place else ()
         reason = f"{stage} failed: {_first_line(cause)}"
         raise Stopped(Stop("capture", reason, stage, *where)) from error
+
+
+def _refusal(error: BaseException | None) -> remote_graphs.NotDeferred | None:
+    """The error of the backend that Dynamo wraps, if it refused a graph."""
+    while error is not None and not isinstance(error, remote_graphs.NotDeferred):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _origin(

@@ -100,7 +100,7 @@ def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
     importlib.import_module("torch._inductor.utils").clear_caches()
     importlib.import_module("torch._inductor.metrics").reset()
     settings, graph = pickle.loads(payload)
-    _apply(settings)
+    apply_settings(settings)
     try:
         output = ext._OutOfProcessFxCompile._run_in_child(_input_class()(graph))
     except _NotLoaded as error:
@@ -153,11 +153,11 @@ def _set_precision(interface: str, value: str) -> None:
         torch.backends.cuda.matmul.fp32_precision = value
 
 
-def _settings() -> dict[str, Any]:
+def process_settings() -> dict[str, Any]:
     return {name: read() for name, (read, _) in _SETTINGS.items()}
 
 
-def _apply(settings: Mapping[str, Any]) -> None:
+def apply_settings(settings: Mapping[str, Any]) -> None:
     for name, (read, write) in _SETTINGS.items():
         if read() != settings[name]:
             write(settings[name])
@@ -264,7 +264,9 @@ def _compile_class() -> Any:
             return None
 
         def _send_to_child(self, pickled_input: Any) -> Any:
-            answer = self._route.send(pickle.dumps((_settings(), pickled_input.value)))
+            answer = self._route.send(
+                pickle.dumps((process_settings(), pickled_input.value))
+            )
             if answer.startswith(_NOT_LOADED):
                 raise _NotLoaded(answer[1:].decode())
             return ext._WireProtocolPickledOutput(answer[1:])
@@ -277,16 +279,23 @@ def _compile_class() -> Any:
 
 def _why_local(gm: Any) -> str | None:
     """Why another process cannot generate the code for a graph; None if it can."""
-    config = importlib.import_module("torch._inductor.config")
-    for name in _USER_CODE:
-        if getattr(config, name, None):
-            return f"torch._inductor.config.{name} is set"
+    if setting := user_code_setting():
+        return f"{setting} is set"
     for module in gm.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in module.graph.nodes:
             if node.op == "call_function" and (why := _why_local_target(node.target)):
                 return why
+    return None
+
+
+def user_code_setting() -> str | None:
+    """The setting of Inductor that holds code of the user, if one is set."""
+    config = importlib.import_module("torch._inductor.config")
+    for name in _USER_CODE:
+        if getattr(config, name, None):
+            return f"torch._inductor.config.{name}"
     return None
 
 

@@ -20,7 +20,7 @@ import types
 import uuid
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,7 +62,7 @@ def capture_call(
     """Traces and compiles a call with these torch.compile arguments; returns bytes."""
     contract.require("load")
     convert = importlib.import_module(CONVERT)
-    backend = _backend(arguments)
+    backend = inductor_backend(arguments)
     plain = plain_function(fn)
     installed: dict[str, Any] = {}
     functorch: Any = importlib.import_module("torch._functorch.config")
@@ -76,7 +76,7 @@ def capture_call(
         output = captured.graph_capture_output
         if captured.backend_input is None:
             raise PrecompileError("there is nothing to compile")
-        _assert_of_torch(captured.backend_input.graph_module)
+        assert_of_torch(captured.backend_input.graph_module)
         compiled = _compiled(captured.backend_input, backend)
         guards = guard_expressions.build_guards(
             plain.__code__, output.output_graph, save=True
@@ -122,7 +122,7 @@ def _files(
     return marks
 
 
-def _backend(arguments: Mapping[str, Any]) -> Any:
+def inductor_backend(arguments: Mapping[str, Any]) -> Any:
     """Inductor with the arguments of torch.compile."""
     if arguments.get("backend", "inductor") != "inductor":
         raise PrecompileError(
@@ -171,7 +171,7 @@ def _unique_globals(installed: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
+def assert_of_torch(graph: torch.fx.GraphModule) -> None:
     """Rejects calls of untraced functions, because their code may change later."""
     for module in graph.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
@@ -187,14 +187,33 @@ def _assert_of_torch(graph: torch.fx.GraphModule) -> None:
 
 
 def _compiled(graph: Any, backend: Any) -> bytes:
+    graph.graph_module._backend_id = graph.backend_id
+    return compiled_bytes(
+        graph.graph_module,
+        graph.example_inputs,
+        graph.fake_mode,
+        backend,
+        contexts=graph.tensor_to_context,
+    )
+
+
+def compiled_bytes(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    fake_mode: Any,
+    backend: Any,
+    *,
+    contexts: Any = None,
+) -> bytes:
+    """The code of a graph and of its backward, as bytes for `load_compiled`."""
     context = importlib.import_module("torch._guards")
     functorch: Any = importlib.import_module("torch._functorch.config")
     bundled = importlib.import_module(TYPES).BundledAOTAutogradSerializableCallable
-    graph.graph_module._backend_id = graph.backend_id
-    tracing = context.TracingContext(graph.fake_mode)
-    tracing.tensor_to_context = graph.tensor_to_context
+    tracing = context.TracingContext(fake_mode)
+    if contexts is not None:
+        tracing.tensor_to_context = contexts
     with context.tracing(tracing), functorch.patch(_BUNDLED):
-        compiled = backend(graph.graph_module, graph.example_inputs)
+        compiled = backend(graph, inputs)
         if not hasattr(compiled, "serialize"):
             raise PrecompileError("torch cannot serialise the compiled graph")
         return bytes(bundled.serialize_compile_artifacts(bundled(compiled)))

@@ -152,7 +152,7 @@ def install_call(
         head, modules, fn, (args, kwargs), gone=_remove_when_gone(installed)
     )
     _assert_same(guards.lines, zlib.decompress(parts["lines"]).decode())
-    compiled = _loaded(parts["artifact"])
+    compiled = load_compiled(parts["artifact"])
     disable = importlib.import_module("torch._dynamo").disable
     plain.__globals__[head["backend_id"]] = disable(compiled)
     installed.global_names.append(head["backend_id"])
@@ -235,7 +235,8 @@ def _assert_same(lines: tuple[str, ...], written: str) -> None:
     raise PrecompileError(f"this model is different: {differing[0].lstrip('+-| ')}")
 
 
-def _loaded(artifact: bytes) -> Any:
+def load_compiled(artifact: bytes) -> Any:
+    """The callable of a graph that `compiled_bytes` wrote."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     bundled = importlib.import_module(TYPES).BundledAOTAutogradSerializableCallable
     with (

@@ -1,0 +1,305 @@
+"""Compiles a step while its uncompiled recording answers the calls (`wait=False`).
+
+Each recording climbs through the stages of its snapshot. A stage traces the step
+between two calls and sends its graphs to the compile process. Between two later calls,
+it loads the code, records it, compares it with eager, and times it against the
+recording in use; the faster one answers from then on. Each call gets the answer of one
+recording, and a stage that fails leaves the recording in use.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchproof.process import forks
+from torchproof.runtime import compile_job
+from torchproof.runtime.codegen_worker import ChildError
+from torchproof.runtime.cudagraph.call_inputs import Call
+from torchproof.runtime.cudagraph.graph_status import (
+    RecordLater,
+    StageStatus,
+    Stopped,
+)
+from torchproof.strategies import NotApplicable
+from torchproof.torch_private import remote_graphs
+
+if TYPE_CHECKING:
+    from torchproof.runtime.cudagraph.preparation import Preparation
+    from torchproof.runtime.cudagraph.recorder import Clones, Recorder, Recording
+
+log = logging.getLogger("torchproof")
+
+DEADLINE_S = 900.0  # for the code of one stage
+_ROUNDS = 7  # of timing, each with some replays of both recordings
+_REPLAYS = 3
+_TRIES = 3  # to trace a step that changes meanwhile
+Make = Callable[["Preparation"], "Recorder"]
+
+
+@dataclass
+class Stage:
+    """One strategy; all recordings of a snapshot share its traced graphs."""
+
+    preparation: Preparation
+    backend: remote_graphs.Deferred
+    codes: dict[int, bytes] = field(default_factory=dict)  # by the graph's number
+
+    @property
+    def name(self) -> str:
+        return self.preparation.name
+
+    def missing(self) -> list[int]:
+        """The numbers of the graphs without code."""
+        return [n for n in range(len(self.backend.graphs)) if n not in self.codes]
+
+
+class Compilation:
+    """Sends the graphs of a stage to the compile process, from a waiting thread."""
+
+    def __init__(self, stage: Stage, numbers: list[int], deadline_s: float) -> None:
+        self.started = time.monotonic()
+        self.seconds: float | None = None
+        self.failure: str | None = None
+        self._stage = stage
+        self._numbers = numbers
+        self._until = self.started + deadline_s
+        forks.register(self)
+        thread = threading.Thread(
+            target=self._compile, name="torchproof-stage", daemon=True
+        )
+        thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return self.seconds is not None
+
+    def after_fork(self) -> None:
+        """The thread exists in the parent only."""
+        if not self.is_done:
+            self.failure = "this process is a fork of the one that compiles"
+            self.seconds = 0.0
+
+    def _compile(self) -> None:
+        worker = compile_job.shared_worker()
+        try:
+            for number in self._numbers:
+                graph = self._stage.backend.graphs[number]
+                self._stage.codes[number] = worker.send(
+                    graph.written, until=self._until, kind="graph"
+                )
+        except (ChildError, OSError) as error:
+            self.failure = str(error)
+        finally:
+            self.seconds = time.monotonic() - self.started
+
+
+class Climb:
+    """The way of one recording through the stages, one action at a call."""
+
+    def __init__(self, progress: Progress, stages: Iterable[Stage]) -> None:
+        self._progress = progress
+        self._stages = iter(stages)
+        self._stage: Stage | None = None
+        self._in_use = _Entry("eager")
+        self._status = self._in_use
+        self._compilation: Compilation | None = None
+        self._actions: Iterator[Callable[[Ascent], Recording | None]] = iter(())
+        self._tries = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self._stage is None
+
+    def begin(self, recording: Recording) -> None:
+        """An uncompiled recording is in use."""
+        self._in_use = self._progress.add("eager", recording)
+        self._in_use.took_over(self._progress.seconds, None)
+        self._next_stage(recording)
+
+    def advance(self, ascent: Ascent) -> Recording | None:
+        """Does the next action, if it is due; returns a recording that takes over.
+
+        That recording has executed the call.
+        """
+        if self._stage is None or (self._compilation and not self._compilation.is_done):
+            return None
+        action = next(self._actions)
+        begin = time.monotonic()
+        try:
+            return action(ascent)
+        except RecordLater:
+            self._again(ascent, "the step could not be traced yet")
+        except remote_graphs.NotDeferred as error:
+            self._again(ascent, str(error))
+        except (Stopped, NotApplicable) as error:
+            self._fail(ascent, str(error))
+        except Exception as error:
+            self._fail(ascent, f"{type(error).__name__}: {error}")
+        finally:
+            pause = time.monotonic() - begin
+            self._status.pause_s = max(self._status.pause_s or 0.0, pause)
+        return None
+
+    def _next_stage(self, recording: Recording) -> None:
+        self._stage = next(self._stages, None)
+        self._compilation = None
+        self._tries = 0
+        if self._stage is None:
+            return
+        self._status = self._progress.add(self._stage.name, recording)
+        self._start()
+
+    def _start(self) -> None:
+        self._actions = iter(
+            [self._load_dynamo, self._trace, self._load_inductor, self._take_over]
+        )
+
+    def _again(self, ascent: Ascent, why: str) -> None:
+        """The step was in another state than when it was traced."""
+        self._tries += 1
+        if self._tries >= _TRIES:
+            self._fail(ascent, why)
+        else:
+            self._compilation = None
+            self._start()
+
+    def _fail(self, ascent: Ascent, why: str) -> None:
+        self._status.state, self._status.why = "failed", why
+        log.warning("graph: stage %s is not used: %s", self._status.strategy, why)
+        self._next_stage(ascent.recording)
+
+    # -- actions, each between two calls -----------------------------------------------
+
+    def _load_dynamo(self, ascent: Ascent) -> None:
+        importlib.import_module("torch._dynamo")
+
+    def _trace(self, ascent: Ascent) -> None:
+        stage = self._current
+        self._status.state = "compiling"
+        ascent.recorder(stage.preparation).trace(ascent.call)
+        if not stage.backend.graphs:
+            raise NotApplicable("torch compiles nothing of this step")
+        if numbers := stage.missing():
+            self._compilation = Compilation(stage, numbers, self._progress.deadline_s)
+
+    def _load_inductor(self, ascent: Ascent) -> None:
+        self._compiled()
+        importlib.import_module("torch._inductor.compile_fx")
+
+    def _take_over(self, ascent: Ascent) -> Recording | None:
+        stage = self._current
+        self._compiled()
+        for number, code in stage.codes.items():
+            stage.backend.graphs[number].load(code)
+        stage.backend.frozen = True
+        try:
+            new = ascent.recorder(stage.preparation).record(ascent.call, ascent.clones)
+        finally:
+            stage.backend.frozen = False
+        if new.changed_python:
+            new.withdraw()
+            new.drop()
+            raise RecordLater
+        old_s, new_s = timed(ascent.recording, new, ascent.call)
+        new.withdraw()
+        self._status.measured(old_s, new_s)
+        if new_s >= old_s:
+            new.drop()
+            self._status.state = "not faster"
+            self._next_stage(ascent.recording)
+            return None
+        self._in_use.state = "replaced"
+        self._in_use = self._status
+        self._in_use.took_over(self._progress.seconds, ascent.number)
+        self._next_stage(new)
+        return new
+
+    def _compiled(self) -> None:
+        """Notes a finished compilation; raises if it failed."""
+        if self._compilation is None:
+            return
+        self._status.compile_s = self._compilation.seconds
+        if self._compilation.failure is not None:
+            raise NotApplicable(self._compilation.failure)
+
+    @property
+    def _current(self) -> Stage:
+        assert self._stage is not None
+        return self._stage
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """What an action may use: the call, and the recording that would answer it."""
+
+    recording: Recording
+    call: Call
+    number: int
+    recorder: Make
+    clones: Clones | None
+
+
+@dataclass
+class _Entry:
+    """One stage of one recording, for the status."""
+
+    strategy: str
+    shapes: tuple[str, ...] = ()
+    state: str = "waiting"
+    compile_s: float | None = None
+    pause_s: float | None = None
+    at_s: float | None = None
+    at_call: int | None = None
+    step_ms: float | None = None
+    gain: float | None = None
+    why: str | None = None
+
+    def measured(self, old_s: float, new_s: float) -> None:
+        self.step_ms = 1e3 * new_s
+        self.gain = old_s / new_s if new_s > 0 else None
+
+    def took_over(self, at_s: float, at_call: int | None) -> None:
+        self.state, self.at_s, self.at_call = "in use", at_s, at_call
+
+
+class Progress:
+    """The stages of one graphed step, and when each took over."""
+
+    def __init__(self, deadline_s: float = DEADLINE_S) -> None:
+        self.deadline_s = deadline_s
+        self.started = time.monotonic()
+        self.entries: list[_Entry] = []
+        compile_job.shared_worker().warm()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def begin(self, stages: Iterable[Stage], recording: Recording) -> Climb:
+        climb = Climb(self, stages)
+        climb.begin(recording)
+        return climb
+
+    def add(self, strategy: str, recording: Recording) -> _Entry:
+        self.entries.append(_Entry(strategy, recording.shapes))
+        return self.entries[-1]
+
+    def status(self) -> tuple[StageStatus, ...]:
+        return tuple(StageStatus(**vars(entry)) for entry in self.entries)
+
+
+def timed(old: Recording, new: Recording, call: Call) -> tuple[float, float]:
+    """The median seconds of a replay of each; the caller undoes their effects."""
+    seconds: dict[Recording, list[float]] = {old: [], new: []}
+    for _ in range(_ROUNDS):
+        for recording, measured in seconds.items():
+            recording.start(call)
+            measured.append(recording.capture.seconds_of(_REPLAYS))
+    return statistics.median(seconds[old]), statistics.median(seconds[new])

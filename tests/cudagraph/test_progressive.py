@@ -1,0 +1,385 @@
+"""`torchproof.graph(wait=False)`: nobody waits for the compiler."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.records import UserError
+from torchproof.runtime import compile_job
+from torchproof.runtime.codegen_worker import ChildDied, Worker
+from torchproof.runtime.cudagraph import progressive, recorder
+from torchproof.runtime.cudagraph.graph_status import StageStatus
+from torchproof.runtime.cudagraph.graphed_step import Graphed
+from torchproof.torch_private import comparison, remote_graphs
+
+
+class Compiler:
+    """In place of the compile process and of the code that it makes."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.released.set()
+        self.graphs = 0
+        self.error: Exception | None = None
+        self.runs = 0  # of loaded code
+        self.slower = False
+
+    def warm(self) -> None:
+        pass
+
+    def send(self, payload: bytes, *, until: float, kind: str) -> bytes:
+        assert kind == "graph" and payload
+        assert self.released.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.graphs += 1
+        return b"code"
+
+    def timed(self, old: Any, new: Any, call: Any) -> tuple[float, float]:
+        for each in (old, new):  # as the real one does, with effects
+            each.start(call)
+            each.capture.seconds_of(2)
+        return (1.0, 2.0) if self.slower else (2.0, 1.0)
+
+    def loaded(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(*args: Any) -> Any:
+            self.runs += 1
+            return run(*args)
+
+        return compiled
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    """Recording on the CPU makes Dynamo skip code for good; on a GPU it does not."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+    made = Compiler()
+
+    def load(self: remote_graphs.DeferredGraph, compiled: bytes) -> None:
+        assert compiled == b"code"
+        self._run = made.loaded(self._run)
+
+    monkeypatch.setattr(compile_job, "shared_worker", lambda: made)
+    monkeypatch.setattr(remote_graphs.DeferredGraph, "load", load)
+    monkeypatch.setattr(progressive, "timed", made.timed)
+    yield made
+    made.released.set()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(x))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        answer: Tensor = self.head(x)
+        return answer
+
+
+def answers(graphed: Graphed, model: nn.Module, calls: int, rows: int = 4) -> None:
+    """Calls it with fresh inputs; every answer is that of the model."""
+    for _ in range(calls):
+        x = torch.randn(rows, 8)
+        with torch.no_grad():
+            expected = model(x)
+        torch.testing.assert_close(graphed(x), expected)
+        settle()
+
+
+def settle() -> None:
+    """Lets the thread that waits for the compile process finish, if it can."""
+    for thread in threading.enumerate():
+        if thread.name == "torchproof-stage":
+            thread.join(0.5)
+
+
+def stages(graphed: Graphed) -> dict[str, StageStatus]:
+    return {each.strategy: each for each in graphed.status().stages}
+
+
+def states(graphed: Graphed) -> dict[str, str]:
+    return {name: each.state for name, each in stages(graphed).items()}
+
+
+def test_calls_are_answered_while_the_compiler_works(compiler: Compiler) -> None:
+    compiler.released.clear()
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, model, 1)
+    assert graphed.status().recordings == 0  # eager has answered
+    answers(graphed, model, 6)
+    assert states(graphed) == {"eager": "in use", "full": "compiling"}
+    assert graphed.status().replays == 6
+    compiler.released.set()
+    answers(graphed, model, 6)
+    assert states(graphed) == {"eager": "replaced", "full": "in use"}
+    taken = stages(graphed)["full"]
+    assert taken.gain == 2.0 and taken.step_ms == 1e3 and taken.why is None
+    assert taken.at_call is not None and taken.at_call > 7
+    assert taken.pause_s is not None and taken.compile_s is not None
+    assert compiler.graphs == 1
+    assert "full   in use" in str(graphed.status())
+
+
+def test_regional_comes_first_and_full_replaces_it(compiler: Compiler) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False)
+    answers(graphed, model, 16)
+    assert states(graphed) == {
+        "eager": "replaced",
+        "regional": "replaced",
+        "full": "in use",
+    }
+    assert compiler.graphs == 2  # the blocks share one
+
+
+def test_code_that_is_not_faster_is_not_used(compiler: Compiler) -> None:
+    compiler.slower = True
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, model, 10)
+    assert states(graphed) == {"eager": "in use", "full": "not faster"}
+    assert stages(graphed)["full"].gain == 0.5
+
+
+def test_a_model_without_blocks_goes_straight_to_full(compiler: Compiler) -> None:
+    model = nn.Sequential(nn.Linear(8, 3), nn.Tanh()).eval()
+    graphed = torchproof.graph(model, wait=False, strategy="best")
+    answers(graphed, model, 14)
+    assert states(graphed)["full"] == "in use"
+    assert states(graphed)["regional"] == "failed"
+    assert "no repeated blocks" in str(stages(graphed)["regional"].why)
+
+
+def test_a_compiler_that_dies_changes_nothing(compiler: Compiler) -> None:
+    compiler.error = ChildDied("killed by SIGKILL")
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False)
+    answers(graphed, model, 12)
+    assert states(graphed) == {
+        "eager": "in use",
+        "regional": "failed",
+        "full": "failed",
+    }
+    assert stages(graphed)["full"].why == "killed by SIGKILL"
+    assert graphed.status().replays == 11
+
+
+def test_code_with_other_results_is_never_used(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(*_: Any) -> comparison.Comparison:
+        return comparison.wrong("1 is not 2", "output")
+
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, model, 2)
+    monkeypatch.setattr(recorder, "compare_results", compare)
+    answers(graphed, model, 8)
+    assert states(graphed) == {"eager": "in use", "full": "failed"}
+    assert "differs from eager" in str(stages(graphed)["full"].why)
+    assert compiler.runs == 3  # the rehearsals
+
+
+def test_each_shape_climbs_by_itself(compiler: Compiler) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    for _ in range(10):
+        answers(graphed, model, 1, rows=2)
+        answers(graphed, model, 1, rows=5)
+    found = graphed.status().stages
+    assert [each.state for each in found] == ["replaced", "in use"] * 2
+    assert len({each.shapes for each in found}) == 2
+    assert compiler.graphs == 2
+
+
+def training_step(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize("strategy", ["full", "regional"])
+def test_training_goes_on_across_the_swap(compiler: Compiler, strategy: str) -> None:
+    model = Stack()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(training_step(model), wait=False, strategy=strategy)
+    plain = training_step(twin)
+    for _ in range(14):
+        x = torch.randn(4, 8)
+        torch.testing.assert_close(graphed(x), plain(x))
+        settle()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert states(graphed).get(strategy) == "in use", str(graphed.status())
+
+
+def test_gradients_add_up_across_the_swap(compiler: Compiler) -> None:
+    model = Stack()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True, wait=False, strategy="full")
+    for _ in range(14):
+        x = torch.randn(4, 8)
+        graphed(x)
+        twin(x).mean().backward()
+        settle()
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+    assert "in use" in {
+        each.state for each in graphed.status().stages if each.strategy == "full"
+    }
+
+
+def test_a_mode_that_changes_meanwhile(compiler: Compiler) -> None:
+    """Eval to train while the code is made: each mode has its own recordings."""
+    model = nn.Sequential(Stack(), nn.Dropout(0.0)).eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    compiler.released.clear()
+    answers(graphed, model, 5)
+    model.train()
+    compiler.released.set()
+    answers(graphed, model, 10)
+    model.eval()
+    answers(graphed, model, 10)
+    assert [e.state for e in graphed.status().stages if e.strategy == "full"] == [
+        "in use",
+        "in use",
+    ]
+
+
+def test_an_example_is_recorded_at_once(compiler: Compiler) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, (torch.randn(4, 8),), wait=False)
+    assert graphed.status().recordings == 1
+    answers(graphed, model, 14)
+    assert states(graphed)["full"] == "in use"
+
+
+def test_eager_needs_no_stages(compiler: Compiler) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="eager")
+    answers(graphed, model, 3)
+    assert graphed.status().stages == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wait": "no"}, r"^wait\b.*\bTrue or False"),
+        ({"strategy": "best"}, r"^strategy 'best' needs wait=False"),
+        ({"strategy": "beast", "wait": False}, r"^no strategy 'beast'"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        torchproof.graph(Stack(), **options)
+
+
+def test_a_step_without_operations_to_compile(compiler: Compiler) -> None:
+    def step(x: Tensor) -> Tensor:
+        return torch.compiler.disable(lambda y: y * 2)(x)
+
+    graphed = torchproof.graph(step, wait=False, strategy="full")
+    for _ in range(8):
+        x = torch.randn(3)
+        assert torch.equal(graphed(x), x * 2)
+    assert stages(graphed)["full"].why == "torch compiles nothing of this step"
+
+
+# -- the compile process ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_graph_is_compiled_in_another_process(train: bool) -> None:
+    model = Stack()
+    backend = remote_graphs.Deferred({"dynamic": False})
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    x = torch.randn(4, 8)
+    with torch.set_grad_enabled(train):
+        torch.testing.assert_close(compiled(x), model(x))  # uncompiled, so far
+        [graph] = backend.graphs
+        worker = Worker()
+        try:
+            code = worker.send(graph.written, until=float("inf"), kind="graph")
+        finally:
+            worker.close()
+        before = graph._run
+        graph.load(code)
+        assert graph._run is not before
+        backend.frozen = True
+        answer = compiled(x)
+        torch.testing.assert_close(answer, model(x))
+        assert answer.requires_grad is train
+        if train:
+            answer.square().sum().backward()
+            got = [each.grad.clone() for each in model.parameters()]  # type: ignore[union-attr]
+            model.zero_grad()
+            model(x).square().sum().backward()
+            for one, other in zip(got, model.parameters(), strict=True):
+                torch.testing.assert_close(one, other.grad)
+
+
+def test_a_graph_with_code_of_the_user_is_refused() -> None:
+    library = torch.library.Library("torchproof_test_stages", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: 2 * x, "CompositeExplicitAutograd")
+    library.impl("twice", lambda x: torch.empty_like(x), "Meta")
+    backend = remote_graphs.Deferred({})
+
+    def step(x: Tensor) -> Tensor:
+        doubled: Tensor = torch.ops.torchproof_test_stages.twice(x)
+        return doubled + 1
+
+    with pytest.raises(Exception, match="torchproof_test_stages"):
+        torch.compile(step, backend=backend, dynamic=False)(torch.ones(3))
+    assert not backend.graphs
+
+
+def test_inputs_that_share_memory_share_it_in_the_child() -> None:
+    backend = remote_graphs.Deferred({})
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    memory = torch.zeros(6)
+    torch.compile(step, backend=backend, dynamic=False)(memory[:4], memory[2:])
+    [graph] = backend.graphs
+    request = pickle.loads(graph.written)
+    one, other = remote_graphs._fake_inputs(request["inputs"])
+    assert one.untyped_storage()._cdata == other.untyped_storage()._cdata
+    assert (one.storage_offset(), other.storage_offset()) == (0, 2)
