@@ -9,7 +9,6 @@ recording, and a stage that fails leaves the recording in use.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import statistics
 import threading
@@ -178,7 +177,7 @@ class Climb:
     # -- actions, each between two calls -----------------------------------------------
 
     def _load_dynamo(self, ascent: Ascent) -> None:
-        importlib.import_module("torch._dynamo")
+        remote_graphs.import_tracer()
 
     def _trace(self, ascent: Ascent) -> None:
         stage = self._current
@@ -191,7 +190,7 @@ class Climb:
 
     def _load_inductor(self, ascent: Ascent) -> None:
         self._compiled()
-        importlib.import_module("torch._inductor.compile_fx")
+        remote_graphs.import_loader()
 
     def _take_over(self, ascent: Ascent) -> Recording | None:
         stage = self._current

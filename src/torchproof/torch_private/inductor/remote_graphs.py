@@ -84,6 +84,16 @@ class DeferredGraph:
         self._run = (lambda *args: run(*args, *held)) if held else run
 
 
+def import_tracer() -> None:
+    """Imports what traces a step, apart from the tracing."""
+    importlib.import_module("torch._dynamo")
+
+
+def import_loader() -> None:
+    """Imports what loads compiled code, apart from the loading."""
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 # -- the parent ------------------------------------------------------------------------
 
 
