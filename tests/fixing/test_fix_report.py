@@ -124,6 +124,19 @@ def test_no_step_is_offered_that_would_change_nothing(run: Run) -> None:
     assert not [*fix_words.next_steps(changed)]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchproof fix model.py:make --train",
+        "torchproof fix 20261116-1700-model --write",
+    ],
+)
+def test_the_next_command_runs_the_target_as_before(run: Run, command: str) -> None:
+    trained = replace(run, command=command, options={**run.options, "train": True})
+    commands = [each for _, each in fix_words.next_steps(trained)]
+    assert commands[-1] == "torchproof fix model.py:make --train --unsafe"
+
+
 def test_nothing_to_fix() -> None:
     text = render(run_of(), "text")
     assert "Nothing to fix: no findings." in text

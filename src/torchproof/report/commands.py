@@ -55,7 +55,9 @@ def how(run: Run) -> tuple[list[str], list[str]]:
         if name in (*HOW, *HOW_SWITCHES):
             flags += verb_words[position : position + wide]
         position += wide
-    if words:
+    # The command that writes the fixes of a saved run has no flags of its target.
+    delivers_saved = run.verb == "fix" and run.target not in words
+    if words and not delivers_saved:
         return flags, script
     return list(_flags_of_call(run)), list(run.options.get("arguments", ()))
 
