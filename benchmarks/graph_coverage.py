@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -90,13 +91,13 @@ def made(name: str) -> tuple[Any, list[Call]]:
     torch.manual_seed(0)
     plain, training = name.removesuffix(TRAINING), name.endswith(TRAINING)
     if plain.startswith(PREFIX):
-        import timm
+        import timm  # type: ignore[import-not-found]
 
         model = timm.create_model(plain.removeprefix(PREFIX), pretrained=False)
         shape = (2, *model.pretrained_cfg["input_size"])
         calls = [{"x": torch.randn(shape)} for _ in range(2)]
     else:
-        import transformers_models
+        import transformers_models  # type: ignore[import-not-found]
 
         model, calls = transformers_models.make(plain, training)
         if plain in WITHOUT_LABELS:
@@ -129,7 +130,7 @@ def eager_step(model: Any, training: bool) -> Callable[[Call], Any]:
             with torch.no_grad():
                 return model(**call)
         output = model(**call)
-        loss_of(output).backward()
+        loss_of(output).backward()  # type: ignore[no-untyped-call]
         return output
 
     return step
@@ -144,11 +145,14 @@ class Side:
 
     def result(self, call: Call, seed: int) -> StepResult:
         """What one step returns and leaves behind, from a known random state."""
+        import numpy
         import torch
 
         from torchproof.runtime.cudagraph.recorder import StepResult
 
         torch.manual_seed(seed)
+        numpy.random.seed(seed)  # models of speech draw their masks from it
+        random.seed(seed)
         output = self.again(call)
         named = self.model.named_parameters()
         gradients = {name: each.grad for name, each in named if each.grad is not None}

@@ -50,13 +50,13 @@ class Reference:
         """Compares outputs with eager's; only those with these labels, if given."""
         if self.unrepeatable:
             return comparison.Comparison(None, why=self.unrepeatable)
-        chosen = [
+        ours, theirs = (
             each
             if labels is None
             else {name: each[name] for name in labels if name in each}
             for each in (answers, self.eager)
-        ]
-        return comparison.compare(*chosen, self.exact, perturbed=self.perturbed)
+        )
+        return comparison.compare(ours, theirs, self.exact, perturbed=self.perturbed)
 
 
 def reference(

@@ -9,6 +9,7 @@ recording, and a stage that fails leaves the recording in use.
 
 from __future__ import annotations
 
+import functools
 import logging
 import statistics
 import threading
@@ -156,9 +157,7 @@ class Climb:
         self._start()
 
     def _start(self) -> None:
-        self._actions = iter(
-            [self._load_dynamo, self._trace, self._load_inductor, self._take_over]
-        )
+        self._actions = iter([self._load_dynamo, self._trace])
 
     def _again(self, ascent: Ascent, why: str) -> None:
         """The step was in another state than when it was traced."""
@@ -185,18 +184,22 @@ class Climb:
         ascent.recorder(stage.preparation).trace(ascent.call)
         if not stage.backend.graphs:
             raise NotApplicable("torch compiles nothing of this step")
-        if numbers := stage.missing():
+        numbers = stage.missing()
+        if numbers:
             self._compilation = Compilation(stage, numbers, self._progress.deadline_s)
+        loads = [functools.partial(self._load, number) for number in numbers]
+        self._actions = iter([self._load_inductor, *loads, self._take_over])
 
     def _load_inductor(self, ascent: Ascent) -> None:
         self._compiled()
         remote_graphs.import_loader()
 
+    def _load(self, number: int, ascent: Ascent) -> None:
+        stage = self._current
+        stage.backend.graphs[number].load(stage.codes[number])
+
     def _take_over(self, ascent: Ascent) -> Recording | None:
         stage = self._current
-        self._compiled()
-        for number, code in stage.codes.items():
-            stage.backend.graphs[number].load(code)
         stage.backend.frozen = True
         try:
             new = ascent.recorder(stage.preparation).record(ascent.call, ascent.clones)
