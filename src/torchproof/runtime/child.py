@@ -19,6 +19,7 @@ from torchproof.process import Channel, Ended, hold, leave, packed, unpacked
 
 IDLE_EXIT = 83  # the exit code of a child that got no request for a while
 _IDLE_S = 60.0
+_FIRST_IDLE_S = 600.0  # from `torchproof.compile` to the first call of the model
 # A child whose GIL is held cannot watch its parent: a timer ends it.
 _GRACE_S = 60.0
 _LONGEST_S = 1e9  # the longest time that the timer takes
@@ -61,9 +62,10 @@ def _generate(channel: Channel) -> None:
 
     remote_codegen.prepare()
     channel.send({"ready": True})
+    patience_s = _FIRST_IDLE_S
     while True:
         try:
-            request = channel.receive(_IDLE_S)
+            request = channel.receive(patience_s)
         except TimeoutError:
             leave(IDLE_EXIT)
         _end_after(request["seconds_left"])
@@ -78,6 +80,7 @@ def _generate(channel: Channel) -> None:
             answer = {"error": f"{type(error).__name__}: {error}"}
         faulthandler.cancel_dump_traceback_later()
         channel.send(answer)
+        patience_s = _IDLE_S
 
 
 # -- one compiled call -----------------------------------------------------------------

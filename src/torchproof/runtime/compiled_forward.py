@@ -148,7 +148,10 @@ class CompiledForward(MethodReplacement):
         self.go_eager(Fallback("recipe", "the model", message))
 
     def prepare(self) -> None:
-        """Loads the compiler before the first call."""
+        """Loads the compiler, here and in the child, before the first call."""
+        if self.options.uses_inductor:
+            # It loads torch while this process loads the compiler.
+            compile_job.shared_worker().warm()
         try:
             self.load_compiler()
         except (OSError, MissingHook):
@@ -179,7 +182,7 @@ class CompiledForward(MethodReplacement):
         in_child = self._engine is not None and self.options.codegen_in_child
         packed = self.pack is not None and self.pack["used"]
         if in_child and self.strategy != "eager" and not packed:
-            # The child takes seconds to load torch, while this process traces.
+            # The child may have ended since `prepare`. It loads torch for seconds.
             compile_job.shared_worker().warm()
         if records:
             return self._find_regions(*args, **kwargs)

@@ -84,11 +84,56 @@ def cache_environment() -> dict[str, str]:
 
 
 def prepare() -> None:
-    """Imports what code generation needs, before the first graph arrives."""
+    """Does in the child what code generation needs, before the first graph arrives."""
+    if not torch.accelerator.is_available():
+        _test_compiler_early()
     importlib.import_module("torch._inductor.compile_fx_subproc")
     importlib.import_module("torch._inductor.inductor_prims")
+    importlib.import_module(
+        "torch._inductor.codegen.common"
+    ).init_backend_registration()
     # The parent's whole configuration is set, including deprecated settings.
     warnings.filterwarnings("ignore", r"torch\._inductor\.config\.\w+ is deprecated")
+
+
+def _test_compiler_early() -> None:
+    """Tests in a thread which vector instructions the C++ compiler can use.
+
+    Inductor tests it when it first generates a C++ kernel, and compiles a file for that
+    if the caches are empty. Whoever needs the result waits for the thread.
+    """
+    isa: Any = importlib.import_module("torch._inductor.cpu_vec_isa")
+    config: Any = importlib.import_module("torch._inductor.config")
+    # The thread must not import a module that this one is importing.
+    importlib.import_module("torch._inductor.codecache")
+    usable = isa.valid_vec_isa_list
+    compiler = config.cpp.cxx
+
+    def test() -> None:
+        with contextlib.suppress(Exception):  # code generation reports it
+            bool(usable() and usable()[0])
+
+    thread = threading.Thread(target=test, name="torchproof-compiler-test", daemon=True)
+
+    @functools.wraps(usable)
+    def tested() -> Any:
+        nonlocal compiler
+        thread.join()
+        if config.cpp.cxx != compiler:  # the parent has set another one
+            compiler = config.cpp.cxx
+            _forget_test(isa)
+            usable.cache_clear()
+        return usable()
+
+    isa.valid_vec_isa_list = tested
+    thread.start()
+
+
+def _forget_test(isa: Any) -> None:
+    for kind in (isa.VecISA, *isa.VecISA.__subclasses__()):
+        for member in vars(kind).values():
+            if hasattr(member, "cache_clear"):
+                member.cache_clear()
 
 
 def generate(payload: bytes, env: Mapping[str, str]) -> bytes:
