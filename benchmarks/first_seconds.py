@@ -226,7 +226,8 @@ def measured(name: str, arm: str, seconds: float) -> Row:
     torch.manual_seed(0)
     model = make().to("cuda", torch.bfloat16).train(trains)
     args = call()
-    step: Callable[..., Any] = training(model) if trains else torch.no_grad()(model)
+    step: Callable[..., Any] = training(model) if trains else model
+    torch.set_grad_enabled(trains)
     torch.cuda.synchronize()
     begin = time.perf_counter()
     graphed = None
@@ -247,6 +248,7 @@ def measured(name: str, arm: str, seconds: float) -> Row:
         status = graphed.status()
         row["stages"] = status.to_json()["stages"]
         row["stops"] = [str(each) for each in status.stops]
+        row["changes"] = list(status.changes)
         row |= while_compiling(answers, row["stages"])
     return row
 

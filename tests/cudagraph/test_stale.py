@@ -241,3 +241,19 @@ def test_arguments_that_cannot_change_count_by_value() -> None:
         expect(graphed, step, X, Choice.TWO, torch.float64, [{"bias": 1}])
         expect(graphed, step, X, Choice.THREE, torch.float32, [{"bias": 2}])
     assert (graphed.status().replays, graphed.status().recordings) == (4, 2)
+
+
+def test_a_new_namespace_of_operators_changes_nothing() -> None:
+    """Importing the compiler adds some; the step reads others."""
+
+    def step(x: Tensor) -> Tensor:
+        answer: Tensor = torch.ops.aten.relu(x)
+        return answer
+
+    graphed = torchproof.graph(step)
+    x = torch.randn(4)
+    graphed(x)
+    _ = torch.ops.torchproof_test_namespace  # torch makes it at the first access
+    assert torch.equal(graphed(x), x.relu())
+    assert graphed.status().recordings == 1
+    assert graphed.status().changes == ()

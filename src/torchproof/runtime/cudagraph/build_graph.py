@@ -117,7 +117,8 @@ def build(
         pool=pool,
         buffers=buffers,
         padder=Padder.parse(step, **{**padding, **options.padding}),
-        refused=options.refused or _lacking_hook(),
+        # Probing loads the compiler; with stages, the first answer does not wait.
+        refused=options.refused or (None if options.later else _lacking_hook()),
         later=options.later,
     )
 
@@ -187,7 +188,7 @@ def build_graphed(
         padder=padder,
         within=within,
         refused=refused,
-        later=Later(Progress(), stages) if later else None,
+        later=Later(Progress(), stages, _lacking_hook) if later else None,
     )
 
 
@@ -197,7 +198,8 @@ def _stage(
     strategy: Strategy,
 ) -> Stage:
     backend = remote_graphs.Deferred({"dynamic": False, **strategy.arguments})
-    return Stage(prepare(state, Plan(strategy, backend)), backend)
+    plan = Plan(strategy, backend)
+    return Stage(strategy.name, backend, lambda: prepare(state, plan))
 
 
 def _unchanged(step: Callable[..., Any]) -> Callable[..., Any]:

@@ -60,7 +60,7 @@ class StageStatus:
 
     strategy: str
     shapes: tuple[str, ...]
-    state: str  # waiting, compiling, in use, replaced, not faster or failed
+    state: str  # waiting, compiling, in use, replaced, not faster, failed or ended
     compile_s: float | None  # in the compile process
     pause_s: float | None  # the longest that a call waited for this stage
     at_s: float | None  # when it took over, in seconds since `torchproof.graph`

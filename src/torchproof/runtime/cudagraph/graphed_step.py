@@ -57,6 +57,7 @@ class Later:
 
     progress: Progress
     stages: Callable[[StateSnapshot], list[Stage]]
+    lacking_hook: Callable[[], Stop | None]  # why nothing can be recorded
 
 
 @dataclass
@@ -182,8 +183,11 @@ class Graphed:
             recorder=self._recorder,
             clones=None if self.buffers else self._clones,
         )
+        state = self._snapshot.state
         with self._within():
             new = climb.advance(ascent)
+        if state.forget_foreign_changes():  # the compiler has added to torch itself
+            state.extend()
         recording.climb = None if climb.is_over else climb
         if new is None:
             return None
@@ -265,6 +269,8 @@ class Graphed:
             return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
+        if self._later is not None and (stop := self._later.lacking_hook()) is not None:
+            raise Stopped(stop)
         call_inputs.assert_finite(call)
         snapshot = self._snapshot
         try:
@@ -465,6 +471,8 @@ class Graphed:
 
     def _end_recordings(self, snapshot: Snapshot) -> None:
         for recording in snapshot.recordings():
+            if recording.climb is not None:
+                recording.climb.end()
             recording.drop()
         snapshot.table.clear()
 

@@ -47,13 +47,15 @@ Make = Callable[["Preparation"], "Recorder"]
 class Stage:
     """One strategy; all recordings of a snapshot share its traced graphs."""
 
-    preparation: Preparation
+    name: str
     backend: remote_graphs.Deferred
+    prepare: Callable[[], Preparation]
     codes: dict[int, bytes] = field(default_factory=dict)  # by the graph's number
 
-    @property
-    def name(self) -> str:
-        return self.preparation.name
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """Made when it is first used: that loads the compiler."""
+        return self.prepare()
 
     def missing(self) -> list[int]:
         """The numbers of the graphs without code."""
@@ -122,6 +124,12 @@ class Climb:
         self._in_use = self._progress.add("eager", recording)
         self._in_use.took_over(self._progress.seconds, None)
         self._next_stage(recording)
+
+    def end(self) -> None:
+        """The recording is no longer used: the state that it needs has changed."""
+        self._stage = None
+        for entry in (self._in_use, self._status):
+            entry.state = "ended"
 
     def advance(self, ascent: Ascent) -> Recording | None:
         """Does the next action, if it is due; returns a recording that takes over.

@@ -619,8 +619,11 @@ def _owner_of_module(module: types.ModuleType) -> str:
     namespace = object.__getattribute__(module, "__dict__")
     name = str(namespace.get("__name__"))
     file = namespace.get("__file__")
-    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names and name != "__main__":
         return "standard"
+    if top == "torch":  # torch.ops and torch.classes name no file that exists
+        return "torch"
     return whose(file) if isinstance(file, str) else "user"
 
 

@@ -49,7 +49,6 @@ class Deferred:
     """A backend whose graphs run uncompiled until their code is loaded."""
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        contract.require("compile graphs elsewhere")
         self._arguments = dict(arguments)
         self.graphs: list[DeferredGraph] = []
         self.frozen = False  # whether another graph means that the step has changed
@@ -85,8 +84,9 @@ class DeferredGraph:
 
 
 def import_tracer() -> None:
-    """Imports what traces a step, apart from the tracing."""
+    """Imports what traces a step, apart from the tracing; raises `MissingHook`."""
     importlib.import_module("torch._dynamo")
+    contract.require("compile graphs elsewhere")
 
 
 def import_loader() -> None:
