@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import stage_compiler
 import strip
 import torch
 
@@ -12,3 +13,9 @@ def strips() -> Iterator[None]:
     torch.manual_seed(0)
     with strip.installed():
         yield
+
+
+@pytest.fixture
+def compiler() -> Iterator[stage_compiler.Compiler]:
+    with stage_compiler.installed() as compiler:
+        yield compiler

@@ -10,52 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from stage_compiler import Compiler
 from torch import Tensor, nn
 
 import torchproof
 from torchproof.records import UserError
-from torchproof.runtime import compile_job
 from torchproof.runtime.codegen_worker import ChildDied, Worker
-from torchproof.runtime.cudagraph import progressive, recorder
+from torchproof.runtime.cudagraph import recorder
 from torchproof.runtime.cudagraph.graph_status import StageStatus
 from torchproof.runtime.cudagraph.graphed_step import Graphed
 from torchproof.torch_private import comparison, remote_graphs
-
-
-class Compiler:
-    """In place of the compile process and of the code that it makes."""
-
-    def __init__(self) -> None:
-        self.released = threading.Event()
-        self.released.set()
-        self.graphs = 0
-        self.error: Exception | None = None
-        self.runs = 0  # of loaded code
-        self.slower = False
-
-    def warm(self) -> None:
-        pass
-
-    def send(self, payload: bytes, *, until: float, kind: str) -> bytes:
-        assert kind == "graph" and payload
-        assert self.released.wait(60)
-        if self.error is not None:
-            raise self.error
-        self.graphs += 1
-        return b"code"
-
-    def timed(self, old: Any, new: Any, call: Any) -> tuple[float, float]:
-        for each in (old, new):  # as the real one does, with effects
-            each.start(call)
-            each.capture.seconds_of(2)
-        return (1.0, 2.0) if self.slower else (2.0, 1.0)
-
-    def loaded(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def compiled(*args: Any) -> Any:
-            self.runs += 1
-            return run(*args)
-
-        return compiled
 
 
 @pytest.fixture(autouse=True)
@@ -64,21 +28,6 @@ def fresh_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
-    made = Compiler()
-
-    def load(self: remote_graphs.DeferredGraph, compiled: bytes) -> None:
-        assert compiled == b"code"
-        self._run = made.loaded(self._run)
-
-    monkeypatch.setattr(compile_job, "shared_worker", lambda: made)
-    monkeypatch.setattr(remote_graphs.DeferredGraph, "load", load)
-    monkeypatch.setattr(progressive, "timed", made.timed)
-    yield made
-    made.released.set()
 
 
 class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""`torchproof.graph(wait=False)` with the real compile process and real CUDA graphs."""
+"""Graphs with `wait=False`: the real compile process and real CUDA graphs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.runtime.cudagraph.graphed_step import Graphed
+from torchproof.strategies import Recipe, environment_here, fingerprint, parse
 from torchproof.torch_private import remote_graphs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
@@ -172,3 +173,32 @@ def test_wrong_code_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert states == {"eager": "in use", "full": "failed"}
     [full] = [each for each in graphed.status().stages if each.strategy == "full"]
     assert "differs from eager" in str(full.why)
+
+
+@pytest.mark.parametrize("strategy", ["full", "regional"])
+def test_a_recipe_climbs_to_compiled_code(strategy: str) -> None:
+    plain = net().eval()
+    made = {"environment": environment_here(plain), "model": fingerprint(plain)}
+    recipe = Recipe(parse(f"{strategy}+graph"), **made)
+    model = torchproof.compile(copy.deepcopy(plain), recipe=recipe, wait=False)
+    until = time.monotonic() + PATIENCE_S
+    states: dict[str, str] = {}
+    while time.monotonic() < until:
+        x = batch()
+        with torch.no_grad():
+            close(model(x), plain(x))
+        graph = torchproof.status(model).graph
+        assert graph is not None, str(torchproof.status(model))
+        states = {each["strategy"]: each["state"] for each in graph["stages"]}
+        if states and not {*_UNDER_WAY} & {*states.values()}:
+            break
+        time.sleep(0.01)
+    found = torchproof.status(model)
+    print(found)
+    assert states.get(strategy) in ("in use", "not faster"), str(found)
+    assert not found.notes and not found.fallbacks
+    for each in (plain, model):
+        each(batch()).sum().backward()
+    with torch.no_grad():
+        x = batch()
+        close(model(x), plain(x))

@@ -279,9 +279,17 @@ class CompiledForward(MethodReplacement):
         if inner.form == "core":  # its method is compiled before the recording
             run = self._runner(inner)
             inner = parse("eager")
-        make = functools.partial(graphed, self.eager, inner, self.options.deadline_s)
+        deadline_s, wait = self.options.deadline_s, self.options.wait
+        make = functools.partial(graphed, self.eager, inner, deadline_s, wait=wait)
         self._replayer = GraphReplayer(self.owner, make, run, self.telemetry.note)
         return self._replayer
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether a call would run compiled code; it may compile it first."""
+        if self.options.wait or (self._replayer and self._replayer.is_compiled):
+            return True
+        return bool(self.telemetry.compilations) and not self.engine.pending
 
     def _first_inner_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """The first call that runs without the CUDA graph."""

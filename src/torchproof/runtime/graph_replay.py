@@ -68,6 +68,11 @@ class GraphReplayer:
                     self._note(f"no CUDA graph is used: {backend.one_line(error)}")
             return self.graphed or self.inner
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there are recordings, and none waits for its code."""
+        return self.graphed is not None and self.graphed.is_compiled
+
     def status(self) -> dict[str, Any] | None:
         if self.graphed is None:
             return None
@@ -75,18 +80,29 @@ class GraphReplayer:
         return status.to_json() | {"summary": str(status).splitlines()}
 
 
-def graphed(step: Call, strategy: Strategy, deadline_s: float) -> Graphed:
-    """The model's forward, compiled by the strategy and recorded as a CUDA graph."""
+def graphed(
+    step: Call, strategy: Strategy, deadline_s: float, *, wait: bool
+) -> Graphed:
+    """The model's forward, compiled by the strategy and recorded as a CUDA graph.
+
+    With `wait=False`, the uncompiled forward is recorded first, and answers until the
+    code of the strategy is ready.
+    """
     from torchproof.runtime.cudagraph import build_graph
 
+    options = build_graph.GraphOptions(strategy, train=False)
+    if not wait:
+        options = options.compiled_later()
     return build_graph.build_graphed(
         step,
         train=False,
-        strategy=strategy,
+        strategy=options.strategy,
         pool=None,
         buffers=False,
         padder=None,
         within=functools.partial(_within_deadline, deadline_s),
+        later=options.later,
+        deadline_s=deadline_s,
     )
 
 

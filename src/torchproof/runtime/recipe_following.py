@@ -17,8 +17,9 @@ from torchproof.runtime.method_replacement import MethodReplacement, why_eager
 from torchproof.strategies import Plan, RecipeSource, Strategy, Varying, parse
 from torchproof.torch_private import mark_weakly_dynamic, set_dynamo_config
 
-_NOT_WAITING = (
-    "wait=False: no CUDA graph is used, because recording would make the caller wait"
+_NOT_DEFERRED = (
+    "wait=False: no CUDA graph is used, because {why}, which cannot be compiled while"
+    " an uncompiled recording answers"
 )
 _WHOLE_STEP = (
     "the recipe records forward, loss and backward in one CUDA graph, and"
@@ -64,7 +65,16 @@ def graph_left_out(source: RecipeSource, *, wait: bool) -> str | None:
     if recipe.train:
         name = "..." if source.path is None else repr(source.path)
         return _WHOLE_STEP.format(name=name)
-    return None if wait else _NOT_WAITING
+    why = None if wait else _not_deferrable(recipe.strategy)
+    return None if why is None else _NOT_DEFERRED.format(why=why)
+
+
+def _not_deferrable(strategy: Strategy) -> str | None:
+    """What of a strategy cannot replace a recording later, or None."""
+    if strategy.form == "core":
+        return f"the recipe compiles one method ({strategy.method})"
+    backend = strategy.arguments.get("backend", "inductor")
+    return None if backend == "inductor" else f"the recipe has the backend {backend}"
 
 
 def apply_settings(source: RecipeSource) -> str | None:

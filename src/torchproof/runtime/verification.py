@@ -154,7 +154,7 @@ class CallVerifier:
         self._unverified_calls = 0  # until the next verification
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        if self._unverified_calls > 0 or not self._has_compiled():
+        if self._unverified_calls > 0 or not self._forward.has_compiled:
             self._unverified_calls -= 1
             return self._run(*args, **kwargs)
         every = self._forward.options.verify
@@ -163,13 +163,6 @@ class CallVerifier:
         else:
             self._unverified_calls = int(every) - 1
         return self._verify(args, kwargs)
-
-    def _has_compiled(self) -> bool:
-        """Whether a call would run compiled code; it may compile it first."""
-        forward = self._forward
-        if forward.options.wait:
-            return True
-        return bool(forward.telemetry.compilations) and not forward.engine.pending
 
     def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         forward, telemetry = self._forward, self._forward.telemetry

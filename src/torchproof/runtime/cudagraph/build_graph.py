@@ -22,10 +22,15 @@ from torchproof.records import UserError
 from torchproof.runtime.cudagraph import graph, preparation
 from torchproof.runtime.cudagraph.capture import Pool
 from torchproof.runtime.cudagraph.graph_status import Stop
-from torchproof.runtime.cudagraph.graphed_step import Graphed, Later, Within
+from torchproof.runtime.cudagraph.graphed_step import Graphed, Later
 from torchproof.runtime.cudagraph.padding import Padder
 from torchproof.runtime.cudagraph.preparation import Plan, Preparation
-from torchproof.runtime.cudagraph.progressive import Progress, Stage
+from torchproof.runtime.cudagraph.progressive import (
+    DEADLINE_S,
+    Progress,
+    Stage,
+    Within,
+)
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.recipe_following import apply_settings
 from torchproof.strategies import (
@@ -157,8 +162,12 @@ def build_graphed(
     within: Within = contextlib.nullcontext,
     refused: Stop | None = None,
     later: Sequence[Strategy] = (),
+    deadline_s: float = DEADLINE_S,
 ) -> Graphed:
-    """`later` are strategies that are compiled while recordings answer calls."""
+    """`later` are strategies that are compiled while recordings answer calls.
+
+    The code of each of them has `deadline_s` seconds in the compile process.
+    """
     for each in (strategy, *later):
         if strategies.records_graphs(each.arguments):
             raise UserError(
@@ -188,7 +197,7 @@ def build_graphed(
         padder=padder,
         within=within,
         refused=refused,
-        later=Later(Progress(), stages, _lacking_hook) if later else None,
+        later=Later(Progress(deadline_s), stages, _lacking_hook) if later else None,
     )
 
 

@@ -32,7 +32,13 @@ from torchproof.runtime.cudagraph.graph_status import (
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
-from torchproof.runtime.cudagraph.progressive import Ascent, Climb, Progress, Stage
+from torchproof.runtime.cudagraph.progressive import (
+    Ascent,
+    Climb,
+    Progress,
+    Stage,
+    Within,
+)
 from torchproof.runtime.cudagraph.recorder import (
     Clones,
     PaddingCheck,
@@ -44,7 +50,6 @@ from torchproof.strategies import NotApplicable
 from torchproof.torch_private import dispatch_modes
 
 log = logging.getLogger("torchproof")
-Within = Callable[[], contextlib.AbstractContextManager[Any]]
 # A step whose external state changes this often between two replays is not recorded.
 _STORM = 4
 _MOST_RECORDINGS = 64
@@ -182,10 +187,10 @@ class Graphed:
             self._calls,
             recorder=self._recorder,
             clones=None if self.buffers else self._clones,
+            within=self._within,
         )
         state = self._snapshot.state
-        with self._within():
-            new = climb.advance(ascent)
+        new = climb.advance(ascent)
         if state.forget_foreign_changes():  # the compiler has added to torch itself
             state.extend()
         recording.climb = None if climb.is_over else climb
@@ -501,6 +506,12 @@ class Graphed:
     def falls_back(self) -> list[str]:
         """The reasons why calls are not replayed; empty if all are."""
         return [str(stop) for stop in self._stops()]
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there are recordings, and none waits for its code."""
+        later = self._later
+        return self._recordings > 0 and (later is None or later.progress.is_over)
 
     def _stops(self) -> tuple[Stop, ...]:
         refused = [s for stops in self._snapshot.refused.values() for s in stops]

@@ -9,6 +9,7 @@ recording, and a stage that fails leaves the recording in use.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import statistics
@@ -16,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchproof.process import forks
 from torchproof.runtime import compile_job
@@ -28,7 +29,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stopped,
 )
 from torchproof.strategies import NotApplicable
-from torchproof.torch_private import remote_graphs
+from torchproof.torch_private import remote_graphs, thread_state
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.preparation import Preparation
@@ -40,7 +41,9 @@ DEADLINE_S = 900.0  # for the code of one stage
 _ROUNDS = 7  # of timing, each with some replays of both recordings
 _REPLAYS = 3
 _TRIES = 3  # to trace a step that changes meanwhile
+_UNDER_WAY = ("waiting", "compiling")
 Make = Callable[["Preparation"], "Recorder"]
+Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 @dataclass
@@ -138,10 +141,13 @@ class Climb:
         """
         if self._stage is None or (self._compilation and not self._compilation.is_done):
             return None
+        if thread_state.another_thread_compiles():  # this call would wait for it
+            return None
         action = next(self._actions)
         begin = time.monotonic()
         try:
-            return action(ascent)
+            with ascent.within():
+                return action(ascent)
         except RecordLater:
             self._again(ascent, "the step could not be traced yet")
         except remote_graphs.NotDeferred as error:
@@ -213,15 +219,7 @@ class Climb:
             new = ascent.recorder(stage.preparation).record(ascent.call, ascent.clones)
         finally:
             stage.backend.frozen = False
-        if new.changed_python:
-            new.withdraw()
-            new.drop()
-            raise RecordLater
-        old_s, new_s = timed(ascent.recording, new, ascent.call)
-        new.withdraw()
-        self._status.measured(old_s, new_s)
-        if new_s >= old_s:
-            new.drop()
+        if not self._is_faster(ascent, new):
             self._status.state = "not faster"
             self._next_stage(ascent.recording)
             return None
@@ -230,6 +228,21 @@ class Climb:
         self._in_use.took_over(self._progress.seconds, ascent.number)
         self._next_stage(new)
         return new
+
+    def _is_faster(self, ascent: Ascent, new: Recording) -> bool:
+        """Times the new recording and undoes its effects; drops it if it is slower."""
+        is_faster = False
+        try:
+            if new.changed_python:
+                raise RecordLater
+            old_s, new_s = timed(ascent.recording, new, ascent.call)
+            self._status.measured(old_s, new_s)
+            is_faster = new_s < old_s
+        finally:
+            new.withdraw()
+            if not is_faster:
+                new.drop()
+        return is_faster
 
     def _compiled(self) -> None:
         """Notes a finished compilation; raises if it failed."""
@@ -254,6 +267,7 @@ class Ascent:
     number: int
     recorder: Make
     clones: Clones | None
+    within: Within  # the context around each action
 
 
 @dataclass
@@ -291,6 +305,11 @@ class Progress:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no stage waits for its code."""
+        return all(each.state not in _UNDER_WAY for each in self.entries)
 
     def begin(self, stages: Iterable[Stage], recording: Recording) -> Climb:
         climb = Climb(self, stages)

@@ -75,6 +75,18 @@ def _unshared_state() -> str | None:
     return None
 
 
+def another_thread_compiles() -> bool:
+    """Whether a compilation in this thread would wait for one in another thread."""
+    convert_frame: Any = sys.modules.get("torch._dynamo.convert_frame")
+    lock = getattr(convert_frame, "compile_lock", None)
+    if lock is None:
+        return False
+    is_free = lock.acquire(blocking=False)
+    if is_free:
+        lock.release()
+    return not is_free
+
+
 def free_compile_lock(owner: int) -> None:
     """Releases the compile lock that a thread which cannot be stopped holds."""
     from torch._dynamo import convert_frame

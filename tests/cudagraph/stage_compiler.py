@@ -1,0 +1,74 @@
+"""In place of the compile process: it works when the test lets it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+from torchproof.runtime import compile_job
+from torchproof.runtime.cudagraph import progressive
+from torchproof.torch_private import remote_graphs
+
+
+class Compiler:
+    """In place of the compile process and of the code that it makes."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.released.set()
+        self.graphs = 0
+        self.error: Exception | None = None
+        self.runs = 0  # of loaded code
+        self.slower = False
+        self.limit_s: float | None = None  # of the latest graph
+        self._process = compile_job.shared_worker()
+
+    def warm(self) -> None:
+        pass
+
+    def send(self, payload: bytes, *, until: float, **options: Any) -> bytes:
+        if options.get("kind") != "graph":  # of a model that runs without a recording
+            return self._process.send(payload, until=until, **options)
+        self.limit_s = until - time.monotonic()
+        assert self.released.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.graphs += 1
+        return b"code"
+
+    def timed(self, old: Any, new: Any, call: Any) -> tuple[float, float]:
+        for each in (old, new):  # as the real one does, with effects
+            each.start(call)
+            each.capture.seconds_of(2)
+        return (1.0, 2.0) if self.slower else (2.0, 1.0)
+
+    def load(self, graph: remote_graphs.DeferredGraph, compiled: bytes) -> None:
+        assert compiled == b"code"
+        graph._run = self.loaded(graph._run)
+
+    def loaded(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(*args: Any) -> Any:
+            self.runs += 1
+            return run(*args)
+
+        return compiled
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[Compiler]:
+    compiler = Compiler()
+
+    def load(graph: remote_graphs.DeferredGraph, compiled: bytes) -> None:
+        compiler.load(graph, compiled)
+
+    with (
+        mock.patch.object(compile_job, "shared_worker", lambda: compiler),
+        mock.patch.object(remote_graphs.DeferredGraph, "load", load),
+        mock.patch.object(progressive, "timed", compiler.timed),
+    ):
+        yield compiler
+        compiler.released.set()

@@ -1,0 +1,248 @@
+"""Recipes with a graph and `wait=False`: recordings answer while the code is made."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from stage_compiler import Compiler
+from torch import Tensor, nn
+from torch._dynamo import convert_frame
+
+import torchproof
+from torchproof.runtime.codegen_worker import ChildDied
+from torchproof.runtime.cudagraph import progressive, recorder
+from torchproof.strategies import Recipe, environment_here, fingerprint, parse
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Iterator[None]:
+    """Recording on the CPU makes Dynamo skip code for good; on a GPU it does not."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x).tanh()
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def applied(name: str, **settings: Any) -> tuple[nn.Module, nn.Module]:
+    """A plain model, and a copy that follows a recipe and does not wait."""
+    plain = Net().eval()
+    made = {"environment": environment_here(plain), "model": fingerprint(plain)}
+    recipe = Recipe(parse(name), **made)
+    model = torchproof.compile(
+        copy.deepcopy(plain), recipe=recipe, wait=False, **settings
+    )
+    return plain, model
+
+
+def answers(model: nn.Module, plain: nn.Module, calls: int) -> None:
+    """Calls it with fresh inputs; every answer is that of the plain model."""
+    for _ in range(calls):
+        x = torch.randn(2, 4)
+        with torch.no_grad():
+            torch.testing.assert_close(model(x), plain(x))
+        for thread in threading.enumerate():
+            if thread.name == "torchproof-stage":
+                thread.join(0.5)
+
+
+def settle(model: nn.Module, plain: nn.Module) -> None:
+    """Calls until no stage is under way; they wait for what compiles in a thread."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        answers(model, plain, 1)
+        if not {"waiting", "compiling"} & {*states(model).values()}:
+            return
+        time.sleep(0.02)
+
+
+def states(model: nn.Module) -> dict[str, str]:
+    graph = torchproof.status(model).graph
+    assert graph is not None
+    return {each["strategy"]: each["state"] for each in graph["stages"]}
+
+
+def replays_of(model: nn.Module) -> int:
+    graph = torchproof.status(model).graph
+    assert graph is not None
+    return int(graph["replays"])
+
+
+def stage(model: nn.Module, name: str) -> dict[str, Any]:
+    graph = torchproof.status(model).graph
+    assert graph is not None
+    (found,) = [each for each in graph["stages"] if each["strategy"] == name]
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", ["full", "regional", "nested"])
+def test_recordings_answer_until_the_code_is_ready(
+    compiler: Compiler, name: str
+) -> None:
+    plain, model = applied(f"{name}+graph", deadline=40)
+    compiler.released.clear()
+    answers(model, plain, 6)
+    assert states(model) == {"eager": "in use", name: "compiling"}
+    compiler.released.set()
+    answers(model, plain, 6)
+    assert states(model) == {"eager": "replaced", name: "in use"}
+    found = torchproof.status(model)
+    assert found.strategy == f"{name}+graph" and not found.fallbacks
+    assert not found.notes and not found.compilations
+    assert found.graph is not None and found.graph["replays"] == 11
+    assert found.calls == 12 and found.compiled_calls == 11
+    assert compiler.runs and compiler.limit_s is not None
+    assert 30 < compiler.limit_s <= 40
+    assert f"{name}  " in str(found) and "replaced" in str(found)
+
+
+def test_nothing_of_eager_is_compiled(compiler: Compiler) -> None:
+    plain, model = applied("eager+graph")
+    answers(model, plain, 3)
+    found = torchproof.status(model)
+    assert found.graph is not None and found.graph["replays"] == 3
+    assert not states(model) and not compiler.graphs
+
+
+def test_one_method_is_compiled_without_a_graph() -> None:
+    plain, model = applied("core+graph:blocks.1")
+    answers(model, plain, 2)
+    found = torchproof.status(model)
+    assert found.graph is None and found.strategy == "core:blocks.1"
+    (note,) = found.notes
+    assert note.startswith("wait=False: no CUDA graph") and "(blocks.1)" in note
+
+
+def test_code_that_is_not_made_changes_nothing(compiler: Compiler) -> None:
+    compiler.error = ChildDied("killed by SIGKILL")
+    plain, model = applied("full+graph")
+    answers(model, plain, 8)
+    assert states(model) == {"eager": "in use", "full": "failed"}
+    assert "stage full failed: killed by SIGKILL" in str(torchproof.status(model))
+
+
+@pytest.mark.parametrize("name", ["full", "regional"])
+def test_gradients_and_training_are_never_replayed(
+    compiler: Compiler, name: str
+) -> None:
+    """Before and while the code for replays is made, with the gradients of eager."""
+    plain, model = applied(f"{name}+graph")
+    x = torch.randn(2, 4)
+    for calls in (0, 3, 6):
+        answers(model, plain, calls)
+        for each in (plain, model):
+            each.zero_grad()
+            each(x).sum().backward()
+        for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    settle(model, plain)
+    replays = replays_of(model)
+    model.train()
+    answers(model, plain, 2)
+    found = torchproof.status(model)
+    assert states(model) == {"eager": "replaced", name: "in use"}, str(found)
+    assert replays_of(model) == replays >= 9
+    assert any("model.eval()" in note for note in found.notes)
+    assert 0 <= found.compiled_calls <= found.calls
+
+
+def test_a_stage_that_takes_too_long_is_not_used(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hangs(*_: Any) -> None:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            pass
+
+    plain, model = applied("full+graph", deadline=0.5)
+    answers(model, plain, 2)
+    monkeypatch.setattr(recorder._Attempt, "trace", hangs)
+    began = time.monotonic()
+    answers(model, plain, 4)
+    assert time.monotonic() - began < 10
+    assert states(model) == {"eager": "in use", "full": "failed"}
+    assert "deadline of 0.5 s" in stage(model, "full")["why"]
+
+
+class Counting(nn.Module):
+    """Its state shows how often it has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()))
+        self.count: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return x * self.count
+
+
+def test_a_stage_whose_timing_fails_leaves_no_effects(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(old: Any, new: Any, call: Any) -> tuple[float, float]:
+        new.start(call)
+        raise RuntimeError("no clock")
+
+    monkeypatch.setattr(progressive, "timed", fails)
+    model = Counting().eval()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, twin, 10)
+    assert {each.state for each in graphed.status().stages} == {"in use", "failed"}
+    assert graphed.status().stages[1].why == "RuntimeError: no clock"
+
+
+def test_verify_compares_the_code_once_it_is_there(compiler: Compiler) -> None:
+    plain, model = applied("full+graph", verify="first")
+    compiler.released.clear()
+    answers(model, plain, 6)
+    assert not torchproof.status(model).verifications
+    compiler.released.set()
+    answers(model, plain, 6)
+    (found,) = torchproof.status(model).verifications
+    assert found["verdict"] == "same" and states(model)["full"] == "in use"
+
+
+def test_no_call_waits_for_a_compilation_in_another_thread(compiler: Compiler) -> None:
+    plain, model = applied("full+graph")
+    held, end = threading.Event(), threading.Event()
+
+    def compile_something() -> None:
+        with convert_frame.compile_lock:
+            held.set()
+            assert end.wait(60)
+
+    thread = threading.Thread(target=compile_something)
+    thread.start()
+    assert held.wait(60)
+    answers(model, plain, 6)
+    assert states(model) == {"eager": "in use", "full": "waiting"}
+    end.set()
+    thread.join()
+    settle(model, plain)
+    assert states(model) == {"eager": "replaced", "full": "in use"}
