@@ -34,7 +34,7 @@ PAGES = (
     " log pack rule show step tune"
 )
 REFERENCE = """
-compat coverage fixes graph-coverage limitations precision recipes reliability
+compat coverage first-seconds fixes graph-coverage limitations precision recipes reliability
 results rules workloads
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}

@@ -24,6 +24,7 @@ import compat_page
 import coverage_page
 import fixes_page
 import getting_started
+import first_seconds_page
 import graph_coverage_page
 import limitations_page
 import pack_tables
@@ -315,6 +316,7 @@ def parts() -> dict[str, Tables]:
         "docs/tune.md": {"tune": tune_output},
         "docs/reference/compat.md": compat_page.TABLES,
         "docs/reference/fixes.md": fixes_page.TABLES,
+        "docs/reference/first-seconds.md": first_seconds_page.TABLES,
         "docs/reference/graph-coverage.md": graph_coverage_page.TABLES,
         "docs/reference/limitations.md": limitations_page.TABLES,
         "docs/reference/precision.md": precision_tables.TABLES,
