@@ -22,9 +22,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import compat_page
 import coverage_page
+import first_seconds_page
 import fixes_page
 import getting_started
-import first_seconds_page
 import graph_coverage_page
 import limitations_page
 import pack_tables

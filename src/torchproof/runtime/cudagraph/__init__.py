@@ -56,16 +56,8 @@ def graph(
     """
     from torchproof.runtime.cudagraph.build_graph import build, check
 
-    check(
-        step,
-        example,
-        train=train,
-        strategy=strategy,
-        wait=wait,
-        outputs=outputs,
-        pool=pool,
-    )
     options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
+    check(step, example, outputs=outputs, pool=pool, **options)
     graphed = build(
         step,
         {**options, "arguments": arguments},
@@ -73,9 +65,8 @@ def graph(
         pool=pool,
         buffers=outputs == "buffers",
     )
-    if example is not None:
-        if isinstance(example, Mapping):
-            graphed.prepare(**example)
-        else:
-            graphed.prepare(*example)
+    if isinstance(example, Mapping):
+        graphed.prepare(**example)
+    elif example is not None:
+        graphed.prepare(*example)
     return graphed
