@@ -169,6 +169,27 @@ def test_each_shape_climbs_by_itself(compiler: Compiler) -> None:
     assert compiler.graphs == 2
 
 
+def test_a_graph_is_compiled_once_for_two_shapes_at_a_time(compiler: Compiler) -> None:
+    """The second shape is traced while the graphs of the first are compiled."""
+    compiler.released.clear()
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    for rows in (2, 5) * 6:
+        answers(graphed, model, 1, rows=rows)
+    assert [each.state for each in graphed.status().stages] == [
+        "in use",
+        "compiling",
+    ] * 2
+    compiler.released.set()
+    for rows in (2, 5) * 6:
+        answers(graphed, model, 1, rows=rows)
+    assert [each.state for each in graphed.status().stages] == [
+        "replaced",
+        "in use",
+    ] * 2
+    assert compiler.graphs == 2
+
+
 def training_step(model: nn.Module) -> Callable[[Tensor], Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 

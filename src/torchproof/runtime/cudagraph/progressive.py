@@ -53,27 +53,42 @@ class Stage:
     name: str
     backend: remote_graphs.Deferred
     prepare: Callable[[], Preparation]
-    codes: dict[int, bytes] = field(default_factory=dict)  # by the graph's number
+    codes: dict[int, bytes] = field(default_factory=dict)  # not loaded, by number
+    sent: int = 0  # the number of graphs that the compile process got
+    compilations: list[Compilation] = field(default_factory=list)
 
     @functools.cached_property
     def preparation(self) -> Preparation:
         """Made when it is first used: that loads the compiler."""
         return self.prepare()
 
-    def missing(self) -> list[int]:
-        """The numbers of the graphs without code."""
-        return [n for n in range(len(self.backend.graphs)) if n not in self.codes]
+    def compile(self, deadline_s: float) -> Compilation | None:
+        """Sends graphs that were not sent yet; returns what has to be waited for."""
+        numbers = range(self.sent, len(self.backend.graphs))
+        if numbers:
+            self.sent = numbers.stop
+            self.compilations.append(Compilation(self, numbers, deadline_s))
+        return self.compilations[-1] if self.compilations else None
+
+    def load_one(self) -> bool:
+        """Loads the code of one graph; whether there was any."""
+        if not self.codes:
+            return False
+        number = min(self.codes)
+        self.backend.graphs[number].load(self.codes.pop(number))
+        return True
 
 
 class Compilation:
     """Sends the graphs of a stage to the compile process, from a waiting thread."""
 
-    def __init__(self, stage: Stage, numbers: list[int], deadline_s: float) -> None:
+    def __init__(self, stage: Stage, numbers: range, deadline_s: float) -> None:
         self.started = time.monotonic()
         self.seconds: float | None = None
         self.failure: str | None = None
         self._stage = stage
         self._numbers = numbers
+        self._earlier = stage.compilations[-1] if stage.compilations else None
         self._until = self.started + deadline_s
         forks.register(self)
         thread = threading.Thread(
@@ -83,11 +98,13 @@ class Compilation:
 
     @property
     def is_done(self) -> bool:
-        return self.seconds is not None
+        """Another recording may have sent graphs that this one needs as well."""
+        earlier = self._earlier
+        return self.seconds is not None and (earlier is None or earlier.is_done)
 
     def after_fork(self) -> None:
         """The thread exists in the parent only."""
-        if not self.is_done:
+        if self.seconds is None:
             self.failure = "this process is a fork of the one that compiles"
             self.seconds = 0.0
 
@@ -198,19 +215,19 @@ class Climb:
         ascent.recorder(stage.preparation).trace(ascent.call)
         if not stage.backend.graphs:
             raise NotApplicable("torch compiles nothing of this step")
-        numbers = stage.missing()
-        if numbers:
-            self._compilation = Compilation(stage, numbers, self._progress.deadline_s)
-        loads = [functools.partial(self._load, number) for number in numbers]
-        self._actions = iter([self._load_inductor, *loads, self._take_over])
+        self._compilation = stage.compile(self._progress.deadline_s)
+        self._actions = iter([self._load_inductor, self._load])
 
     def _load_inductor(self, ascent: Ascent) -> None:
         self._compiled()
         remote_graphs.import_loader()
 
-    def _load(self, number: int, ascent: Ascent) -> None:
-        stage = self._current
-        stage.backend.graphs[number].load(stage.codes[number])
+    def _load(self, ascent: Ascent) -> Recording | None:
+        """Loads one graph, so that no call waits for all; then takes over."""
+        if not self._current.load_one():
+            return self._take_over(ascent)
+        self._actions = iter([self._load])
+        return None
 
     def _take_over(self, ascent: Ascent) -> Recording | None:
         stage = self._current
