@@ -324,6 +324,46 @@ def test_a_graph_is_compiled_in_another_process(train: bool) -> None:
                 torch.testing.assert_close(one, other.grad)
 
 
+class Cached(nn.Module):
+    """Writes to a buffer and to an argument, and returns views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.register_buffer("count", torch.zeros(3))
+        self.count: Tensor
+
+    def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, ...]:
+        self.count += 1
+        cache[:, 1] = x[:, 0]
+        y = torch.tanh(self.inner(x))
+        return y.t(), x[1:], cache.view(-1), self.count * 2
+
+
+def test_a_graph_of_inference_mode_is_compiled_in_another_process() -> None:
+    model = Cached()
+    twin = copy.deepcopy(model)
+    backend = remote_graphs.Deferred({"dynamic": False})
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    with torch.inference_mode():
+        x = torch.randn(4, 8)
+        caches = torch.zeros(4, 3), torch.zeros(4, 3)
+        compiled(x, caches[0])
+        twin(x, caches[1])
+        [graph] = backend.graphs
+        worker = Worker()
+        try:
+            graph.load(worker.send(graph.written, until=float("inf"), kind="graph"))
+        finally:
+            worker.close()
+        backend.frozen = True
+        answer = compiled(x, caches[0])
+        torch.testing.assert_close(answer, twin(x, caches[1]))
+    torch.testing.assert_close(*caches)
+    torch.testing.assert_close(model.count, twin.count)
+    assert all(each.is_inference() for each in answer)
+
+
 def test_a_graph_with_code_of_the_user_is_refused() -> None:
     library = torch.library.Library("torchproof_test_stages", "FRAGMENT")
     library.define("twice(Tensor x) -> Tensor")

@@ -120,6 +120,18 @@ def test_recordings_answer_until_the_code_is_ready(
     assert f"{name}  " in str(found) and "replaced" in str(found)
 
 
+def test_calls_in_inference_mode_get_compiled_code(compiler: Compiler) -> None:
+    plain, model = applied("full+graph")
+    for _ in range(2):
+        with torch.inference_mode():
+            answers(model, plain, 10)
+        answers(model, plain, 10)  # recordings of their own
+    graph = torchproof.status(model).graph
+    assert graph is not None
+    found = [(each["strategy"], each["state"]) for each in graph["stages"]]
+    assert found == 2 * [("eager", "replaced"), ("full", "in use")]
+
+
 def test_nothing_of_eager_is_compiled(compiler: Compiler) -> None:
     plain, model = applied("eager+graph")
     answers(model, plain, 3)

@@ -175,8 +175,9 @@ def test_wrong_code_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differs from eager" in str(full.why)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("strategy", ["full", "regional"])
-def test_a_recipe_climbs_to_compiled_code(strategy: str) -> None:
+def test_a_recipe_climbs_to_compiled_code(strategy: str, mode: Any) -> None:
     plain = net().eval()
     made = {"environment": environment_here(plain), "model": fingerprint(plain)}
     recipe = Recipe(parse(f"{strategy}+graph"), **made)
@@ -185,7 +186,7 @@ def test_a_recipe_climbs_to_compiled_code(strategy: str) -> None:
     states: dict[str, str] = {}
     while time.monotonic() < until:
         x = batch()
-        with torch.no_grad():
+        with mode():
             close(model(x), plain(x))
         graph = torchproof.status(model).graph
         assert graph is not None, str(torchproof.status(model))
@@ -199,6 +200,6 @@ def test_a_recipe_climbs_to_compiled_code(strategy: str) -> None:
     assert not found.notes and not found.fallbacks
     for each in (plain, model):
         each(batch()).sum().backward()
-    with torch.no_grad():
+    with mode():
         x = batch()
         close(model(x), plain(x))

@@ -158,8 +158,6 @@ def written_graph(
 
 
 def _why_not(gm: fx.GraphModule) -> str | None:
-    if torch.is_inference_mode_enabled():
-        return "it was traced in inference mode"
     if setting := user_code_setting():
         return f"{setting} is set"
     try:
