@@ -279,8 +279,7 @@ class CompiledForward(MethodReplacement):
         if inner.form == "core":  # its method is compiled before the recording
             run = self._runner(inner)
             inner = parse("eager")
-        deadline_s, wait = self.options.deadline_s, self.options.wait
-        make = functools.partial(graphed, self.eager, inner, deadline_s, wait=wait)
+        make = functools.partial(graphed, self.eager, inner, self.options)
         self._replayer = GraphReplayer(self.owner, make, run, self.telemetry.note)
         return self._replayer
 
@@ -443,6 +442,9 @@ class CompiledForward(MethodReplacement):
         telemetry = self.telemetry
         recipe = self.options.recipe
         graph = self._replayer.status() if self._replayer else None
+        uncompiled = 0
+        if self._replayer is not None and graph is not None:
+            uncompiled = graph["plain_calls"] - self._replayer.unrecorded_calls
         untraced = self.pack is not None and self.pack.get("untraced")
         # Dynamo skips functions without operations, and reports nothing.
         compiles = telemetry.compilations or graph or untraced
@@ -453,7 +455,8 @@ class CompiledForward(MethodReplacement):
             why=self.why,
             deadline_s=self.options.deadline_s,
             calls=telemetry.calls,
-            compiled_calls=compiled_calls - (graph["plain_calls"] if graph else 0),
+            # A call without the graph may have counted as eager already.
+            compiled_calls=max(0, compiled_calls - uncompiled),
             pending=self._engine.pending if self._engine else (),
             compilations=tuple(telemetry.compilations),
             recompiles=telemetry.recompiles,

@@ -19,6 +19,7 @@ from torch import nn
 
 from torchproof.process import forks
 from torchproof.runtime import backend, compile_job, interruptible_thread
+from torchproof.runtime.method_replacement import Options
 from torchproof.strategies import Strategy
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class GraphReplayer:
     def __init__(
         self,
         owner: nn.Module | None,
-        make: Callable[[], Graphed],
+        make: Callable[[Call], Graphed],  # takes what runs unrecorded calls
         inner: Call,
         note: Callable[[str], None],
     ) -> None:
@@ -47,6 +48,7 @@ class GraphReplayer:
         self.inner = inner
         self._lock = forks.lock()
         self.graphed: Graphed | None = None
+        self.unrecorded_calls = 0  # of the graphed step, that `inner` has run
         self._failed = False
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -62,11 +64,15 @@ class GraphReplayer:
         with self._lock:
             if self.graphed is None and not self._failed:
                 try:
-                    self.graphed = self._make()
+                    self.graphed = self._make(self._run_unrecorded)
                 except Exception as error:
                     self._failed = True
                     self._note(f"no CUDA graph is used: {backend.one_line(error)}")
             return self.graphed or self.inner
+
+    def _run_unrecorded(self, /, *args: Any, **kwargs: Any) -> Any:
+        self.unrecorded_calls += 1
+        return self.inner(*args, **kwargs)
 
     @property
     def is_compiled(self) -> bool:
@@ -81,28 +87,29 @@ class GraphReplayer:
 
 
 def graphed(
-    step: Call, strategy: Strategy, deadline_s: float, *, wait: bool
+    step: Call, strategy: Strategy, options: Options, unrecorded: Call
 ) -> Graphed:
     """The model's forward, compiled by the strategy and recorded as a CUDA graph.
 
     With `wait=False`, the uncompiled forward is recorded first, and answers until the
-    code of the strategy is ready.
+    code of the strategy is ready; `unrecorded` runs the calls that are not recorded.
     """
     from torchproof.runtime.cudagraph import build_graph
 
-    options = build_graph.GraphOptions(strategy, train=False)
-    if not wait:
-        options = options.compiled_later()
+    chosen = build_graph.GraphOptions(strategy, train=False)
+    if not options.wait:
+        chosen = chosen.compiled_later()
     return build_graph.build_graphed(
         step,
         train=False,
-        strategy=options.strategy,
+        strategy=chosen.strategy,
         pool=None,
         buffers=False,
         padder=None,
-        within=functools.partial(_within_deadline, deadline_s),
-        later=options.later,
-        deadline_s=deadline_s,
+        within=functools.partial(_within_deadline, options.deadline_s),
+        later=chosen.later,
+        deadline_s=options.deadline_s,
+        unrecorded=unrecorded if chosen.later else None,
     )
 
 

@@ -163,10 +163,12 @@ def build_graphed(
     refused: Stop | None = None,
     later: Sequence[Strategy] = (),
     deadline_s: float = DEADLINE_S,
+    unrecorded: Callable[..., Any] | None = None,
 ) -> Graphed:
     """`later` are strategies that are compiled while recordings answer calls.
 
     The code of each of them has `deadline_s` seconds in the compile process.
+    `unrecorded` runs calls that cannot be recorded, if not the prepared step.
     """
     for each in (strategy, *later):
         if strategies.records_graphs(each.arguments):
@@ -198,6 +200,7 @@ def build_graphed(
         within=within,
         refused=refused,
         later=Later(Progress(deadline_s), stages, _lacking_hook) if later else None,
+        unrecorded=unrecorded,
     )
 
 

@@ -47,7 +47,7 @@ from torchproof.runtime.cudagraph.recorder import (
 )
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import NotApplicable
-from torchproof.torch_private import dispatch_modes
+from torchproof.torch_private import dispatch_modes, thread_state
 
 log = logging.getLogger("torchproof")
 # A step whose external state changes this often between two replays is not recorded.
@@ -102,6 +102,7 @@ class Graphed:
         within: Within = contextlib.nullcontext,  # the context around each recording
         refused: Stop | None = None,  # why nothing is recorded
         later: Later | None = None,  # what is compiled while calls are answered
+        unrecorded: Callable[..., Any] | None = None,  # runs what cannot be recorded
     ) -> None:
         self.step = step
         self.pool = pool
@@ -110,6 +111,7 @@ class Graphed:
         self.padder = padder
         self._prepare = prepare
         self._later = later
+        self._unrecorded = unrecorded
         self._seen: set[Hashable] = set()  # keys that eager has answered once
         state = StateSnapshot(step)
         self._learning_rates = LearningRates(state.optimizers)
@@ -161,6 +163,8 @@ class Graphed:
         if recording is not None and not recording.writes and not recording.random:
             inputs = recording.start(call)
         if not self._unchanged():
+            if thread_state.another_thread_compiles():
+                return self._prepared(call)
             recording = self._snapshot.fitting(key)
             inputs = None
         if recording is None:
@@ -238,15 +242,14 @@ class Graphed:
             )
             self._refuse(key, Stopped(Stop("python", reason)))
             return self._plain(call)
-        if self._later is not None and key not in self._seen:
-            self._seen.add(key)  # the next call like this one is recorded
-            return self._plain(call)
+        if self._later is not None and self._is_early(key):
+            return self._prepared(call)
         # Outside of `except`: a traceback would keep the objects of the failed run
         # alive.
         recording = self._attempt(key, call)
         if recording is None:
             failure, self._failure = self._failure, None
-            answer = self._plain(call)  # raises the step's own error
+            answer = self._prepared(call)  # raises the step's own error
             if failure is not None:
                 self._refuse(key, Stopped(failure))
             elif key not in self._snapshot.refused:  # the first call created state
@@ -255,6 +258,12 @@ class Graphed:
         self._replays += 1
         recording.keep()
         return recording.finish(list(call_inputs.tensors_in(call)))
+
+    def _is_early(self, key: Hashable) -> bool:
+        """Whether not to record yet: the first call, or one beside a compilation."""
+        is_first = key not in self._seen
+        self._seen.add(key)
+        return is_first or thread_state.another_thread_compiles()
 
     def _attempt(self, key: Hashable, call: Call) -> Recording | None:
         """Records the call, which its first replay has then executed; None on failure.
@@ -306,6 +315,14 @@ class Graphed:
         )
 
     def _plain(self, call: Call) -> Any:
+        """Runs a step that is not recorded; its outputs are detached."""
+        if self._unrecorded is None:
+            return self._prepared(call)
+        self._plain_calls += 1
+        args, kwargs = call
+        return map_tensors(self._unrecorded(*args, **kwargs), Tensor.detach)
+
+    def _prepared(self, call: Call) -> Any:
         """Runs the step without a graph: compiled if that works, else in eager.
 
         The outputs are detached, like those of a replay: autograd history that stays
@@ -417,7 +434,10 @@ class Graphed:
     # -- external state -------------------------------------------------------------
 
     def _unchanged(self) -> bool:
-        """Whether the external state is unchanged; if not, switches the snapshot."""
+        """Whether the external state is unchanged; if not, switches the snapshot.
+
+        While another thread compiles, the snapshot stays.
+        """
         snapshot = self._snapshot
         if snapshot.state.unchanged() and not self._learning_rates.changes(
             snapshot.settings
@@ -430,6 +450,8 @@ class Graphed:
         if not changes:  # other objects, but equal values
             snapshot.state.refresh()
             return True
+        if thread_state.another_thread_compiles():
+            return False  # torch replaces methods of its own classes meanwhile
         self._changes.update(changes)
         if not self._restore_earlier():
             self._changes_since_replay += 1
