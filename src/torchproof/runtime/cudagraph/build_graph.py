@@ -170,12 +170,7 @@ def build_graphed(
     The code of each of them has `deadline_s` seconds in the compile process.
     `unrecorded` runs calls that cannot be recorded, if not the prepared step.
     """
-    for each in (strategy, *later):
-        if strategies.records_graphs(each.arguments):
-            raise UserError(
-                f"strategy {each.name!r}: this mode records its own CUDA graphs, which"
-                " cannot be nested; use max-autotune-no-cudagraphs"
-            )
+    _assert_recordable(strategy, *later)
     first = Plan(strategy)
     inner = step
     around = cast(preparation.Body, _unchanged)
@@ -202,6 +197,15 @@ def build_graphed(
         later=Later(Progress(deadline_s), stages, _lacking_hook) if later else None,
         unrecorded=unrecorded,
     )
+
+
+def _assert_recordable(*chosen: Strategy) -> None:
+    for each in chosen:
+        if strategies.records_graphs(each.arguments):
+            raise UserError(
+                f"strategy {each.name!r}: this mode records its own CUDA graphs, which"
+                " cannot be nested; use max-autotune-no-cudagraphs"
+            )
 
 
 def _stage(
