@@ -169,7 +169,7 @@ class Graphed:
             inputs = None
         if recording is None:
             return self._first(key, call)
-        if recording.climb is not None:
+        if recording.climb is not None and recording.climb.is_due:
             taken_over = self._advance(recording.climb, key, recording, call)
             if taken_over is not None:
                 recording = taken_over

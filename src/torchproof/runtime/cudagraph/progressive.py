@@ -151,15 +151,18 @@ class Climb:
         for entry in (self._in_use, self._status):
             entry.state = "ended"
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next action can be done without waiting for a compiler."""
+        if self._compilation is not None and not self._compilation.is_done:
+            return False
+        return not (self.is_over or thread_state.another_thread_compiles())
+
     def advance(self, ascent: Ascent) -> Recording | None:
-        """Does the next action, if it is due; returns a recording that takes over.
+        """Does the next action, which is due; returns a recording that takes over.
 
         That recording has executed the call.
         """
-        if self._stage is None or (self._compilation and not self._compilation.is_done):
-            return None
-        if thread_state.another_thread_compiles():  # this call would wait for it
-            return None
         action = next(self._actions)
         begin = time.monotonic()
         try:
