@@ -31,8 +31,8 @@ ARMS = ("torch", "torchproof")
 PAUSES_S = (0.0, 5.0)
 MODELS = ("two layers", "convolutions")
 BUSY = 0.25  # cores that other processes may use before and during a start
-PATIENCE_S = 30.0
-TRIES = 4
+PATIENCE_S = 10.0
+TRIES = 2
 HERE = Path(__file__).resolve().parent
 
 
@@ -126,6 +126,7 @@ def made(model: str, arm: str, pause_s: float, number: int) -> Start:
         cores = Cores()
         found = in_process(model, arm, pause_s)
         tries.append(Start(model, arm, pause_s, number, cores.busy(), **found))
+        print(tries[-1], file=sys.stderr)
         if tries[-1].busy <= BUSY:
             break
     return min(tries, key=lambda each: each.busy)
@@ -207,19 +208,19 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     from importlib.metadata import version
 
-    starts = [
-        made(model, arm, pause_s, number)
-        for number in range(options.rounds)
-        for model in options.models
-        for pause_s in options.pauses
-        for arm in ARMS
-    ]
-    kept = report(starts, version("torch"))
+    path = HERE / "results" / f"first-call-{platform.machine()}.json"
+    starts: list[Start] = []
+    for number in range(options.rounds):
+        starts += [
+            made(model, arm, pause_s, number)
+            for model in options.models
+            for pause_s in options.pauses
+            for arm in ARMS
+        ]
+        kept = report(starts, version("torch"))
+        if options.write:  # each round, so that a long run can be ended
+            path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
     print(*map(told, kept["rows"]), sep="\n")
-    if options.write:
-        path = HERE / "results" / f"first-call-{platform.machine()}.json"
-        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        print(f"written to {path}", file=sys.stderr)
     if max(each["busy"] for each in kept["rows"]) > BUSY:
         return 2
     return int(max(each["call_ratio"]["median"] for each in kept["rows"]) > LIMIT)
