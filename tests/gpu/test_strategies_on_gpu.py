@@ -68,7 +68,8 @@ def prepared(
     for _ in range(20):
         arm._pass()
     arm.save_outputs(paths[1])
-    return arm, facts, [torch.load(path, weights_only=False) for path in paths]
+    saved = [torch.load(path, weights_only=False) for path in paths]
+    return arm, facts, [outputs for _, outputs in saved]
 
 
 @pytest.mark.parametrize("name", ["eager+graph", "regional+graph"])

@@ -29,7 +29,7 @@ from shipped import (
     wait_for,
 )
 
-from torchproof.runtime import child_process
+from torchproof.runtime import child_process, compile_job
 from torchproof.runtime.codegen_worker import (
     ChildDied,
     ChildError,
@@ -40,6 +40,13 @@ from torchproof.runtime.codegen_worker import (
 )
 from torchproof.runtime.compile_phases import phase_of_frames
 from torchproof.torch_private import remote_codegen
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_other_child() -> None:
+    """Models that other tests compiled have started the child that all share."""
+    if compile_job.shared_worker.cache_info().currsize:
+        compile_job.shared_worker().close()
 
 
 @pytest.fixture(scope="module")

@@ -224,7 +224,8 @@ def prepared(monkeypatch: pytest.MonkeyPatch, name: str, folder: Any) -> Any:
     facts = arm.prepare(paths[0])
     arm._pass()
     arm.save_outputs(paths[1])
-    return facts, [torch.load(path, weights_only=False) for path in paths]
+    saved = [torch.load(path, weights_only=False) for path in paths]
+    return facts, [outputs for _, outputs in saved]
 
 
 def test_a_step_that_runs_its_backward_gets_no_second_one(
