@@ -294,7 +294,7 @@ def test_a_step_without_operations_to_compile(compiler: Compiler) -> None:
 # -- the compile process ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_graph_is_compiled_in_another_process(train: bool) -> None:
     model = Stack()
     backend = remote_graphs.Deferred({"dynamic": False})
@@ -340,6 +340,7 @@ class Cached(nn.Module):
         return y.t(), x[1:], cache.view(-1), self.count * 2
 
 
+@pytest.mark.slow
 def test_a_graph_of_inference_mode_is_compiled_in_another_process() -> None:
     model = Cached()
     twin = copy.deepcopy(model)

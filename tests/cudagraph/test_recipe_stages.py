@@ -103,7 +103,12 @@ def stage(model: nn.Module, name: str) -> dict[str, Any]:
     return dict(found)
 
 
-@pytest.mark.parametrize("name", ["full", "regional", "nested"])
+OTHERS = ("regional", "nested")
+
+
+@pytest.mark.parametrize(
+    "name", ["full", *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
+)
 def test_recordings_answer_until_the_code_is_ready(
     compiler: Compiler, name: str
 ) -> None:
@@ -161,7 +166,9 @@ def test_code_that_is_not_made_changes_nothing(compiler: Compiler) -> None:
     assert "stage full failed: killed by SIGKILL" in str(torchproof.status(model))
 
 
-@pytest.mark.parametrize("name", ["full", "regional"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("full", marks=pytest.mark.slow), "regional"]
+)
 def test_gradients_and_training_are_never_replayed(
     compiler: Compiler, name: str
 ) -> None:
