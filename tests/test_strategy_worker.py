@@ -48,8 +48,10 @@ def test_what_later_calls_compile_counts_for_the_break_even() -> None:
     [
         ("another_at_each_load", "call 0: argument"),
         ("another_in_each_process", "call 0: argument"),
-        ("kept_by_the_function", "call 0: output"),
-        ("another_weight_in_each_process", "parameter weight"),
+        pytest.param("kept_by_the_function", "call 0: output", marks=pytest.mark.slow),
+        pytest.param(
+            "another_weight_in_each_process", "parameter weight", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_results_on_other_inputs_are_not_compared(factory: str, where: str) -> None:
