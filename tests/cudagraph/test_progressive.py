@@ -157,6 +157,27 @@ def test_code_with_other_results_is_never_used(
     assert compiler.runs == 3  # the rehearsals
 
 
+def test_any_error_of_a_compilation_ends_its_stage(compiler: Compiler) -> None:
+    compiler.error = ValueError("not an answer")
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, model, 8)
+    assert states(graphed) == {"eager": "in use", "full": "failed"}
+    assert stages(graphed)["full"].why == "ValueError: not an answer"
+
+
+def test_a_pause_counts_for_the_stage_that_caused_it(compiler: Compiler) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False)
+    for _ in range(20):
+        answers(graphed, model, 1)
+        if states(graphed).get("regional") == "in use":
+            break
+    assert states(graphed)["full"] == "waiting"
+    assert stages(graphed)["full"].pause_s is None
+    assert stages(graphed)["regional"].pause_s is not None
+
+
 def test_each_shape_climbs_by_itself(compiler: Compiler) -> None:
     model = Stack().eval()
     graphed = torchproof.graph(model, wait=False, strategy="full")

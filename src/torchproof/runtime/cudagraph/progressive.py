@@ -102,6 +102,12 @@ class Compilation:
         earlier = self._earlier
         return self.seconds is not None and (earlier is None or earlier.is_done)
 
+    def why_failed(self) -> str | None:
+        """The failure of this compilation, or of one whose graphs it may need."""
+        if self.failure is not None or self._earlier is None:
+            return self.failure
+        return self._earlier.why_failed()
+
     def after_fork(self) -> None:
         """The thread exists in the parent only."""
         if self.seconds is None:
@@ -118,6 +124,8 @@ class Compilation:
                 )
         except (ChildError, OSError) as error:
             self.failure = str(error)
+        except Exception as error:  # otherwise the stage would run without its code
+            self.failure = f"{type(error).__name__}: {error}"
         finally:
             self.seconds = time.monotonic() - self.started
 
@@ -161,9 +169,10 @@ class Climb:
     def advance(self, ascent: Ascent) -> Recording | None:
         """Does the next action, which is due; returns a recording that takes over.
 
-        That recording has executed the call.
+        That recording has not executed the call: its effects so far are undone.
         """
         action = next(self._actions)
+        entry = self._status  # an action can go on to the next stage
         begin = time.monotonic()
         try:
             with ascent.within():
@@ -178,7 +187,7 @@ class Climb:
             self._fail(ascent, f"{type(error).__name__}: {error}")
         finally:
             pause = time.monotonic() - begin
-            self._status.pause_s = max(self._status.pause_s or 0.0, pause)
+            entry.pause_s = max(entry.pause_s or 0.0, pause)
         return None
 
     def _next_stage(self, recording: Recording) -> None:
@@ -269,8 +278,8 @@ class Climb:
         if self._compilation is None:
             return
         self._status.compile_s = self._compilation.seconds
-        if self._compilation.failure is not None:
-            raise NotApplicable(self._compilation.failure)
+        if (why := self._compilation.why_failed()) is not None:
+            raise NotApplicable(why)
 
     @property
     def _current(self) -> Stage:
