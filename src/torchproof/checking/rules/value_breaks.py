@@ -61,6 +61,19 @@ _FIXED_SIZES = (
 )
 
 
+# Rewrites for a value that Python needs, in the order in which they are tried.
+_OF_VALUES = (
+    "numbers.in_python",
+    "validation.raise_if",
+    "effects.in_graph",
+    "layer_drop.rate_first",
+    "layer_drop.draw_where_needed",
+    "layer_drop.select",
+    "branches.select",
+    "branches.conditional",
+)
+
+
 class TensorToPython(GraphBreak):
     """A tensor's value is converted to a Python number, list or array.
 
@@ -96,14 +109,7 @@ class TensorToPython(GraphBreak):
     nodes = (ast.Call, ast.Subscript)
     shown_by = ("GB101", "GB103", "GB113", "GB117", "HS901", "DS602")
     rewrites = (
-        "numbers.in_python",
-        "validation.raise_if",
-        "effects.in_graph",
-        "layer_drop.rate_first",
-        "layer_drop.draw_where_needed",
-        "layer_drop.select",
-        "branches.select",
-        "branches.conditional",
+        *_OF_VALUES,
         "host_parts.after_graph",
         "host_parts.before_graph",
         "effects.skip_while_compiling",
@@ -244,14 +250,7 @@ class TensorBranch(GraphBreak):
     )
     shown_by = ("GB101", "GB102", "GB117")
     rewrites = (
-        "numbers.in_python",
-        "validation.raise_if",
-        "effects.in_graph",
-        "layer_drop.rate_first",
-        "layer_drop.draw_where_needed",
-        "layer_drop.select",
-        "branches.select",
-        "branches.conditional",
+        *_OF_VALUES,
         "casts.where_needed",
         "optional_masks.keep",
         "effects.skip_while_compiling",

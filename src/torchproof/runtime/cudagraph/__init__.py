@@ -45,14 +45,14 @@ def graph(
     (the default), full, regional or nested. `arguments` go to torch.compile, such as
     options={...}. `recipe`, a file from `torchproof tune`, replaces these settings; on
     a machine or model that it does not fit, the step runs without a graph. With
-    `wait=False`, no call waits for the compiler: the step is recorded uncompiled, and
-    compiled code replaces it between two calls, once it is there and faster. The
-    strategy "best", the default then, tries regional first and full afterwards. With
-    `outputs="buffers"`, the caller gets the recording's own memory, which the next
-    replay of the same shapes overwrites. `pool` is another graphed step to share memory
-    with; the two cannot run at the same time. `pad` names the dimensions of arguments
-    that may be padded, `unpad` those of outputs, and `buckets` lists the sizes to pad
-    to.
+    `wait=False`, calls are answered during compilation: the step is recorded
+    uncompiled, and compiled code replaces it between two calls, once it is there and
+    faster. The strategy "best", the default then, tries regional first and full
+    afterwards. With `outputs="buffers"`, the caller gets the recording's own memory,
+    which the next replay of the same shapes overwrites. `pool` is another graphed step
+    to share memory with; the two cannot run at the same time. `pad` names the
+    dimensions of arguments that may be padded, `unpad` those of outputs, and `buckets`
+    lists the sizes to pad to.
     """
     from torchproof.runtime.cudagraph.build_graph import build, check
 

@@ -3,7 +3,7 @@
 In the parent, `Deferred` is a backend for torch.compile: it keeps each graph, written
 as bytes, and runs it uncompiled until `load` installs its compiled code. In the child,
 `compile_graph` turns the bytes of a graph into the bytes of its code. The child has no
-tensors: it gets shapes, and needs neither the memory nor the context of a GPU.
+tensors: it gets shapes, and loads no kernels.
 """
 
 from __future__ import annotations
