@@ -118,7 +118,10 @@ def _marks_at_call(group: EventGroup) -> str:
     computed = [mark.argument.words for mark in every if not mark.argument.fixed]
     if computed:
         named = ", ".join(f"`{shorten(words)}`" for words in dict.fromkeys(computed))
-        steps.insert(0, f"assign {named} to a variable before the call and pass that")
+        steps.insert(
+            0,
+            f"assign {named} to a variable, pass it, and mark it in place of the call",
+        )
     if _is_forbidden(group):
         steps.insert(0, "drop dynamic=False")
     if every[1:]:
