@@ -34,6 +34,7 @@ class Edit:
     settings: tuple[Setting, ...] = ()
     marks: tuple[Mark, ...] = ()
     moved: tuple[int, int] | None = None  # lines out of the graph, if it splits one
+    eases: bool = False  # the finding may stay, if less goes wrong around it
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -36,6 +36,7 @@ from torchproof.fixing.proof_job import Equality
 from torchproof.fixing.proposals import (
     Refusal,
     Sources,
+    easing_proposals,
     last_proposals,
     proposals,
 )
@@ -106,7 +107,11 @@ class Fixer:
     def _search(self, search: Search, original: Proof) -> None:
         while True:
             search.rounds += 1
-            choices = self._choices(search) or self._last_choices(search)
+            choices = (
+                self._choices(search)
+                or self._last_choices(search)
+                or self._easing_choices(search)
+            )
             if not choices:
                 break
             first = _compatible(edits[0] for edits in choices)
@@ -168,6 +173,19 @@ class Fixer:
                     found.setdefault(proposal.key, proposal)
                     break
         return [[edit] for edit in found.values()]
+
+    def _easing_choices(self, search: Search) -> list[list[Edit]]:
+        """Settings for the findings that stay; each is one edit for all of them."""
+        found: dict[object, Edit] = {}
+        for each in search.current.located:
+            if not self._wants(each.finding):
+                continue
+            for edit in easing_proposals(each, search.current):
+                if edit.key in found:
+                    first = found[edit.key]
+                    edit = replace(first, also=(*first.also, each.finding))
+                found[edit.key] = edit
+        return [[edit] for key, edit in found.items() if key not in search.tried]
 
     def _last_proposals(self, each: Located, search: Search) -> Iterator[Edit]:
         """Drafted one at a time, because a draft may have to run the target."""
@@ -243,7 +261,8 @@ class Fixer:
         for edit in edits:
             tier: Tier = "unsafe" if _new_unsafe(search.current, proof) else edit.tier
             left = {finding.identity for finding in proof.open}
-            gone = [each for each in edit.findings if each.identity not in left]
+            meant = search.current.open if edit.eases else edit.findings
+            gone = [each for each in meant if each.identity not in left]
             first, *also = gone or edit.findings
             cured = replace(edit, tier=tier, finding=first, also=tuple(also))
             search.accepted.append(cured)
@@ -259,8 +278,11 @@ class Fixer:
         except Misfit as error:
             return None, str(error)
         proof = self._prover.prove(overlay, self._progress)
-        cures = [edit.findings for edit in edits]
-        return proof, self._reason(search.current, proof, cures)
+        cures = [edit.findings for edit in edits if not edit.eases]
+        why = self._reason(search.current, proof, cures)
+        if why is None and any(edit.eases for edit in edits):
+            why = _not_easier(search.current, proof)
+        return proof, why
 
     def _reason(
         self, before: Proof, after: Proof, cures: Sequence[Sequence[Finding]]
@@ -381,10 +403,26 @@ class Fixer:
                 [finding] for finding in original.open if finding.identity not in left
             ]
             same = {finding.identity for finding in proof.open} <= left
+            if edit.eases:
+                same = same and _not_easier(proof, search.current) is not None
             if same and self._reason(original, proof, cures) is None:
                 search.accepted = others
                 search.tried[edit.key] = edit, "the other edits are enough"
                 search.current = proof
+
+
+_FEWER = ("graphs", "recompiles", "skipped_frames")
+
+
+def _not_easier(before: Proof, after: Proof) -> str | None:
+    """Why edits that cure nothing do not help; None if less goes wrong."""
+    counts = [(before.counts.get(n) or 0, after.counts.get(n) or 0) for n in _FEWER]
+    for name, (old, new) in zip(_FEWER, counts, strict=True):
+        if new > old:
+            return f"{name.replace('_', ' ')} rise from {old} to {new}"
+    if all(old == new for old, new in counts):
+        return f"it changes nothing: graphs stay at {counts[0][0]}"
+    return None
 
 
 def _new_unsafe(before: Proof, after: Proof) -> list[str]:
@@ -640,7 +678,7 @@ def _summary(search: Search, prover: Prover, seconds: float) -> Fixing:
         tried = [
             f"{edit.title}: {why}"
             for edit, why in search.tried.values()
-            if why and edit.finding.identity == finding.identity
+            if why and edit.finding.identity == finding.identity and not edit.eases
         ]
         refusal = search.refusals.get(finding.identity)
         why = tried[0] if tried else f"no edit is known for it: {finding.fix}"

@@ -86,6 +86,17 @@ def last_proposals(
         yield from _rewritten(name, each, proof, sources)
 
 
+def easing_proposals(each: Located, proof: Proof) -> Iterator[Edit]:
+    """Settings that make a finding cheaper where compiled code calls its function."""
+    rule = by_code(each.finding.code)
+    known = {setting.name for setting in proof.overlay.settings}
+    if len(_readable(each)) < 2:
+        return
+    for setting in rule.easing_settings:
+        if setting.name not in known:
+            yield replace(_with_setting(setting, each.finding), eases=True)
+
+
 def _in_order_of_rule(
     each: Located, proof: Proof, sources: Sources
 ) -> Iterator[Edit | Refusal]:

@@ -27,6 +27,7 @@ from torchproof.records import (
     Finding,
     Frame,
     Place,
+    Setting,
     Severity,
     first_line,
     is_frame_of,
@@ -153,6 +154,7 @@ class GraphBreak(Rule):
     types: tuple[str, ...] = ()  # patterns of torch's break type
     cause_text = fix_text = ""  # empty: torch's explanation and hints
     also_shown_by = ("CE704",)  # what a break becomes under fullgraph=True
+    easing_settings = (Setting("dynamo.nested_graph_breaks", True),)
     source_text = "`{at.expression}` would cause a graph break in {at.function}"
 
     @classmethod

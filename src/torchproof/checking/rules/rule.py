@@ -254,6 +254,9 @@ class Rule:
     settings: ClassVar[tuple[Setting, ...]] = ()
     # Rewrites for what nothing else cures: they take work out of the graph.
     last_rewrites: ClassVar[tuple[str, ...]] = ()
+    # Settings that make a finding cheaper, where nothing cures it in a function that
+    # another compiled one calls.
+    easing_settings: ClassVar[tuple[Setting, ...]] = ()
 
     nodes: ClassVar[tuple[type[ast.AST], ...]] = ()  # the nodes that `look` gets
     source_text: ClassVar[str] = ""  # the message about source that has not run
