@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -178,7 +182,7 @@ def test_a_pause_counts_for_the_stage_that_caused_it(compiler: Compiler) -> None
     assert stages(graphed)["regional"].pause_s is not None
 
 
-def test_each_shape_climbs_by_itself(compiler: Compiler) -> None:
+def test_each_shape_is_upgraded_by_itself(compiler: Compiler) -> None:
     model = Stack().eval()
     graphed = torchproof.graph(model, wait=False, strategy="full")
     for _ in range(10):
@@ -415,3 +419,33 @@ def test_inputs_that_share_memory_share_it_in_the_child() -> None:
     one, other = remote_graphs._fake_inputs(request["inputs"])
     assert one.untyped_storage()._cdata == other.untyped_storage()._cdata
     assert (one.storage_offset(), other.storage_offset()) == (0, 2)
+
+
+_WITHOUT_DYNAMO = """
+import sys, torch
+import strip, torchproof
+
+def record(capture, run):  # the test double itself needs Dynamo from here on
+    assert "torch._dynamo" not in sys.modules
+    return original(capture, run)
+
+original, strip.Strip.record = strip.Strip.record, record
+with strip.installed():
+    graphed = torchproof.graph(torch.nn.Linear(4, 4), wait=False)
+    for _ in range(2):
+        graphed(torch.ones(2, 4))
+    status = graphed.status()
+    assert (status.recordings, status.replays) == (1, 1), status
+"""
+
+
+def test_the_first_recording_does_not_import_the_compiler() -> None:
+    tests = str(Path(__file__).parent)
+    path = os.pathsep.join([tests, *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DYNAMO],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ def batch(rows: int = 512) -> Tensor:
     return torch.randn(rows, 16, device=DEVICE)
 
 
-def climb(graphed: Graphed, call: Callable[[], None], ends: int) -> dict[str, str]:
+def upgrade(graphed: Graphed, call: Callable[[], None], ends: int) -> dict[str, str]:
     """Calls until that many stages have ended; returns the state of each stage."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
@@ -78,7 +78,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=2e-3, atol=2e-3)
 
 
-def test_inference_climbs_to_compiled_code() -> None:
+def test_inference_is_upgraded_to_compiled_code() -> None:
     model = net().eval()
     free_before = torch.cuda.mem_get_info()[0]
     graphed = torchproof.graph(model, wait=False)
@@ -88,7 +88,7 @@ def test_inference_climbs_to_compiled_code() -> None:
         with torch.no_grad():
             close(graphed(x), model(x))
 
-    states = climb(graphed, call, ends=3)
+    states = upgrade(graphed, call, ends=3)
     assert states["eager"] == "replaced", str(graphed.status())
     assert "in use" in (states["regional"], states["full"])
     assert "failed" not in states.values()
@@ -123,7 +123,7 @@ def test_training_goes_on_across_the_swap(strategy: str) -> None:
         x = batch()
         close(graphed(x), plain(x))
 
-    states = climb(graphed, call, ends=2)
+    states = upgrade(graphed, call, ends=2)
     assert states[strategy] in ("in use", "not faster"), str(graphed.status())
     for _ in range(5):
         call()
@@ -141,7 +141,7 @@ def test_two_shapes() -> None:
             with torch.no_grad():
                 close(graphed(x), model(x))
 
-    climb(graphed, call, ends=4)
+    upgrade(graphed, call, ends=4)
     found = graphed.status().stages
     assert len({each.shapes for each in found}) == 2
     assert "failed" not in {each.state for each in found}, str(graphed.status())
@@ -169,7 +169,7 @@ def test_wrong_code_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             close(graphed(x), model(x))
 
-    states = climb(graphed, call, ends=2)
+    states = upgrade(graphed, call, ends=2)
     assert states == {"eager": "in use", "full": "failed"}
     [full] = [each for each in graphed.status().stages if each.strategy == "full"]
     assert "differs from eager" in str(full.why)
@@ -177,7 +177,7 @@ def test_wrong_code_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("strategy", ["full", "regional"])
-def test_a_recipe_climbs_to_compiled_code(strategy: str, mode: Any) -> None:
+def test_a_recipe_is_upgraded_to_compiled_code(strategy: str, mode: Any) -> None:
     plain = net().eval()
     made = {"environment": environment_here(plain), "model": fingerprint(plain)}
     recipe = Recipe(parse(f"{strategy}+graph"), **made)

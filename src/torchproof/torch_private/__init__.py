@@ -43,6 +43,9 @@ if TYPE_CHECKING:
         mutated_arguments as mutated_arguments,
     )
     from torchproof.torch_private.dispatch_modes import (
+        EagerDispatchMode as EagerDispatchMode,
+    )
+    from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
     )
     from torchproof.torch_private.dynamo import class_guards as class_guards

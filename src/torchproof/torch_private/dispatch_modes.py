@@ -13,11 +13,24 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "EagerDispatchMode",
     "TorchDispatchMode",
     "default_device",
     "is_overridden",
     "recorded_by_autograd",
 ]
+
+
+class EagerDispatchMode(TorchDispatchMode):
+    """A mode for runs in eager.
+
+    Torch hides the method of other modes from Dynamo and imports Dynamo for that, which
+    takes seconds.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def is_overridden() -> bool:

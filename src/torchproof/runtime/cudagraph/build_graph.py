@@ -122,8 +122,7 @@ def build(
         pool=pool,
         buffers=buffers,
         padder=Padder.parse(step, **{**padding, **options.padding}),
-        # Probing loads the compiler; with stages, the first answer does not wait.
-        refused=options.refused or (None if options.later else _lacking_hook()),
+        refused=options.refused or _lacking_hook(options.strategy),
         later=options.later,
     )
 
@@ -145,9 +144,11 @@ def _strategies(
     return eager, tuple(each for each in later if each.compiles)
 
 
-def _lacking_hook() -> Stop | None:
+def _lacking_hook(strategy: Strategy) -> Stop | None:
     """Why nothing can be recorded on the installed torch."""
     messages = contract.missing("graph")
+    if strategy.compiles:  # probing imports Dynamo, which takes seconds
+        messages += contract.missing("graph of compiled code")
     return Stop("capture", messages[0]) if messages else None
 
 
@@ -194,7 +195,7 @@ def build_graphed(
         padder=padder,
         within=within,
         refused=refused,
-        later=Later(Progress(deadline_s), stages, _lacking_hook) if later else None,
+        later=Later(Progress(deadline_s), stages) if later else None,
         unrecorded=unrecorded,
     )
 

@@ -22,7 +22,7 @@ from torchproof.runtime.cudagraph.graph_status import Stop, StopKind
 from torchproof.runtime.cudagraph.host_tensors import HostTensors
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import HOST, Key, Region, free_bytes, key_of
-from torchproof.torch_private import TorchDispatchMode, mutated_arguments, trees
+from torchproof.torch_private import EagerDispatchMode, mutated_arguments, trees
 
 _SHARE = 0.25  # of the free device memory that one copy may take
 _PRECAUTION_BYTES = 64 << 20
@@ -56,7 +56,7 @@ class Origin:
     bytes: int = 0
 
 
-class EagerRecorder(TorchDispatchMode):
+class EagerRecorder(EagerDispatchMode):
     """Watches the operations inside its context; `device` is the step's device.
 
     `outside` are the tensors that exist before the step. With `traces`, it also records
@@ -79,6 +79,7 @@ class EagerRecorder(TorchDispatchMode):
         self._created: set[Key] = set()
         self._inputs: set[Key] = set()
         self._precautions: set[Key] = set()
+        self._room: dict[torch.device, int] = {}  # free bytes, less the copies
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -118,6 +119,11 @@ class EagerRecorder(TorchDispatchMode):
                 self._save(tensor)
         self._precautions = set(self.saved)
 
+    def save(self, tensors: Iterable[Tensor]) -> None:
+        """Saves tensors that the step is known to write."""
+        for tensor in tensors:
+            self._save(tensor)
+
     def settle(self) -> None:
         """Drops the precautionary copies of tensors that did not change."""
         for key in self._precautions:
@@ -152,9 +158,20 @@ class EagerRecorder(TorchDispatchMode):
             self.stops.append(stop_here("python", reason))
         live = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         live.set_(tensor.untyped_storage())
-        fits = live.numel() <= _SHARE * free_bytes(live.device)
-        copy = live.clone() if fits else live.to(HOST, copy=True)
-        self.saved[key] = Region(live, bulk=False, copy=copy)
+        self.saved[key] = Region(live, bulk=False, copy=self._copy(live))
+
+    def _copy(self, live: Tensor) -> Tensor:
+        """A copy on the device if there is room, else on the host.
+
+        The driver is asked for free memory once: it takes long to answer.
+        """
+        device = live.device
+        if device not in self._room:
+            self._room[device] = free_bytes(device)
+        if live.numel() > _SHARE * self._room[device]:
+            return live.to(HOST, copy=True)
+        self._room[device] -= live.numel()
+        return live.clone()
 
     def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
         name = func.overloadpacket.__name__

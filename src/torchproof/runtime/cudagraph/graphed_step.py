@@ -33,10 +33,10 @@ from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.padding import Fit, Padder, Shapes
 from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.progressive import (
-    Ascent,
-    Climb,
+    Moment,
     Progress,
     Stage,
+    Upgrade,
     Within,
 )
 from torchproof.runtime.cudagraph.recorder import (
@@ -62,7 +62,6 @@ class Later:
 
     progress: Progress
     stages: Callable[[StateSnapshot], list[Stage]]
-    lacking_hook: Callable[[], Stop | None]  # why nothing can be recorded
 
 
 @dataclass
@@ -169,8 +168,8 @@ class Graphed:
             inputs = None
         if recording is None:
             return self._first(key, call)
-        if recording.climb is not None and recording.climb.is_due:
-            taken_over = self._advance(recording.climb, key, recording, call)
+        if recording.upgrade is not None and recording.upgrade.is_due:
+            taken_over = self._advance(recording.upgrade, key, recording, call)
             if taken_over is not None:
                 recording = taken_over
                 inputs = None
@@ -182,10 +181,10 @@ class Graphed:
         return recording.finish(inputs)
 
     def _advance(
-        self, climb: Climb, key: Hashable, recording: Recording, call: Call
+        self, upgrade: Upgrade, key: Hashable, recording: Recording, call: Call
     ) -> Recording | None:
         """The compiled recording that replaces this one from now on, if it is ready."""
-        ascent = Ascent(
+        moment = Moment(
             recording,
             call,
             self._calls,
@@ -194,14 +193,14 @@ class Graphed:
             within=self._within,
         )
         state = self._snapshot.state
-        new = climb.advance(ascent)
+        new = upgrade.advance(moment)
         if state.forget_foreign_changes():  # the compiler has added to torch itself
             state.extend()
-        recording.climb = None if climb.is_over else climb
+        recording.upgrade = None if upgrade.is_over else upgrade
         if new is None:
             return None
         self._recordings += 1
-        new.climb, recording.climb = recording.climb, None
+        new.upgrade, recording.upgrade = recording.upgrade, None
         table = self._snapshot.table[key]
         table[table.index(recording)] = new
         recording.drop()
@@ -283,8 +282,6 @@ class Graphed:
             return None
 
     def _record(self, key: Hashable, call: Call) -> Recording:
-        if self._later is not None and (stop := self._later.lacking_hook()) is not None:
-            raise Stopped(stop)
         call_inputs.assert_finite(call)
         snapshot = self._snapshot
         try:
@@ -299,7 +296,7 @@ class Graphed:
             # The call may have replaced state that earlier recordings read.
             self._end_recordings(snapshot)
         if self._later is not None:
-            recording.climb = self._later.progress.begin(snapshot.stages, recording)
+            recording.upgrade = self._later.progress.begin(snapshot.stages, recording)
         snapshot.table.setdefault(key, []).append(recording)
         if self.padder is not None:
             self.padder.learn(call, recording.pool_bytes)
@@ -498,8 +495,8 @@ class Graphed:
 
     def _end_recordings(self, snapshot: Snapshot) -> None:
         for recording in snapshot.recordings():
-            if recording.climb is not None:
-                recording.climb.end()
+            if recording.upgrade is not None:
+                recording.upgrade.end()
             recording.drop()
         snapshot.table.clear()
 

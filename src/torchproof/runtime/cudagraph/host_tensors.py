@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.tensors.storages import Key, key_of
-from torchproof.torch_private import TorchDispatchMode
+from torchproof.torch_private import EagerDispatchMode
 
 _PURE = ("aten", "prim", "prims")  # a custom operator may read anything
 _FROM_PYTHON = "lift_fresh"
@@ -121,7 +121,7 @@ def _references_of_new() -> int:
     return probe.references
 
 
-class _Probe(TorchDispatchMode):
+class _Probe(EagerDispatchMode):
     references = 0
 
     def __torch_dispatch__(

@@ -71,6 +71,11 @@ class Preparation:
     def __init__(self, step: Forward, body: Body) -> None:
         self.step, self.body = step, body
 
+    @property
+    def needs_eager_run(self) -> bool:
+        """Whether `learn` has to read one before the step can be compiled."""
+        return False
+
     def watching(self) -> contextlib.AbstractContextManager[Any]:
         """The context for the eager run."""
         return contextlib.nullcontext()
@@ -89,7 +94,7 @@ class Preparation:
     @contextlib.contextmanager
     def uncompiled(self) -> Iterator[Forward]:
         """The step in eager, without any compiled code."""
-        with torch.compiler.set_stance("force_eager"):
+        with step_capture.force_eager():
             yield self.body(self.step)
 
 
@@ -118,6 +123,10 @@ class Blocks(Preparation):
         self.blocks: list[nn.Module] = []
         self._compiled: list[Any] = []
         self._watches: list[CallRecorder] = []
+
+    @property
+    def needs_eager_run(self) -> bool:
+        return not self.blocks
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:

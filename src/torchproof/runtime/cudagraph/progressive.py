@@ -1,20 +1,25 @@
 """Compiles a step while its uncompiled recording answers the calls (`wait=False`).
 
-Each recording climbs through the stages of its snapshot. A stage traces the step
+Each recording is upgraded through the stages of its snapshot. A stage traces the step
 between two calls and sends its graphs to the compile process. Between two later calls,
 it loads the code, records it, compares it with eager, and times it against the
 recording in use; the faster one answers from then on. Each call gets the answer of one
 recording, and a stage that fails leaves the recording in use.
+
+What has to happen in this process is done in small actions, at most one before a call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import statistics
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,6 +48,7 @@ _REPLAYS = 3
 _TRIES = 3  # to trace a step that changes meanwhile
 _UNDER_WAY = ("waiting", "compiling")
 Make = Callable[["Preparation"], "Recorder"]
+Action = Callable[["Moment"], "Recording | None"]
 Within = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -130,8 +136,8 @@ class Compilation:
             self.seconds = time.monotonic() - self.started
 
 
-class Climb:
-    """The way of one recording through the stages, one action at a call."""
+class Upgrade:
+    """Takes one recording through the stages, with at most one action before a call."""
 
     def __init__(self, progress: Progress, stages: Iterable[Stage]) -> None:
         self._progress = progress
@@ -140,7 +146,7 @@ class Climb:
         self._in_use = _Entry("eager")
         self._status = self._in_use
         self._compilation: Compilation | None = None
-        self._actions: Iterator[Callable[[Ascent], Recording | None]] = iter(())
+        self._actions: deque[Action] = deque()
         self._tries = 0
 
     @property
@@ -162,29 +168,30 @@ class Climb:
     @property
     def is_due(self) -> bool:
         """Whether the next action can be done without waiting for a compiler."""
-        if self._compilation is not None and not self._compilation.is_done:
+        if self.is_over or thread_state.another_thread_compiles():
             return False
-        return not (self.is_over or thread_state.another_thread_compiles())
+        compiles = self._compilation is not None and not self._compilation.is_done
+        return not (compiles and self._actions[0] == self._load)
 
-    def advance(self, ascent: Ascent) -> Recording | None:
+    def advance(self, moment: Moment) -> Recording | None:
         """Does the next action, which is due; returns a recording that takes over.
 
         That recording has not executed the call: its effects so far are undone.
         """
-        action = next(self._actions)
+        action = self._actions.popleft()
         entry = self._status  # an action can go on to the next stage
         begin = time.monotonic()
         try:
-            with ascent.within():
-                return action(ascent)
+            with moment.within():
+                return action(moment)
         except RecordLater:
-            self._again(ascent, "the step could not be traced yet")
+            self._again(moment, "the step could not be traced yet")
         except remote_graphs.NotDeferred as error:
-            self._again(ascent, str(error))
+            self._again(moment, str(error))
         except (Stopped, NotApplicable) as error:
-            self._fail(ascent, str(error))
+            self._fail(moment, str(error))
         except Exception as error:
-            self._fail(ascent, f"{type(error).__name__}: {error}")
+            self._fail(moment, f"{type(error).__name__}: {error}")
         finally:
             pause = time.monotonic() - begin
             entry.pause_s = max(entry.pause_s or 0.0, pause)
@@ -200,71 +207,73 @@ class Climb:
         self._start()
 
     def _start(self) -> None:
-        self._actions = iter([self._load_dynamo, self._trace])
+        imports = _imports(remote_graphs.TRACER)
+        self._actions = deque([*imports, self._probe, self._trace])
 
-    def _again(self, ascent: Ascent, why: str) -> None:
+    def _again(self, moment: Moment, why: str) -> None:
         """The step was in another state than when it was traced."""
         self._tries += 1
         if self._tries >= _TRIES:
-            self._fail(ascent, why)
+            self._fail(moment, why)
         else:
             self._compilation = None
             self._start()
 
-    def _fail(self, ascent: Ascent, why: str) -> None:
+    def _fail(self, moment: Moment, why: str) -> None:
         self._status.state, self._status.why = "failed", why
         log.warning("graph: stage %s is not used: %s", self._status.strategy, why)
-        self._next_stage(ascent.recording)
+        self._next_stage(moment.recording)
 
     # -- actions, each between two calls -----------------------------------------------
 
-    def _load_dynamo(self, ascent: Ascent) -> None:
-        remote_graphs.import_tracer()
+    def _probe(self, moment: Moment) -> None:
+        remote_graphs.probe()
 
-    def _trace(self, ascent: Ascent) -> None:
+    def _trace(self, moment: Moment) -> None:
         stage = self._current
         self._status.state = "compiling"
-        ascent.recorder(stage.preparation).trace(ascent.call)
+        recorder = moment.recorder(stage.preparation)
+        recorder.trace(moment.call, like=moment.recording)
         if not stage.backend.graphs:
             raise NotApplicable("torch compiles nothing of this step")
         self._compilation = stage.compile(self._progress.deadline_s)
-        self._actions = iter([self._load_inductor, self._load])
+        # These imports overlap with the compilation.
+        self._actions = deque([*_imports(remote_graphs.LOADER), self._load])
 
-    def _load_inductor(self, ascent: Ascent) -> None:
-        self._compiled()
-        remote_graphs.import_loader()
-
-    def _load(self, ascent: Ascent) -> Recording | None:
+    def _load(self, moment: Moment) -> Recording | None:
         """Loads one graph, so that no call waits for all; then takes over."""
+        self._compiled()
         if not self._current.load_one():
-            return self._take_over(ascent)
-        self._actions = iter([self._load])
+            return self._take_over(moment)
+        self._actions = deque([self._load])
         return None
 
-    def _take_over(self, ascent: Ascent) -> Recording | None:
+    def _take_over(self, moment: Moment) -> Recording | None:
         stage = self._current
         stage.backend.frozen = True
         try:
-            new = ascent.recorder(stage.preparation).record(ascent.call, ascent.clones)
+            new = moment.recorder(stage.preparation).record(
+                moment.call, moment.clones, like=moment.recording
+            )
         finally:
             stage.backend.frozen = False
-        if not self._is_faster(ascent, new):
+        if not self._is_faster(moment, new):
             self._status.state = "not faster"
-            self._next_stage(ascent.recording)
+            self._next_stage(moment.recording)
             return None
         self._in_use.state = "replaced"
         self._in_use = self._status
-        self._in_use.took_over(self._progress.seconds, ascent.number)
+        self._in_use.took_over(self._progress.seconds, moment.number)
         self._next_stage(new)
         return new
 
-    def _is_faster(self, ascent: Ascent, new: Recording) -> bool:
+    def _is_faster(self, moment: Moment, new: Recording) -> bool:
         """Times the new recording and undoes its effects; drops it if it is slower."""
         is_faster = False
         try:
             if new.changed_python:
                 raise RecordLater
-            old_s, new_s = timed(ascent.recording, new, ascent.call)
+            old_s, new_s = timed(moment.recording, new, moment.call)
             self._status.measured(old_s, new_s)
             is_faster = new_s < old_s
         finally:
@@ -288,8 +297,8 @@ class Climb:
 
 
 @dataclass(frozen=True)
-class Ascent:
-    """What an action may use: the call, and the recording that would answer it."""
+class Moment:
+    """What an action may use: the next call, and the recording that would answer it."""
 
     recording: Recording
     call: Call
@@ -340,10 +349,10 @@ class Progress:
         """Whether no stage waits for its code."""
         return all(each.state not in _UNDER_WAY for each in self.entries)
 
-    def begin(self, stages: Iterable[Stage], recording: Recording) -> Climb:
-        climb = Climb(self, stages)
-        climb.begin(recording)
-        return climb
+    def begin(self, stages: Iterable[Stage], recording: Recording) -> Upgrade:
+        upgrade = Upgrade(self, stages)
+        upgrade.begin(recording)
+        return upgrade
 
     def add(self, strategy: str, recording: Recording) -> _Entry:
         self.entries.append(_Entry(strategy, recording.shapes))
@@ -351,6 +360,17 @@ class Progress:
 
     def status(self) -> tuple[StageStatus, ...]:
         return tuple(StageStatus(**vars(entry)) for entry in self.entries)
+
+
+def _imports(names: Iterable[str]) -> Iterator[Action]:
+    """An action for each module that is not imported yet."""
+    for name in names:
+        if name not in sys.modules:
+            yield functools.partial(_import, name)
+
+
+def _import(name: str, moment: Moment) -> None:
+    importlib.import_module(name)
 
 
 def timed(old: Recording, new: Recording, call: Call) -> tuple[float, float]:

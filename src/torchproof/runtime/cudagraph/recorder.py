@@ -33,14 +33,15 @@ from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
 from torchproof.runtime.cudagraph.optimizers import LearningRates
-from torchproof.runtime.cudagraph.preparation import Forward, Preparation
+from torchproof.runtime.cudagraph.preparation import Preparation
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors.rng_state import RngState
-from torchproof.torch_private import comparison, remote_graphs, trees
+from torchproof.runtime.tensors.storages import key_of
+from torchproof.torch_private import comparison, remote_graphs, step_capture, trees
 
 if TYPE_CHECKING:
-    from torchproof.runtime.cudagraph.progressive import Climb
+    from torchproof.runtime.cudagraph.progressive import Upgrade
 
 _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # State that a model creates at its first call exists at the second; and state that the
@@ -58,19 +59,25 @@ class Recorder:
     learning_rates: LearningRates
     pool: Pool
 
-    def record(self, call: Call, clones: Clones | None) -> Recording:
-        """Records this call; the first replay of the recording has just executed it."""
+    def record(
+        self, call: Call, clones: Clones | None, *, like: Recording | None = None
+    ) -> Recording:
+        """Records this call; the first replay of the recording has just executed it.
+
+        `like` is a recording that could answer the call: what its eager run showed need
+        not be observed again.
+        """
         with RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
-                return attempt.recording(clones)
+                return attempt.recording(clones, like)
 
-    def trace(self, call: Call) -> None:
+    def trace(self, call: Call, *, like: Recording) -> None:
         """Runs this call once with the preparation's backend, and undoes it."""
         with RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
-                attempt.trace()
+                attempt.trace(like)
 
 
 class PaddingCheck:
@@ -118,12 +125,17 @@ class Recording:
         self.verdict = comparison.Comparison("same")
         self.random = False
         self.changed_python = False  # the first call changed Python state
-        self.writes = False  # whether it writes to existing memory
+        self.written: list[Tensor] = []  # existing memory, apart from the inputs
         self.replays = 0
         self.record_s = 0.0
         self.pool_bytes: int | None = None
         self.undo: Callable[[], None] | None = None
-        self.climb: Climb | None = None  # to a compiled recording
+        self.upgrade: Upgrade | None = None  # to a compiled recording
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes to existing memory."""
+        return bool(self.written or self.inputs.changed)
 
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors to the buffers and starts the replay."""
@@ -205,10 +217,10 @@ class _Attempt:
             self.undo()
             raise
 
-    def recording(self, clones: Clones | None) -> Recording:
+    def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
         start = time.monotonic()
         recording = Recording(self.call, self.inputs, self.capture)
-        eager = self.in_eager()
+        eager = self.in_eager() if like is None else self._in_eager_like(like)
         plain = self._rehearsed()
         before = self.recorder.pool.bytes()
         output = self._recorded()
@@ -217,7 +229,7 @@ class _Attempt:
         recording.output_copies = OutputCopies(output, clones)
         recording.gradients = self.gradients
         recording.undo = self.undo
-        recording.writes = bool(self.eager_recorder.saved)
+        recording.written = self._written()
         recording.random = self.draws
         recording.changed_python = self.changed_python
         self._first_replay(recording, eager, plain)
@@ -226,8 +238,9 @@ class _Attempt:
         recording.record_s = time.monotonic() - start
         return recording
 
-    def trace(self) -> None:
-        self.in_eager()
+    def trace(self, like: Recording) -> None:
+        self._learn_from(like)
+        self.recorder.state.refresh()  # torch.compile sets attributes of the step
         self._rehearse()
         self.undo()
 
@@ -249,6 +262,37 @@ class _Attempt:
         self.recorder.preparation.learn(self.eager_recorder)
         self.recorder.state.extend()  # the run may have created objects
         return result
+
+    def _learn_from(self, like: Recording) -> None:
+        """Takes over what another recording of this call has shown.
+
+        The state has not changed since then: the step executes the same code and writes
+        to the same memory.
+        """
+        self.draws, self.changed_python = like.random, False
+        self.inputs.changed = [*like.inputs.changed]
+        gradients = self.gradients.learn_from(like.gradients)
+        inputs = (self.inputs.tensors[place] for place in self.inputs.changed)
+        self.eager_recorder = self._new_eager_recorder()
+        self.eager_recorder.save([*like.written, *inputs, *gradients])
+        if self.recorder.preparation.needs_eager_run:
+            self.gradients.begin()
+            self._run_in_eager(self.eager_recorder)
+            self.undo()
+            self.recorder.preparation.learn(self.eager_recorder)
+
+    def _in_eager_like(self, like: Recording) -> StepResult:
+        """One eager run, not observed; returns the expected result."""
+        self._learn_from(like)
+        self.gradients.begin()
+        result = self.result(self._run_in_eager())
+        self.undo()
+        return result
+
+    def _written(self) -> list[Tensor]:
+        inputs = {key_of(each) for each in self.inputs.tensors}
+        saved = self.eager_recorder.saved.items()
+        return [region.live for key, region in saved if key not in inputs]
 
     def _assert_watchable(self) -> None:
         state = self.recorder.state
@@ -307,24 +351,12 @@ class _Attempt:
             )
 
     def _watched_run(self) -> StepResult:
-        preparation = self.recorder.preparation
-        self.eager_recorder = EagerRecorder(
-            self.device,
-            [*self.recorder.state.tensors, *self.inputs.tensors],
-            traces=preparation.traces,
-        )
+        self.eager_recorder = self._new_eager_recorder()
         self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
         self.ran = Execution(self.eager_recorder.handle_read)
-        step = preparation.body(preparation.step)
         self.gradients.plant()
-        with (
-            torch.compiler.set_stance("force_eager"),
-            _no_cached_casts(),
-            self.recorder.learning_rates.in_memory(),
-            preparation.watching(),
-            self.capture.listening(self.eager_recorder.handle_warning),
-        ):
-            output = self.capture.rehearse(self._run_under_recorder(step))
+        with self.capture.listening(self.eager_recorder.handle_warning):
+            output = self._run_in_eager(self.eager_recorder, self.ran)
         self.eager_recorder.settle()
         self.eager_recorder.forget(
             self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
@@ -346,12 +378,30 @@ class _Attempt:
         }
         return StepResult.of(output, written, self.gradients.current())
 
-    def _run_under_recorder(self, step: Forward) -> Callable[[], Any]:
+    def _new_eager_recorder(self) -> EagerRecorder:
+        return EagerRecorder(
+            self.device,
+            [*self.recorder.state.tensors, *self.inputs.tensors],
+            traces=self.recorder.preparation.traces,
+        )
+
+    def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
+        preparation = self.recorder.preparation
+        step = preparation.body(preparation.step)
+
         def run() -> Any:
-            with self.eager_recorder, self.ran:
+            with contextlib.ExitStack() as stack:
+                for observer in observers:
+                    stack.enter_context(observer)
                 return step(*self.inputs.args, **self.inputs.kwargs)
 
-        return run
+        with (
+            step_capture.force_eager(),
+            _no_cached_casts(),
+            self.recorder.learning_rates.in_memory(),
+            preparation.watching() if observers else contextlib.nullcontext(),
+        ):
+            return self.capture.rehearse(run)
 
     def undo(self) -> None:
         """Restores memory, gradients and the random state from before the step."""

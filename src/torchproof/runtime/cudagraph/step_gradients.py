@@ -92,6 +92,20 @@ class Gradients:
             each.planted = None
         return zeros
 
+    def learn_from(self, other: Gradients) -> list[Tensor]:
+        """Takes over what another recording of the same step has learned.
+
+        Returns the gradients that the step adds to, which have to be restored.
+        """
+        used = {id(each.parameter) for each in other._used}
+        read = {id(each.parameter) for each in other._read}
+        self._used = [g for g in self._all if id(g.parameter) in used]
+        self._read = [
+            g for g in self._all if g.before is not None and id(g.parameter) in read
+        ]
+        self._drops_all = other._drops_all
+        return [g.before for g in self._used if g.before is not None]
+
     def current(self) -> dict[str, Tensor]:
         return {
             f"gradient of {each.label}": each.parameter.grad

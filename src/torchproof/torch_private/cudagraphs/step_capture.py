@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import threading
 from collections.abc import Collection, Iterator
 from types import CodeType
@@ -72,6 +73,13 @@ def end_allocation(device: torch.device, pool: Any) -> None:
     if end is not None:
         with contextlib.suppress(RuntimeError):
             end(device.index, pool)
+
+
+def force_eager() -> contextlib.AbstractContextManager[Any]:
+    """Runs compiled functions in eager; there are none before Dynamo is imported."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 def many_shapes() -> contextlib.AbstractContextManager[None]:

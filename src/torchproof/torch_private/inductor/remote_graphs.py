@@ -83,15 +83,15 @@ class DeferredGraph:
         self._run = (lambda *args: run(*args, *held)) if held else run
 
 
-def import_tracer() -> None:
-    """Imports what traces a step, apart from the tracing; raises `MissingHook`."""
-    importlib.import_module("torch._dynamo")
+# Imported one by one between two calls: all at once would take seconds.
+TRACER = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
+LOADER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+
+
+def probe() -> None:
+    """Raises `MissingHook` if torch lacks a name that is needed here."""
+    contract.require("graph of compiled code")
     contract.require("compile graphs elsewhere")
-
-
-def import_loader() -> None:
-    """Imports what loads compiled code, apart from the loading."""
-    importlib.import_module("torch._inductor.compile_fx")
 
 
 # -- the parent ------------------------------------------------------------------------
