@@ -23,13 +23,20 @@ RECEIPT = Receipt(
 COUNTS = {"calls": 2, "graphs": 2, "graph_breaks": 1, "recompiles": 0}
 
 
-def fixed(tmp_path: Path, text: str, *, train: bool = False, **options) -> Run:
+def fixed(
+    tmp_path: Path,
+    text: str,
+    *,
+    train: bool = False,
+    as_written: bool = False,
+    **options,
+) -> Run:
     """The run of `fix` for a program with a factory `make`."""
     path = tmp_path / "model.py"
     path.write_text(text)
     run = fix(
         f"{path}:make",
-        Options(train=train),
+        Options(train=train, as_written=as_written),
         fix_options=FixOptions(effort="quick", **options),
         save_in=tmp_path / "runs",
     )

@@ -10,6 +10,7 @@ from torchproof.fixing import FixOptions, fix
 from torchproof.targets import Options
 
 pytestmark = pytest.mark.gpu
+RULES = Path(__file__).resolve().parent.parent / "rules"
 
 PROGRAM = """
 import torch
@@ -52,3 +53,29 @@ def test_breaks_are_removed_on_a_gpu(tmp_path: Path) -> None:
         assert each.receipt.backend == "inductor"
         assert each.receipt.outputs in ("same", "rounding")
         assert each.receipt.speed is not None and each.receipt.speed > 0.9
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CG301/bad", "CG301/bad_recurrent", "CG302/bad_accumulated", "CG303/bad"],
+)
+def test_hazards_of_real_cuda_graphs_are_removed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TARGET_DEVICE", "cuda")
+    path = tmp_path / "model.py"
+    path.write_text((RULES / f"{name}.py").read_text())
+    run = fix(
+        f"{path}:make",
+        Options(device="cuda", as_written=True),
+        fix_options=FixOptions(effort="normal"),
+        save_in=tmp_path / "runs",
+    )
+    code = name.partition("/")[0]
+    assert code in {finding.code for finding in run.findings}
+    rejected = [(each.title, each.why) for each in run.fixes if not each.receipt]
+    (accepted,) = [each for each in run.fixes if each.status == "verified"]
+    assert accepted.codes == (code,), rejected
+    assert run.fixing is not None and run.fixing.remaining == ()
+    # The original raises while its graphs are recorded, so that nothing is timed.
+    assert accepted.receipt is not None and accepted.receipt.backend == "inductor"

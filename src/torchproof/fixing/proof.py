@@ -17,7 +17,7 @@ from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.rewrites import original_names
 from torchproof.fixing.source_text import read_source
 from torchproof.fixing.timing import time_ratio
-from torchproof.observe import gather
+from torchproof.observe import audit, gather
 from torchproof.process import (
     DEVNULL,
     Conditions,
@@ -41,6 +41,8 @@ from torchproof.targets import Job, Options, Target, overlay
 
 Progress = Callable[[str], None]
 _NO_LIMIT_S = 1e6
+_LIFETIMES = {"dead_read", "dead_held"}
+_GRAPH_MODES = {"reduce-overhead", "max-autotune"}
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,20 @@ class Prover:
                 if observation.ending == "timeout" and number:
                     return Proof(edits, observation, timed_out=True)
                 raise UserError(one_line(why))
+            if backend is None and _asks_for_graphs(observation, self._options):
+                observation = self._with_lifetimes(observation, run)
             return _proof(edits, observation, child.last("equality"))
+
+    def _with_lifetimes(self, observation: Observation, run: Job) -> Observation:
+        """Adds the tensors that outlive their memory in CUDA graphs."""
+        conditions = Conditions(
+            self._hidden, timeout_s=self._options.timeout_s, quiet=True
+        )
+        audited = audit.audit_job(run, conditions)
+        if audited.interrupted:
+            raise KeyboardInterrupt
+        found = [each for each in audited.events if each.kind in _LIFETIMES]
+        return dataclasses.replace(observation, events=(*observation.events, *found))
 
     def time_ratio(self, edits: Overlay) -> Ratio | None:
         """The original's time over that of the edited target, both compiled."""
@@ -261,6 +276,20 @@ def _proof(edits: Overlay, observation: Observation, equality: Entry) -> Proof:
         counts=counts_of(observation, [each.finding for each in located]),
         equality=Equality.from_json(equality) if equality else None,
     )
+
+
+def _asks_for_graphs(observation: Observation, options: Options) -> bool:
+    """Whether torch.compile is asked for CUDA graphs, in the options or the target."""
+    wrappers = [each for each in observation.events if each.kind == "wrapper"]
+    for arguments in (options.compile, *(each.data["arguments"] for each in wrappers)):
+        inner = arguments.get("options")
+        if isinstance(inner, dict) and inner.get("triton.cudagraphs"):
+            return True
+        if arguments.get("mode") in _GRAPH_MODES:
+            return True
+        if arguments.get("backend") == "cudagraphs":
+            return True
+    return False
 
 
 def _in_original_names(finding: Finding, edits: Overlay) -> Finding:

@@ -177,12 +177,12 @@ def check(observation: Observation) -> list[Finding]:
 def with_stacks(
     observation: Observation,
 ) -> list[tuple[Finding, tuple[Frame, ...], str]]:
-    """All findings of a run, worst first, each with the stack of its first event.
+    """All findings of a run, worst first, each with the stack that an edit may change.
 
     The last part is what a guard of it checks: `self.step`; empty if there is none.
     """
     return [
-        (m.finding, m.group.first.frames, _guarded(m.group))
+        (m.finding, m.rule.stack(m.group), _guarded(m.group))
         for m in matched(observation)
     ]
 

@@ -89,6 +89,11 @@ class LifetimeRule(Rule):
                 steps=len(calls) or None,
             )
 
+    def stack(self, group: EventGroup) -> tuple[Frame, ...]:
+        """Where the tensor was produced, and where it is kept."""
+        kept = (group.place.frame,) if group.place.frame is not None else ()
+        return (*group.first.frames, *kept)
+
     def words(self, group: EventGroup) -> dict[str, object]:
         return {
             "holders": _holders(group),
@@ -135,6 +140,7 @@ class OutputRead(LifetimeRule):
     """
 
     code = "CG301"
+    rewrites = ("lifetimes.clone",)
     certain = False
     shown_by = ("CG301", "CG304")
     calls = 1
@@ -329,6 +335,7 @@ class GradientKept(LifetimeRule):
     """
 
     code = "CG302"
+    rewrites = ("lifetimes.gradient_step",)
     message_text = "{holders} {verb} used after the memory was reused: {overwritten}"
     cause_text = (
         "autograd took the compiled backward's own buffer as .grad, which was None; the"
@@ -368,6 +375,7 @@ class BackwardTooLate(LifetimeRule):
     """
 
     code = "CG303"
+    rewrites = ("lifetimes.mark_first",)
     cause_text = (
         "what the forward saved for its backward lives in the memory of a CUDA graph; a"
         " step that begins between the two gives it away"
@@ -411,6 +419,7 @@ class OutputHeld(LifetimeRule):
     """
 
     code = "CG304"
+    rewrites = ("lifetimes.clone",)
     run_severity = "low"
     message_text = (
         "{holders} {verb} kept after the memory was reused, and not read in this run:"

@@ -321,6 +321,10 @@ class Rule:
     def matches(self, group: EventGroup) -> bool:
         return True
 
+    def stack(self, group: EventGroup) -> tuple[Frame, ...]:
+        """The frames whose code an edit may change, the most promising last."""
+        return group.first.frames
+
     def words(self, group: EventGroup) -> dict[str, object]:
         """What the texts name in braces, besides `at`: the group."""
         return {}

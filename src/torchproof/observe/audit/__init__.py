@@ -38,12 +38,19 @@ def audit(
     """Runs the target in a child process under all watchers."""
     progress("lifetimes: running the target under watchers")
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
-    job = json.dumps(Job.of(target, options).to_json())
+    return audit_job(Job.of(target, options), conditions)
+
+
+def audit_job(job: Job, conditions: Conditions) -> AuditResult:
+    """Runs a target, perhaps with edits, in a child process under all watchers."""
     child = follow(
-        "torchproof.observe.audit.running", job, lambda entry, seconds: None, conditions
+        "torchproof.observe.audit.running",
+        json.dumps(job.to_json()),
+        lambda entry, seconds: None,
+        conditions,
     )
     return AuditResult(
-        status=_status(child, target),
+        status=_status(child, job.target),
         events=entry_events.events(child.entries),
         counts=entry_events.counts(child.entries),
         environment=child.last("environment"),
