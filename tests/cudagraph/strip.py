@@ -67,6 +67,9 @@ class Strip:
     def listening(self, note: Callable[[str], None]) -> Iterator[None]:
         yield
 
+    def release(self) -> None:
+        pass
+
     def rehearse(self, run: Callable[[], Any]) -> Any:
         with said_to_be_capturing():
             return run()

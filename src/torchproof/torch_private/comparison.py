@@ -65,6 +65,9 @@ TOLERANCES: dict[torch.dtype, tuple[float, float, float, float]] = {
     torch.float8_e4m3fn: (0.5, 0.25, 1.0, 0.5),
 }
 CHUNK = 1 << 22  # elements compared at a time, in float64
+# The same with a tolerance. A comparison needs some 100 bytes for each of them, beside
+# a step that may fill the device.
+PIECE = 1 << 19
 NUMBERS = (bool, int, float, complex)
 PLAIN = (str, bytes, type, type(None), torch.dtype, torch.device)
 
@@ -286,24 +289,36 @@ def compare_tensors(
     kind = torch.finfo(eager.dtype)
     a, e = flat(output), flat(eager)
     x = e if exact is None or kind.bits >= 64 else flat(exact)
-    if bool((x.isnan() & ~e.isnan()).any()):  # the float64 run took another path
+    # If the float64 run took another path:
+    if x is not e and bool((x.isnan() & ~e.isnan()).any()):
         x = e
-    unexpected = a.isnan() & ~e.isnan()
-    if bool(unexpected.any()):
-        return wrong(f"NaN where eager has none, in {share(unexpected)}")
-    nan = e.isnan()
-    if tolerance is not None and bool((nan & ~a.isnan()).any()):
-        return wrong(f"no NaN where eager has one, in {share(nan & ~a.isnan())}")
+    if (why := different_nan(a, e, both_ways=tolerance is not None)) is not None:
+        return wrong(why)
     noisy = [each for each in (e, *map(flat, samples)) if each is not x]
     scale = size_of(x)
     found = Found()
-    for values in chunks(a, e, x, *noisy):
+    for values in chunks(a, e, x, *noisy, size=CHUNK if tolerance is None else PIECE):
         found.add(values[:3], values[3:], kind, scale=scale, tolerance=tolerance)
     result = found.result(scale, has_exact=x is not e, tolerance=tolerance)
-    if result.verdict != "wrong" and tolerance is None and bool(nan.any()):
-        why = f"eager itself gives NaN, in {share(nan)}"
+    if result.verdict != "wrong" and tolerance is None and bool(e.isnan().any()):
+        why = f"eager itself gives NaN, in {share(e.isnan())}"
         return dataclasses.replace(result, verdict=None, why=why)
     return result
+
+
+def different_nan(output: Tensor, eager: Tensor, *, both_ways: bool) -> str | None:
+    """Where NaN is on one side only; `both_ways` if eager's NaN must be there too."""
+    pairs = [(output, eager, "NaN where eager has none")]
+    if both_ways:
+        pairs.append((eager, output, "no NaN where eager has one"))
+    for one, other, why in pairs:
+        alone = 0
+        for start in range(0, one.numel(), PIECE):
+            piece = slice(start, start + PIECE)
+            alone += int((one[piece].isnan() & ~other[piece].isnan()).sum())
+        if alone:
+            return f"{why}, in {alone} of {one.numel()} elements"
+    return None
 
 
 @dataclass
@@ -490,7 +505,7 @@ class Scale:
 
 def size_of(tensor: Tensor) -> Scale:
     squares, largest, count = 0.0, 0.0, 0
-    for (values,) in chunks(flat(tensor)):
+    for (values,) in chunks(flat(tensor), size=PIECE):
         finite = torch.where(values.isfinite(), values, 0.0).abs()
         squares += float(finite.square().sum())
         largest = max(largest, float(finite.amax()))
@@ -508,9 +523,9 @@ def flat(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1)
 
 
-def chunks(*flats: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def chunks(*flats: Tensor, size: int = CHUNK) -> Iterator[tuple[Tensor, ...]]:
     """The tensors in float64, piece by piece; equal arguments give equal pieces."""
-    for pieces in zip(*(torch.split(each, CHUNK) for each in flats), strict=True):
+    for pieces in zip(*(torch.split(each, size) for each in flats), strict=True):
         if pieces[0].numel():
             doubles = {
                 id(each): piece.double()
@@ -560,12 +575,12 @@ def tolerance_for(
         element, whole = for_gradients
         short = torch.finfo(kind).bits <= 16
         roundings = FEW_ROUNDINGS if short else MANY_ROUNDINGS
-    tensors = [
+    tensors = (  # one at a time
         as_tensor(part)
         for each in values
         if isinstance(each, Tensor) and not each.is_meta
         for part in plain_tensors(each)
-    ]
+    )
     largest = max((size_of(t).largest for t in tensors if has_digits(t)), default=0.0)
     return Tolerance(kind, element, whole, roundings * torch.finfo(kind).eps * largest)
 

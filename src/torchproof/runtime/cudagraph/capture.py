@@ -109,6 +109,13 @@ class Capture:
             finally:
                 caller.wait_stream(side)
 
+    def release(self) -> None:
+        """Gives cached memory back to the device.
+
+        Streams do not share cached memory, so that of one would add to that of others.
+        """
+        torch.cuda.empty_cache()
+
     def rehearse(self, run: Callable[[], Any]) -> Any:
         """Runs the step once without capture, on the code path of the capture.
 

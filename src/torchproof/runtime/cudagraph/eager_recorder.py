@@ -18,13 +18,19 @@ from torch import Tensor
 
 from torchproof.records import whose
 from torchproof.runtime.cudagraph.capture import WAIT
-from torchproof.runtime.cudagraph.graph_status import Stop, StopKind
+from torchproof.runtime.cudagraph.graph_status import Stop, StopKind, Stopped
 from torchproof.runtime.cudagraph.host_tensors import HostTensors
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
-from torchproof.runtime.tensors.storages import HOST, Key, Region, free_bytes, key_of
+from torchproof.runtime.tensors.storages import (
+    HOST,
+    Copies,
+    Key,
+    Region,
+    free_bytes,
+    key_of,
+)
 from torchproof.torch_private import EagerDispatchMode, mutated_arguments, trees
 
-_SHARE = 0.25  # of the free device memory that one copy may take
 _PRECAUTION_BYTES = 64 << 20
 _MOST_STOPS = 20
 # Operations that synchronise with the device, with the user code that causes them.
@@ -59,8 +65,9 @@ class Origin:
 class EagerRecorder(EagerDispatchMode):
     """Watches the operations inside its context; `device` is the step's device.
 
-    `outside` are the tensors that exist before the step. With `traces`, it also records
-    the Python stack of each operation.
+    `outside` are the tensors that exist before the step, and `scratch` those whose
+    content need not be saved. With `traces`, it also records the Python stack of each
+    operation.
     """
 
     def __init__(
@@ -68,10 +75,13 @@ class EagerRecorder(EagerDispatchMode):
         device: torch.device,
         outside: Iterable[Tensor] = (),
         *,
+        scratch: Iterable[Tensor] = (),
         traces: bool = False,
     ) -> None:
         super().__init__()
         self.device, self.traces = device, traces
+        self._scratch = {key_of(each) for each in scratch}
+        self._scratch_written: set[Key] = set()
         self._host_tensors = HostTensors(outside)
         self.saved: dict[Key, Region] = {}
         self.stops: list[Stop] = []
@@ -79,7 +89,7 @@ class EagerRecorder(EagerDispatchMode):
         self._created: set[Key] = set()
         self._inputs: set[Key] = set()
         self._precautions: set[Key] = set()
-        self._room: dict[torch.device, int] = {}  # free bytes, less the copies
+        self._copies = Copies()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -131,13 +141,11 @@ class EagerRecorder(EagerDispatchMode):
                 del self.saved[key]
         self._precautions = set()
 
-    def forget(self, tensors: Iterable[Tensor]) -> None:
-        """Drops the copies of tensors that only the recorder uses."""
-        for tensor in tensors:
-            self.saved.pop(key_of(tensor), None)
-
     def wrote(self, tensor: Tensor) -> bool:
-        return _plain(tensor) and key_of(tensor) in self.saved
+        if not _plain(tensor):
+            return False
+        key = key_of(tensor)
+        return key in self.saved or key in self._scratch_written
 
     def read(self, tensor: Tensor) -> bool:
         """Whether the tensor was an input of an operation."""
@@ -153,6 +161,9 @@ class EagerRecorder(EagerDispatchMode):
         key = key_of(tensor)
         if key in self.saved or key in self._created:
             return
+        if key in self._scratch:
+            self._scratch_written.add(key)
+            return
         if not self._on_device(tensor):
             reason = "the step writes to host memory, which a replay does not"
             self.stops.append(stop_here("python", reason))
@@ -161,17 +172,21 @@ class EagerRecorder(EagerDispatchMode):
         self.saved[key] = Region(live, bulk=False, copy=self._copy(live))
 
     def _copy(self, live: Tensor) -> Tensor:
-        """A copy on the device if there is room, else on the host.
+        """A copy of memory before it is written; raises `Stopped` if it does not fit.
 
-        The driver is asked for free memory once: it takes long to answer.
+        The stop is also noted, because the step may catch any error.
         """
-        device = live.device
-        if device not in self._room:
-            self._room[device] = free_bytes(device)
-        if live.numel() > _SHARE * self._room[device]:
-            return live.to(HOST, copy=True)
-        self._room[device] -= live.numel()
-        return live.clone()
+        copy = self._copies.make(live)
+        if copy is None:
+            room = max(free_bytes(live.device), free_bytes(HOST))
+            reason = (
+                f"the step writes to {live.numel() / 1e9:.3g} GB, and a copy to undo"
+                f" it does not fit into a quarter of the {room / 1e9:.3g} GB free on"
+                " the device or the host: free memory, or train a smaller model"
+            )
+            self.stops.append(stop_here("memory", reason))
+            raise Stopped(self.stops[-1])
+        return copy
 
     def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
         name = func.overloadpacket.__name__

@@ -297,6 +297,13 @@ class Execution:
         reference = self._looked_up.get(id(value))
         return reference is not None and reference.get() is value
 
+    def mentions(self, names: frozenset[str]) -> bool:
+        """Whether the code may read attributes with one of these names."""
+        return not names.isdisjoint(self.names) or any(
+            not names.isdisjoint(reads.attributes | reads.strings)
+            for reads in map(reads_of, self.codes)
+        )
+
     @property
     def asked_abstract_classes(self) -> bool:
         return not _ABSTRACT.isdisjoint(self.codes)

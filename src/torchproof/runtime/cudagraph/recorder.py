@@ -13,7 +13,7 @@ import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,11 @@ from torchproof.runtime.cudagraph.executed_code import Execution
 from torchproof.runtime.cudagraph.graph_status import RecordLater, Stop, Stopped
 from torchproof.runtime.cudagraph.optimizers import LearningRates
 from torchproof.runtime.cudagraph.preparation import Preparation
+from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors.rng_state import RngState
-from torchproof.runtime.tensors.storages import key_of
+from torchproof.runtime.tensors.storages import Copies, key_of
 from torchproof.torch_private import comparison, remote_graphs, step_capture, trees
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ _REHEARSALS = 3  # one to compile, one to allocate, one as in the capture
 # first run read is watched in the second.
 _EAGER_RUNS = 5
 _REASONS = 5  # the most messages of one kind
+# A step without these names in its code does not use gradients.
+_GRADIENTS = frozenset({"grad", "backward"})
 
 
 @dataclass(frozen=True)
@@ -154,13 +157,18 @@ class Recording:
 
     def keep(self) -> None:
         """Accepts the effects of the first replay."""
-        self.undo = None
+        self._forget_state()
 
     def withdraw(self) -> None:
         """Undoes the effects of the first replay."""
         if self.undo is not None:
             self.undo()
+        self._forget_state()
+
+    def _forget_state(self) -> None:
         self.undo = None
+        self.gradients.keep()
+        step_capture.free_host_memory()
 
     def drop(self) -> None:
         self.capture.drop()
@@ -220,8 +228,11 @@ class _Attempt:
     def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
         start = time.monotonic()
         recording = Recording(self.call, self.inputs, self.capture)
-        eager = self.in_eager() if like is None else self._in_eager_like(like)
-        plain = self._rehearsed()
+        self.capture.release()
+        expected = self.in_eager() if like is None else self._in_eager_like(like)
+        self.output = None
+        self.capture.release()
+        expected = self._rehearsed() or expected
         before = self.recorder.pool.bytes()
         output = self._recorded()
         if self.recorder.state.forget_foreign_changes():  # the compiler replaces some
@@ -232,7 +243,7 @@ class _Attempt:
         recording.written = self._written()
         recording.random = self.draws
         recording.changed_python = self.changed_python
-        self._first_replay(recording, eager, plain)
+        self._first_replay(recording, expected)
         after = self.recorder.pool.bytes()
         recording.pool_bytes = None if after is None else after - (before or 0)
         recording.record_s = time.monotonic() - start
@@ -252,7 +263,10 @@ class _Attempt:
         Raises `Stopped` if the step does something that a replay cannot repeat.
         """
         self._assert_watchable()
-        result, actions = self._stable_run()
+        try:
+            result, actions = self._stable_run()
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory("the eager run", error) from error
         if actions:
             reasons = [f"the step {each}, which a replay does not" for each in actions]
             raise Stopped(*(Stop("python", each) for each in reasons))
@@ -285,7 +299,7 @@ class _Attempt:
         """One eager run, not observed; returns the expected result."""
         self._learn_from(like)
         self.gradients.begin()
-        result = self.result(self._run_in_eager())
+        result = self.copied_result(self._run_in_eager())
         self.undo()
         return result
 
@@ -319,7 +333,8 @@ class _Attempt:
             state.refresh()
             numbers = learning_rates.numbers()
             states = learning_rates.states()
-            result = self._watched_run()
+            plants = self._uses_gradients()
+            result = self._watched_run(plants=plants)
             moved = self.rng_state.drawn_since(self.rng_state.current())
             new = state.forget_foreign_changes() | state.ran.add(self.ran)
             actions = [f"changes state ({change})" for change in state.changes()]
@@ -331,6 +346,7 @@ class _Attempt:
             if new:  # it may have changed state that was not watched yet
                 state.extend()
             self.changed_python |= bool(actions)
+            new |= self._uses_gradients() != plants
             if not new and (not actions or previous):
                 break
         else:
@@ -350,38 +366,54 @@ class _Attempt:
                 "python", f"the step reads {more} more objects that cannot be watched"
             )
 
-    def _watched_run(self) -> StepResult:
-        self.eager_recorder = self._new_eager_recorder()
+    def _uses_gradients(self) -> bool:
+        """Whether the step may use gradients, as far as the runs so far show."""
+        return self.gradients.are_used or self.recorder.state.ran.mentions(_GRADIENTS)
+
+    def _watched_run(self, *, plants: bool) -> StepResult:
+        self.output = None
+        self.gradients.begin()
+        with self.capture.aside():  # where the step can reuse the memory
+            zeros = self.gradients.plant() if plants else []
+        self.eager_recorder = self._new_eager_recorder(zeros)
+        del zeros
         self.eager_recorder.save_as_precaution(self.recorder.state.buffers)
         self.ran = Execution(self.eager_recorder.handle_read)
-        self.gradients.plant()
         with self.capture.listening(self.eager_recorder.handle_warning):
             output = self._run_in_eager(self.eager_recorder, self.ran)
         self.eager_recorder.settle()
-        self.eager_recorder.forget(
-            self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
-        )
+        self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
         self.inputs.changed = [
             place
             for place, tensor in enumerate(self.inputs.tensors)
             if self.eager_recorder.wrote(tensor)
         ]
         self.output = map_tensors(output, Tensor.detach)
-        return self.result(output)
+        return self.copied_result(output)
+
+    def copied_result(self, output: Any) -> StepResult:
+        """The result in copies, which stay as they are."""
+        result, copies = self.result(output), Copies()
+        return StepResult(
+            {label: _copy(part, copies) for label, part in result.output.items()},
+            {label: _copy(part, copies) for label, part in result.gradients.items()},
+        )
 
     def result(self, output: Any) -> StepResult:
-        """Copies of an output, and of buffers and gradients that the step writes."""
+        """An output, and buffers and gradients that the step writes."""
         written = {
             f"buffer {number}": buffer
             for number, buffer in enumerate(self.recorder.state.buffers)
             if self.eager_recorder.wrote(buffer)
         }
-        return StepResult.of(output, written, self.gradients.current())
+        parts = {**trees.values_of(output, "output"), **written}
+        return StepResult(parts, self.gradients.current())
 
-    def _new_eager_recorder(self) -> EagerRecorder:
+    def _new_eager_recorder(self, scratch: Iterable[Tensor] = ()) -> EagerRecorder:
         return EagerRecorder(
             self.device,
             [*self.recorder.state.tensors, *self.inputs.tensors],
+            scratch=scratch,
             traces=self.recorder.preparation.traces,
         )
 
@@ -424,7 +456,7 @@ class _Attempt:
         for last in [False] * (_REHEARSALS - 1) + [True]:
             output = self._rehearse()
             if last and self.draws:
-                result = self.result(output)
+                result = self.copied_result(output)
             del output
             self.undo()
         return result
@@ -461,19 +493,16 @@ class _Attempt:
 
     # -- compared ------------------------------------------------------------------
 
-    def _first_replay(
-        self, recording: Recording, eager: StepResult, compiled: StepResult | None
-    ) -> None:
-        """Replays once and compares with eager; raises `Stopped` if the results differ.
+    def _first_replay(self, recording: Recording, expected: StepResult) -> None:
+        """Replays once; raises `Stopped` if the result is not as expected.
 
-        Compiled code draws other random numbers than eager. If the step draws any, the
-        replay is compared with the compiled code without a recording instead.
+        Compiled code draws other random numbers than eager. If the step draws any,
+        compiled code without a recording gives the expected result.
         """
         self.rng_state.restore()
         recording.start(self.call)
         self.gradients.attach()
         actual = self.result(recording.output_copies.recorded)
-        expected = eager if compiled is None else compiled
         recording.verdict = compare_results(
             actual, expected, self.recorder.state.tensors
         )
@@ -508,9 +537,7 @@ def _explained(stage: str) -> Iterator[None]:
     except (Stopped, remote_graphs.NotDeferred):
         raise
     except torch.OutOfMemoryError as error:
-        raise Stopped(
-            Stop("memory", f"out of memory ({stage}): {_first_line(error)}")
-        ) from error
+        raise _out_of_memory(stage, error) from error
     except Exception as error:
         if (refusal := _refusal(error)) is not None:
             raise refusal from None
@@ -518,6 +545,11 @@ def _explained(stage: str) -> Iterator[None]:
         where = (place.filename, place.lineno, place.name) if place else ()
         reason = f"{stage} failed: {_first_line(cause)}"
         raise Stopped(Stop("capture", reason, stage, *where)) from error
+
+
+def _out_of_memory(stage: str, error: BaseException) -> Stopped:
+    reason = f"out of memory ({stage}), so pass less at once or free memory"
+    return Stopped(Stop("memory", f"{reason}: {_first_line(error)}"))
 
 
 def _refusal(error: BaseException | None) -> remote_graphs.NotDeferred | None:
@@ -556,24 +588,51 @@ def _first_line(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class StepResult:
-    """Copies of the outputs, written buffers and gradients of a run."""
+    """The outputs with the written buffers, and the gradients of a run."""
 
     output: Mapping[str, Any]
-    gradients: Mapping[str, Tensor]
-
-    @classmethod
-    def of(
-        cls, output: Any, written: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
-    ) -> StepResult:
-        parts = trees.values_of(output, "output")
-        return cls(
-            output={label: _copy(part) for label, part in {**parts, **written}.items()},
-            gradients={label: _copy(each) for label, each in gradients.items()},
-        )
+    gradients: Mapping[str, Any]
 
 
-def _copy(part: Any) -> Any:
-    return part.detach().clone() if isinstance(part, Tensor) else part
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of a tensor, in host memory if it is large."""
+
+    tensor: Tensor
+    device: torch.device
+
+    def load(self) -> Tensor:
+        return self.tensor.to(self.device)
+
+    def empty(self) -> Tensor:
+        return torch.empty(0, dtype=self.tensor.dtype, device=self.device)
+
+
+def _copy(part: Any, copies: Copies) -> Any:
+    if not isinstance(part, Tensor):
+        return part
+    tensor = part.detach()
+    copy = copies.make(tensor) if has_plain_memory(tensor) else tensor.clone()
+    if copy is None:
+        size = tensor.numel() * tensor.itemsize / 1e9
+        reason = f"no room to keep {size:.3g} GB of eager's result for the comparison"
+        raise Stopped(Stop("memory", f"{reason}: free memory"))
+    return _Copy(copy, part.device)
+
+
+def _loaded(part: Any) -> Any:
+    return part.load() if isinstance(part, _Copy) else part
+
+
+def _forms(result: StepResult) -> dict[str, comparison.Form]:
+    """The forms that copies of the outputs have, which are what callers get."""
+    forms = {}
+    for label, part in result.output.items():
+        if isinstance(part, _Copy):
+            forms |= comparison.forms_of({label: part.tensor}, {})
+        elif isinstance(part, Tensor):
+            forms |= comparison.forms_of({label: torch.empty_like(part.detach())}, {})
+    return forms
 
 
 def compare_results(
@@ -583,9 +642,7 @@ def compare_results(
 
     The dtypes of `weights` widen the tolerances, because they took part in the results.
     """
-    for each in comparison.form_differences(
-        comparison.forms_of(actual.output, {}), comparison.forms_of(expected.output, {})
-    ):
+    for each in comparison.form_differences(_forms(actual), _forms(expected)):
         if each.harmful:
             return comparison.wrong(each.why, each.where)
     return comparison.worst(
@@ -603,7 +660,23 @@ def _compared(
     *,
     gradients: bool,
 ) -> comparison.Comparison:
-    tensors = [each for each in expected.values() if isinstance(each, Tensor)]
-    types = comparison.types_in_use([*tensors, *weights], weights)
-    tolerance = comparison.tolerance_for(types, tensors, gradients=gradients)
-    return comparison.compare(actual, expected, tolerance=tolerance)
+    """Compares one value after the other, so that few are on the device at a time."""
+    copies = [each for each in expected.values() if isinstance(each, _Copy)]
+    results = [each.empty() for each in copies]
+    types = comparison.types_in_use([*results, *weights], weights)
+    tolerance = comparison.tolerance_for(
+        types, (each.load() for each in copies), gradients=gradients
+    )
+    compared = {
+        label: comparison.compare(
+            _part(actual, label), _part(expected, label), tolerance=tolerance
+        )
+        for label in dict.fromkeys((*expected, *actual))
+    }
+    if not compared:
+        return comparison.Comparison("same", 0.0)
+    return comparison.summary(compared)
+
+
+def _part(parts: Mapping[str, Any], label: str) -> dict[str, Any]:
+    return {label: _loaded(parts[label])} if label in parts else {}

@@ -7,8 +7,9 @@ recorded backward always writes to the same memory. So before a replay, the cont
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,8 +24,31 @@ class _Gradient:
     label: str
     parameter: Tensor
     before: Tensor | None
-    planted: Tensor | None = None
+    # Weak: a step that drops its gradients frees the zeros before it needs memory.
+    planted: weakref.ref[Tensor] | None = None
     after: Tensor | None = None
+    had_gradient: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.had_gradient = self.before is not None
+
+    @property
+    def at_start(self) -> Tensor | None:
+        """The gradient when the eager run began; None if it no longer exists."""
+        return self.before if self.planted is None else self.planted()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the step has dropped the gradient, or set another one."""
+        zeros_are_gone = self.planted is not None and self.planted() is None
+        return zeros_are_gone or self.parameter.grad is not self.at_start
+
+    def plant(self) -> None:
+        self.planted = None
+        if self.before is None and self.parameter.requires_grad:
+            zeros = torch.zeros_like(self.parameter)
+            self.planted = weakref.ref(zeros)
+            self.set(zeros)
 
     def set(self, gradient: Tensor | None) -> None:
         if self.parameter.grad is not gradient:
@@ -48,32 +72,26 @@ class Gradients:
 
     undo = begin
 
-    def plant(self) -> None:
-        """Sets missing gradients to zeros before the eager run.
+    def plant(self) -> list[Tensor]:
+        """Sets missing gradients to zeros before the eager run, and returns the zeros.
 
         This distinguishes a step that accumulates from one that drops gradients first.
         """
         self.begin()
         for each in self._all:
-            each.planted = each.before
-            if each.before is None and each.parameter.requires_grad:
-                each.planted = torch.zeros_like(each.parameter)
-            each.set(each.planted)
+            each.plant()
+        planted = (each.planted() for each in self._all if each.planted is not None)
+        return [zeros for zeros in planted if zeros is not None]
 
     def learn(
         self, wrote: Callable[[Tensor], bool], read: Callable[[Tensor], bool]
-    ) -> list[Tensor]:
-        """Finds the parameters whose gradient the eager run changed.
-
-        Returns the zeros from `plant`, which need not be restored.
-        """
-        dropped = [g for g in self._all if g.parameter.grad is not g.planted]
+    ) -> None:
+        """Finds the parameters whose gradient the eager run changed."""
+        dropped = [g for g in self._all if g.is_replaced]
         added = [
             g
             for g in self._all
-            if g.planted is not None
-            and g.parameter.grad is g.planted
-            and wrote(g.planted)
+            if not g.is_replaced and g.at_start is not None and wrote(g.at_start)
         ]
         self._used = dropped + added
         used = {*self._used}
@@ -83,14 +101,13 @@ class Gradients:
             if g.before is not None and g not in used and read(g.before)
         ]
         self._drops_all = bool(dropped) and not added
-        zeros = [
-            g.planted
-            for g in self._all
-            if g.planted is not None and g.planted is not g.before
-        ]
         for each in self._all:
             each.planted = None
-        return zeros
+
+    @property
+    def are_used(self) -> bool:
+        """Whether the eager run changed a gradient."""
+        return bool(self._used)
 
     def learn_from(self, other: Gradients) -> list[Tensor]:
         """Takes over what another recording of the same step has learned.
@@ -135,7 +152,15 @@ class Gradients:
         present = [each for each in self._used if each.parameter.grad is not None]
         if not self._adds:
             return not present
-        return bool(present) and all(each.before is not None for each in present)
+        return bool(present) and all(each.had_gradient for each in present)
+
+    def keep(self) -> None:
+        """Ends `undo`: frees earlier gradients that no replay reads or adds to."""
+        needed = {*self._accumulated, *self._read}
+        for each in self._used:
+            if each not in needed:
+                each.before = None
+        self._all = []
 
     def arrange(self) -> None:
         """Copies `.grad` to the memory that the replay accumulates into."""

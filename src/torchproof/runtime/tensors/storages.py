@@ -17,7 +17,8 @@ from torchproof.runtime.tensors.free_memory import available_bytes
 
 HOST = torch.device("cpu")
 _SHARE = 0.25  # of free memory that copies of parameters may fill
-_CHUNK_BYTES = 1 << 26
+_CHUNK_BYTES = 1 << 24
+_LARGE_BYTES = 1 << 20  # from which a copy is worth moving to the host
 _ALIGNED = 16  # bytes, the size of the largest element type
 
 Key = tuple[torch.device, int]  # of a storage
@@ -39,13 +40,21 @@ class Region:
         return any(not torch.equal(now, was) for now, was in self._chunks())
 
     def restore(self) -> None:
+        if self.copy is not None and self.copy.device != self.live.device:
+            # Without a comparison, which would need memory on the device.
+            if self._is_there():
+                self.live.copy_(self.copy, non_blocking=True)
+            return
         for now, was in self._chunks():
             if not torch.equal(now, was):
                 now.copy_(was)
 
+    def _is_there(self) -> bool:
+        """Whether the storage still has these bytes; it may have been resized."""
+        return self.live.untyped_storage().nbytes() >= _end(self.live)
+
     def _chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        # A storage that was resized no longer has these bytes.
-        if self.copy is None or self.live.untyped_storage().nbytes() < _end(self.live):
+        if self.copy is None or not self._is_there():
             return
         pairs = zip(
             torch.split(self.live, _CHUNK_BYTES),
@@ -107,6 +116,38 @@ def copy_all(
         else:
             for region in on_device:
                 region.copy = region.live.to(places[0], copy=True)
+
+
+class Copies:
+    """Makes copies that take little memory of the device: large ones on the host.
+
+    The system is asked for free memory once: it takes long to answer.
+    """
+
+    def __init__(self) -> None:
+        self._room: dict[torch.device, int] = {}
+
+    def make(self, tensor: Tensor) -> Tensor | None:
+        """A copy of a tensor; None if it fits nowhere.
+
+        In pinned host memory, it is complete for later work on the current stream,
+        which the host does not wait for.
+        """
+        size = tensor.numel() * tensor.itemsize
+        if tensor.device.type == HOST.type or size < _LARGE_BYTES:
+            return tensor.clone()
+        if self._takes(size, HOST):
+            copy = torch.empty_like(tensor, device=HOST, pin_memory=True)
+            return copy.copy_(tensor, non_blocking=True)
+        return tensor.clone() if self._takes(size, tensor.device) else None
+
+    def _takes(self, size: int, place: torch.device) -> bool:
+        if place not in self._room:
+            self._room[place] = free_bytes(place)
+        if size > _SHARE * self._room[place]:
+            return False
+        self._room[place] -= size
+        return True
 
 
 def free_bytes(device: torch.device) -> int:

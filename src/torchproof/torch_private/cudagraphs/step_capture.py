@@ -66,6 +66,14 @@ def own_workspaces() -> Iterator[None]:
         clear()
 
 
+def free_host_memory() -> None:
+    """Gives pinned host memory that is not in use back to the system."""
+    # Only CUDA builds have this function.
+    free = getattr(torch._C, "_host_emptyCache", None)
+    if free is not None:
+        free()
+
+
 def end_allocation(device: torch.device, pool: Any) -> None:
     """Stops allocating from the pool of a capture that failed."""
     # Only CUDA builds have this function.

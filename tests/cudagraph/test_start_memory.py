@@ -1,0 +1,175 @@
+"""What a recording keeps in memory: few copies, on the host, freed when it is done."""
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.runtime.cudagraph import eager_recorder, recorder
+from torchproof.runtime.cudagraph.step_gradients import Gradients
+from torchproof.torch_private import comparison
+
+
+def net() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+
+
+@pytest.fixture
+def zeros(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of zeros that stood in for gradients, for each time there were any."""
+    counts: list[int] = []
+    original = Gradients.plant
+
+    def plant(gradients: Gradients) -> list[Tensor]:
+        planted = original(gradients)
+        counts.append(len(planted))
+        return planted
+
+    monkeypatch.setattr(Gradients, "plant", plant)
+    return counts
+
+
+def test_inference_has_no_stand_ins_for_gradients(zeros: list[int]) -> None:
+    graphed = torchproof.graph(net())
+    graphed(torch.randn(3, 4))
+    assert graphed.status().recordings == 1
+    assert not zeros
+
+
+def test_a_backward_has_a_stand_in_for_each_gradient(zeros: list[int]) -> None:
+    graphed = torchproof.graph(net(), train=True)
+    graphed(torch.randn(3, 4))
+    assert graphed.status().recordings == 1
+    assert set(zeros) == {4}
+
+
+def test_a_step_that_only_changes_gradients_that_exist(zeros: list[int]) -> None:
+    model = net()
+
+    def halve(x: Tensor) -> Tensor:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.5)
+        return x + 1
+
+    graphed = torchproof.graph(halve)
+    graphed(torch.ones(2))
+    assert zeros
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    graphed(torch.ones(2))
+    assert all(bool((each.grad == 0.5).all()) for each in model.parameters())
+
+
+def test_stand_ins_are_freed_by_a_step_that_drops_its_gradients() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    gradients = Gradients([("weight", parameter)])
+    planted = [weakref.ref(each) for each in gradients.plant()]
+    assert [each() is parameter.grad for each in planted] == [True]
+    parameter.grad = None
+    assert [each() for each in planted] == [None]
+    parameter.grad = torch.ones(3)
+    gradients.learn(lambda _: False, lambda _: False)
+    assert gradients.fits()  # whatever `.grad` is, the step drops it
+    gradients.begin()
+    [zeros] = gradients.plant()
+    zeros += 1
+    gradients.learn(lambda tensor: tensor is zeros, lambda _: False)
+    gradients.recorded()
+    assert not gradients.fits()  # it would add to `.grad`
+
+
+def test_gradients_that_the_step_drops_are_freed_with_the_recording() -> None:
+    model = net()
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        return loss.detach()
+
+    graphed = torchproof.graph(step)
+    earlier = []
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+        earlier.append(weakref.ref(parameter.grad))
+    x = torch.randn(3, 4)
+    loss = graphed(x)
+    assert graphed.status().recordings == 1
+    assert [each() for each in earlier] == [None] * 4
+    model.zero_grad()
+    assert torch.equal(graphed(x), loss)
+    assert graphed.status().recordings == 1
+
+
+def test_the_result_of_a_replay_is_compared_without_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+    original = recorder._Copy.load
+
+    def load(copy: Any) -> Tensor:
+        tensor = original(copy).clone()  # as if it came from the host
+        loaded.append(weakref.ref(tensor))
+        alive.append(sum(each() is not None for each in loaded))
+        return tensor
+
+    compare = recorder.compare_results
+    sides: list[set[type]] = []
+
+    def compared(actual: Any, expected: Any, *rest: Any) -> comparison.Comparison:
+        for result in (actual, expected):
+            parts = {**result.output, **result.gradients}.values()
+            sides.append({type(part) for part in parts})
+        return compare(actual, expected, *rest)
+
+    monkeypatch.setattr(recorder._Copy, "load", load)
+    monkeypatch.setattr(recorder, "compare_results", compared)
+    graphed = torchproof.graph(net(), train=True)
+    graphed(torch.randn(3, 4))
+    assert graphed.status().recordings == 1
+    assert sides == [{Tensor}, {recorder._Copy}]
+    assert len(loaded) == 2 * 5  # the output and four gradients
+    assert max(alive) <= 2
+    assert not any(each() is not None for each in loaded)
+
+
+def test_state_that_cannot_be_saved_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eager_recorder.Copies, "make", lambda copies, tensor: None)
+    total = torch.zeros(3)
+
+    def step(x: Tensor) -> Tensor:
+        total.add_(x)
+        return total * 2
+
+    graphed = torchproof.graph(step)
+    for number in (1, 2):
+        assert torch.equal(graphed(torch.ones(3)), torch.full((3,), 2.0 * number))
+    [stop] = graphed.status().stops
+    assert stop.kind == "memory"
+    assert "does not fit" in stop.reason
+    assert "\n" not in str(stop)
+
+
+def test_eager_without_memory_stops_before_the_compiler() -> None:
+    calls = 0
+
+    def step(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.\nSee the manual.")
+        return x + 1
+
+    graphed = torchproof.graph(step, strategy="full")
+    assert torch.equal(graphed(torch.ones(2)), torch.full((2,), 2.0))
+    [stop] = graphed.status().stops
+    assert stop.kind == "memory"
+    assert "2.00 GiB" in stop.reason
+    assert "\n" not in str(stop)
