@@ -316,10 +316,11 @@ def stop_here(kind: StopKind, reason: str, operation: str | None = None) -> Stop
 def _codes() -> tuple[CodeType, ...]:
     """The code objects on the stack, the outermost first."""
     codes = []
-    frame = sys._getframe(2)
+    # In a backward, the caller can be the outermost frame of its thread.
+    frame = sys._getframe(1).f_back
     while frame is not None:
         codes.append(frame.f_code)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return tuple(reversed(codes))
 
 

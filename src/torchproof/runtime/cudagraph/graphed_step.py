@@ -194,7 +194,8 @@ class Graphed:
         )
         state = self._snapshot.state
         new = upgrade.advance(moment)
-        if state.forget_foreign_changes():  # the compiler has added to torch itself
+        if not state.unchanged():  # the compiler changes torch, and marks the step
+            state.forget_foreign_changes()
             state.extend()
         recording.upgrade = None if upgrade.is_over else upgrade
         if new is None:

@@ -251,7 +251,6 @@ class _Attempt:
 
     def trace(self, like: Recording) -> None:
         self._learn_from(like)
-        self.recorder.state.refresh()  # torch.compile sets attributes of the step
         self._rehearse()
         self.undo()
 
