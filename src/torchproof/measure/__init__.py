@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison.metrics import Metric as Metric
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
     from torchproof.measure.replies import FirstPass as FirstPass
     from torchproof.measure.replies import Probed as Probed
+    from torchproof.measure.replies import Replayed as Replayed
     from torchproof.measure.replies import Settled as Settled
     from torchproof.measure.session import Session as Session
     from torchproof.measure.session import begin_repeat as begin_repeat

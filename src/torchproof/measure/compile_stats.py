@@ -111,6 +111,8 @@ class CompileStats:
             compile_s=phases | {"total": sum(phases.values())},
             counts={
                 "graphs": compile_costs.graph_count() - self._at_reset["graphs"],
+                "graph_breaks": compile_costs.break_count()
+                - self._at_reset["graph_breaks"],
                 "recompiles": sum(each.again for each in compilations),
                 "artifacts": sum(
                     not each.runtime and not each.failed for each in compilations
@@ -133,6 +135,7 @@ class CompileStats:
         self._at_reset = Counter(
             compilations=len(compile_costs.compilations()),
             graphs=compile_costs.graph_count(),
+            graph_breaks=compile_costs.break_count(),
             lookups=len(self._lookups.lookups),
             **compile_costs.cache_counts(),
         )

@@ -130,6 +130,14 @@ class Sampled(Record):
 
 
 @dataclass(frozen=True)
+class Replayed(Record):
+    """How many passes were equal, bit by bit, and what differed in the next one."""
+
+    equal: int
+    differs: str | None = None
+
+
+@dataclass(frozen=True)
 class Examined(CompileCosts):
     memory: Mapping[str, int | None] = field(default_factory=dict)
     profile: Mapping[str, Any] = field(default_factory=dict)

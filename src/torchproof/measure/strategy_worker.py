@@ -32,6 +32,7 @@ from torchproof.measure.replies import (
     Operations,
     Probed,
     Reference,
+    Replayed,
     Sampled,
     Settled,
     Switches,
@@ -310,14 +311,22 @@ class StrategyWorker:
         gc.freeze()  # collections before each round need not scan long-lived objects
         return Settled(len(times), steady, times[-1])
 
-    def probe(self) -> Probed:
-        """Measures cheap facts about the target in eager, for `tune`."""
+    def probe(self, settings: Sequence[str] = ()) -> Probed:
+        """Measures cheap facts about the target in eager, for `tune`.
+
+        `unavailable` says of these settings of the compiler why they have no effect.
+        """
         from torchproof.measure import model_facts
+        from torchproof.torch_private import configs
 
         subject = model_facts.Subject(
             self.loaded, self.device, self._pass, lambda: self._build({})
         )
-        return Probed(model_facts.probe(subject))
+        reasons = {
+            name: configs.why_unavailable(name, self.device) for name in settings
+        }
+        unavailable = {name: why for name, why in reasons.items() if why}
+        return Probed({**model_facts.probe(subject), "unavailable": unavailable})
 
     def sample(self, seconds: float) -> Sampled:
         """Times passes for one round; garbage is collected before, not during it."""
@@ -351,6 +360,26 @@ class StrategyWorker:
     def save_outputs(self, answers: str) -> None:
         """Runs a pass after timing and saves its outputs."""
         self._save(answers, self.loaded, self.fn)
+
+    def save_exact_outputs(self, answers: str) -> None:
+        """Runs a pass and saves all bits of its outputs, for `replay`."""
+        import torch
+
+        torch.save(self._exact_outputs(), answers)
+
+    def replay(self, answers: str, count: int) -> Replayed:
+        """Runs passes and compares each with saved outputs, bit by bit."""
+        import torch
+
+        from torchproof.measure import replays
+
+        expected = torch.load(answers, weights_only=False)
+        return replays.count_equal(self._exact_outputs, expected, count)
+
+    def _exact_outputs(self) -> calls.Answers:
+        return calls.answers(
+            self.loaded, self.fn, train=self.train, backward=self._backward, exact=True
+        )
 
     def examine(self, trace: str | None = None) -> Examined:
         """Measures memory, guards and kernels, outside of all timing."""

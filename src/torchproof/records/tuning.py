@@ -56,6 +56,7 @@ class Trial(Record):
     vs_eager_low: float | None = None
     vs_eager_high: float | None = None
     value: float | None = None
+    replays: int | None = None  # bitwise equal to those without a switch that may race
     where: str = ""
     resumed: bool = False
     final: bool = False

@@ -41,7 +41,7 @@ def check(arguments: Mapping[str, Any]) -> None:
     except Exception as error:  # from torch, or a backend that is not installed
         names = ", ".join(name for name, value in arguments.items() if value)
         why = one_line(f"{type(error).__name__}: {error}", 200)
-        raise UserError(f"torch.compile rejects this {names}: {why}") from None
+        raise UserError(f"torch.compile does not accept {names}: {why}") from None
 
 
 def invalid_argument(name: str, value: Any, expected: str) -> UserError:

@@ -47,7 +47,8 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
     """The lines for a target of this name, imports included."""
     sites = plan.sites or (Site(place_of(strategy.method)),)
     marks = any(site.varying for site in sites)
-    body = "\n".join(_site_lines(strategy, site, name) for site in sites)
+    body = _settings(strategy)
+    body += "\n".join(_site_lines(strategy, site, name) for site in sites)
     parts = ["import functools\n\n"] if marks or "functools." in body else []
     if marks or "torch." in body:
         parts.append("import torch\n\n")
@@ -63,7 +64,7 @@ def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
     method, or use another backend.
     """
     arguments = [name, EXAMPLE]
-    before = ""
+    before = _settings(strategy)
     inner = strategy.in_graph
     if compiled_by_graph(strategy):
         if strategy.compiles:
@@ -78,7 +79,16 @@ def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
     imports = "import torchproof\n\n"
     if before or re.search(r"\btorch\.", call):
         imports = f"import torch\n{imports}"
-    return imports + (f"{before}\n" if before else "") + call
+    return imports + (f"{before.rstrip()}\n" if before else "") + call
+
+
+def _settings(strategy: Strategy) -> str:
+    """The lines that change settings of Dynamo."""
+    lines = (
+        f"torch._dynamo.config.{name} = {_literal(value)}\n"
+        for name, value in strategy.dynamo.items()
+    )
+    return "".join(lines)
 
 
 def compiled_by_graph(strategy: Strategy) -> bool:

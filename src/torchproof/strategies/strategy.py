@@ -62,7 +62,7 @@ class Strategy:
     `nested` compiles the whole model, with code shared by equal blocks. With `marks`,
     sizes that vary from call to call are marked as dynamic before each call of compiled
     code. With `graph`, the whole compiled step is recorded as one CUDA graph per shape
-    and replayed.
+    and replayed. `dynamo` are settings of Dynamo, which hold for the whole process.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Strategy:
     method: str | None = None
     marks: bool = False
     graph: bool = False
+    dynamo: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def compiles(self) -> bool:

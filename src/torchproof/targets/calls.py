@@ -7,6 +7,7 @@ flat mapping.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -210,6 +211,7 @@ def answers(
     backward: bool | None = None,
     prepare: Callable[[int], None] = lambda index: None,
     step: Callable[[int, Any], Any] | None = None,
+    exact: bool = False,
 ) -> Answers:
     """Runs all calls from a known state; returns outputs, gradients and changed inputs.
 
@@ -217,8 +219,10 @@ def answers(
     was made from. With `train`, runs a backward after each call, unless `backward` is
     False because `fn` runs its own. Calls `prepare(index)` right before each call, and
     `step(index, call)` instead of a plain call. Seeds each call differently, to detect
-    code that ignores the seed.
+    code that ignores the seed. With `exact`, tensors are complete and stay on their
+    device; otherwise the CPU gets a sample of large ones.
     """
+    comparable = functools.partial(_comparable, copied=_clone if exact else _copied)
     collected: Answers = {}
     follows = train if backward is None else backward
     for index, call in enumerate(loaded.calls):
@@ -229,15 +233,15 @@ def answers(
         prepare(index)
         output = step(index, call) if step else invoke(fn, call, train=follows)
         where = f"call {index}: "
-        outputs = dict(_comparable(where + "output", output))
+        outputs = dict(comparable(where + "output", output))
         collected |= outputs or {where + "output": Opaque(type(output).__name__)}
-        collected |= _comparable(where + "argument", call)
+        collected |= comparable(where + "argument", call)
         collected |= _forms(where + "output", output, call, loaded.fn)
         if train:
             for name, gradient in _gradients(loaded.fn, call):
-                collected |= _comparable(f"{where}gradient of {name}", gradient)
+                collected |= comparable(f"{where}gradient of {name}", gradient)
     for name, buffer in buffers(loaded.fn):
-        collected |= _comparable(f"buffer {name}", buffer)
+        collected |= comparable(f"buffer {name}", buffer)
     return collected
 
 
@@ -246,19 +250,20 @@ def inputs(loaded: Loaded) -> Answers:
     import torch
 
     collected: Answers = {}
+    sampled = functools.partial(_copied, at_most=_SAMPLED_ELEMENTS)
     for index, call in enumerate(loaded.calls):
         label = f"call {index}: argument"
-        collected |= _comparable(label, call, _SAMPLED_ELEMENTS)
+        collected |= _comparable(label, call, sampled)
     if isinstance(loaded.fn, torch.nn.Module):
         for name, parameter in loaded.fn.named_parameters():
             # Others may not have their values yet, or not on this device.
             if type(parameter) is torch.nn.Parameter and not parameter.is_meta:
-                collected[f"parameter {name}"] = _copied(parameter, _SAMPLED_ELEMENTS)
+                collected[f"parameter {name}"] = sampled(parameter)
     return collected
 
 
 def _comparable(
-    label: str, value: Any, at_most: int | None = None
+    label: str, value: Any, copied: Callable[[Any], Any]
 ) -> Iterator[tuple[str, Any]]:
     """Copies of the comparable values; later calls may overwrite the originals."""
     import numpy
@@ -274,7 +279,7 @@ def _comparable(
             # Attributes other than tensors, such as a time, may differ between runs.
             for where, part in torch_private.trees.walk(leaf, name, objects=True):
                 if isinstance(part, torch.Tensor):
-                    yield where, _copied(part, at_most)
+                    yield where, copied(part)
 
 
 def _forms(label: str, output: Any, call: Any, fn: Any) -> Answers:
@@ -294,6 +299,10 @@ def compare_at_most(elements: int | None) -> None:
     """Sets how many elements of a tensor to compare; None changes nothing."""
     global _compared_elements
     _compared_elements = elements or _compared_elements
+
+
+def _clone(tensor: Any) -> Any:
+    return tensor.detach().clone()
 
 
 def _copied(tensor: Any, at_most: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Compiler settings: which differ from their defaults, and how to change them."""
+"""Compiler settings: which are changed, which have an effect, how to change them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ MODULES = (
     "torch.fx.experimental._config",
     "torch.compiler.config",
 )
+DEPENDENT_LAUNCH = "triton.enable_pdl"  # a setting of Inductor
+_DEPENDENT_LAUNCH_SINCE = 9  # compute capability
 
 
 def changed() -> dict[str, dict[str, Any]]:
@@ -68,6 +70,33 @@ def set_dynamo_config(name: str, value: Any) -> None:
         current.add(value)
     else:
         setattr(module, name, value)
+
+
+def why_unavailable(setting: str, device: str) -> str | None:
+    """Why a setting has no effect with this torch on this device; None if it has.
+
+    `setting` is `dynamo.NAME` or `inductor.NAME`.
+    """
+    group, _, name = setting.partition(".")
+    if name not in importlib.import_module(f"torch._{group}.config")._config:
+        return f"torch {torch.__version__} has no setting {name}"
+    return _why_no_dependent_launch(device) if name == DEPENDENT_LAUNCH else None
+
+
+def _why_no_dependent_launch(device: str) -> str | None:
+    """Inductor generates such code under the same conditions, without a message."""
+    needs = "programmatic dependent launch needs"
+    if device != "cuda":
+        return f"{needs} a CUDA device"
+    if torch.version.hip:
+        return f"{needs} an NVIDIA GPU"
+    major, minor = torch.cuda.get_device_capability()
+    if major < _DEPENDENT_LAUNCH_SINCE:
+        return (
+            f"{needs} compute capability {_DEPENDENT_LAUNCH_SINCE}.0, and this GPU has"
+            f" {major}.{minor}"
+        )
+    return None
 
 
 def mark_size(

@@ -64,7 +64,8 @@ def _kernels_too_slow(candidate: Candidate, evidence: Evidence) -> str | None:
     if (
         evidence.objective.kind != "step"
         or not _records(candidate)
-        or _tunes(candidate)
+        or candidate.tunes_products
+        or candidate.switches  # they change the kernels
     ):
         return None
     if base is None or base.kernel_ms is None or best is None or is_recorded(base):
@@ -82,7 +83,7 @@ def _same_kernels(candidate: Candidate, evidence: Evidence) -> str | None:
     base = evidence.base(candidate)
     if (
         evidence.objective.kind != "step"
-        or _tunes(candidate)
+        or candidate.tunes_products
         or candidate.strategy.graph
     ):
         return None
@@ -95,7 +96,7 @@ def _starts_too_late(candidate: Candidate, evidence: Evidence) -> str | None:
     base, best = evidence.base(candidate), evidence.objective.value(evidence.leader)
     if not evidence.objective.needs_cold_starts or base is None or best is None:
         return None
-    if base.start_s is None or not (_records(candidate) or _tunes(candidate)):
+    if base.start_s is None or not (_records(candidate) or candidate.tunes_products):
         return None
     if evidence.objective.kind == "first" and evidence.leader.name == "eager":
         return None  # no compiled first call beats eager; faster steps count
@@ -127,7 +128,7 @@ def _one_graph(candidate: Candidate, evidence: Evidence) -> str | None:
 
 
 def _little_to_tune(candidate: Candidate, evidence: Evidence) -> str | None:
-    if not _tunes(candidate):
+    if not candidate.tunes_products:
         return None
     share = evidence.probe.get("matmul_share")
     if share is not None and share < _FEW:
@@ -138,11 +139,11 @@ def _little_to_tune(candidate: Candidate, evidence: Evidence) -> str | None:
 
 
 def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
-    """Inductor settings change generated kernels, not those of libraries."""
+    """Some switches change generated kernels, not those of libraries."""
     base = evidence.base(candidate)
-    if candidate.stage == "forms" or base is None or evidence.objective.kind != "step":
+    if not _changes_only(candidate, "kernels") or evidence.objective.kind != "step":
         return None
-    if base.generated_ms is None or not base.step_ms:
+    if base is None or base.generated_ms is None or not base.step_ms:
         return None
     share = base.generated_ms / base.step_ms
     if share * _BEST_SWITCH >= 1 - _WORTH:
@@ -150,6 +151,25 @@ def _little_generated(candidate: Candidate, evidence: Evidence) -> str | None:
     return (
         f"generated kernels take only {share:.0%} of a step of {base.name}, so Inductor"
         " settings can gain little"
+    )
+
+
+def _little_to_overlap(candidate: Candidate, evidence: Evidence) -> str | None:
+    """A dependent launch shortens the gap before a generated kernel, and its start."""
+    base = evidence.base(candidate)
+    if not _changes_only(candidate, "launches") or evidence.objective.kind != "step":
+        return None
+    if evidence.probe.get("bound") == "launch" and not _records(candidate):
+        return "steps are bound by launches from the CPU, which take as long with it"
+    if base is None or base.generated_ms is None or not base.step_ms:
+        return None
+    busy = min(1.0, (base.kernel_ms or 0.0) / base.step_ms)
+    generated = base.generated_ms / base.step_ms
+    if generated and 1 - busy + _BEST_SWITCH * generated >= 1 - _WORTH:
+        return None
+    return (
+        f"kernels take {busy:.0%} of a step of {base.name}, generated ones"
+        f" {generated:.0%}, so overlapping them can gain little"
     )
 
 
@@ -162,6 +182,7 @@ _RULES: tuple[Callable[[Candidate, Evidence], str | None], ...] = (
     _one_graph,
     _little_to_tune,
     _little_generated,
+    _little_to_overlap,
 )
 
 
@@ -176,13 +197,5 @@ def _records(candidate: Candidate) -> bool:
     return strategy.graph or strategies.records_graphs(strategy.arguments)
 
 
-def _tunes(candidate: Candidate) -> bool:
-    """Whether Inductor tries many kernels for one matrix product."""
-    return bool(options_of(candidate).get("max_autotune"))
-
-
-def options_of(candidate: Candidate) -> dict[str, Any]:
-    """Inductor's options, those that a mode stands for included."""
-    arguments = candidate.strategy.arguments
-    mode_options = strategies.MODE_OPTIONS.get(arguments.get("mode") or "default", {})
-    return {**mode_options, **arguments.get("options", {})}
+def _changes_only(candidate: Candidate, what: str) -> bool:
+    return {switch.changes for switch in candidate.switches} == {what}

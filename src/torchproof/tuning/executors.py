@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torchproof.measure import Plan
+from torchproof.measure import Plan, Replayed
 from torchproof.records import Measurement, Trial, UserError
 from torchproof.tuning.candidate import Candidate, Eager
 from torchproof.tuning.timing_lock import TimingLock
@@ -53,6 +53,11 @@ class Executor(Protocol):
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         """Measure eager and these finalists in alternating rounds on that worker."""
+
+    def replay(
+        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+    ) -> Replayed:
+        """Compare passes of a candidate with one of another, as `Worker.replay`."""
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         """The seconds of the cold first call, and of the whole cold start."""
@@ -176,6 +181,12 @@ class Local:
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._on(0, "turns", names, rounds))
+
+    def replay(
+        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+    ) -> Replayed:
+        replayed: Replayed = self._on(0, "replay", candidate, sound, count, limit_s)
+        return replayed
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         first_s, start_s = self._on(0, "cold_start", candidate, limit_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torchproof.measure import EAGER
@@ -37,6 +38,7 @@ def run_of(
 def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe:
     """The recipe: the chosen strategy and everything needed to apply it elsewhere."""
     candidate, eager = search.candidates.get(chosen.name), search.eager
+    strategy = candidate.strategy if candidate else EAGER
     plan = chosen.facts.get("plan")
     gain = {"value": chosen.vs_eager, "low": chosen.vs_eager_low}
     measured = {
@@ -49,8 +51,9 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
     numerics = {
         name: (chosen.numerics or {}).get(name) for name in ("verdict", "max_rel_error")
     }
+    numerics["replays"] = chosen.replays
     return Recipe(
-        candidate.strategy if candidate else EAGER,
+        replace(strategy, dynamo={}),  # a recipe has a table for them
         Plan.from_json(plan) if plan else Plan(),
         train=train,
         target=run.target,
@@ -62,6 +65,7 @@ def recipe_of(search: Search, chosen: Trial, run: Run, *, train: bool) -> Recipe
         environment=matching.environment_of(run.environment),
         model=search.terms.probe.get("fingerprint") or {},
         lines=chosen.source,
+        dynamo=strategy.dynamo,
     )
 
 
@@ -101,6 +105,9 @@ _ANSWERS = {
 }
 
 
+_TO = "to the same strategy without dependent launches"
+
+
 def _why(search: Search, chosen: Trial) -> str:
     """One sentence that justifies the choice."""
     objective, eager, least = search.terms.objective, search.eager, search.terms.least
@@ -117,7 +124,10 @@ def _why(search: Search, chosen: Trial) -> str:
         if objective.kind == "memory":
             sentence = f"its peak memory is {1 / (gain or 1):.0%} of eager's"
         verdict = (chosen.numerics or {}).get("verdict")
-        return f"{sentence}, with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
+        sentence += f", with {_ANSWERS.get(str(verdict), _ANSWERS['same'])}"
+        if chosen.replays is None:
+            return sentence
+        return f"{sentence}; {chosen.replays:,} replays were bitwise equal {_TO}"
     best = [t for t in search.ranked if t.name != eager.name]
     if not best:
         return "no other strategy ran and returned eager's outputs"

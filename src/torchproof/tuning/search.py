@@ -1,8 +1,8 @@
 """The search: decides which candidate runs next, until the budget ends or none can win.
 
-It tries the forms first, then Inductor settings on the fastest form. The best trials
-then run in alternating rounds, and the slower half drops out after each rung. The
-executor runs the trials.
+It tries the forms first, then switches of the compiler on the fastest form. The best
+trials then run in alternating rounds, and the slower half drops out after each rung.
+The executor runs the trials.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Effort = Literal["quick", "normal", "full"]
 FINALISTS = 4
 _NEAR = 1.1  # a trial within this factor of the leader may win with better timing
 _ALIKE = 1.01  # within this factor trials count as equal, and the simpler one wins
+REPLAYS = 1000  # of a winner whose kernels may race, all equal bit by bit
 _RUNGS = (4, 12)  # rounds before and after the slower half drops out
 _PASSES = 2  # passes of a strategy in a round; short passes run more often
 _HELPS = 0.99  # a setting that reaches this share of the form's value gets combined
@@ -136,7 +137,7 @@ class Search:
             for base in self._fastest_forms():
                 self._try_switches(base)
         self._finals()
-        return self._started_cold(self.chosen())
+        return self._started_cold(self._proved())
 
     @property
     def _tries_switches(self) -> bool:
@@ -168,7 +169,7 @@ class Search:
         return compiling if self.terms.effort == "full" else compiling[:1]
 
     def _try_switches(self, base: Candidate) -> None:
-        tried = space.switched(base, self.terms.device)
+        tried = self._switched(base)
         self._try(tried)
         base_value = self.value(self.trials[base.name]) or 0.0
         helped = [
@@ -180,6 +181,14 @@ class Search:
         ]
         combined = space.together(base, helped)
         self._try([combined] if combined else [])
+
+    def _switched(self, base: Candidate) -> list[Candidate]:
+        """The form with each switch that applies; notes those that do not."""
+        terms, trial = self.terms, self.trials[base.name]
+        switches = space.switched(base, trial, terms.probe, terms.device)
+        self.skipped += switches.skipped
+        self._not_applicable += len(switches.skipped)
+        return switches.candidates
 
     def _try(self, candidates: Sequence[Candidate]) -> None:
         self._waiting = list(candidates)
@@ -243,8 +252,7 @@ class Search:
         ]
         if not costs:
             return None
-        tunes = bounds.options_of(candidate).get("max_autotune")
-        return costs[0] * (_TUNING_COSTS if tunes else 1.0)
+        return costs[0] * (_TUNING_COSTS if candidate.tunes_products else 1.0)
 
     def _note(self, trial: Trial) -> None:
         self.trials[trial.name] = trial
@@ -364,6 +372,45 @@ class Search:
     def _allowed(self, trials: Sequence[Trial]) -> list[Trial]:
         objective, least = self.terms.objective, self.terms.least
         return [t for t in trials if objective.allows(t, self.eager, least=least)]
+
+    # -- the winner --------------------------------------------------------------------
+
+    def _proved(self) -> Trial:
+        """The winner; one whose kernels may race has passed its replays."""
+        while True:
+            chosen = self.chosen()
+            candidate = self.candidates.get(chosen.name)
+            if candidate is None or chosen.replays == REPLAYS:
+                return chosen
+            sound = space.without_races(
+                self.candidates.get(candidate.follows or "", candidate), candidate
+            )
+            if sound is None:
+                return chosen
+            self.trials[chosen.name] = self._replayed(chosen, candidate, sound)
+
+    def _replayed(self, trial: Trial, candidate: Candidate, sound: Candidate) -> Trial:
+        """The trial with its equal replays; it is out if one of them differs."""
+        left_s = self.terms.deadline - time.monotonic()
+        takes_s = REPLAYS * (trial.facts.get("pass_ms") or 0.0) / 1e3
+        if left_s < takes_s:
+            why = (
+                f"{REPLAYS:,} replays would take about {takes_s:.0f} s, and"
+                f" {max(0.0, left_s):.0f} s remain"
+            )
+            return replace(trial, outcome="failed", why=why)
+        try:
+            replayed = self.executor.replay(candidate, sound, REPLAYS, left_s)
+        except (WorkerError, UserError) as error:
+            why = f"its replays could not be compared: {error}"
+            return replace(trial, outcome="failed", why=why)
+        if replayed.differs is None:
+            return replace(trial, replays=replayed.equal)
+        why = (
+            f"replay {replayed.equal + 1} of {REPLAYS:,} differs from {sound.name} in"
+            f" {replayed.differs}"
+        )
+        return replace(trial, outcome="wrong", why=why, replays=replayed.equal)
 
     def _started_cold(self, chosen: Trial) -> Trial:
         """The chosen trial with its cold first call, if there is time to measure it."""

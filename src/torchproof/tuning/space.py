@@ -1,5 +1,5 @@
 """The search space: compile forms and modes, with and without a whole-step CUDA graph,
-dynamic and static shapes, and Inductor settings on the fastest form.
+dynamic and static shapes, and switches of the compiler on the fastest form.
 
 Takes the probe's results, returns candidates with the most promising first, and the
 candidates that do not apply, with the reason.
@@ -8,28 +8,27 @@ candidates that do not apply, with the reason.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchproof import strategies
 from torchproof.measure import StrategySpec
-from torchproof.records import Skip, UserError
+from torchproof.records import Skip, Stage, Trial, UserError
 from torchproof.strategies import Strategy, parse
-from torchproof.tuning.candidate import Candidate
+from torchproof.tuning.candidate import Candidate, Switch
 from torchproof.tuning.objectives import Objective
 
-# Inductor settings that change the speed of models; each is tried alone on the fastest
-# form. Autotuning of matrix products is a mode, and part of the forms.
-SWITCHES: dict[str, tuple[dict[str, Any], ...]] = {
-    "cuda": (
-        {"coordinate_descent_tuning": True},
-        {"combo_kernels": True},
-    ),
-    "cpu": (
-        {"cpp_wrapper": True},
-        {"aggressive_fusion": True},
-    ),
-}
+# Each is tried alone on the fastest form. Autotuning of all kernels is a mode, and part
+# of the forms.
+SWITCHES = (
+    Switch("coordinate_descent_tuning", device="cuda"),
+    Switch("combo_kernels", device="cuda"),
+    Switch("max_autotune_gemm", changes="products"),
+    Switch("triton.enable_pdl", changes="launches"),
+    Switch("nested_graph_breaks", of="dynamo", changes="graphs"),
+    Switch("cpp_wrapper", device="cpu"),
+    Switch("aggressive_fusion", device="cpu"),
+)
 _TUNED = "max-autotune-no-cudagraphs"
 _MOST_CORES = 2  # methods that are compiled alone
 
@@ -150,35 +149,63 @@ def _does_not_apply(
 # -- on the fastest forms --------------------------------------------------------------
 
 
-def switched(base: Candidate, device: str) -> list[Candidate]:
-    """The form with each Inductor setting alone."""
-    if not base.strategy.compiles:
-        return []
-    arguments = base.strategy.arguments
-    options = strategies.MODE_OPTIONS[arguments.get("mode") or "default"]
-    options = {**options, **arguments.get("options", {})}
-    return [
-        _with_options(base, change, "switches")
-        for change in SWITCHES[device]
-        if not change.items() <= options.items()
-    ]
+def switched(
+    base: Candidate, trial: Trial, probe: Mapping[str, Any], device: str
+) -> Space:
+    """The form with each switch alone; `trial` is that of the form."""
+    space = Space()
+    for switch in SWITCHES:
+        if switch.device not in (None, device) or _is_on(switch, base):
+            continue
+        why = (probe.get("unavailable") or {}).get(switch.setting)
+        why = why or _has_no_effect(switch, base, trial, device)
+        if why is None:
+            space.candidates.append(_with(base, [switch], "switches"))
+        else:
+            space.skipped.append(Skip(f"{base.name}, {switch}", why))
+    return space
+
+
+def _is_on(switch: Switch, base: Candidate) -> bool:
+    if switch.changes == "products" and base.tunes_products:
+        return True
+    settings = base.strategy.dynamo if switch.of == "dynamo" else base.options
+    return bool(settings.get(switch.name))
+
+
+def _has_no_effect(
+    switch: Switch, base: Candidate, trial: Trial, device: str
+) -> str | None:
+    tunable = device == "cuda" or base.options.get("freezing")
+    if switch.changes == "products" and not tunable:
+        return "on a CPU, Inductor tunes only products with frozen weights (freezing)"
+    counts = trial.facts.get("counts") or {}
+    if switch.changes == "graphs" and not counts.get("graph_breaks"):
+        return f"no graph break was observed in {base.name}"
+    return None
 
 
 def together(base: Candidate, helpful: Iterable[Candidate]) -> Candidate | None:
-    """The form with all settings that helped alone; None for fewer than two."""
-    candidates = list(helpful)
-    if len(candidates) < 2:
+    """The form with all switches that helped alone; None for fewer than two."""
+    switches = [switch for each in helpful for switch in each.switches]
+    return _with(base, switches, "together") if len(switches) > 1 else None
+
+
+def without_races(base: Candidate, candidate: Candidate) -> Candidate | None:
+    """The candidate without switches that may race; None if it has none."""
+    sound = [switch for switch in candidate.switches if not switch.may_race]
+    if len(sound) == len(candidate.switches):
         return None
-    options: dict[str, Any] = {}
-    for candidate in candidates:
-        options |= candidate.strategy.arguments["options"]
-    base_options = base.strategy.arguments.get("options", {})
-    changed = {k: v for k, v in options.items() if base_options.get(k) != v}
-    return _with_options(base, changed, "together")
+    return _with(base, sound, candidate.stage) if sound else base
 
 
-def _with_options(base: Candidate, change: Mapping[str, Any], stage: Any) -> Candidate:
-    strategy = strategies.with_arguments(base.strategy, options=dict(change))
-    label = ", ".join(f"{name}={value}" for name, value in change.items())
+def _with(base: Candidate, switches: Sequence[Switch], stage: Stage) -> Candidate:
+    options = {each.name: True for each in switches if each.of == "inductor"}
+    settings = {each.name: True for each in switches if each.of == "dynamo"}
+    strategy = base.strategy
+    if options:
+        strategy = strategies.with_arguments(strategy, options=options)
+    strategy = replace(strategy, dynamo={**strategy.dynamo, **settings})
+    label = ", ".join(map(str, switches))
     spec = StrategySpec(strategy, variant={"config": label})
-    return Candidate(spec, stage, base.name)
+    return Candidate(spec, stage, base.name, tuple(switches))

@@ -20,10 +20,12 @@ import psutil
 
 from torchproof.measure import (
     EAGER,
+    Done,
     Facts,
     FirstPass,
     Plan,
     Probed,
+    Replayed,
     Session,
     Settled,
     StrategySpec,
@@ -36,8 +38,10 @@ from torchproof.measure import (
 )
 from torchproof.records import Measurement, Outcome, Trial, UserError
 from torchproof.tuning.candidate import Candidate, Eager
+from torchproof.tuning.space import SWITCHES
 from torchproof.tuning.timing_lock import TimingLock
 
+_OWN_REPLAYS = 100  # in which a strategy has to repeat its own outputs
 ROUNDS = 4  # rounds of a trial: the fewest that give a confidence interval
 _MEMORY = re.compile(r"out ?of ?memory|can't allocate memory|CUDA_ERROR_OUT_OF", re.I)
 _LATE = "no answer within"  # the text of a timeout in measure/worker_process.py
@@ -134,7 +138,9 @@ class Worker:
         self._refer()
         with self.session.recording_failure(self.eager):
             self._sample([self.eager], ROUNDS)
-            facts = self.eager.ask(Probed, "probe", self.session.limit_s).probe
+            settings = [switch.setting for switch in SWITCHES]
+            limit_s = self.session.limit_s
+            facts = self.eager.ask(Probed, "probe", limit_s, settings=settings).probe
             self.session.examine([self.eager], 0)
         if self.eager.error:
             raise UserError(f"the target fails in eager: {self.eager.error}")
@@ -358,6 +364,46 @@ class Worker:
         return self._rows(states)
 
     # -- the winner --------------------------------------------------------------------
+
+    def replay(
+        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+    ) -> Replayed:
+        """Compare passes of a candidate with one of another, bit by bit.
+
+        Raises `WorkerError` if the other one does not repeat its own outputs.
+        """
+        session = self.session
+        self._refer()
+        session.set_deadline(limit_s)
+        if not session.references[None, 0].deterministic:
+            raise WorkerError("in eager, outputs change from pass to pass")
+        path = session.scratch / "exact-outputs.pt"
+        saved = {"answers": str(path)}
+        try:
+            base, state = self._running(sound), self._running(candidate)
+            session.progress(f"{candidate.name}: comparing {count:,} replays")
+            base.ask(Done, "save_exact_outputs", session.limit_s, **saved)
+            own = base.ask(
+                Replayed, "replay", session.limit_s, count=_OWN_REPLAYS, **saved
+            )
+            if own.differs:
+                raise WorkerError(
+                    f"{sound.name} does not repeat its own outputs: replay"
+                    f" {own.equal + 1} differs in {own.differs}"
+                )
+            return state.ask(Replayed, "replay", session.limit_s, count=count, **saved)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _running(self, candidate: Candidate) -> StrategyState:
+        """The state of a candidate whose process runs."""
+        state = self._states.get(candidate.name)
+        if state is None or not state.runs:
+            state = StrategyState(candidate.spec, self._caches(candidate))
+            self._states[candidate.name] = state
+            self.session.states.append(state)
+        self._start(state, 0)
+        return state
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         """The seconds of the first call with empty caches, and of the whole start.

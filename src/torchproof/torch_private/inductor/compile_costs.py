@@ -80,6 +80,12 @@ def graph_count() -> int:
     return int(utils.counters["stats"]["unique_graphs"])
 
 
+def break_count() -> int:
+    """How often Dynamo ended a graph early so far."""
+    utils = importlib.import_module("torch._dynamo.utils")
+    return sum(utils.counters["graph_break"].values())
+
+
 def cache_counts() -> dict[str, int]:
     """Torch's counts of hits, misses and bypasses, summed over both caches.
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torchproof.measure import WorkerError
+from torchproof.measure import Replayed, WorkerError
 from torchproof.process import Ended, packed, spawn, unpacked
 from torchproof.records import Measurement, Trial, UserError
 from torchproof.tuning.candidate import Candidate, Eager
@@ -100,6 +100,12 @@ class Cluster:
 
     def turns(self, names: Sequence[str], rounds: int) -> tuple[Measurement, ...]:
         return tuple(self._ask("turns", list(names), rounds))
+
+    def replay(
+        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+    ) -> Replayed:
+        replayed: Replayed = self._ask("replay", candidate, sound, count, limit_s)
+        return replayed
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         first_s, start_s = self._ask("cold_start", candidate, limit_s)

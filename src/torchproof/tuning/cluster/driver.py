@@ -238,10 +238,17 @@ class Driver:
                 self._lose(self._finalist, error)
         raise UserError(f"{TRIES} of its workers were lost, one after the other")
 
+    def replay(self, *arguments: Any) -> Any:
+        return self._once("replay", *arguments)
+
     def cold_start(self, candidate: Candidate, limit_s: float) -> Any:
+        return self._once("cold_start", candidate, limit_s)
+
+    def _once(self, name: str, *arguments: Any) -> Any:
+        """Call a method on one worker, and on no other if that is lost."""
         remote = self._idle_worker()
         try:
-            return self._call(remote, "cold_start", candidate, limit_s)
+            return self._call(remote, name, *arguments)
         except RayError as error:
             self._lose(remote, error)
             raise WorkerError(f"{remote.where} was lost") from None
