@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from torchproof.measure.replies import Replayed
 from torchproof.measure.worker_process import WorkerError
 from torchproof.records import Measurement, Outcome, Trial
 from torchproof.tuning import space
@@ -18,7 +19,7 @@ from torchproof.tuning.search import Effort, Search, SearchOptions
 from torchproof.tuning.trial_store import TrialStore
 
 EAGER_MS = 10.0
-FACTS = {"counts": {"graphs": 2}, "compile_s": None, "steady": True}
+FACTS = {"compile_s": None, "steady": True}
 FACTS |= {"first_call_s": 1.0}
 
 
@@ -36,6 +37,8 @@ class Fate:
     final_ms: float | None = None
     final_spread: float | None = None
     final_error: str | None = None
+    graph_breaks: int = 0
+    differs_at: int | None = None  # the first replay with another bit
 
     def gains(self, step_ms: float, spread: float) -> dict[str, float]:
         gain = EAGER_MS / step_ms
@@ -57,7 +60,11 @@ class Fate:
             cold=True,
             peak_bytes=self.peak_bytes,
             numerics={"verdict": "same"},
-            facts=FACTS | {"pass_ms": self.pass_ms},
+            facts={
+                **FACTS,
+                "pass_ms": self.pass_ms,
+                "counts": {"graphs": 2, "graph_breaks": self.graph_breaks},
+            },
             **self.gains(self.step_ms, self.spread),
         )
 
@@ -86,6 +93,7 @@ class Fake:
         self.rounds: list[int] = []
         self.repeats: list[tuple[int, tuple[str, ...]]] = []
         self.clock_s = 0.0  # what trials would have taken
+        self.replayed: list[tuple[str, str, int]] = []
         self._going: list[Candidate] = []
 
     def fate(self, name: str) -> Fate:
@@ -127,6 +135,13 @@ class Fake:
         if self.eager_fails:
             eager = Measurement("eager", error="killed")
         return (eager, *(self.fate(name).row(name) for name in names))
+
+    def replay(
+        self, candidate: Candidate, sound: Candidate, count: int, limit_s: float
+    ) -> Replayed:
+        self.replayed.append((candidate.name, sound.name, count))
+        at = self.fate(candidate.name).differs_at
+        return Replayed(count) if at is None else Replayed(at - 1, "call 0: output")
 
     def cold_start(self, candidate: Candidate, limit_s: float) -> tuple[float, float]:
         raise WorkerError("not cold")

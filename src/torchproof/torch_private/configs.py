@@ -19,7 +19,8 @@ MODULES = (
     "torch.fx.experimental._config",
     "torch.compiler.config",
 )
-DEPENDENT_LAUNCH = "triton.enable_pdl"  # a setting of Inductor
+_GROUPS = {"dynamo": "torch._dynamo.config", "inductor": "torch._inductor.config"}
+_DEPENDENT_LAUNCH = "triton.enable_pdl"  # a setting of Inductor
 _DEPENDENT_LAUNCH_SINCE = 9  # compute capability
 
 
@@ -78,9 +79,9 @@ def why_unavailable(setting: str, device: str) -> str | None:
     `setting` is `dynamo.NAME` or `inductor.NAME`.
     """
     group, _, name = setting.partition(".")
-    if name not in importlib.import_module(f"torch._{group}.config")._config:
+    if name not in importlib.import_module(_GROUPS[group])._config:
         return f"torch {torch.__version__} has no setting {name}"
-    return _why_no_dependent_launch(device) if name == DEPENDENT_LAUNCH else None
+    return _why_no_dependent_launch(device) if name == _DEPENDENT_LAUNCH else None
 
 
 def _why_no_dependent_launch(device: str) -> str | None:

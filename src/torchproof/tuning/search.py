@@ -388,6 +388,8 @@ class Search:
             if sound is None:
                 return chosen
             self.trials[chosen.name] = self._replayed(chosen, candidate, sound)
+            if not any(self.value(self.trials[name]) for name in self._last):
+                self._finals()
 
     def _replayed(self, trial: Trial, candidate: Candidate, sound: Candidate) -> Trial:
         """The trial with its equal replays; it is out if one of them differs."""
@@ -398,19 +400,20 @@ class Search:
                 f"{REPLAYS:,} replays would take about {takes_s:.0f} s, and"
                 f" {max(0.0, left_s):.0f} s remain"
             )
-            return replace(trial, outcome="failed", why=why)
+            return replace(trial, outcome="failed", why=why, final=False)
         try:
             replayed = self.executor.replay(candidate, sound, REPLAYS, left_s)
         except (WorkerError, UserError) as error:
             why = f"its replays could not be compared: {error}"
-            return replace(trial, outcome="failed", why=why)
+            return replace(trial, outcome="failed", why=why, final=False)
         if replayed.differs is None:
             return replace(trial, replays=replayed.equal)
         why = (
             f"replay {replayed.equal + 1} of {REPLAYS:,} differs from {sound.name} in"
             f" {replayed.differs}"
         )
-        return replace(trial, outcome="wrong", why=why, replays=replayed.equal)
+        equal = replayed.equal
+        return replace(trial, outcome="wrong", why=why, replays=equal, final=False)
 
     def _started_cold(self, chosen: Trial) -> Trial:
         """The chosen trial with its cold first call, if there is time to measure it."""

@@ -176,6 +176,9 @@ def _is_on(switch: Switch, base: Candidate) -> bool:
 def _has_no_effect(
     switch: Switch, base: Candidate, trial: Trial, device: str
 ) -> str | None:
+    backend = base.strategy.arguments.get("backend") or "inductor"
+    if switch.of == "inductor" and backend != "inductor":
+        return f"it is a setting of Inductor, and the backend is {backend}"
     tunable = device == "cuda" or base.options.get("freezing")
     if switch.changes == "products" and not tunable:
         return "on a CPU, Inductor tunes only products with frozen weights (freezing)"

@@ -1,0 +1,117 @@
+"""Switches that `tune` tries on a real device: what they change, and their replays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchproof.measure.replies import Replayed
+from torchproof.measure.specs import Plan, StrategySpec
+from torchproof.records import Trial
+from torchproof.strategies.strategy import parse
+from torchproof.targets.options import Options
+from torchproof.targets.target import parse as parse_target
+from torchproof.torch_private import configs
+from torchproof.tuning import space
+from torchproof.tuning.candidate import Candidate
+from torchproof.tuning.trial_worker import Worker
+from torchproof.tuning.tuner import TuneOptions, tune
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+FACTORY = """
+import torch
+from torch import Tensor, nn
+
+
+class Part(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(512), nn.Linear(512, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + torch.tanh(self.inner(self.norm(x)))
+        torch._dynamo.graph_break()
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Part(), Part()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) * 2) * 2
+
+
+def make():
+    torch.manual_seed(0)
+    return Net().eval().requires_grad_(False).cuda(), [(torch.randn(64, 512).cuda(),)]
+"""
+BASE = Candidate(StrategySpec(parse("full+graph")))
+ADDED = ("max_autotune_gemm", "triton.enable_pdl", "nested_graph_breaks")
+
+
+@pytest.fixture
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    why = configs.why_unavailable("inductor.triton.enable_pdl", "cuda")
+    if why:
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(FACTORY)
+    return f"{tmp_path}/net.py:make"
+
+
+def test_generated_kernels_wait_for_the_one_before_only_with_the_option() -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    norm = nn.LayerNorm(512).cuda().requires_grad_(False)
+    x = torch.randn(64, 512, device="cuda")
+
+    def step(x: Tensor) -> Tensor:
+        return norm(torch.tanh(x) + 1)
+
+    for on in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(step, options={"triton.enable_pdl": on})
+        _, codes = run_and_get_code(compiled, x)
+        assert any("gdc_wait" in code for code in codes) is on
+
+
+def test_a_thousand_replays_with_dependent_launches_are_bitwise_equal(
+    target: str, tmp_path: Path
+) -> None:
+    plan = Plan(parse_target(target), (), quiet=True)
+    found = space.switched(BASE, Trial("full+graph"), {}, "cuda").candidates
+    [racing] = [each for each in found if each.switches[0].may_race]
+    worker = Worker(plan, tmp_path, caches=tmp_path / "caches", shares_caches=True)
+    try:
+        assert worker.probe(120).probe["unavailable"] == {}
+        assert worker.replay(racing, BASE, 1000, 120) == Replayed(1000)
+    finally:
+        worker.close()
+
+
+def test_each_switch_is_tried_and_a_winner_that_may_race_was_replayed(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switches = tuple(each for each in space.SWITCHES if each.name in ADDED)
+    monkeypatch.setattr(space, "SWITCHES", switches)
+    asked = TuneOptions(names=("full+graph",), effort="full", budget_s=90)
+    run = tune(target, Options(quiet=True), tune_options=asked)
+    assert run.tuning is not None
+    trials = {trial.name: trial for trial in run.tuning.trials}
+    for switch in switches:
+        trial = trials[f"full+graph, {switch}"]
+        assert trial.outcome in ("measured", "wrong"), trial.why
+        assert switch.name in trial.source
+    chosen = trials[run.tuning.chosen or ""]
+    if "triton.enable_pdl" in chosen.name:
+        assert chosen.replays == 1000
+        assert "1,000 replays were bitwise equal" in (run.tuning.why or "")
+    racing = [t for t in trials.values() if "enable_pdl" in t.name]
+    rejected = [t for t in racing if t.outcome == "wrong"]
+    assert all("replay " in (trial.why or "") for trial in rejected)
