@@ -58,6 +58,7 @@ PUBLIC += [
     "fix",
     "graph",
     "host_call",
+    "host_value",
     "in_graph",
     "load",
     "on_host",

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torchproof.runtime.graph_effects import on_host as on_host
     from torchproof.runtime.graph_effects import raise_if as raise_if
     from torchproof.runtime.host_calls import host_call as host_call
+    from torchproof.runtime.host_values import host_value as host_value
+    from torchproof.runtime.host_values import is_data as is_data
     from torchproof.runtime.loading import PackRefused as PackRefused
     from torchproof.runtime.loading import cache_install as cache_install
     from torchproof.runtime.loading import compatibility as compatibility

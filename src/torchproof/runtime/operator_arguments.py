@@ -154,7 +154,10 @@ def _key(address: int) -> str:
         if kept() is value:
             return key
     key = f"{type(value).__qualname__} {len(_KEPT)}"
-    _KEPT[key] = weakref.ref(value)
+    try:
+        _KEPT[key] = weakref.ref(value)
+    except TypeError:  # of an object with slots
+        _KEPT[key] = lambda: value
     return key
 
 

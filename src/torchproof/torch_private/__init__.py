@@ -78,6 +78,12 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo.graph_operations import (
         GraphOperations as GraphOperations,
     )
+    from torchproof.torch_private.dynamo.side_effects import (
+        changed_objects as changed_objects,
+    )
+    from torchproof.torch_private.dynamo.side_effects import (
+        is_compiling_a_frame as is_compiling_a_frame,
+    )
     from torchproof.torch_private.dynamo.size_marks import marks_of as marks_of
     from torchproof.torch_private.dynamo.size_marks import put_marks as put_marks
     from torchproof.torch_private.dynamo.subgraphs import (
