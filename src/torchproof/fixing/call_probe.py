@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torchproof import torch_private
 from torchproof.fixing.behaviour import random_digest
 from torchproof.fixing.observed_calls import ObservedCall, Value
+from torchproof.runtime import is_data
 
 observed: list[ObservedCall] = []
 _returned: list[Tensor] = []  # keeps the memory of results from being used again
@@ -72,6 +73,35 @@ def probed(
     return call
 
 
+def note(variables: Mapping[str, Any], number: int) -> None:
+    """Records the variables at a place, which has a number."""
+    observed.append(ObservedCall(_scope([number], {}, variables), (), False, ""))
+
+
+def probed_data(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Python objects, with a record of what it changes."""
+
+    def call(*arguments: Any) -> Any:
+        before, random = _plain_values(arguments), random_digest()
+        result = function(*arguments)
+        problem = None
+        if next(_tensors(arguments), None) is not None:
+            problem = "they read tensors"
+        elif _plain_values(arguments) != before:
+            problem = "they change an object of the function they are in"
+        elif random_digest() != random:
+            problem = "they draw random numbers"
+        observed.append(ObservedCall({}, (), False, "", problem=problem))
+        return result
+
+    return call
+
+
+def _plain_values(value: Any) -> list[tuple[str, object]]:
+    found = torch_private.trees.values_of(value, "")
+    return [(n, v) for n, v in found.items() if not isinstance(v, Tensor)]
+
+
 def _scope(
     arguments: Sequence[Any], keywords: Mapping[str, Any], variables: Mapping[str, Any]
 ) -> dict[str, Value]:
@@ -94,6 +124,8 @@ def _value(value: Any) -> Value:
     is_sequence = isinstance(value, (tuple, list)) and len(value) > 0
     if is_sequence and all(type(each) is int and each >= 0 for each in value):
         return Value("integers", tuple(value))
+    if is_data(value):
+        return Value("data", dtype=type(value).__name__)
     return Value("other", dtype=type(value).__name__)
 
 

@@ -10,9 +10,9 @@ from torchproof.records import Record
 
 @dataclass(frozen=True)
 class Value(Record):
-    """A tensor or an array with its sizes, an integer, or a sequence of integers."""
+    """A tensor or an array with its sizes, integers, or other data of Python."""
 
-    kind: str  # "tensor", "array", "integer", "integers" or "other"
+    kind: str  # "tensor", "array", "integer", "integers", "data" or "other"
     numbers: tuple[int, ...] = ()  # the sizes, or the integers
     dtype: str = ""
     device: str = ""

@@ -53,9 +53,11 @@ def is_data(value: Any) -> bool:
     for part in _parts(value):
         if type(part) in (list, dict):
             mutable.append(id(part))
-        elif type(part) not in (tuple, bool, int, str, type(None)):
-            if type(part) is not float or not math.isfinite(part):
+        elif type(part) is float:
+            if not math.isfinite(part):
                 return False
+        elif type(part) not in (tuple, bool, int, str, type(None)):
+            return False
     return len(set(mutable)) == len(mutable)
 
 
@@ -103,7 +105,8 @@ _REPEATED: set[int] = set()  # indices of calls that compiled code has made agai
 
 def _constant(number: float) -> float:
     """The number, which Dynamo guards: the key of a dictionary is no symbol."""
-    return tuple({number: None})[0]
+    [same] = {number: None}
+    return same
 
 
 @torch.compiler.assume_constant_result

@@ -521,7 +521,7 @@ class DeepCopy(GraphBreak):
     )
     nodes = (ast.Call,)
     shown_by = ("GB105", "GB109")
-    rewrites = ("copies.clone",)
+    rewrites = ("copies.clone", "host_values.data")
 
     def change(self, group: EventGroup) -> str:
         fix = super().change(group)

@@ -1,4 +1,4 @@
-"""What the code that Dynamo is tracing has changed so far, and whether it is tracing."""
+"""What Dynamo is tracing, and what the traced code has changed so far."""
 
 from __future__ import annotations
 

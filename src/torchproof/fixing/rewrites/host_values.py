@@ -1,0 +1,139 @@
+"""Statements that compute Python data from Python objects: torchproof.host_value.
+
+Dynamo may not be able to trace how an object is copied or changed, but what is read
+from it in the end are numbers and texts. Which names are data is found by running the
+target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import libcst as cst
+
+from torchproof.fixing.observed_calls import Value
+from torchproof.fixing.rewrites.effects import (
+    arguments_of,
+    free_name,
+    new_function,
+    top_level,
+)
+from torchproof.fixing.rewrites.names import (
+    assigned,
+    following,
+    is_needed_after,
+    reads,
+)
+from torchproof.fixing.rewrites.operators import dotted, nodes
+from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
+from torchproof.fixing.rewrites.values import Values
+
+_PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
+_DATA = ("integer", "integers", "data")
+_LONGEST = 4  # statements
+_ENDS = (
+    cst.Return,
+    cst.Break,
+    cst.Continue,
+    cst.Raise,
+    cst.Yield,
+    cst.Await,
+    cst.Global,
+    cst.Nonlocal,
+    cst.Del,
+    cst.FunctionDef,
+    cst.ClassDef,
+)
+Candidate = tuple[list[Statement], list[str]]  # the statements and their results
+
+
+def data(site: Site) -> Draft:
+    """Statements from the one at the line on become a function that returns data."""
+    moved, results = _moved(site)
+    arguments = arguments_of(site, Values(site), moved)
+    if not arguments:
+        raise Refused("the statements need nothing of the function they are in")
+    name = free_name(site, f"_{results[0].strip('_').lower()}_on_host")
+    function = new_function(f"def {name}", moved, arguments, results)
+    texts = ", ".join(each.text for each in arguments)
+    changes: Changes = dict.fromkeys(moved[1:], ())
+
+    def calling(call: str, imports: Sequence[str] = ()) -> str:
+        line = cst.parse_statement(f"{', '.join(results)} = {call}\n")
+        return site.replaced(
+            {**changes, moved[0]: [line]}, imports, before={top_level(site): [function]}
+        )
+
+    observed = site.probe(calling(f"{_PROBES}.probed_data({name})({texts})"))
+    if not observed:
+        raise Refused("the statements do not run in eager mode as a function")
+    if problem := next((each.problem for each in observed if each.problem), None):
+        raise Refused(f"the statements cannot run outside the graph: {problem}")
+    text = calling(f"host_value({name}, {texts})", ["torchproof.host_value"])
+    return Draft("compute the data outside the graph, with host_value", text)
+
+
+def _moved(site: Site) -> Candidate:
+    """The fewest statements whose results are data in every call."""
+    candidates = list(_candidates(site))
+    if not candidates:
+        raise Refused("the statement does more than assign names that are used later")
+    marked: Changes = {}
+    for number, (moved, _) in enumerate(candidates):
+        mark = cst.parse_statement(f"{_PROBES}.note(locals(), {number})\n")
+        marked[moved[-1]] = [moved[-1], mark]
+    observed = site.probe(site.replaced(marked))
+    for number, (moved, results) in enumerate(candidates):
+        scopes = [o.scope for o in observed if o.scope["0"].numbers == (number,)]
+        if scopes and all(_is_data(each, name) for each in scopes for name in results):
+            return moved, results
+    name = candidates[0][1][0]
+    raise Refused(f"`{name}` is more than numbers and texts, and so is what follows")
+
+
+def _is_data(scope: Mapping[str, Value], name: str) -> bool:
+    value = scope.get(f".{name}")
+    return value is not None and value.kind in _DATA
+
+
+def _candidates(site: Site) -> Iterator[Candidate]:
+    """The statement at the line with some that follow it, the fewest first."""
+    block = [site.statement, *following(site, site.statement)]
+    for count, last in enumerate(block[:_LONGEST], 1):
+        if any(isinstance(node, _ENDS) for node in nodes(last)):
+            return
+        moved = block[:count]
+        if not _stands_alone(moved):
+            return
+        simple = [each for each in moved if isinstance(each, cst.SimpleStatementLine)]
+        needed = [n for n in _assigned(moved) if is_needed_after(site, last, n)]
+        if needed and set(needed) <= assigned(simple):
+            yield moved, needed
+
+
+def _assigned(moved: Sequence[Statement]) -> list[str]:
+    """The names that statements assign, in the order of the source."""
+    names = assigned(moved)
+    every = (n.value for s in moved for n in nodes(s) if isinstance(n, cst.Name))
+    return [name for name in dict.fromkeys(every) if name in names]
+
+
+def _stands_alone(moved: Sequence[Statement]) -> bool:
+    """Whether statements read no name before they assign it, and change no other."""
+    every = assigned(moved)
+    known: set[str] = set()
+    for statement in moved:
+        if (reads(statement) & every) - known - assigned(statement):
+            return False
+        if reads(statement) & (assigned(statement) - known) and isinstance(
+            statement, cst.SimpleStatementLine
+        ):
+            return False
+        known |= assigned(statement)
+        for node in nodes(statement):
+            target = getattr(node, "target", None)
+            if isinstance(target, (cst.Attribute, cst.Subscript)):
+                root = (dotted(target.value) or "").partition(".")[0]
+                if root not in known:
+                    return False
+    return True
