@@ -107,29 +107,27 @@ def _candidates(site: Site) -> Iterator[Candidate]:
             return
         simple = [each for each in moved if isinstance(each, cst.SimpleStatementLine)]
         needed = [n for n in _assigned(moved) if is_needed_after(site, last, n)]
-        if needed and set(needed) <= assigned(simple):
+        if needed and set(needed) <= set().union(*map(_variables, simple)):
             yield moved, needed
 
 
 def _assigned(moved: Sequence[Statement]) -> list[str]:
     """The names that statements assign, in the order of the source."""
-    names = assigned(moved)
+    names = set().union(*map(_variables, moved))
     every = (n.value for s in moved for n in nodes(s) if isinstance(n, cst.Name))
     return [name for name in dict.fromkeys(every) if name in names]
 
 
 def _stands_alone(moved: Sequence[Statement]) -> bool:
     """Whether statements read no name before they assign it, and change no other."""
-    every = assigned(moved)
+    every = set().union(*map(_variables, moved))
     known: set[str] = set()
     for statement in moved:
-        if (reads(statement) & every) - known - assigned(statement):
+        own = _variables(statement)
+        is_simple = isinstance(statement, cst.SimpleStatementLine)
+        if reads(statement) & every - known - (set() if is_simple else own):
             return False
-        if reads(statement) & (assigned(statement) - known) and isinstance(
-            statement, cst.SimpleStatementLine
-        ):
-            return False
-        known |= assigned(statement)
+        known |= own
         for node in nodes(statement):
             target = getattr(node, "target", None)
             if isinstance(target, (cst.Attribute, cst.Subscript)):
@@ -137,3 +135,9 @@ def _stands_alone(moved: Sequence[Statement]) -> bool:
                 if root not in known:
                     return False
     return True
+
+
+def _variables(statement: Statement) -> set[str]:
+    """The names that a statement assigns, without those of comprehensions."""
+    inner = (n.target for n in nodes(statement) if isinstance(n, cst.CompFor))
+    return assigned(statement) - set().union(*map(reads, inner))
