@@ -509,8 +509,8 @@ class DeepCopy(GraphBreak):
 
     ## Fix safety
     clone keeps the autograd history, deepcopy of a leaf does not: use .detach().clone()
-    to drop it. What is computed from a copy of a Python object may leave the graph, with
-    torchproof.host_value, if it is only numbers and texts.
+    to drop it. What is computed from a copy of a Python object may leave the graph,
+    with torchproof.host_value, if it is only numbers and texts.
     """
 
     code = "GB109"
