@@ -27,6 +27,8 @@ from torchproof.records import (
 # in a small function and used by its caller. Work that leaves the graph may be a whole
 # function of several levels.
 _FRAMES, _LAST_FRAMES = 3, 6
+# Rewrites of the function that is compiled itself, however deep the finding is.
+_OUTERMOST = {"python_inputs.first"}
 Observe = Callable[[Overlay], Sequence[ObservedCall]]
 
 
@@ -127,8 +129,7 @@ def _rewritten(
     if not places:
         where = f"`{finding.function}`" if finding.function else "`exec`"
         yield Refusal(finding, name, f"the source of {where} is not in a file")
-    is_last = name in by_code(finding.code).last_rewrites
-    for index, frame in enumerate(places[: _LAST_FRAMES if is_last else _FRAMES]):
+    for index, frame in _tried(name, each, places):
         file = os.path.abspath(frame.file)
         try:
             text = sources.text(file, proof)
@@ -161,6 +162,17 @@ def _rewritten(
             replacements=changes,
             moved=draft.moved,
         )
+
+
+def _tried(
+    name: str, each: Located, places: Sequence[Frame]
+) -> list[tuple[int, Frame]]:
+    """The places that a rewrite gets, each with its number, the nearest first."""
+    listed = list(enumerate(places))
+    if name in _OUTERMOST:
+        return listed[-1:]
+    is_last = name in by_code(each.finding.code).last_rewrites
+    return listed[: _LAST_FRAMES if is_last else _FRAMES]
 
 
 def _readable(each: Located) -> list[Frame]:

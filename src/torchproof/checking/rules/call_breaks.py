@@ -254,6 +254,7 @@ class OutsideWorld(GraphBreak):
         "layer_drop.draw_where_needed",
         "effects.in_graph",
         "host_parts.after_graph",
+        "python_inputs.first",
         "host_parts.before_graph",
     )
 
@@ -400,6 +401,7 @@ class UntraceableCall(GraphBreak):
         "numbers.in_python",
         "effects.in_graph",
         "host_parts.after_graph",
+        "python_inputs.first",
         "host_parts.before_graph",
     )
     last_rewrites = ("host_calls.call",)

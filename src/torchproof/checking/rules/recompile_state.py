@@ -39,7 +39,7 @@ class ScalarArgument(Recompile):
     """
 
     code = "RC210"
-    rewrites = ("state.tensor_argument",)
+    rewrites = ("python_inputs.first", "state.tensor_argument")
     settings = (Setting("compile.dynamic", True),)
     causes = ("value",)
     changed_text = "the Python value `{guard.source}` changed ({seen})"
