@@ -243,9 +243,12 @@ def python_calls(draw: st.DrawFn) -> Program:
             ("self.linear(x)", "F.dropout(x, 0.5)", "self.remember(x)", "x.mul_(2)")
         )
     )
-    call = draw(st.sampled_from(("value = self.encode(word)", "y = self.encode(word)")))
+    name = draw(st.sampled_from(("value", "value", "y")))
     result = draw(st.sampled_from(("y * 2", "(y + self.memory, x)")))
-    body = _indented(f"y = {start}", draw(_effect), "value = 3", f"{call}  # here")
+    body = _indented(f"y = {start}", draw(_effect))
+    body += _indented(
+        f"{name} = self.encode(word)  # here", "value = y + 1" * (name == "y")
+    )
     text = HEAD.replace("x, n", 'x, n, word="a cat"') + body
     text += TAIL.format(result=f"{result}, value + x.sum()")
     text += f"\n    def encode(self, word):\n        {encode}\n"

@@ -61,6 +61,16 @@ def test_python_values_made_from_the_texts_move_too() -> None:
     assert "texts" not in graph and "rows" not in graph
 
 
+def test_tensors_made_of_what_a_call_returns_move_too() -> None:
+    text = net(
+        "ids = self.tokenizer.encode(texts)  # <-",
+        "ids = torch.tensor(ids)",
+        "return self.embed(ids) + image",
+    )
+    host, graph = drafted(text, "texts").split("def _forward_in_graph")
+    assert "torch.tensor(ids)" in host and "embed" in graph
+
+
 def test_a_call_that_dynamo_cannot_trace_runs_before_the_graph() -> None:
     text = net(
         "hidden = self.vision(image)",

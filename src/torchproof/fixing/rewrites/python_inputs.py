@@ -29,6 +29,11 @@ _PLAIN = words(
     "len sorted list tuple set dict zip enumerate range reversed str int float min max"
     " sum map filter any all ord chr bool"
 )
+# Functions that make a tensor of Python values.
+_TENSORS = words(
+    "torch.tensor torch.as_tensor torch.from_numpy torch.LongTensor torch.FloatTensor"
+    " np.array np.asarray numpy.array numpy.asarray"
+)
 _CHANGING = words("append extend insert pop setdefault update add")
 _METHODS = _CHANGING | words(
     "split rsplit splitlines strip lstrip rstrip lower upper title join replace encode"
@@ -97,18 +102,25 @@ def _readers(site: Site, parts: Parts, root: str) -> set[int]:
     others = {*parameters_of(host)} - {root, object_name(site, host)}
     if root not in parameters_of(host) or root in names.assigned(parts.body):
         raise Refused(f"`{root}` is not an argument of `{host.name.value}`")
-    python, moved = {root}, set()
+    python, results, moved = {root}, set[str](), set[int]()
     for index, statement in enumerate(parts.inside):
-        if not names.reads(statement) & python:
+        read = names.reads(statement)
+        prepares = bool(read & results) and _is_plain(statement, _TENSORS)
+        if not (read & python or prepares) or _is_return(statement):
             continue
         if taken := sorted(_reads_values(statement) & others):
+            if not read & python:
+                continue
             raise Refused(
                 f"`{brief(statement)}` also takes `{taken[0]}`, which may be a tensor:"
                 " its work would leave the graph"
             )
         moved.add(index)
-        if _is_plain(statement):
-            python |= names.assigned(statement) | _filled(statement)
+        made = names.assigned(statement) | _filled(statement)
+        if _is_plain(statement) and not prepares:
+            python |= made
+        else:
+            results |= made
     if not moved:
         raise Refused(f"`{root}` is read in a function that the graph calls")
     return moved
@@ -129,16 +141,32 @@ def _reads_values(statement: Statement) -> set[str]:
     }
 
 
-def _is_plain(code: cst.CSTNode) -> bool:
-    """Whether code makes Python values: no call that may return a tensor."""
+def _is_return(statement: Statement) -> bool:
+    """Whether a statement returns; refused if it only may."""
+    returns = any(isinstance(node, cst.Return) for node in nodes(statement))
+    if returns and not isinstance(statement, cst.SimpleStatementLine):
+        raise Refused(f"`{brief(statement)}` may return")
+    return returns
+
+
+def _is_plain(code: cst.CSTNode, more: frozenset[str] = frozenset()) -> bool:
+    """Whether code makes Python values: no call that may return a tensor.
+
+    Methods count by their names, but not those of an object's attributes.
+    """
     for node in nodes(code):
         if not isinstance(node, cst.Call):
             continue
         name = dotted(node.func) or ""
-        method = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
-        if name not in _PLAIN and method not in _METHODS:
+        if name not in _PLAIN | more and _method(node.func) not in _METHODS:
             return False
     return True
+
+
+def _method(called: cst.BaseExpression) -> str:
+    if not isinstance(called, cst.Attribute):
+        return ""
+    return "" if isinstance(called.value, cst.Attribute) else called.attr.value
 
 
 def _filled(statement: Statement) -> set[str]:
