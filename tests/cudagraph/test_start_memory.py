@@ -4,6 +4,7 @@ import weakref
 from typing import Any
 
 import pytest
+import strip
 import torch
 from torch import Tensor, nn
 
@@ -72,12 +73,12 @@ def test_stand_ins_are_freed_by_a_step_that_drops_its_gradients() -> None:
     parameter.grad = None
     assert [each() for each in planted] == [None]
     parameter.grad = torch.ones(3)
-    gradients.learn(lambda _: False, lambda _: False)
+    gradients.learn(lambda _: False, lambda _: False, used_zeros=False)
     assert gradients.fits()  # whatever `.grad` is, the step drops it
     gradients.begin()
     [zeros] = gradients.plant()
     zeros += 1
-    gradients.learn(lambda tensor: tensor is zeros, lambda _: False)
+    gradients.learn(lambda each: each is zeros, lambda _: False, used_zeros=True)
     gradients.recorded()
     assert not gradients.fits()  # it would add to `.grad`
 
@@ -173,3 +174,78 @@ def test_eager_without_memory_stops_before_the_compiler() -> None:
     assert stop.kind == "memory"
     assert "2.00 GiB" in stop.reason
     assert "\n" not in str(stop)
+
+
+def trained(model: nn.Module, begin: Any) -> Any:
+    def step(x: Tensor) -> Tensor:
+        norm = begin()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss.detach() + norm
+
+    return step
+
+
+@pytest.mark.parametrize("way", ["drops", "adds", "zeroes", "reads"])
+def test_gradients_from_before_the_call(way: str) -> None:
+    """Steps that drop them run without them; for others they are there."""
+    answers = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        model = net()
+
+        def begin(model: nn.Module = model) -> Tensor:
+            norm = torch.zeros(())
+            if way == "reads":
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        norm = norm + parameter.grad.norm()
+            if way != "adds":
+                model.zero_grad(set_to_none=way != "zeroes")
+            return norm
+
+        step = trained(model, begin)
+        run = torchproof.graph(step) if graphs else step
+        x = torch.randn(3, 4)
+        losses = [run(x)]  # without gradients
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        alias = model[0].weight.grad.detach()
+        if graphs:
+            run.prepare(x)
+            for parameter in model.parameters():
+                assert bool((parameter.grad == 1).all())
+            assert alias.data_ptr() == model[0].weight.grad.data_ptr()
+        losses += [run(x), run(x)]
+        answers.append((losses, [each.grad for each in model.parameters()]))
+    torch.testing.assert_close(answers[0], answers[1])
+
+
+def test_parked_gradients_take_no_memory_while_a_step_that_drops_them_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    graphed = torchproof.graph(step)
+    x = torch.randn(3, 4)
+    graphed(x)  # creates the state of the optimizer
+    earlier = [weakref.ref(each.grad) for each in model.parameters()]
+    alive: list[int] = []
+    rehearse = strip.Strip.rehearse
+
+    def counted(capture: Any, run: Any) -> Any:
+        alive.append(sum(each() is not None for each in earlier))
+        return rehearse(capture, run)
+
+    monkeypatch.setattr(strip.Strip, "rehearse", counted)
+    graphed(x)
+    assert graphed.status().recordings == 1
+    assert set(alive) == {0}

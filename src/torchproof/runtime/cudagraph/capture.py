@@ -114,6 +114,7 @@ class Capture:
 
         Streams do not share cached memory, so that of one would add to that of others.
         """
+        step_capture.clear_workspaces()
         torch.cuda.empty_cache()
 
     def rehearse(self, run: Callable[[], Any]) -> Any:

@@ -82,6 +82,7 @@ class EagerRecorder(EagerDispatchMode):
         self.device, self.traces = device, traces
         self._scratch = {key_of(each) for each in scratch}
         self._scratch_written: set[Key] = set()
+        self.uses_scratch = False  # whether an operation had it as an input
         self._host_tensors = HostTensors(outside)
         self.saved: dict[Key, Region] = {}
         self.stops: list[Stop] = []
@@ -112,6 +113,8 @@ class EagerRecorder(EagerDispatchMode):
         inputs = {key_of(each) for each in taken if _plain(each)}
         outputs = [each for each in _tensors(result) if _plain(each)]
         self._host_tensors.note(func, args, taken, [*outputs, *written])
+        # The memory of scratch that was freed may belong to another tensor.
+        self.uses_scratch |= bool((inputs & self._scratch) - self._created)
         self._created |= {key_of(each) for each in outputs} - inputs
         self._inputs |= inputs
         if self.traces and outputs:

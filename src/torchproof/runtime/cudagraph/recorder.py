@@ -223,11 +223,14 @@ class _Attempt:
             yield
         except BaseException:
             self.undo()
+            self.capture.release()  # the step runs again, on another stream
             raise
 
     def recording(self, clones: Clones | None, like: Recording | None) -> Recording:
         start = time.monotonic()
         recording = Recording(self.call, self.inputs, self.capture)
+        if like is None and self._uses_gradients():
+            self.gradients.park()
         self.capture.release()
         expected = self.in_eager() if like is None else self._in_eager_like(like)
         self.output = None
@@ -339,13 +342,13 @@ class _Attempt:
             actions = [f"changes state ({change})" for change in state.changes()]
             if learning_rates.numbers() != numbers:
                 actions.append("changes the learning rate: step schedulers after it")
-            self.undo()
+            self._reset()
             if learning_rates.forget_new_states(states):
                 raise RecordLater
             if new:  # it may have changed state that was not watched yet
                 state.extend()
             self.changed_python |= bool(actions)
-            new |= self._uses_gradients() != plants
+            new |= self._uses_gradients() != plants or self._had_to_unpark()
             if not new and (not actions or previous):
                 break
         else:
@@ -365,6 +368,13 @@ class _Attempt:
                 "python", f"the step reads {more} more objects that cannot be watched"
             )
 
+    def _had_to_unpark(self) -> bool:
+        """Whether the step needs the gradients that the last run was without."""
+        if not self.gradients.are_parked or self.gradients.may_stay_parked:
+            return False
+        self.gradients.unpark()
+        return True
+
     def _uses_gradients(self) -> bool:
         """Whether the step may use gradients, as far as the runs so far show."""
         return self.gradients.are_used or self.recorder.state.ran.mentions(_GRADIENTS)
@@ -381,7 +391,11 @@ class _Attempt:
         with self.capture.listening(self.eager_recorder.handle_warning):
             output = self._run_in_eager(self.eager_recorder, self.ran)
         self.eager_recorder.settle()
-        self.gradients.learn(self.eager_recorder.wrote, self.eager_recorder.read)
+        self.gradients.learn(
+            self.eager_recorder.wrote,
+            self.eager_recorder.read,
+            used_zeros=self.eager_recorder.uses_scratch,
+        )
         self.inputs.changed = [
             place
             for place, tensor in enumerate(self.inputs.tensors)
@@ -436,10 +450,15 @@ class _Attempt:
 
     def undo(self) -> None:
         """Restores memory, gradients and the random state from before the step."""
+        self._reset()
+        self.gradients.undo()
+
+    def _reset(self) -> None:
+        """Undoes a run; gradients that are parked stay so."""
         with torch.no_grad():
             for region in self.eager_recorder.saved.values():
                 region.restore()
-        self.gradients.undo()
+        self.gradients.begin()
         for tensor in self.inputs.tensors:
             tensor.grad = None
         self.rng_state.restore()
@@ -457,7 +476,7 @@ class _Attempt:
             if last and self.draws:
                 result = self.copied_result(output)
             del output
-            self.undo()
+            self._reset()
         return result
 
     def _rehearse(self) -> Any:
@@ -499,6 +518,7 @@ class _Attempt:
         compiled code without a recording gives the expected result.
         """
         self.rng_state.restore()
+        self.gradients.begin()
         recording.start(self.call)
         self.gradients.attach()
         actual = self.result(recording.output_copies.recorded)

@@ -14,7 +14,35 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
+from torchproof.runtime.tensors.storages import Copies
 from torchproof.torch_private import step_capture
+
+
+@dataclass(frozen=True)
+class _Parked:
+    """A gradient that takes no device memory, unless something else refers to it."""
+
+    copy: Tensor
+    device: torch.device
+    tensor: weakref.ref[Tensor]
+    storage: weakref.ref[torch.UntypedStorage]
+    place: tuple[int, torch.Size, tuple[int, ...]]  # in the storage
+
+    @classmethod
+    def of(cls, tensor: Tensor, copy: Tensor) -> _Parked:
+        storage = weakref.ref(tensor.untyped_storage())
+        place = int(tensor.storage_offset()), tensor.shape, tensor.stride()
+        return cls(copy, tensor.device, weakref.ref(tensor), storage, place)
+
+    def back(self) -> Tensor:
+        """The gradient; in the same memory if that still exists."""
+        if (tensor := self.tensor()) is not None:
+            return tensor
+        if (storage := self.storage()) is not None:
+            live = torch.empty(0, dtype=self.copy.dtype, device=self.device)
+            return live.set_(storage, *self.place)
+        return self.copy.to(self.device)
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +55,7 @@ class _Gradient:
     # Weak: a step that drops its gradients frees the zeros before it needs memory.
     planted: weakref.ref[Tensor] | None = None
     after: Tensor | None = None
+    parked: _Parked | None = None  # in place of `before`
     had_gradient: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,6 +79,18 @@ class _Gradient:
             self.planted = weakref.ref(zeros)
             self.set(zeros)
 
+    def park(self, copies: Copies) -> None:
+        tensor = self.before
+        if tensor is None or tensor.requires_grad or not has_plain_memory(tensor):
+            return
+        if (copy := copies.make(tensor)) is not None:
+            self.parked = _Parked.of(tensor, copy)
+            self.before = None
+
+    def unpark(self) -> None:
+        if self.parked is not None:
+            self.before, self.parked = self.parked.back(), None
+
     def set(self, gradient: Tensor | None) -> None:
         if self.parameter.grad is not gradient:
             self.parameter.grad = gradient
@@ -61,16 +102,43 @@ class Gradients:
     def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
         self._all = [_Gradient(label, each, each.grad) for label, each in parameters]
         self._used: list[_Gradient] = []
-        self._accumulated: list[_Gradient] = []  # the recording adds to them
+        # The recording adds to them, or computes with them before it drops them.
+        self._accumulated: list[_Gradient] = []
         self._read: list[_Gradient] = []  # the step only reads them
-        self._adds = self._drops_all = False
+        self._adds = self._drops_all = self._uses_dropped = False
 
     def begin(self) -> None:
-        """Restores the original `.grad` before a run."""
+        """Sets `.grad` as before the step; to None if it is parked."""
         for each in self._all:
             each.set(each.before)
 
-    undo = begin
+    def undo(self) -> None:
+        """Restores the original `.grad`."""
+        self.unpark()
+        self.begin()
+
+    def park(self) -> None:
+        """Frees the device memory of gradients that the step is likely to drop."""
+        copies = Copies()
+        for each in self._all:
+            each.park(copies)
+        self.begin()
+
+    def unpark(self) -> None:
+        for each in self._all:
+            each.unpark()
+
+    @property
+    def may_stay_parked(self) -> bool:
+        """Whether the last run dropped all gradients that are parked."""
+        used = {*self._used}
+        return self._drops_all and all(
+            each in used for each in self._all if each.parked is not None
+        )
+
+    @property
+    def are_parked(self) -> bool:
+        return any(each.parked is not None for each in self._all)
 
     def plant(self) -> list[Tensor]:
         """Sets missing gradients to zeros before the eager run, and returns the zeros.
@@ -84,9 +152,16 @@ class Gradients:
         return [zeros for zeros in planted if zeros is not None]
 
     def learn(
-        self, wrote: Callable[[Tensor], bool], read: Callable[[Tensor], bool]
+        self,
+        wrote: Callable[[Tensor], bool],
+        read: Callable[[Tensor], bool],
+        *,
+        used_zeros: bool,
     ) -> None:
-        """Finds the parameters whose gradient the eager run changed."""
+        """Finds the parameters whose gradient the eager run changed.
+
+        `used_zeros` says that it computed with the zeros from `plant`.
+        """
         dropped = [g for g in self._all if g.is_replaced]
         added = [
             g
@@ -100,7 +175,10 @@ class Gradients:
             for g in self._all
             if g.before is not None and g not in used and read(g.before)
         ]
-        self._drops_all = bool(dropped) and not added
+        self._uses_dropped = used_zeros or any(
+            g.before is not None and read(g.before) for g in dropped
+        )
+        self._drops_all = bool(dropped) and not added and not self._uses_dropped
         for each in self._all:
             each.planted = None
 
@@ -120,7 +198,7 @@ class Gradients:
         self._read = [
             g for g in self._all if g.before is not None and id(g.parameter) in read
         ]
-        self._drops_all = other._drops_all
+        self._drops_all, self._uses_dropped = other._drops_all, other._uses_dropped
         return [g.before for g in self._used if g.before is not None]
 
     def current(self) -> dict[str, Tensor]:
@@ -136,7 +214,9 @@ class Gradients:
             each.after = each.parameter.grad
         self._adds = any(each.before is not None for each in self._used)
         self._accumulated = [
-            g for g in self._used if g.before is not None and g.before is g.after
+            g
+            for g in self._used
+            if g.before is not None and (g.before is g.after or self._uses_dropped)
         ]
 
     def fits(self) -> bool:
@@ -159,11 +239,11 @@ class Gradients:
         needed = {*self._accumulated, *self._read}
         for each in self._used:
             if each not in needed:
-                each.before = None
+                each.before = each.parked = None
         self._all = []
 
     def arrange(self) -> None:
-        """Copies `.grad` to the memory that the replay accumulates into."""
+        """Copies `.grad` to the memory that the replay reads."""
         absent = []
         for each in self._accumulated:
             gradient, memory = each.parameter.grad, each.before

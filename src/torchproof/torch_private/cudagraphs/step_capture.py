@@ -54,15 +54,18 @@ def own_workspaces() -> Iterator[None]:
     So a capture has its workspaces in its own pool. Otherwise a recording would use
     memory that torch frees whenever it clears the workspaces.
     """
-    # Only CUDA builds have this function.
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is None:
-        yield
-        return
-    clear()
+    clear_workspaces()
     try:
         yield
     finally:
+        clear_workspaces()
+
+
+def clear_workspaces() -> None:
+    """Frees the cuBLAS workspaces of all streams."""
+    # Only CUDA builds have this function.
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
         clear()
 
 
