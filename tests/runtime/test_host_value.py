@@ -227,6 +227,13 @@ def test_objects_that_live_for_one_call_are_not_compiled_for() -> None:
     for _ in range(6):
         assert run(torch.ones(2), Config())[1] == "a"
     assert counter.frame_count <= 4
+    run, other = compiled(both), Other()  # of another type, and it stays
+    for _ in range(2):
+        assert run(torch.ones(2), other)[1] == "a"
+
+
+class Other(Config):
+    pass
 
 
 def _first_name(config: Config) -> str:

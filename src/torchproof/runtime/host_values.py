@@ -33,12 +33,17 @@ def host_value(function: Callable[..., Any], /, *arguments: Any) -> Any:
     changes, other than its arguments. If it returns anything else, or if compiled code
     has changed an argument, there is a graph break as without `host_value`.
     """
-    if not torch.compiler.is_dynamo_compiling() or not _is_steady(as_object(function)):
+    if not torch.compiler.is_dynamo_compiling():
+        return function(*arguments)
+    kinds = [type(each).__name__ for each in arguments]
+    form = " ".join([as_object(function), *kinds])
+    if not _is_steady(form):
         return function(*arguments)
     tensors, integers, floats, layout = packed([function, *arguments], as_object)
     if tensors:
         return function(*arguments)
     name = _registered(
+        form,
         layout,
         tuple([operator.index(each) for each in integers]),
         tuple([_constant(each) for each in floats]),
@@ -79,13 +84,10 @@ def _parts(value: Any) -> Iterator[Any]:
 class _Call:
     """A function and its arguments, as `operator_arguments` packs them."""
 
+    form: str  # the function and the types of the arguments
     layout: str
     integers: tuple[int, ...]
     floats: tuple[float, ...]
-
-    @property
-    def function(self) -> str:
-        return self.layout.partition("\0")[0]
 
     def values(self) -> list[Any]:
         """The function and the arguments; raises RuntimeError if one is gone."""
@@ -110,19 +112,19 @@ def _constant(number: float) -> float:
 
 
 @torch.compiler.assume_constant_result
-def _is_steady(function: str) -> bool:
+def _is_steady(form: str) -> bool:
     """Whether objects live longer than a call, so that guarding them is of use."""
     once = [c for i, c in enumerate(_CALLS) if i not in _REPEATED]
-    gone = [each for each in once if each.function == function and each.is_gone()]
+    gone = [each for each in once if each.form == form and each.is_gone()]
     return len(gone) < _MOST_GONE
 
 
 @torch.compiler.assume_constant_result
 def _registered(
-    layout: str, integers: tuple[int, ...], floats: tuple[float, ...]
+    form: str, layout: str, integers: tuple[int, ...], floats: tuple[float, ...]
 ) -> str:
     """The name of the result; none if the arguments are not as they will be."""
-    call = _Call(layout, integers, floats)
+    call = _Call(form, layout, integers, floats)
     if _containers(call.values()) & torch_private.changed_objects():
         return ""
     if call not in _CALLS:
