@@ -1,5 +1,6 @@
 """Switches of the compiler: where they apply, when they win, what recipes keep."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -72,12 +73,13 @@ def test_what_the_probe_says_is_unavailable_is_not_tried() -> None:
     assert left_out == [Skip(PDL, "this GPU is too old")]
 
 
-def test_on_a_cpu_products_are_tuned_only_with_frozen_weights() -> None:
-    full = Candidate(StrategySpec(parse("full")))
-    frozen = replace(parse("full"), arguments={"options": {"freezing": True}})
-    assert "max_autotune_gemm=True" not in tried_on(full, "cpu")[0]
-    tried = tried_on(Candidate(StrategySpec(frozen)), "cpu")[0]
-    assert "max_autotune_gemm=True" in tried
+@pytest.mark.parametrize("frozen", [False, True])
+def test_on_a_cpu_products_are_tuned_only_with_frozen_weights(frozen: bool) -> None:
+    config = importlib.import_module("torch._inductor.config")
+    with config.patch(freezing=frozen):
+        why = configs.why_unavailable("inductor.max_autotune_gemm", "cpu")
+        assert why is None if frozen else "frozen weights" in (why or "")
+        assert configs.why_unavailable("inductor.max_autotune_gemm", "cuda") is None
 
 
 def test_what_a_mode_has_on_is_not_tried_again() -> None:
@@ -98,7 +100,7 @@ def test_settings_of_inductor_are_not_for_other_backends() -> None:
     ("name", "told"),
     [
         ("inductor.triton.enable_pdl", "needs a CUDA device"),
-        ("inductor.max_autotune_gemm", None),
+        ("inductor.cpp_wrapper", None),
         ("dynamo.nested_graph_breaks", None),
         ("dynamo.no_such_setting", "has no setting no_such_setting"),
     ],

@@ -44,7 +44,8 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
         choices=("quick", "normal", "full"),
         default="normal",
         help=(
-            "quick: do not try Inductor settings; full: try all candidates that apply"
+            "quick: do not try compiler switches (triton.enable_pdl, max_autotune_gemm,"
+            " nested_graph_breaks and others); full: try all candidates that apply"
             " (default: normal)"
         ),
     )

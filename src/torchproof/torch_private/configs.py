@@ -20,7 +20,8 @@ MODULES = (
     "torch.compiler.config",
 )
 _GROUPS = {"dynamo": "torch._dynamo.config", "inductor": "torch._inductor.config"}
-_DEPENDENT_LAUNCH = "triton.enable_pdl"  # a setting of Inductor
+_TUNED_PRODUCTS = "max_autotune_gemm"  # settings of Inductor
+_DEPENDENT_LAUNCH = "triton.enable_pdl"
 _DEPENDENT_LAUNCH_SINCE = 9  # compute capability
 
 
@@ -79,8 +80,14 @@ def why_unavailable(setting: str, device: str) -> str | None:
     `setting` is `dynamo.NAME` or `inductor.NAME`.
     """
     group, _, name = setting.partition(".")
-    if name not in importlib.import_module(_GROUPS[group])._config:
+    config = importlib.import_module(_GROUPS[group])
+    if name not in config._config:
         return f"torch {torch.__version__} has no setting {name}"
+    if name == _TUNED_PRODUCTS and device == "cpu" and not config.freezing:
+        return (
+            "on a CPU, Inductor tunes only products with frozen weights"
+            " (TORCHINDUCTOR_FREEZING=1)"
+        )
     return _why_no_dependent_launch(device) if name == _DEPENDENT_LAUNCH else None
 
 

@@ -158,7 +158,7 @@ def switched(
         if switch.device not in (None, device) or _is_on(switch, base):
             continue
         why = (probe.get("unavailable") or {}).get(switch.setting)
-        why = why or _has_no_effect(switch, base, trial, device)
+        why = why or _has_no_effect(switch, base, trial)
         if why is None:
             space.candidates.append(_with(base, [switch], "switches"))
         else:
@@ -173,15 +173,10 @@ def _is_on(switch: Switch, base: Candidate) -> bool:
     return bool(settings.get(switch.name))
 
 
-def _has_no_effect(
-    switch: Switch, base: Candidate, trial: Trial, device: str
-) -> str | None:
+def _has_no_effect(switch: Switch, base: Candidate, trial: Trial) -> str | None:
     backend = base.strategy.arguments.get("backend") or "inductor"
     if switch.of == "inductor" and backend != "inductor":
         return f"it is a setting of Inductor, and the backend is {backend}"
-    tunable = device == "cuda" or base.options.get("freezing")
-    if switch.changes == "products" and not tunable:
-        return "on a CPU, Inductor tunes only products with frozen weights (freezing)"
     counts = trial.facts.get("counts") or {}
     if switch.changes == "graphs" and not counts.get("graph_breaks"):
         return f"no graph break was observed in {base.name}"
