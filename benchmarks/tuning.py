@@ -1,19 +1,26 @@
 """`torchproof tune` against exhaustive search over the same space, row by row.
 
-    python -m benchmarks.tuning [--rows NAME,...] [--out FOLDER] [--seconds N]
+    python -m benchmarks.tuning [--rows NAME,...] [--training] [--forms]
+        [--out FOLDER] [--seconds N] [--work FOLDER] [--earlier FOLDER]
         [--budget TIME] [--tuned-budget TIME] [--again] [--list]
 
 Each row is searched twice, in processes and caches of their own: `--effort full`, which
-tries all that applies, and as users do. Each search ends as one run,
-FOLDER/ROW-exhaustive.json and FOLDER/ROW-tuned.json; one that is there is not made
-again, so that a second start goes on where the first ended. A search that is cut off
-goes on with its trials at the next start.
+tries all that applies, and as users do. With `--forms`, both leave out switches of the
+compiler, which an exhaustive search would try on every form. Each search ends as one
+run, FOLDER/ROW-exhaustive.json and FOLDER/ROW-tuned.json; one that is there is not made
+again, so that a second start goes on where the first ended.
+
+A search that `--seconds` cut off goes on with its trials at the next start, also on
+another machine of the same kind: `--earlier` is the `--work` folder of that start. Its
+run counts the seconds of all starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +48,19 @@ SPACE = (
 )
 
 
+# The command line of `tune` without switches.
+FORMS = """
+import sys
+from torchproof.cli import main
+from torchproof.tuning import space
+space.SWITCHES = ()
+sys.exit(main())
+"""
+
+
+_FINALS_S = 20.0  # a search may end that much after its budget
+
+
 class Work(NamedTuple):
     step: Step
     search: str
@@ -56,6 +76,8 @@ def main() -> int:
         print("\n".join(f"{w.step.name} {w.search}" for w in works))
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.earlier and options.earlier.exists():
+        shutil.copytree(options.earlier, options.work, dirs_exist_ok=True)
     begin = time.monotonic()
     for work in works:
         left = options.seconds - (time.monotonic() - begin)
@@ -67,7 +89,7 @@ def main() -> int:
 
 
 def _works(options: argparse.Namespace) -> Iterator[Work]:
-    known = {step.name: step for step in STEPS}
+    known = {step.name: step for step in STEPS if step.train or not options.training}
     for name in [name for name in options.rows.split(",") if name] or known:
         for search in SEARCHES:
             work = Work(known[name], search)
@@ -79,30 +101,62 @@ def _search(work: Work, options: argparse.Namespace, left: float) -> None:
     """One search, in a folder that a later start finds again."""
     folder = options.work / f"{work.step.name}-{work.search}"
     folder.mkdir(parents=True, exist_ok=True)
-    budget = options.budget if work.search == "exhaustive" else options.tuned_budget
-    found = folder / "found.json"
-    found.unlink(missing_ok=True)
-    target, _, factory = work.step.target.rpartition(":")
-    command = ["tune", f"{ROOT / target}:{factory}", "--effort", SEARCHES[work.search]]
-    command += ["--budget", f"{min(budget, left - 20):.0f}s", "--recipe", "found.toml"]
-    command += ["--strategies", ",".join(SPACE), "--overwrite", "--resume"]
-    command += ["--train"] * work.step.train + ["--format", "json", "-o", str(found)]
     begin = time.monotonic()
     print(f"{work.step.name}: {work.search}", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "torchproof", *command],
+    code = _tune(work, options, left, folder)
+    spent_s = time.monotonic() - begin
+    print(f"  exit {code}, {spent_s:.0f} s", flush=True)
+    for caches in folder.rglob("caches"):
+        shutil.rmtree(caches, ignore_errors=True)
+    before = folder / "spent.json"
+    spent_s += json.loads(before.read_text()) if before.exists() else 0.0
+    before.write_text(json.dumps(spent_s))
+    found = folder / "found.json"
+    if not found.exists() or code not in (0, 1):
+        return
+    # Where this machine keeps its checkout is nobody's business.
+    text = found.read_text().replace(f"{ROOT}/", "").replace(f"{folder}/", "")
+    run = json.loads(text)
+    if "budget" in run["tuning"]["stopped"] and left < _budget(work, options):
+        print(f"  cut off: {run['tuning']['stopped']}", flush=True)
+        return
+    if run["tuning"]["resumed"]:
+        run["tuning"]["spent_s"] = spent_s
+    work.path(options.out).write_text(json.dumps(run, indent=1) + "\n")
+
+
+def _budget(work: Work, options: argparse.Namespace) -> float:
+    both = {"exhaustive": options.budget, "tuned": options.tuned_budget}
+    return float(both[work.search])
+
+
+def _tune(
+    work: Work, options: argparse.Namespace, left: float, folder: Path
+) -> int | None:
+    """The exit code of the search; None if it did not end in time."""
+    found = folder / "found.json"
+    found.unlink(missing_ok=True)
+    budget = min(_budget(work, options), left - _FINALS_S)
+    target, _, factory = work.step.target.rpartition(":")
+    command = ["tune", f"{ROOT / target}:{factory}", "--effort", SEARCHES[work.search]]
+    command += ["--budget", f"{budget:.0f}s", "--recipe", "found.toml"]
+    command += ["--strategies", ",".join(SPACE), "--overwrite", "--resume"]
+    command += ["--train"] * work.step.train + ["--format", "json", "-o", str(found)]
+    begun = ["-c", FORMS] if options.forms else ["-m", "torchproof"]
+    process = subprocess.Popen(
+        [sys.executable, *begun, *command],
         cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": os.environ.get("PYTHONPATH", str(ROOT / "src")),
         },
-        timeout=left,
     )
-    print(f"  exit {done.returncode}, {time.monotonic() - begin:.0f} s", flush=True)
-    if found.exists() and done.returncode in (0, 1):
-        # Where this machine keeps its checkout is nobody's business.
-        text = found.read_text().replace(f"{ROOT}/", "").replace(f"{folder}/", "")
-        work.path(options.out).write_text(text)
+    try:
+        return process.wait(left)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # it ends its own processes, and keeps its trials
+        process.wait()
+        return None
 
 
 def _options() -> argparse.Namespace:
@@ -112,6 +166,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--work", type=Path, default=Path(tempfile.gettempdir()) / "torchproof-tuning"
     )
+    parser.add_argument("--earlier", type=Path, help="trials to go on with")
+    parser.add_argument("--training", action="store_true", help="rows of training only")
+    parser.add_argument("--forms", action="store_true", help="without switches")
     parser.add_argument("--seconds", type=float, default=3600.0, help="of all searches")
     parser.add_argument("--least", type=float, default=90.0, help="left to begin one")
     parser.add_argument("--budget", type=float, default=900.0, help="exhaustive")
