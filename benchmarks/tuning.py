@@ -81,7 +81,7 @@ def main() -> int:
     begin = time.monotonic()
     for work in works:
         left = options.seconds - (time.monotonic() - begin)
-        if left < options.least:
+        if left < max(options.least, 2 * _FINALS_S):
             print(f"{left:.0f} s are left: the rest is for the next start")
             break
         _search(work, options, left)
