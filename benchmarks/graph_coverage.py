@@ -149,6 +149,7 @@ class Side:
         import torch
 
         from torchproof.runtime.cudagraph.recorder import StepResult
+        from torchproof.torch_private import trees
 
         torch.manual_seed(seed)
         numpy.random.seed(seed)  # models of speech draw their masks from it
@@ -156,11 +157,22 @@ class Side:
         output = self.again(call)
         named = self.model.named_parameters()
         gradients = {name: each.grad for name, each in named if each.grad is not None}
-        return StepResult.of(output, dict(self.model.named_buffers()), gradients)
+        parts = {
+            **trees.values_of(output, "output"),
+            **dict(self.model.named_buffers()),
+        }
+        return StepResult(_copies(parts), _copies(gradients))
 
     def again(self, call: Call) -> Any:
         self.model.zero_grad()
         return self.step(call)
+
+
+def _copies(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        label: part.detach().clone() if hasattr(part, "detach") else part
+        for label, part in parts.items()
+    }
 
 
 def host_sync(step: Callable[[Call], Any], call: Call) -> str | None:

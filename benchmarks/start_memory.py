@@ -82,7 +82,7 @@ class Points:
     def peak(self, what: str, until: str | None = None) -> int:
         names = [each["point"] for each in self.found]
         end = len(names) if until is None else names.index(until) + 1
-        return max(each[f"peak_{what}"] for each in self.found[:end])
+        return max(int(each[f"peak_{what}"]) for each in self.found[:end])
 
     @contextlib.contextmanager
     def inside_recordings(self) -> Iterator[None]:

@@ -1,4 +1,6 @@
-"""The table of docs/reference/first-seconds.md, from benchmarks/first_seconds.py."""
+"""The tables of docs/reference/first-seconds.md: benchmarks/first_seconds.py and
+benchmarks/start_memory.py.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import start_memory
 from benchmarks.first_seconds import ARMS, RESULTS
 from torchproof.report import markdown
 
@@ -69,4 +72,27 @@ def _stage(stage: Row) -> str:
     return f"{stage['strategy']} {stage['state']}{begin}{gain}"
 
 
-TABLES = {"first-seconds": table}
+def memory() -> str:
+    """The peak of each arm until it is recorded, and its ratio to reduce-overhead."""
+    if not start_memory.RESULTS.exists():
+        return _NOTHING
+    known = json.loads(start_memory.RESULTS.read_text())
+    rows = [
+        (f"`{name}`", *_peaks(row["arms"]), f"`{row['commit']}`")
+        for name, row in known["rows"].items()
+    ]
+    said = f"{known['device']}, torch {known['torch']}; `{known['command']}`."
+    columns = ("step", *start_memory.ARMS, "commit")
+    return said + "\n\n" + markdown.table(columns, rows)
+
+
+def _peaks(arms: Row) -> list[str]:
+    theirs = arms["reduce-overhead"]["reserved"]
+    cells = []
+    for name in start_memory.ARMS:
+        peak = arms[name]["reserved"]
+        cells.append(f"{peak >> 20} MiB ({_ratio(peak, theirs)}x)")
+    return cells
+
+
+TABLES = {"first-seconds": table, "start-memory": memory}

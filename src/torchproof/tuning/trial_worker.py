@@ -139,8 +139,10 @@ class Worker:
         with self.session.recording_failure(self.eager):
             self._sample([self.eager], ROUNDS)
             settings = [switch.setting for switch in SWITCHES]
-            limit_s = self.session.limit_s
-            facts = self.eager.ask(Probed, "probe", limit_s, settings=settings).probe
+            probed = self.eager.ask(
+                Probed, "probe", self.session.limit_s, settings=settings
+            )
+            facts = probed.probe
             self.session.examine([self.eager], 0)
         if self.eager.error:
             raise UserError(f"the target fails in eager: {self.eager.error}")

@@ -42,15 +42,12 @@ def _unpacked(assignment: cst.Assign) -> list[str]:
     target = assignment.targets[0].target
     if len(assignment.targets) > 1 or not isinstance(target, cst.Tuple):
         return []
-    names = [each.value.value for each in target.elements if _is_name(each)]
+    plain = [each for each in target.elements if isinstance(each, cst.Element)]
+    values = [each.value for each in plain]
+    names = [each.value for each in values if isinstance(each, cst.Name)]
     if len(names) < len(target.elements):
         raise Refused(f"`{brief(target)}` keeps more than tensors in variables")
-    return [str(name) for name in names]
-
-
-def _is_name(element: cst.BaseElement) -> bool:
-    plain = isinstance(element, cst.Element)
-    return plain and isinstance(element.value, cst.Name)
+    return names
 
 
 def _kept(small: cst.BaseSmallStatement) -> cst.BaseExpression:

@@ -645,7 +645,7 @@ def _loaded(part: Any) -> Any:
 
 def _forms(result: StepResult) -> dict[str, comparison.Form]:
     """The forms that copies of the outputs have, which are what callers get."""
-    forms = {}
+    forms: dict[str, comparison.Form] = {}
     for label, part in result.output.items():
         if isinstance(part, _Copy):
             forms |= comparison.forms_of({label: part.tensor}, {})
