@@ -85,7 +85,11 @@ class DeferredGraph:
 
 # Imported one by one between two calls: all at once would take seconds.
 TRACER = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
-LOADER = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
+LOADER = (
+    "torch._functorch._aot_autograd.autograd_cache",
+    "torch._inductor.lowering",
+    "torch._inductor.compile_fx",
+)
 
 
 def probe() -> None:
