@@ -49,6 +49,23 @@ def test_what_is_kept_has_to_be_a_tensor(line: str, why: str) -> None:
         rewritten(clone, f"def drive(self, f, x):\n    {line}  # <-\n", "CG301")
 
 
+WRITTEN = [
+    ("self.last = y", "y.mul_(2)"),
+    ("self.last = y.detach()", "y[0] = 0"),
+    ("outs.append(y[0])", "y += 1"),
+    ("self.last = y", "self.last.zero_()"),
+]
+
+
+@pytest.mark.parametrize(("keeps", "writes"), WRITTEN)
+def test_a_copy_would_not_see_later_changes(keeps: str, writes: str) -> None:
+    text = f"def f(self, y, outs):\n    {keeps}  # <-\n    if outs:\n        {writes}\n"
+    with pytest.raises(Refused, match="is changed in place after it is kept"):
+        rewritten(clone, text, "CG301")
+    before = f"def f(self, y, outs):\n    {writes}\n    {keeps}  # <-\n"
+    assert ".clone()" in rewritten(clone, before, "CG301").text
+
+
 ACCUMULATES = """
 def drive(net, step, batches, optimizer):
     for i, x in enumerate(batches):
@@ -77,6 +94,34 @@ def test_each_pass_is_a_step_that_keeps_gradients() -> None:
     )
 
 
+def test_the_innermost_loop_and_its_comments() -> None:
+    at = site(
+        """
+        def drive(net, step, batches):
+            for epoch in range(2):
+                while batches:  # all
+                    # one batch
+                    step(batches.pop()).backward()  # <-
+                    # done
+        """,
+        "CG302",
+    )
+    finding = replace(at.finding, message="`net.0.weight.grad` is used")
+    draft = gradient_step(replace(at, finding=finding))
+    assert draft.text == program(
+        """
+        import torchproof
+        def drive(net, step, batches):
+            for epoch in range(2):
+                while batches:  # all
+                    with torchproof.step(parameters=net.parameters()):
+                        # one batch
+                        step(batches.pop()).backward()
+                        # done
+        """
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "text", "why"),
     [
@@ -85,6 +130,11 @@ def test_each_pass_is_a_step_that_keeps_gradients() -> None:
         (
             "`net.weight.grad` is",
             ACCUMULATES + "        yield x\n",
+            "may be suspended within a step",
+        ),
+        (
+            "`net.weight.grad` is",
+            ACCUMULATES.replace("def drive", "async def drive"),
             "may be suspended within a step",
         ),
     ],
@@ -101,6 +151,8 @@ def test_a_mark_moves_before_the_forward() -> None:
             for x in xs:
                 # each batch is a step
                 loss = step(x)
+
+                # the next one
                 torch.compiler.cudagraph_mark_step_begin()  # <-
                 loss.backward()
         """
@@ -110,6 +162,7 @@ def test_a_mark_moves_before_the_forward() -> None:
         def drive(step, xs):
             for x in xs:
                 # each batch is a step
+                # the next one
                 torch.compiler.cudagraph_mark_step_begin()
                 loss = step(x)
                 loss.backward()

@@ -8,6 +8,12 @@ from collections.abc import Sequence
 
 import libcst as cst
 
+from torchproof.fixing.rewrites.names import (
+    changed_in_place,
+    later,
+    may_share,
+    start_of,
+)
 from torchproof.fixing.rewrites.operators import brief, dotted, nodes
 from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, statements
 
@@ -27,6 +33,7 @@ def clone(site: Site) -> Draft:
     value = _kept(small)
     if isinstance(value, cst.ListComp | cst.GeneratorExp):
         value = value.elt
+    _assert_not_written(site, small, value)
     return Draft(title, site.replaced({value: _copy_of(value)}))
 
 
@@ -72,6 +79,25 @@ def _argument(value: cst.BaseExpression) -> cst.BaseExpression | None:
     return value.args[-1].value if keeps else None
 
 
+def _assert_not_written(
+    site: Site, small: cst.BaseSmallStatement, value: cst.BaseExpression
+) -> None:
+    """Refuses if the tensor is changed later, through what is kept or the variable."""
+    kept = start_of(value)
+    if kept is None:  # the result of a function, which has no other name
+        return
+    names = {kept, *_targets(small)}
+    for changed in changed_in_place(later(site, site.statement)):
+        if any(may_share(site.function, changed, name) for name in names):
+            raise Refused(f"`{changed}` is changed in place after it is kept")
+
+
+def _targets(small: cst.BaseSmallStatement) -> set[str]:
+    """Where an assignment keeps its value, as far as that has a name."""
+    targets = [each.target for each in getattr(small, "targets", ())]
+    return {name for each in targets if (name := dotted(each)) is not None}
+
+
 def _copy_of(value: cst.BaseExpression) -> cst.BaseExpression:
     if not isinstance(value, cst.Name | cst.Attribute | cst.Subscript | cst.Call):
         raise Refused(f"`{brief(value)}` may be more than a tensor")
@@ -91,10 +117,10 @@ def gradient_step(site: Site) -> Draft:
     """
     model = _model(site)
     function = site.function
-    loop = site.around(site.statement, cst.For) or site.around(
-        site.statement, cst.While
-    )
-    if any(isinstance(node, cst.Yield | cst.Await) for node in nodes(function)):
+    around = site.ancestors(site.statement)
+    loop = next((n for n in around if isinstance(n, cst.For | cst.While)), None)
+    suspends = any(isinstance(node, cst.Yield | cst.Await) for node in nodes(function))
+    if suspends or function.asynchronous is not None:
         raise Refused(f"`{function.name.value}` may be suspended within a step")
     inside = loop is not None and function in site.ancestors(loop)
     block = loop.body if loop is not None and inside else function.body
@@ -102,11 +128,12 @@ def gradient_step(site: Site) -> Draft:
         raise Refused(f"`{function.name.value}` has its statements on one line")
     first = 1 if not inside and function.get_docstring() is not None else 0
     header = f"with torchproof.step(parameters={model}.parameters()):\n    pass\n"
-    [around] = statements(header)
-    assert isinstance(around, cst.With)
-    around = around.with_changes(body=block.with_changes(body=block.body[first:]))
+    [step] = statements(header)
+    assert isinstance(step, cst.With)
+    inner = block.with_changes(body=block.body[first:], header=cst.TrailingWhitespace())
+    step = step.with_changes(body=inner)
     changes: Changes = {
-        block: block.with_changes(body=[*block.body[:first], around], footer=[])
+        block: block.with_changes(body=[*block.body[:first], step], footer=[])
     }
     title = "make each pass a step that keeps the gradients of earlier ones"
     return Draft(title, site.replaced(changes, ["torchproof"]))
@@ -117,8 +144,10 @@ def _model(site: Site) -> str:
     owners = [name.split(".") for name in _GRADIENT.findall(site.finding.message)]
     if not owners:
         raise Refused("no variable leads to the parameters of the gradients")
+    # A part of an `nn.Sequential` has no name that code could write: `net.0`.
     same = itertools.takewhile(
-        lambda words: len(set(words)) == 1, zip(*owners, strict=False)
+        lambda words: len(set(words)) == 1 and words[0].isidentifier(),
+        zip(*owners, strict=False),
     )
     shared = [words[0] for words in same]
     if not shared:
@@ -140,7 +169,9 @@ def mark_first(site: Site) -> Draft:
     if not forwards:
         raise Refused("the forward is not in the block of the mark")
     forward = block[forwards[0]]
-    mark = site.statement.with_changes(leading_lines=())
+    own = getattr(site.statement, "leading_lines", ())
+    comments = [line for line in own if line.comment is not None]
+    mark = site.statement.with_changes(leading_lines=comments)
     below = forward.with_changes(leading_lines=())  # its comments stay above the mark
     changes: Changes = {forward: [mark, below], site.statement: []}
     return Draft("begin the step before the forward", site.replaced(changes))

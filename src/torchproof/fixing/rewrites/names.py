@@ -202,11 +202,11 @@ def changed_in_place(statements: Iterable[cst.CSTNode]) -> set[str]:
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 method = node.func.attr.value
                 if method.endswith("_") and not method.endswith("__"):
-                    found.add(_root(node.func.value))
+                    found.add(start_of(node.func.value))
             elif isinstance(node, cst.AugAssign | cst.AssignTarget):
                 rebinds = isinstance(node, cst.AssignTarget)
                 if not rebinds or isinstance(node.target, cst.Subscript):
-                    found.add(_root(node.target))
+                    found.add(start_of(node.target))
     return {name for name in found if name is not None}
 
 
@@ -253,7 +253,7 @@ def _viewed(value: cst.CSTNode) -> set[str]:
     return {name} if name is not None else set()
 
 
-def _root(node: cst.CSTNode) -> str | None:
+def start_of(node: cst.CSTNode) -> str | None:
     """The name at the start of `x`, `x[0]`, `x.view(-1)[0]`; `self.x` as a whole."""
     while isinstance(node, (cst.Subscript, cst.Call)):
         if isinstance(node, cst.Call):
