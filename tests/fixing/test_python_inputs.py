@@ -88,6 +88,23 @@ def test_python_code_does_not_become_a_graph_of_its_own() -> None:
     assert "ids = torch.compiler.disable(self.tokenizer)(texts)\n" in first(at).text
 
 
+def test_each_call_of_python_code_stays_out_of_graphs() -> None:
+    text = net("ids = self.pad(self.tokenizer(texts))  # <-", "return self.embed(ids)")
+    at = replace(site(text, "RC210"), subject="texts[0]", inner="__call__")
+    call = "torch.compiler.disable(self.pad)(torch.compiler.disable(self.tokenizer)("
+    assert call in first(at).text
+
+
+def test_a_tensor_that_changes_before_the_call_is_not_read_too_early() -> None:
+    text = net(
+        "hidden = image.clamp_(0, 1)",
+        "n = self.count(image)  # <- self.count(image)",
+        "return hidden * n",
+    )
+    with pytest.raises(Refused, match="uses `image` before"):
+        drafted(text)
+
+
 REFUSED = [
     (
         ("mixed = self.fuse(texts, image)  # <-", "return self.head(mixed)"),
@@ -115,7 +132,25 @@ REFUSED = [
             "image = self.tokenizer(texts)  # <-",
             "return self.embed(image) + hidden",
         ),
-        "uses `image` before it changes",
+        "uses `image` before",
+    ),
+    (
+        (
+            "rows = [0] * 3",
+            "hidden = image * rows[0]",
+            "for i, text in enumerate(texts):",
+            "    rows[i] = self.vocab[text]  # <-",
+            "return self.embed(rows) + hidden",
+        ),
+        "uses `rows` before",
+    ),
+    (
+        (
+            "self.state, hidden = self.rnn(image)",
+            "ids = self.tokenizer(texts)  # <-",
+            "return self.embed(ids) + hidden",
+        ),
+        "may change what",
     ),
     (
         ("texts = self.clean(texts)  # <-", "return self.embed(texts)"),

@@ -53,7 +53,8 @@ def first(site: Site) -> Draft:
         moved = _at_site(site, parts)
         what = "run the call before the graph, which gets its result"
     moved = _with_needed(site, parts, moved)
-    _assert_order(parts.inside, moved)
+    own = {*parameters_of(parts.host), *names.assigned(parts.body)}
+    _assert_order(parts.inside, moved, own - {object_name(site, parts.host)})
     leaving = [parts.inside[i] for i in sorted(moved)]
     if site.inner is not None:
         leaving = [_not_compiled(each) for each in leaving]
@@ -74,8 +75,7 @@ def _not_compiled(statement: Statement) -> Statement:
     for node in nodes(statement):
         if isinstance(node, cst.Call) and _may_be_compiled(node):
             disable = cst.parse_expression("torch.compiler.disable")
-            function = cst.Call(disable, [cst.Arg(node.func)])
-            changes[node] = node.with_changes(func=function)
+            changes[node.func] = cst.Call(disable, [cst.Arg(node.func)])
     return replaced_in(statement, changes)
 
 
@@ -209,19 +209,26 @@ def _is_made_by_python(site: Site, parts: Parts, statement: Statement) -> bool:
     return _is_plain(statement) and not names.reads(statement) & arguments
 
 
-def _assert_order(inside: Sequence[Statement], moved: set[int]) -> None:
-    """Refuses if a statement that stays may change what a later, moved one reads."""
-    for index in set(range(max(moved))) - moved:
+def _assert_order(
+    inside: Sequence[Statement], moved: set[int], variables: set[str]
+) -> None:
+    """Refuses if a statement that stays and a later, moved one may affect each other.
+
+    One of them may change an object that both have as a variable.
+    """
+    for index in sorted(set(range(max(moved))) - moved):
+        stays = brief(inside[index])
+        later = [inside[i] for i in sorted(moved) if i > index]
         if not _only_assigns_names(inside[index]):
-            last = brief(inside[max(moved)])
-            raise Refused(f"`{brief(inside[index])}` may change what `{last}` reads")
-        later = [inside[i] for i in moved if i > index]
-        changed = {n for s in later for n in names.assigned(s) | _filled(s)}
+            raise Refused(f"`{stays}` may change what `{brief(later[-1])}` reads")
         used = names.assigned(inside[index]) | names.reads(inside[index])
-        if early := sorted(used & changed):
-            raise Refused(
-                f"`{brief(inside[index])}` uses `{early[0]}` before it changes"
-            )
+        for statement in later:
+            touched = names.assigned(statement) | _reads_values(statement) & variables
+            if early := sorted(used & touched):
+                raise Refused(
+                    f"`{stays}` uses `{early[0]}` before `{brief(statement)}`, which"
+                    " may change it"
+                )
 
 
 def _only_assigns_names(statement: Statement) -> bool:
@@ -229,6 +236,12 @@ def _only_assigns_names(statement: Statement) -> bool:
         return False
     return all(
         isinstance(each, cst.Assign)
-        and all(isinstance(t.target, cst.Name | cst.Tuple) for t in each.targets)
+        and all(_is_names(target.target) for target in each.targets)
         for each in statement.body
     )
+
+
+def _is_names(target: cst.BaseExpression) -> bool:
+    if isinstance(target, cst.Tuple):
+        return all(_is_names(each.value) for each in target.elements)
+    return isinstance(target, cst.Name)
