@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+HISTORY, KINDS = [], {{2: ["a"]}}
+
 
 @dataclass
 class Config:
@@ -34,6 +36,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.config = Config()
+        self.numbers = iter(range(100))
 
     def forward(self, x, extra=None):
         {}
@@ -113,6 +116,18 @@ def test_one_statement_may_be_enough() -> None:
     assert len({id(each) for each in lists}) == 3
 
 
+def test_what_may_be_missing_is_read_in_the_function() -> None:
+    lines = "kinds = copy.deepcopy(extra.names) if extra is not None else []  # <-"
+    text = drafted(net(lines))
+    assert "kinds = host_value(_kinds_on_host, extra)" in text
+
+
+def test_parameters_do_not_hide_variables_of_the_module() -> None:
+    lines = "kinds = [copy.deepcopy(self.config).layers, *KINDS[2]]  # <-"
+    text = net(lines).replace("self.config", "self.KINDS")
+    assert "def _kinds_on_host(KINDS_):" in drafted(text)
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [
@@ -133,6 +148,15 @@ def test_one_statement_may_be_enough() -> None:
             "change an object",
         ),
         (["kinds = [torch.rand(()).item(), copy.deepcopy(extra)]  # <-"], "random"),
+        (["kinds = [*copy.deepcopy(extra or []), HISTORY.append(1)]  # <-"], "did not"),
+        (["kinds = [next(self.numbers), copy.deepcopy(extra)]  # <-"], "each time"),
+        ([*COPY[:1], "HISTORY.append(own)", "kinds = [own.layers]"], "more than"),
+        ([*COPY[:1], "print(own)", "kinds = [own.layers]"], "more than numbers"),
+        # The result is not new.
+        ([*COPY[:1], "kinds = KINDS[own.layers]"], "something else has"),
+        # The function would have names of its own.
+        ([*COPY[:1], "n = 1", "kinds = [own.layers, (n := 2)]"], "more than numbers"),
+        ([*COPY[:1], "import math", "kinds = [own.layers]"], "more than numbers"),
         # A name is read before it is assigned.
         (["kinds = [1]", "kinds = copy.deepcopy(kinds)  # <-"], "does more"),
         # The function ends there.

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import inspect
 import textwrap
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -78,23 +79,40 @@ def note(variables: Mapping[str, Any], number: int) -> None:
     observed.append(ObservedCall(_scope([number], {}, variables), (), False, ""))
 
 
-def probed_data(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of Python objects, with a record of what it changes."""
+def probed_data(function: types.FunctionType) -> Callable[..., Any]:
+    """A function of Python objects, with a record of why it has to run in its place."""
 
     def call(*arguments: Any) -> Any:
-        before, random = _plain_values(arguments), random_digest()
+        read = [arguments, _globals(function)]
+        before, random = _plain_values(read), random_digest()
         result = function(*arguments)
+        again = function(*arguments)
         problem = None
         if next(_tensors(arguments), None) is not None:
             problem = "they read tensors"
-        elif _plain_values(arguments) != before:
-            problem = "they change an object of the function they are in"
+        elif _plain_values(read) != before:
+            problem = "they change an object that they did not make"
         elif random_digest() != random:
             problem = "they draw random numbers"
+        elif again != result:
+            problem = "their results are others each time"
+        elif _containers(result) & (_containers(again) | _containers(read)):
+            problem = "their result is an object that something else has"
         observed.append(ObservedCall({}, (), False, "", problem=problem))
         return result
 
     return call
+
+
+def _globals(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of its module that a function names."""
+    known, code = function.__globals__, function.__code__
+    return {name: known[name] for name in code.co_names if name in known}
+
+
+def _containers(value: Any) -> set[int]:
+    every = torch_private.trees.walk(value, objects=True)
+    return {id(part) for _, part in every if isinstance(part, list | dict)}
 
 
 def _plain_values(value: Any) -> list[tuple[str, object]]:

@@ -175,22 +175,26 @@ def arguments_of(
     """What a function with these statements gets from the function they are in."""
     local = _locals(site)
     bound = names_bound(moved)
+    read = [each for statement in moved for each in _reads(statement)]
+    texts: list[str] = []
+    for each in read:
+        root = _root(each)
+        if root not in local or root in bound:
+            continue
+        value = _value_read(each, values)
+        if root in ("self", "cls") and isinstance(value, cst.Name):
+            raise Refused(f"`{site.code(each)}` needs the object `{root}`")
+        texts.append(site.code(value))
+    # Of `x` and `x.size` the function gets `x`: it may be None where `x.size` is not
+    # read.
+    texts = [t for t in texts if not any(t.startswith(f"{o}.") for o in texts)]
     found: dict[str, Argument] = {}
-    for statement in moved:
-        for each in _reads(statement):
-            root = _root(each)
-            if root not in local or root in bound:
-                continue
-            read = _value_read(each, values)
-            text = site.code(read)
-            if root in ("self", "cls") and isinstance(read, cst.Name):
-                raise Refused(f"`{site.code(each)}` needs the object `{root}`")
-            name = text.rpartition(".")[2]
-            while name in bound or name in {
-                a.name for t, a in found.items() if t != text
-            }:
-                name += "_"
-            found.setdefault(text, Argument(text, name))
+    for text in dict.fromkeys(texts):
+        name = text.rpartition(".")[2]
+        taken = bound | {_root(each) for each in read} - {text}
+        while name in taken | {a.name for a in found.values()}:
+            name += "_"
+        found[text] = Argument(text, name)
     return list(found.values())
 
 

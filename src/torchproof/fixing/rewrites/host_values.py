@@ -23,6 +23,7 @@ from torchproof.fixing.rewrites.names import (
     following,
     is_needed_after,
     reads,
+    start_of,
 )
 from torchproof.fixing.rewrites.operators import dotted, nodes
 from torchproof.fixing.rewrites.site import Changes, Draft, Refused, Site, Statement
@@ -31,7 +32,12 @@ from torchproof.fixing.rewrites.values import Values
 _PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
 _DATA = ("integer", "integers", "data")
 _LONGEST = 4  # statements
+# What a function of its own cannot do for the one it was in.
 _ENDS = (
+    cst.Import,
+    cst.ImportFrom,
+    cst.Match,
+    cst.NamedExpr,
     cst.Return,
     cst.Break,
     cst.Continue,
@@ -128,13 +134,30 @@ def _stands_alone(moved: Sequence[Statement]) -> bool:
         if reads(statement) & every - known - (set() if is_simple else own):
             return False
         known |= own
-        for node in nodes(statement):
-            target = getattr(node, "target", None)
-            if isinstance(target, (cst.Attribute, cst.Subscript)):
-                root = (dotted(target.value) or "").partition(".")[0]
-                if root not in known:
-                    return False
+        changed = [root for node in nodes(statement) for root in _changed(node)]
+        if not known.issuperset(changed):
+            return False
     return True
+
+
+def _changed(node: cst.CSTNode) -> list[str]:
+    """The variable of the object that a node changes; empty text if it has none.
+
+    A call whose result is not used is there for what it changes.
+    """
+    target = getattr(node, "target", None)
+    if isinstance(target, (cst.Attribute, cst.Subscript)):
+        return [_root(target)]
+    call = node.value if isinstance(node, cst.Expr) else None
+    if not isinstance(call, cst.Call):
+        return []
+    if dotted(call.func) == "setattr" and call.args:
+        return [_root(call.args[0].value)]
+    return [_root(call.func) if isinstance(call.func, cst.Attribute) else ""]
+
+
+def _root(node: cst.CSTNode) -> str:
+    return (start_of(node) or "").partition(".")[0]
 
 
 def _variables(statement: Statement) -> set[str]:
