@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -238,6 +240,38 @@ class Other(Config):
 
 def _first_name(config: Config) -> str:
     return sorted(config.names)[0]
+
+
+class Kind(str, enum.Enum):  # noqa: UP042 - its text is not its value
+    SMALL = "small"
+
+
+class Size(NamedTuple):
+    rows: int
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Kind.SMALL,
+        Size(2),
+        {"kind": [Kind.SMALL]},
+        collections.OrderedDict(a=1),
+        "a\0b",
+        (1, 2.5, "a", None, [True]),
+    ],
+)
+def test_types_of_arguments_are_kept(value: Any) -> None:
+    def both(x: torch.Tensor, given: Any) -> Any:
+        return x + 1, host_value(_shown, given)
+
+    run = compiled(both, fullgraph=False)
+    for _ in range(2):
+        assert run(torch.ones(1), value)[1] == repr(value)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)
 
 
 def test_an_object_with_slots() -> None:

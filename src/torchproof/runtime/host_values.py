@@ -31,13 +31,14 @@ def host_value(function: Callable[..., Any], /, *arguments: Any) -> Any:
     Compiled code calls the function before each call, and is compiled again if the data
     are others. The function must change nothing, and must not need what compiled code
     changes, other than its arguments. If it returns anything else, or if compiled code
-    has changed an argument, there is a graph break as without `host_value`.
+    has changed an argument, or if one is of a subclass of these types, as of an enum,
+    there is a graph break as without `host_value`.
     """
     if not torch.compiler.is_dynamo_compiling():
         return function(*arguments)
     kinds = [type(each).__name__ for each in arguments]
     form = " ".join([as_object(function), *kinds])
-    if not _is_steady(form):
+    if not _is_steady(form) or not _can_be_packed(arguments):
         return function(*arguments)
     tensors, integers, floats, layout = packed([function, *arguments], as_object)
     if tensors:
@@ -78,6 +79,20 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 # -- while tracing ---------------------------------------------------------------------
+
+
+def _can_be_packed(value: Any) -> bool:
+    """Whether the function gets the same: a packed value has no type of its own."""
+    kind = type(value)
+    if kind is dict:
+        parts = [part for pair in value.items() for part in pair]
+        return all(_can_be_packed(part) for part in parts)
+    if kind in (tuple, list, torch.Size):
+        return all(_can_be_packed(part) for part in value)
+    if kind is str:
+        return "\0" not in value
+    plain = (str, int, float, tuple, list, dict)
+    return kind in (bool, int, float) or not isinstance(value, plain)
 
 
 @dataclass(frozen=True)
