@@ -87,6 +87,7 @@ class Prover:
         self._on_exit = ExitStack()
         self._server: ForkServer | None = None
         self._libraries: dict[str, str] = {}  # the files of imported modules
+        self._watches_lifetimes = False  # of tensors in CUDA graphs
         self.proofs = 0
         self._probes = 0
 
@@ -187,18 +188,29 @@ class Prover:
                 if observation.ending == "timeout" and number:
                     return Proof(edits, observation, timed_out=True)
                 raise UserError(one_line(why))
-            if backend is None and _asks_for_graphs(observation, self._options):
+            if number == 0:
+                self._watches_lifetimes = _asks_for_graphs(observation, self._options)
+            if backend is None and self._watches_lifetimes:
                 observation = self._with_lifetimes(observation, run)
             return _proof(edits, observation, child.last("equality"))
 
     def _with_lifetimes(self, observation: Observation, run: Job) -> Observation:
-        """Adds the tensors that outlive their memory in CUDA graphs."""
+        """Adds the tensors that outlive their memory in CUDA graphs.
+
+        Where they cannot be watched in the original, they are never; in an edited
+        target that would hide what the edit does.
+        """
         conditions = Conditions(
             self._hidden, timeout_s=self._options.timeout_s, quiet=True
         )
         audited = audit.audit_job(run, conditions)
         if audited.interrupted:
             raise KeyboardInterrupt
+        if audited.status.status != "passed":
+            if run.overlay is not None:
+                raise UserError(f"CUDA graphs: {one_line(audited.status.why)}")
+            self._watches_lifetimes = False
+            return observation
         found = [each for each in audited.events if each.kind in _LIFETIMES]
         return dataclasses.replace(observation, events=(*observation.events, *found))
 
