@@ -95,6 +95,31 @@ def test_each_call_of_python_code_stays_out_of_graphs() -> None:
     assert call in first(at).text
 
 
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("self.seen[0] = image", True),
+        ("self.seen.append(image)", True),
+        ("self.last = image", True),
+        ("image = image + 1", False),
+    ],
+)
+def test_a_method_that_changes_objects_keeps_its_place(
+    line: str, refused: bool
+) -> None:
+    text = net(
+        "hidden = self.look(image)",
+        "ids = self.tokenizer(texts)  # <-",
+        "return self.embed(ids) + hidden",
+    )
+    text += f"\n    def look(self, image):\n        {line}\n        return image\n"
+    if refused:
+        with pytest.raises(Refused, match="may change what a moved"):
+            drafted(text, "texts")
+    else:
+        assert "_forward_in_graph" in drafted(text, "texts")
+
+
 def test_a_tensor_that_changes_before_the_call_is_not_read_too_early() -> None:
     text = net(
         "hidden = image.clamp_(0, 1)",

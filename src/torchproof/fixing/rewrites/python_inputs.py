@@ -55,6 +55,8 @@ def first(site: Site) -> Draft:
     moved = _with_needed(site, parts, moved)
     own = {*parameters_of(parts.host), *names.assigned(parts.body)}
     _assert_order(parts.inside, moved, own - {object_name(site, parts.host)})
+    for index in set(range(max(moved))) - moved:
+        _assert_changes_nothing(site, parts, parts.inside[index])
     leaving = [parts.inside[i] for i in sorted(moved)]
     if site.inner is not None:
         leaving = [_not_compiled(each) for each in leaving]
@@ -229,6 +231,35 @@ def _assert_order(
                     f"`{stays}` uses `{early[0]}` before `{brief(statement)}`, which"
                     " may change it"
                 )
+
+
+def _assert_changes_nothing(site: Site, parts: Parts, statement: Statement) -> None:
+    """Refuses a call of a method of the class that changes objects.
+
+    What modules and other objects do when they are called only a proof can show.
+    """
+    owner = object_name(site, parts.host)
+    methods = {
+        f"{owner}.{each.name.value}": each
+        for each in site.block(parts.host)
+        if owner and isinstance(each, cst.FunctionDef)
+    }
+    for node in nodes(statement):
+        method = None
+        if isinstance(node, cst.Call):
+            method = methods.get(dotted(node.func) or "")
+        if method is not None and any(map(_changes_objects, nodes(method))):
+            raise Refused(f"`{brief(node)}` may change what a moved statement reads")
+
+
+def _changes_objects(node: cst.CSTNode) -> bool:
+    if isinstance(node, cst.Global):
+        return True
+    if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
+        called = node.value.func
+        return isinstance(called, cst.Attribute) and called.attr.value in _CHANGING
+    target = getattr(node, "target", None)
+    return isinstance(target, cst.Attribute | cst.Subscript)
 
 
 def _only_assigns_names(statement: Statement) -> bool:
