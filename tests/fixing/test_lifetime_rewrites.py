@@ -9,8 +9,12 @@ import pytest
 from fix_runs import fixed, verified
 from sites import program, rewritten, site
 
+from torchproof.fixing.proof import Prover
 from torchproof.fixing.rewrites import Refused
 from torchproof.fixing.rewrites.lifetimes import clone, gradient_step, mark_first
+from torchproof.observe import AuditResult, audit
+from torchproof.records import Observation, Overlay, Part, UserError
+from torchproof.targets import Options, parse
 
 RULES = Path(__file__).resolve().parent.parent / "rules"
 LINES = [
@@ -213,3 +217,19 @@ def test_a_copy_inside_the_graph_does_not_help(tmp_path: Path) -> None:
     run = fixed(tmp_path, text, as_written=True)
     assert verified(run) == [] and run.fixing is not None
     assert [finding.code for finding in run.fixing.remaining] == ["CG301"]
+
+
+def test_an_edit_that_cannot_be_watched_is_no_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = AuditResult(Part("failed", "call 1: RuntimeError"))
+    monkeypatch.setattr(audit, "audit_job", lambda job, conditions: failed)
+    program = tmp_path / "model.py"
+    program.touch()
+    prover = Prover(parse(f"{program}:make"), Options(), tmp_path)
+    observation = Observation((), {})
+    original = prover.job(Overlay())
+    assert prover._with_lifetimes(observation, original) is observation
+    edited = prover.job(Overlay(texts={str(program): "x = 1"}))
+    with pytest.raises(UserError, match="call 1: RuntimeError"):
+        prover._with_lifetimes(observation, edited)
