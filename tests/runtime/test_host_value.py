@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchproof import host_value
+from torchproof import host_call, host_value
 
 
 @dataclass
@@ -244,6 +244,7 @@ def _first_name(config: Config) -> str:
 
 class Kind(str, enum.Enum):  # noqa: UP042 - its text is not its value
     SMALL = "small"
+    LARGE = "large"
 
 
 class Size(NamedTuple):
@@ -268,6 +269,25 @@ def test_types_of_arguments_are_kept(value: Any) -> None:
     run = compiled(both, fullgraph=False)
     for _ in range(2):
         assert run(torch.ones(1), value)[1] == _types(value)
+
+
+def test_members_of_an_enum_are_kept() -> None:
+    class Local(enum.IntEnum):
+        ONE = 1
+
+    def both(x: torch.Tensor, kind: Any) -> Any:
+        return host_call(_scaled_by, x, kind, like=x), host_value(_types, kind)
+
+    run, x = compiled(both), torch.ones(1)
+    for kind, scale in ((Kind.SMALL, 2), (Kind.LARGE, 3), (Local.ONE, 1)):
+        result, types = run(x, kind)
+        assert result == scale and types == _types(kind)
+
+
+def _scaled_by(x: torch.Tensor, kind: Any) -> torch.Tensor:
+    if kind is Kind.SMALL:
+        return x * 2
+    return x * 3 if kind is Kind.LARGE else x * 1
 
 
 def _types(value: Any) -> list[str]:

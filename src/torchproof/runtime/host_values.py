@@ -8,6 +8,7 @@ each call, so compiled code runs only with the data it was compiled for.
 from __future__ import annotations
 
 import ast
+import enum
 import math
 import operator
 import types
@@ -31,8 +32,8 @@ def host_value(function: Callable[..., Any], /, *arguments: Any) -> Any:
     Compiled code calls the function before each call, and is compiled again if the data
     are others. The function must change nothing, and must not need what compiled code
     changes, other than its arguments. If it returns anything else, or if compiled code
-    has changed an argument, or if one is of a subclass of these types, as of an enum,
-    there is a graph break as without `host_value`.
+    has changed an argument, or if one is of a subclass of these types, as a named
+    tuple, there is a graph break as without `host_value`.
     """
     if not torch.compiler.is_dynamo_compiling():
         return function(*arguments)
@@ -92,7 +93,11 @@ def _can_be_packed(value: Any) -> bool:
     if kind is str:
         return "\0" not in value
     plain = (str, int, float, tuple, list, dict)
-    return kind in (bool, int, float) or not isinstance(value, plain)
+    return (
+        kind in (bool, int, float)
+        or isinstance(value, enum.Enum)
+        or not isinstance(value, plain)
+    )
 
 
 @dataclass(frozen=True)

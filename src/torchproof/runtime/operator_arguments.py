@@ -9,6 +9,7 @@ layout.
 from __future__ import annotations
 
 import ctypes
+import enum
 import importlib
 import itertools
 import weakref
@@ -69,6 +70,8 @@ def _pack(
     if isinstance(value, Tensor):
         tensors.append(value)
         layout.append("tensor")
+    elif isinstance(value, enum.Enum):  # first, because it may be a text or a number
+        layout.append(f"object {_member(value)}")
     elif value is None or isinstance(value, bool):
         layout.append(f"{value}")
     elif isinstance(value, (int, torch.SymInt)):
@@ -141,6 +144,12 @@ def as_object(value: Any) -> str:
     """The entry of a function, or of an object that the program keeps alive."""
     # While tracing, `id` guards that later calls have the same object.
     return f"object {_key(id(value))}"
+
+
+@torch.compiler.assume_constant_result
+def _member(value: enum.Enum) -> str:
+    name = f"{type(value).__module__}:{type(value).__qualname__}.{value.name}"
+    return name if named(name) is value else _key(id(value))
 
 
 @torch.compiler.assume_constant_result
