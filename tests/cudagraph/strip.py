@@ -2,8 +2,9 @@
 
 Recording notes the operations of one run, with the very tensors they took and gave, and
 leaves memory as it was. A replay runs these operations again on these tensors, and
-nothing else: no Python of the step, no other tensor. So whatever a CUDA graph would get
-wrong, this gets wrong as well.
+nothing else: no Python of the step, no other tensor. It also overwrites what later
+recordings of its pool have allocated, which may be where it has its own intermediate
+results. So whatever a CUDA graph would get wrong, this gets wrong as well.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torchproof.runtime.cudagraph import build_graph, recorder
 from torchproof.runtime.cudagraph.capture import Pool, said_to_be_capturing
 from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.tensors.storages import key_of
+from torchproof.torch_private import trees
 
 HOST = torch.device("cpu")
 
@@ -58,6 +60,7 @@ class Strip:
     def __init__(self, device: torch.device, pool: Pool) -> None:
         self.pool = pool
         self.notes: list[tuple[Any, Any, Any, Any]] = []
+        self.number = -1  # of the recording, in order
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -80,10 +83,23 @@ class Strip:
             output = run()
         for region in eager_recorder.saved.values():
             region.restore()
+        self.number = 1 + max((each.number for each in self.pool.captures), default=0)
+        self.pool.captures.add(self)
         return output
+
+    def overwrite(self) -> None:
+        """Destroys what the recording has allocated; its next replay makes it again."""
+        for _, args, kwargs, noted in self.notes:
+            taken = {key_of(each) for each in trees.tensors((args, kwargs))}
+            for tensor in trees.tensors(noted):
+                if tensor.is_floating_point() and key_of(tensor) not in taken:
+                    tensor.fill_(torch.nan)
 
     def replay(self) -> None:
         with torch.no_grad():
+            for each in self.pool.captures:
+                if each.number > self.number:
+                    each.overwrite()
             for operation, args, kwargs, noted in self.notes:
                 _renew(noted, operation(*args, **kwargs))
 
@@ -94,6 +110,7 @@ class Strip:
         return (time.perf_counter() - begin) / replays
 
     def drop(self) -> None:
+        self.pool.captures.discard(self)
         self.notes.clear()
 
 

@@ -449,3 +449,34 @@ def test_the_first_recording_does_not_import_the_compiler() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+class Counted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.scale = 1.0
+        self.register_buffer("positive", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.positive.add_((x > 0).sum())
+        answer: Tensor = self.inner(x) * self.positive * self.scale
+        return answer
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_memory_that_the_first_call_writes_without_changing_it(
+    wait: bool, compiler: Compiler
+) -> None:
+    model = Counted().eval()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, wait=wait, strategy="eager" if wait else "full")
+    for number in range(14):
+        x = torch.ones(2, 8) if number > 1 else -torch.ones(2, 8)
+        if wait and number == 12:  # the replay that has begun is discarded
+            model.scale = twin.scale = 2.0
+        with torch.no_grad():
+            torch.testing.assert_close(graphed(x), twin(x))
+        settle()
+    if not wait:
+        assert states(graphed) == {"eager": "replaced", "full": "in use"}

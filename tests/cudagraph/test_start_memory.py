@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import strip
 import torch
+from stage_compiler import Compiler
 from torch import Tensor, nn
 
 import torchproof
 from torchproof.runtime.cudagraph import eager_recorder, recorder
-from torchproof.runtime.cudagraph.step_gradients import Gradients
+from torchproof.runtime.cudagraph.step_gradients import Gradients, _Parked
 from torchproof.torch_private import comparison
 
 
@@ -249,3 +250,61 @@ def test_parked_gradients_take_no_memory_while_a_step_that_drops_them_runs(
     graphed(x)
     assert graphed.status().recordings == 1
     assert set(alive) == {0}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+def test_a_compiled_recording_keeps_no_gradients_of_the_one_it_replaces(
+    compiler: Compiler,
+) -> None:
+    model = net()
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        return loss.detach()
+
+    graphed = torchproof.graph(step, wait=False, strategy="full")
+    x = torch.randn(3, 4)
+    for _ in range(2):
+        graphed(x)
+    earlier = [weakref.ref(each.grad) for each in model.parameters()]
+    for _ in range(100):
+        graphed(x)
+        if graphed.status().recordings == 2:
+            break
+    assert graphed.is_compiled
+    assert [each() for each in earlier] == [None] * 4
+
+
+def test_a_run_without_memory_frees_its_own_before_gradients_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = net()
+    activations: list[weakref.ref[Tensor]] = []
+    is_short = False
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        output = model(x)
+        activations.append(weakref.ref(output))
+        if is_short:
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB.")
+        loss = output.mean()
+        loss.backward()
+        return loss.detach()
+
+    graphed = torchproof.graph(step)
+    graphed(torch.randn(3, 4))
+    alive: list[bool] = []
+    back = _Parked.back
+
+    def checked(parked: _Parked) -> Tensor:
+        alive.append(activations[-1]() is not None)
+        return back(parked)
+
+    monkeypatch.setattr(_Parked, "back", checked)
+    is_short = True
+    graphed.prepare(torch.randn(5, 4))
+    assert alive == [False] * 4
+    assert all(each.grad is not None for each in model.parameters())

@@ -165,3 +165,52 @@ def test_a_scaler_makes_its_numbers_before_it_is_recorded() -> None:
         assert graphed(torch.ones(3)) == 12
     status = graphed.status()
     assert (status.plain_calls, status.replays) == (1, 1)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 8)
+        self.heads = nn.ModuleDict({"a": nn.Linear(8, 2), "b": nn.Linear(8, 2)})
+
+    def forward(self, x: Tensor, task: str) -> Tensor:
+        answer: Tensor = self.heads[task](torch.tanh(self.trunk(x)))
+        return answer
+
+
+def test_gradients_of_another_recording_are_not_overwritten() -> None:
+    model = TwoHeads()
+    twin = copy.deepcopy(model)
+    graphed = torchproof.graph(model, train=True)
+    for tasks in ("ab", "ba", "aab", "b", "abab", "ba", "bba"):
+        model.zero_grad()
+        twin.zero_grad()
+        for task in tasks:
+            x = torch.randn(3, 4)
+            graphed(x, task)
+            twin(x, task).mean().backward()
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+    assert graphed.status().replays == graphed.status().calls
+
+
+def test_a_replay_that_is_discarded_leaves_gradients_as_they_are() -> None:
+    answers = []
+    for graphs in (False, True):
+        torch.manual_seed(0)
+        model = net()
+        model.drops = True
+
+        def step(x: Tensor, model: nn.Module = model) -> Tensor:
+            if model.drops:
+                model.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        run = torchproof.graph(step) if graphs else step
+        losses = [run(torch.randn(3, 4)) for _ in range(3)]
+        model.drops = False  # seen when the recording that drops them has begun
+        losses += [run(torch.randn(3, 4)) for _ in range(3)]
+        answers.append((losses, [each.grad for each in model.parameters()]))
+    torch.testing.assert_close(answers[0], answers[1])

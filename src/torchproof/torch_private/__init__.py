@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Graph as Graph
     from torchproof.torch_private.cudagraphs.cudagraph_trees import Memory as Memory
     from torchproof.torch_private.cudagraphs.step_capture import (
-        mutated_arguments as mutated_arguments,
+        written_arguments as written_arguments,
     )
     from torchproof.torch_private.dispatch_modes import (
         EagerDispatchMode as EagerDispatchMode,

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from torchproof.process import forks
 from torchproof.runtime.cudagraph.graph_status import Stop, Stopped
+from torchproof.runtime.cudagraph.step_gradients import AttachedGradients
 from torchproof.torch_private import step_capture
 
 
@@ -49,6 +50,7 @@ class Pool:
         self.lock = forks.rlock()
         self.handle: Any = None
         self.captures: weakref.WeakSet[Capture] = weakref.WeakSet()
+        self.gradients = AttachedGradients()
         self._last: torch.cuda.Stream | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
 

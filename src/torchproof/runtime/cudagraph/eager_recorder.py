@@ -29,7 +29,7 @@ from torchproof.runtime.tensors.storages import (
     free_bytes,
     key_of,
 )
-from torchproof.torch_private import EagerDispatchMode, mutated_arguments, trees
+from torchproof.torch_private import EagerDispatchMode, trees, written_arguments
 
 _PRECAUTION_BYTES = 64 << 20
 _MOST_STOPS = 20
@@ -97,13 +97,7 @@ class EagerRecorder(EagerDispatchMode):
     ) -> Any:
         self._host_tensors.meet(args)
         kwargs = kwargs or {}
-        written = [
-            tensor
-            for position, name in mutated_arguments(func)
-            for tensor in _tensors(
-                args[position] if position < len(args) else kwargs.get(name)
-            )
-        ]
+        written = _tensors(written_arguments(func, args, kwargs))
         for tensor in written:
             self._save(tensor)
         if (why := self._waits(func, args, kwargs)) is not None:
@@ -163,6 +157,8 @@ class EagerRecorder(EagerDispatchMode):
             return
         key = key_of(tensor)
         if key in self.saved or key in self._created:
+            # Written for certain, even if the content is the same this time.
+            self._precautions.discard(key)
             return
         if key in self._scratch:
             self._scratch_written.add(key)

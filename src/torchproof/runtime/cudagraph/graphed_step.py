@@ -193,6 +193,7 @@ class Graphed:
             within=self._within,
         )
         state = self._snapshot.state
+        recording.spare_gradients()  # before they are noted, in order to be restored
         new = upgrade.advance(moment)
         if not state.unchanged():  # the compiler changes torch, and marks the step
             state.forget_foreign_changes()
@@ -387,6 +388,7 @@ class Graphed:
         recording = self._snapshot.fitting(self._key(fit.padded_call))
         if recording is None:
             return self._answer(call), False
+        recording.spare_gradients()  # before they are noted, in order to be restored
         try:
             check = PaddingCheck(self._recorder(), call)
             shapes = padding.shapes_of(check.output)

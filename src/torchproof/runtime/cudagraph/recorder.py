@@ -137,12 +137,13 @@ class Recording:
 
     @property
     def writes(self) -> bool:
-        """Whether it writes to existing memory."""
-        return bool(self.written or self.inputs.changed)
+        """Whether a replay writes to existing memory, or replaces gradients."""
+        return bool(self.written or self.inputs.changed) or self.gradients.exist
 
     def start(self, call: Call) -> list[Tensor]:
         """Copies a call's tensors to the buffers and starts the replay."""
         self.capture.pool.join()
+        self.spare_gradients()
         tensors = self.inputs.fill(call)
         self.gradients.arrange()
         self.capture.replay()
@@ -152,8 +153,13 @@ class Recording:
     def finish(self, tensors: list[Tensor]) -> Any:
         """Returns the outputs; sets gradients and written arguments of the caller."""
         self.gradients.attach()
+        self.capture.pool.gradients.add(self.gradients)
         self.inputs.give_back(tensors)
         return self.output_copies()
+
+    def spare_gradients(self) -> None:
+        """Copies gradients of other recordings that a replay would overwrite."""
+        self.capture.pool.gradients.spare(self.gradients)
 
     def keep(self) -> None:
         """Accepts the effects of the first replay."""
@@ -221,7 +227,10 @@ class _Attempt:
         """Undoes the effects of a stage that raises."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
+            # Undoing needs memory for parked gradients.
+            self.output = None
+            _free_locals(error)
             self.undo()
             self.capture.release()  # the step runs again, on another stream
             raise
@@ -564,6 +573,13 @@ def _explained(stage: str) -> Iterator[None]:
         where = (place.filename, place.lineno, place.name) if place else ()
         reason = f"{stage} failed: {_first_line(cause)}"
         raise Stopped(Stop("capture", reason, stage, *where)) from error
+
+
+def _free_locals(error: BaseException | None) -> None:
+    """Frees what the failed code held, such as activations."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _out_of_memory(stage: str, error: BaseException) -> Stopped:

@@ -7,6 +7,7 @@ recorded backward always writes to the same memory. So before a replay, the cont
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,11 @@ class _Gradient:
         zeros_are_gone = self.planted is not None and self.planted() is None
         return zeros_are_gone or self.parameter.grad is not self.at_start
 
+    @property
+    def is_attached(self) -> bool:
+        """Whether `.grad` is in the memory of the recording."""
+        return self.after is not None and self.parameter.grad is self.after
+
     def plant(self) -> None:
         self.planted = None
         if self.before is None and self.parameter.requires_grad:
@@ -99,7 +105,10 @@ class _Gradient:
 class Gradients:
     """The gradients of all parameters that the step can reach, in one recording."""
 
+    _numbers = itertools.count()
+
     def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
+        self.number = next(self._numbers)  # recordings are made in this order
         self._all = [_Gradient(label, each, each.grad) for label, each in parameters]
         self._used: list[_Gradient] = []
         # The recording adds to them, or computes with them before it drops them.
@@ -187,10 +196,15 @@ class Gradients:
         """Whether the eager run changed a gradient."""
         return bool(self._used)
 
+    @property
+    def exist(self) -> bool:
+        """Whether parameters have gradients that a replay would change or replace."""
+        return any(each.parameter.grad is not None for each in self._used)
+
     def learn_from(self, other: Gradients) -> list[Tensor]:
         """Takes over what another recording of the same step has learned.
 
-        Returns the gradients that the step adds to, which have to be restored.
+        Returns the gradients that the step may write to, which have to be restored.
         """
         used = {id(each.parameter) for each in other._used}
         read = {id(each.parameter) for each in other._read}
@@ -199,6 +213,8 @@ class Gradients:
             g for g in self._all if g.before is not None and id(g.parameter) in read
         ]
         self._drops_all, self._uses_dropped = other._drops_all, other._uses_dropped
+        if self._drops_all:  # to keep them would keep their memory
+            return []
         return [g.before for g in self._used if g.before is not None]
 
     def current(self) -> dict[str, Tensor]:
@@ -260,3 +276,42 @@ class Gradients:
         """Sets `.grad` to the memory that the replay wrote."""
         for each in self._used:
             each.set(each.after)
+
+    @property
+    def are_attached(self) -> bool:
+        """Whether a `.grad` is in the memory of this recording."""
+        return any(each.is_attached for each in self._used)
+
+    def move(self, next_replay: Gradients) -> None:
+        """Copies each `.grad` that the next replay does not set out of the memory."""
+        kept = {id(each.parameter) for each in next_replay._used}
+        for each in self._used:
+            if each.is_attached and id(each.parameter) not in kept:
+                assert each.after is not None
+                each.set(each.after.detach().clone())
+
+
+class AttachedGradients:
+    """The gradients that are in the memory of recordings of one pool.
+
+    A replay overwrites the memory that was free when it was recorded. Later recordings
+    may have put gradients there.
+    """
+
+    def __init__(self) -> None:
+        self._recordings: list[Gradients] = []  # the latest that was replayed is last
+
+    def spare(self, replay: Gradients) -> None:
+        """Copies gradients that a replay would overwrite."""
+        if self._recordings and self._recordings[-1] is replay:
+            return
+        for each in self._recordings:
+            if each.number > replay.number:
+                each.move(replay)
+
+    def add(self, replay: Gradients) -> None:
+        """The gradients of a replay are attached."""
+        if self._recordings and self._recordings[-1] is replay:
+            return
+        others = [each for each in self._recordings if each is not replay]
+        self._recordings = [*(each for each in others if each.are_attached), replay]

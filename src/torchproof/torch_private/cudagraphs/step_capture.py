@@ -21,11 +21,22 @@ _UNDECLARED = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"),
     ("running_mean", "running_var"),
 )
+_TRAINING = 5  # the position of their argument `training`
 _MOST_SHAPES = 256  # for which one function may be compiled
 
 
+def written_arguments(operation: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an operation writes to in this call."""
+    if operation.overloadpacket.__name__ in _UNDECLARED and not args[_TRAINING]:
+        return []
+    return [
+        args[position] if position < len(args) else kwargs.get(name)
+        for position, name in _mutated_arguments(operation)
+    ]
+
+
 @functools.cache
-def mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
+def _mutated_arguments(operation: Any) -> tuple[tuple[int, str], ...]:
     """The positions and names of the arguments that an operation mutates."""
     undeclared = _UNDECLARED.get(operation.overloadpacket.__name__, ())
     return tuple(
