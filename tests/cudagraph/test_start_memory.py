@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.runtime.cudagraph import eager_recorder, recorder
 from torchproof.runtime.cudagraph.step_gradients import Gradients, _Parked
+from torchproof.runtime.tensors import storages
 from torchproof.torch_private import comparison
 
 
@@ -159,6 +160,14 @@ def test_state_that_cannot_be_saved_is_not_written(
     assert "\n" not in str(stop)
 
 
+def test_copies_together_leave_host_memory_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(storages, "free_bytes", lambda place: 1000)
+    copies = storages.Copies()
+    assert sum(copies._takes(100, storages.HOST) for _ in range(20)) == 7
+
+
 def test_eager_without_memory_stops_before_the_compiler() -> None:
     calls = 0
 
@@ -268,7 +277,7 @@ def test_a_compiled_recording_keeps_no_gradients_of_the_one_it_replaces(
     x = torch.randn(3, 4)
     for _ in range(2):
         graphed(x)
-    earlier = [weakref.ref(each.grad) for each in model.parameters()]
+    earlier = [weakref.ref(each.grad.untyped_storage()) for each in model.parameters()]
     for _ in range(100):
         graphed(x)
         if graphed.status().recordings == 2:
@@ -308,3 +317,19 @@ def test_a_run_without_memory_frees_its_own_before_gradients_come_back(
     graphed.prepare(torch.randn(5, 4))
     assert alive == [False] * 4
     assert all(each.grad is not None for each in model.parameters())
+
+
+def test_results_are_compared_alike_with_and_without_copies() -> None:
+    eager = torch.tensor([1e6, 1e-3], dtype=torch.bfloat16)
+    outputs = [torch.tensor([1e6, 2e3], dtype=torch.bfloat16), 2 * eager]
+    verdicts = []
+    for expected in (eager, recorder._Copy(eager, eager.device)):
+        for output in outputs:
+            compared = recorder.compare_results(
+                recorder.StepResult({"output": output}, {}),
+                recorder.StepResult({"output": expected}, {}),
+                [],
+            )
+            verdicts.append(compared.verdict)
+    assert verdicts[:2] == verdicts[2:]
+    assert verdicts[0] != "wrong" and verdicts[1] == "wrong"

@@ -21,14 +21,7 @@ from torchproof.runtime.cudagraph.capture import WAIT
 from torchproof.runtime.cudagraph.graph_status import Stop, StopKind, Stopped
 from torchproof.runtime.cudagraph.host_tensors import HostTensors
 from torchproof.runtime.cudagraph.reachable_state import has_plain_memory
-from torchproof.runtime.tensors.storages import (
-    HOST,
-    Copies,
-    Key,
-    Region,
-    free_bytes,
-    key_of,
-)
+from torchproof.runtime.tensors.storages import Copies, Key, Region, key_of
 from torchproof.torch_private import EagerDispatchMode, trees, written_arguments
 
 _PRECAUTION_BYTES = 64 << 20
@@ -177,11 +170,11 @@ class EagerRecorder(EagerDispatchMode):
         """
         copy = self._copies.make(live)
         if copy is None:
-            room = max(free_bytes(live.device), free_bytes(HOST))
+            saved = sum(each.live.numel() for each in self.saved.values())
             reason = (
-                f"the step writes to {live.numel() / 1e9:.3g} GB, and a copy to undo"
-                f" it does not fit into a quarter of the {room / 1e9:.3g} GB free on"
-                " the device or the host: free memory, or train a smaller model"
+                f"the step writes to {(saved + live.numel()) / 1e9:.3g} GB or more, and"
+                " a copy to undo it does not fit into memory of the host or the device:"
+                " free memory, or train a smaller model"
             )
             self.stops.append(stop_here("memory", reason))
             raise Stopped(self.stops[-1])

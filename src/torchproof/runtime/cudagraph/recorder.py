@@ -639,9 +639,6 @@ class _Copy:
     def load(self) -> Tensor:
         return self.tensor.to(self.device)
 
-    def empty(self) -> Tensor:
-        return torch.empty(0, dtype=self.tensor.dtype, device=self.device)
-
 
 def _copy(part: Any, copies: Copies) -> Any:
     if not isinstance(part, Tensor):
@@ -653,6 +650,12 @@ def _copy(part: Any, copies: Copies) -> Any:
         reason = f"no room to keep {size:.3g} GB of eager's result for the comparison"
         raise Stopped(Stop("memory", f"{reason}: free memory"))
     return _Copy(copy, part.device)
+
+
+def _empty(part: Tensor | _Copy) -> Tensor:
+    """A tensor of the same type on the same device."""
+    dtype = part.tensor.dtype if isinstance(part, _Copy) else part.dtype
+    return torch.empty(0, dtype=dtype, device=part.device)
 
 
 def _loaded(part: Any) -> Any:
@@ -696,11 +699,10 @@ def _compared(
     gradients: bool,
 ) -> comparison.Comparison:
     """Compares one value after the other, so that few are on the device at a time."""
-    copies = [each for each in expected.values() if isinstance(each, _Copy)]
-    results = [each.empty() for each in copies]
-    types = comparison.types_in_use([*results, *weights], weights)
+    results = [each for each in expected.values() if isinstance(each, Tensor | _Copy)]
+    types = comparison.types_in_use([*map(_empty, results), *weights], weights)
     tolerance = comparison.tolerance_for(
-        types, (each.load() for each in copies), gradients=gradients
+        types, map(_loaded, results), gradients=gradients
     )
     compared = {
         label: comparison.compare(

@@ -17,6 +17,7 @@ from torchproof.runtime.tensors.free_memory import available_bytes
 
 HOST = torch.device("cpu")
 _SHARE = 0.25  # of free memory that copies of parameters may fill
+_HOST_SHARE = 0.75  # of free host memory that copies may fill for a short time
 _CHUNK_BYTES = 1 << 24
 _LARGE_BYTES = 1 << 20  # from which a copy is worth moving to the host
 _ALIGNED = 16  # bytes, the size of the largest element type
@@ -143,8 +144,9 @@ class Copies:
 
     def _takes(self, size: int, place: torch.device) -> bool:
         if place not in self._room:
-            self._room[place] = free_bytes(place)
-        if size > _SHARE * self._room[place]:
+            share = _HOST_SHARE if place == HOST else _SHARE
+            self._room[place] = int(share * free_bytes(place))
+        if size > self._room[place]:
             return False
         self._room[place] -= size
         return True
