@@ -106,6 +106,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_a_call_that_draws_random_numbers_runs_on_the_host(tmp_path: Path) -> None:
     run = fixed(tmp_path, ON_HOST)
     (accepted,) = verified(run)

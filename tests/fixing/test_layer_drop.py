@@ -332,6 +332,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_calls_that_skip_no_layer_prove_the_selection(tmp_path):
     run = fixed(tmp_path, LAYERS, train=True, unsafe=True)
     (accepted,) = verified(run)
