@@ -98,6 +98,7 @@ def test_without_a_compiler_nothing_is_clean(tmp_path: Path) -> None:
     assert run["parts"]["baseline"]["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_code_that_is_not_generated_needs_no_compiler(tmp_path: Path) -> None:
     code, run = check("good.py", tmp_path, "--compile", "backend=aot_eager")
     assert run["parts"]["baseline"]["status"] in {"passed", "found"}

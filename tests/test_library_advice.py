@@ -226,6 +226,7 @@ def test_two_breaks_behind_one_line_are_two_findings(found: Any) -> None:
     assert [(f.count, f.steps) for f in findings] == [(3, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_a_trace_of_such_a_program_shows_the_same(found: Any, tmp_path: Path) -> None:
     for model in ("Wrapping", "Pair"):
         live = {(f.code, f.line, f.cause) for f in found(NET.format(model))}

@@ -77,7 +77,13 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("target", ["inner/factory.py:make", "inner/script.py"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "inner/factory.py:make",
+        pytest.param("inner/script.py", marks=pytest.mark.slow),
+    ],
+)
 def test_a_file_of_the_working_directory_replaces_no_standard_module(
     project: Path, target: str
 ) -> None:
@@ -85,6 +91,7 @@ def test_a_file_of_the_working_directory_replaces_no_standard_module(
     assert (code, run.get("findings")) == (0, []), stderr
 
 
+@pytest.mark.slow
 def test_python_minus_m_moves_the_working_directory_to_the_end(project: Path) -> None:
     (project / "types.py").unlink()  # `python -m` itself imports it
     code, run, stderr = check("inner/factory.py:make", project, commands.torchproof)
@@ -99,6 +106,7 @@ def test_a_module_is_found_from_the_working_directory(project: Path) -> None:
     assert (code, run.get("findings")) == (0, []), stderr
 
 
+@pytest.mark.slow
 def test_a_neighbour_of_a_factory_replaces_no_standard_module(project: Path) -> None:
     inner = project / "inner"
     shadow(inner)

@@ -131,7 +131,13 @@ def make():
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if number == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for number, name in enumerate(CASES)
+    ],
+)
 def test_the_compiled_object_runs(name: str, observe: Any, tmp_path: Path) -> None:
     """The finding is gone, and a graph runs."""
     code, rewrite, text, after = CASES[name]

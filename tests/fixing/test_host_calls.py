@@ -216,6 +216,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_a_block_with_a_gradient_runs_on_the_host(tmp_path: Path) -> None:
     run = fixed(tmp_path, BLOCK_WITH_GRADIENT, train=True)
     (accepted,) = verified(run)
