@@ -31,7 +31,8 @@ _LOGGER = re.compile(r"(?:\w+\.)*_?(?:log(?:ger|ging)?|writer)", re.IGNORECASE)
 _RANK_ZERO = re.compile(r"(?:\w+\.)*rank_zero_(?:print|info|warn|warning|debug)")
 # Functions that check their arguments; those of torch are understood by tracing.
 _CHECKS = re.compile(r"_?(?:\w+_)?(?:check|assert|validate|verify|ensure)(?:_\w+)?")
-_ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
+# What a function of its own cannot do for the one it was in.
+ENDS = (cst.Return, cst.Break, cst.Continue, cst.Yield, cst.Await, cst.Global)
 
 
 def in_graph(site: Site) -> Draft:
@@ -97,7 +98,7 @@ def _leaks(site: Site, group: Sequence[Statement]) -> str:
 def _is_effect(statement: cst.CSTNode, values: Values) -> bool:
     """Whether a statement does nothing but compute, write output, and raise."""
     for each in walk(statement):
-        if isinstance(each, _ENDS):
+        if isinstance(each, ENDS):
             return False
         if isinstance(each, cst.AssignTarget) and not isinstance(each.target, cst.Name):
             return False

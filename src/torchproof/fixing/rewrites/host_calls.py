@@ -15,6 +15,7 @@ import libcst as cst
 
 from torchproof.fixing.observed_calls import ObservedCall, Value
 from torchproof.fixing.rewrites.effects import (
+    ENDS,
     arguments_of,
     free_name,
     new_function,
@@ -121,17 +122,7 @@ def _ending(moved: Statement) -> cst.Return | None:
     return small if has_value else None  # type: ignore[return-value]
 
 
-_ENDS = (
-    cst.Return,
-    cst.Break,
-    cst.Continue,
-    cst.Yield,
-    cst.Await,
-    cst.Global,
-    cst.Nonlocal,
-    cst.Del,
-    cst.FunctionDef,
-)
+_ENDS = (*ENDS, cst.Nonlocal, cst.Del, cst.FunctionDef)
 
 
 def _is_heavy(node: cst.CSTNode) -> bool:

@@ -13,6 +13,7 @@ import libcst as cst
 
 from torchproof.fixing.observed_calls import Value
 from torchproof.fixing.rewrites.effects import (
+    ENDS,
     arguments_of,
     free_name,
     new_function,
@@ -32,19 +33,13 @@ from torchproof.fixing.rewrites.values import Values
 _PROBES = "__import__('torchproof.fixing.call_probe', fromlist=['_'])"
 _DATA = ("integer", "integers", "data")
 _LONGEST = 4  # statements
-# What a function of its own cannot do for the one it was in.
 _ENDS = (
+    *ENDS,
     cst.Import,
     cst.ImportFrom,
     cst.Match,
     cst.NamedExpr,
-    cst.Return,
-    cst.Break,
-    cst.Continue,
     cst.Raise,
-    cst.Yield,
-    cst.Await,
-    cst.Global,
     cst.Nonlocal,
     cst.Del,
     cst.FunctionDef,
