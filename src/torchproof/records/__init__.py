@@ -44,6 +44,17 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
     from torchproof.records.lazy import lazy_exports as lazy_exports
+    from torchproof.records.load_test import ColdPhase as ColdPhase
+    from torchproof.records.load_test import Generation as Generation
+    from torchproof.records.load_test import LatencyObjective as LatencyObjective
+    from torchproof.records.load_test import LoadResult as LoadResult
+    from torchproof.records.load_test import LoadTest as LoadTest
+    from torchproof.records.load_test import Percentile as Percentile
+    from torchproof.records.load_test import RateTrial as RateTrial
+    from torchproof.records.load_test import Requests as Requests
+    from torchproof.records.load_test import Stall as Stall
+    from torchproof.records.load_test import Tail as Tail
+    from torchproof.records.load_test import TailCause as TailCause
     from torchproof.records.modules import located as located
     from torchproof.records.operations import INPUT as INPUT
     from torchproof.records.operations import Operation as Operation

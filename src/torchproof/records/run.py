@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
 from torchproof.records.fixes import Fix, Mark
+from torchproof.records.load_test import LoadTest
 from torchproof.records.printable import seen
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
@@ -376,6 +377,7 @@ class Run(Record):
     tuning: Tuning | None = None
     fixes: tuple[Fix, ...] = ()
     fixing: Fixing | None = None
+    load_test: LoadTest | None = None
     verb: str = "check"
     command: str = ""
     started: str = ""

@@ -1,0 +1,222 @@
+"""The records of a load test: requests, percentiles, stalls, and what caused them.
+
+Times in seconds count from the start of the timetable, on one clock. Requests have the
+number of their arrival, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torchproof.records.schema import Record
+
+Metric = Literal["latency", "first_token", "token"]
+# "undecided": the requests are too few to tell whether the objective is met.
+ObjectiveVerdict = Literal["met", "missed", "undecided"]
+StallKind = Literal[
+    "compile",  # Dynamo traced a frame, and what it called
+    "inductor",
+    "triton",
+    "cudagraph",
+    "cache_miss",
+    "gc",
+    "allocator",
+    "fallback",
+    "gil",
+]
+
+
+@dataclass(frozen=True)
+class LatencyObjective(Record):
+    """`p99=50ms`: at most 1 of 100 requests may take longer than 50 ms."""
+
+    percent: float
+    limit_ms: float
+    metric: Metric = "latency"
+
+
+@dataclass(frozen=True)
+class Percentile(Record):
+    """A percentile with its interval; None, and how many requests it needs."""
+
+    percent: float
+    value_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    needed: int | None = None  # requests, if these were too few
+
+
+@dataclass(frozen=True)
+class Requests(Record):
+    """The requests of one strategy, one list per field, in the order of arrival.
+
+    A request that was rejected or never served has None as `begin_s` and `end_s`.
+    `batch` counts the requests that were served together.
+    """
+
+    arrival_s: tuple[float, ...] = ()  # when it was due
+    begin_s: tuple[float | None, ...] = ()
+    end_s: tuple[float | None, ...] = ()
+    call: tuple[int, ...] = ()  # index of the target's call
+    worker: tuple[int | None, ...] = ()
+    batch: tuple[int | None, ...] = ()
+    failed: tuple[int, ...] = ()  # numbers of requests that raised an error
+    rejected: tuple[int, ...] = ()  # numbers of requests that the queue had no room for
+    # Of text models only.
+    first_token_s: tuple[float | None, ...] = ()
+    prompt_tokens: tuple[int, ...] = ()
+    output_tokens: tuple[int | None, ...] = ()
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Stall(Record):
+    """Something in the process that can delay a request, with its time.
+
+    `request` is the request that the thread was serving, None for other threads.
+    """
+
+    kind: StallKind
+    begin_s: float
+    end_s: float
+    text: str  # `recompile of forward: size mismatch at index 1 of x`
+    request: int | None = None
+    thread: str | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class TailCause(Record):
+    """What delayed slow requests, and how much of their excess over the median.
+
+    Culprits are the requests in which it happened, victims those that waited.
+    """
+
+    code: str  # of the finding: LT101
+    kind: StallKind
+    text: str
+    remedy: str
+    stalls: tuple[int, ...] = ()  # indices into the stalls of the result
+    culprits: tuple[int, ...] = ()
+    victims: tuple[int, ...] = ()
+    excess_ms: float | None = None
+    share: float | None = None  # of the excess of all slow requests
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Tail(Record):
+    """The slow requests of a strategy, explained as far as events explain them."""
+
+    threshold_ms: float | None = None  # requests above it are slow
+    slow: tuple[int, ...] = ()
+    excess_ms: float | None = None  # of all slow requests over the median
+    causes: tuple[TailCause, ...] = ()
+    load_ms: float | None = None  # excess behind requests that were not slow themselves
+    unexplained_ms: float | None = None
+    unexplained_share: float | None = None
+    missing: Mapping[str, str] = field(default_factory=dict, hash=False)  # kind: why
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class ColdPhase(Record):
+    """From the first arrival until the process serves at its usual speed.
+
+    It ends when every call that arrives in the first half of the timetable has been
+    answered once, and then no request waits. None: it did not end.
+    """
+
+    end_s: float | None = None
+    requests: int | None = None  # that arrived until then
+    missed: int | None = None  # of them, over the limit of the objective
+    objective_met_s: float | None = None  # from then on the objective holds
+    first_answer_s: float | None = None
+    start_s: float | None = None  # imports and building the model, before the timetable
+
+
+@dataclass(frozen=True)
+class RateTrial(Record):
+    """One rate of a search for the highest that meets the objective."""
+
+    rate: float
+    requests: int
+    verdict: ObjectiveVerdict
+    percentile: Percentile
+    kept_up: bool | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Generation(Record):
+    """The results of a text model that is served as prefill and decode."""
+
+    first_token: tuple[Percentile, ...] = ()
+    per_token: tuple[Percentile, ...] = ()
+    output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    tokens_per_s: float | None = None
+    capacity_tokens_per_s: float | None = None  # the highest under the objective
+    watts: float | None = None
+    cost_per_million: float | None = None
+    currency_per_hour: float | None = None
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class LoadResult(Record):
+    """A strategy under load. Percentiles are of the requests after the cold phase."""
+
+    strategy: str
+    requests: Requests = field(default_factory=Requests)
+    latency: tuple[Percentile, ...] = ()
+    queueing: tuple[Percentile, ...] = ()
+    service: tuple[Percentile, ...] = ()
+    all_latency: tuple[Percentile, ...] = ()  # with the cold phase
+    answered: int | None = None
+    failed: int | None = None
+    rejected: int | None = None
+    unserved: int | None = None  # still waiting when the test ended
+    offered_rate: float | None = None
+    answered_rate: float | None = None
+    goodput_rate: float | None = None  # answers within the objective's limit
+    verdict: ObjectiveVerdict | None = None
+    needed: int | None = None  # requests to decide the objective, if undecided
+    kept_up: bool | None = None  # False: the queue grew until the end
+    late_ms: float | None = None  # how late an idle worker took due requests (p99)
+    cold: ColdPhase | None = None
+    stalls: tuple[Stall, ...] = ()
+    tail: Tail | None = None
+    trials: tuple[RateTrial, ...] = ()
+    highest_rate: float | None = None
+    generation: Generation | None = None
+    peak_bytes: int | None = None
+    ending: str = "finished"
+    error: str | None = None
+    errors: Mapping[str, int] = field(default_factory=dict, hash=False)  # text: count
+    notes: tuple[str, ...] = ()
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class LoadTest(Record):
+    """The question of a load test, and the result of each strategy."""
+
+    rate: float | None  # requests per second; None: times come from a file
+    arrivals: str  # poisson, constant, gamma:K, or the name of a file
+    seed: int
+    planned: int  # requests in the timetable
+    workers: int = 1
+    duration_s: float | None = None
+    objective: LatencyObjective | None = None
+    batch_window_ms: float | None = None
+    max_batch: int | None = None
+    calls: tuple[str, ...] = ()  # what each call of the target is: `x: 8x128`
+    weights: tuple[float, ...] = ()
+    results: tuple[LoadResult, ...] = ()
+    other: Mapping[str, Any] = field(default_factory=dict, hash=False)
