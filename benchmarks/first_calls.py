@@ -128,7 +128,7 @@ def phase_of(stack: Sequence[tuple[str, str]]) -> str:
     return "other"
 
 
-def start(name: str, arm: str, device: str, pack: str | None, frames: int) -> Row:
+def start(name: str, arm: str, *, device: str, pack: str | None, frames: int) -> Row:
     began = time.perf_counter()
     import torch
 
@@ -237,7 +237,7 @@ def make_pack(name: str, device: str, pack: Path) -> None:
 
 
 def environment(caches: str, device: str) -> dict[str, str]:
-    """Empty caches of the compilers; bytecode is kept, as installed packages have it."""
+    """Empty caches of the compilers; Python keeps bytecode, as in installed ones."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
@@ -252,7 +252,15 @@ def in_process(name: str, arm: str, options: argparse.Namespace) -> Row:
     pack = options.packs / f"{options.device}-{name}"
     if arm == "pack" and not pack.exists():
         make_pack(name, options.device, pack)
-    asked = json.dumps([name, arm, options.device, str(pack), options.frames])
+    asked = json.dumps(
+        {
+            "name": name,
+            "arm": arm,
+            "device": options.device,
+            "pack": str(pack),
+            "frames": options.frames,
+        }
+    )
     with tempfile.TemporaryDirectory() as caches:
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.first_calls", "--start", asked],
@@ -326,7 +334,7 @@ def measure(name: str, known: Row, options: argparse.Namespace) -> Row:
 
 def main(arguments: Sequence[str]) -> int:
     if arguments and arguments[0] == "--start":
-        print(json.dumps(start(*json.loads(arguments[1]))))
+        print(json.dumps(start(**json.loads(arguments[1]))))
         return 0
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("rows", nargs="*", default=[], help=", ".join(ROWS))
