@@ -111,13 +111,19 @@ class TailCause(Record):
 
 @dataclass(frozen=True)
 class Tail(Record):
-    """The slow requests of a strategy, explained as far as events explain them."""
+    """The slow requests of a phase, explained as far as events explain them.
+
+    The parts of `excess_ms` are the causes, `load_ms` and `unexplained_ms`. `load_ms` is
+    what usual service times explain: a call that always takes longer than the median,
+    and waiting behind requests without a stall.
+    """
 
     threshold_ms: float | None = None  # requests above it are slow
     slow: tuple[int, ...] = ()
     excess_ms: float | None = None  # of all slow requests over the median
     causes: tuple[TailCause, ...] = ()
-    load_ms: float | None = None  # excess behind requests that were not slow themselves
+    load_ms: float | None = None
+    load_share: float | None = None
     unexplained_ms: float | None = None
     unexplained_share: float | None = None
     missing: Mapping[str, str] = field(default_factory=dict, hash=False)  # kind: why
@@ -138,6 +144,7 @@ class ColdPhase(Record):
     objective_met_s: float | None = None  # from then on the objective holds
     first_answer_s: float | None = None
     start_s: float | None = None  # imports and building the model, before the timetable
+    tail: Tail | None = None  # the slow requests until then
 
 
 @dataclass(frozen=True)
@@ -191,7 +198,7 @@ class LoadResult(Record):
     late_ms: float | None = None  # how late an idle worker took due requests (p99)
     cold: ColdPhase | None = None
     stalls: tuple[Stall, ...] = ()
-    tail: Tail | None = None
+    tail: Tail | None = None  # the slow requests after the cold phase
     trials: tuple[RateTrial, ...] = ()
     highest_rate: float | None = None
     generation: Generation | None = None
