@@ -14,6 +14,7 @@ from torchproof.report import (
     fixes,
     github,
     html,
+    load_test,
     markdown,
     sarif,
     terminal,
@@ -61,6 +62,8 @@ def render(
         return bench.render(run, width=width)
     if run.verb == "tune":
         return tune.render(run, width=width)
+    if run.verb == "loadtest":
+        return load_test.render(run, width=width, verbose=verbose)
     if run.verb == "fix":
         return fixes.render(run, colour=colour, width=width, verbose=verbose)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)

@@ -17,7 +17,13 @@ from torchproof.records import (
     line,
     shown,
 )
-from torchproof.report import bench_sections, cause_words, fix_words, search_words
+from torchproof.report import (
+    bench_sections,
+    cause_words,
+    fix_words,
+    load_sections,
+    search_words,
+)
 
 LEVELS = {"high": "error", "medium": "warning", "low": "notice"}
 
@@ -87,6 +93,9 @@ def _summary(run: Run, still_open: list[Finding]) -> str:
     if run.verb == "tune":
         decision = search_words.decision(search_words.search_of(run))
         return f"torchproof: tune of {line(run.target)}: {line(decision)}"
+    if run.verb == "loadtest":
+        answer = load_sections.answer(load_sections.load_test_of(run))
+        return f"torchproof: loadtest of {line(run.target)}: {line(answer)}"
     tally = [(sum(f.severity == s for f in still_open), s) for s in SEVERITIES]
     split = ", ".join(f"{count} {severity}" for count, severity in tally if count)
     noun = "finding" if len(still_open) == 1 else "findings"

@@ -27,7 +27,7 @@ def heading(run: Run, title: str) -> Iterator[str]:
 def _facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "Target", markup.code(run.target)
     when = markup.inline(_moment(run.started))
-    if when and run.verb in ("bench", "tune"):
+    if when and run.verb in ("bench", "tune", "loadtest"):
         yield "Measured", when
     elif when and run.verb == "fix":
         yield "Proved", when

@@ -9,6 +9,7 @@ from torchproof.records import Measurement, Run
 from torchproof.report import (
     bench_sections,
     fixes,
+    load_test,
     markup,
     optimisation,
     search_words,
@@ -21,7 +22,12 @@ table = markup.table
 
 
 def render(run: Run) -> str:
-    renderers = {"bench": _bench, "tune": _tune, "fix": fixes.markdown}
+    renderers = {
+        "bench": _bench,
+        "tune": _tune,
+        "fix": fixes.markdown,
+        "loadtest": load_test.markdown,
+    }
     blocks = renderers.get(run.verb, optimisation.render)(run)
     return "\n\n".join(filter(None, blocks)) + "\n"
 

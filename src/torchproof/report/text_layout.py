@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,12 @@ from torchproof.report import markup, numbers
 
 INDENT = "   "
 _NUMBERS = ("median", "interval", "cold", "warm", "memory", "recompiles", "us/call")
-_RIGHT = (*_NUMBERS, "step", "first call", "MFU", "energy")
-_SHORT = {"first call": "1st call"}  # keeps the column as narrow as its cells
+_RATES = ("goodput", "max rate", "tokens", "capacity", "watts", "cost/M")
+_COLD = ("first answer", "cold misses", "met from")
+_RIGHT = (*_NUMBERS, *_RATES, *_COLD, "step", "first call", "MFU", "energy")
+_PERCENTILE = re.compile(r"((queue|serve) )?p\d+(\.\d+)?")
+# Keeps a column as narrow as its cells.
+_SHORT = {"first call": "1st call", "first answer": "1st answer"}
 _PROSE = "stops checking"  # a last column that is wrapped below its row
 _MARK = "> "
 
@@ -57,7 +62,8 @@ def aligned(cells: Sequence[str], sizes: Sequence[int], header: Sequence[str]) -
 
 
 def is_number(column: str) -> bool:
-    return column in _RIGHT or column.endswith(" steps")
+    is_percentile = _PERCENTILE.fullmatch(column) is not None
+    return column in _RIGHT or column.endswith(" steps") or is_percentile
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,10 @@ class Table:
         """Heading, table and sentences."""
         rows = [tuple(map(markup.inline, row)) for row in self.rows]
         header = [
-            markup.inline(f"{name[:1].upper()}{name[1:]}") for name in self.header
+            name
+            if _PERCENTILE.fullmatch(name)
+            else markup.inline(f"{name[:1].upper()}{name[1:]}")
+            for name in self.header
         ]
         parts = [f"### {markup.inline(self.title)}" if self.title else ""]
         parts += [markup.table(header, rows) if rows else ""]

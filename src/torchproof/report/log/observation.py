@@ -17,6 +17,7 @@ from torchproof.records import (
 from torchproof.report import (
     bench_sections,
     fix_words,
+    load_sections,
     numbers,
     run_words,
     search_words,
@@ -76,6 +77,11 @@ def sentence(run: Run) -> str:
     if run.verb == "fix":
         result = prose(fix_words.summary(run)).rstrip(".")
         return f"Fixes for {code(run.target)}{on}: {result}."
+    if run.verb == "loadtest":
+        test = load_sections.load_test_of(run)
+        result = prose(load_sections.answer(test))
+        asked = prose(load_sections.question(test))
+        return f"Load test of {code(run.target)}{on}, {asked}. {result}."
     if run.counts.get("calls") is None and not run.environment.get("torch"):
         return f"The source of {code(run.target)} (not run) has {_found(run)}."
     result = _found(run, " since the previous run")
@@ -89,6 +95,8 @@ def _result(run: Run) -> str:
         return search_words.search_of(run).chosen or "no strategy chosen"
     if run.verb == "fix":
         return fix_words.summary(run).rstrip(".")
+    if run.verb == "loadtest":
+        return load_sections.verdicts(load_sections.load_test_of(run))
     return decision(run).word if run.verb == "bench" else _found(run)
 
 
@@ -119,6 +127,8 @@ def details(run: Run) -> Iterator[str]:
     if run.verb == "fix":
         yield from _fixes(run)
         return
+    if run.verb == "loadtest":
+        yield from _load_test(run)
     open_ = [f for f in run.findings if f.status == "open"]
     open_.sort(key=lambda f: SEVERITIES.index(f.severity))
     yield from _listed(open_, lambda f: f"{f.severity}, {_told(f)}", run)
@@ -146,6 +156,15 @@ def _fixes(run: Run) -> Iterator[str]:
         yield f"left, {_told(each.finding)}; why: {prose(each.why)}"
 
 
+def _load_test(run: Run) -> Iterator[str]:
+    """What limits trust in the numbers, then why requests were slow."""
+    test = load_sections.load_test_of(run)
+    yield from map(prose, load_sections.remarks(test))
+    for section in load_sections.slow_requests(test):
+        each = [f"{share} {text}" for share, text in section.causes]
+        yield prose(f"{section.title}: {'; '.join([*each, section.rest])}")
+
+
 def _listed(
     findings: Sequence[Finding], text_of: Callable[[Finding], str], run: Run
 ) -> Iterator[str]:
@@ -168,6 +187,11 @@ def _told(finding: Finding) -> str:
 
 def _figures(run: Run) -> str:
     """Counts with those of the previous run, then times of each strategy."""
+    if run.verb == "loadtest":
+        test = load_sections.load_test_of(run)
+        latencies = load_sections.latencies(test, intervals=True)
+        outcomes = load_sections.outcomes(test)
+        return f"{latencies.markdown()}\n\n{outcomes.markdown()}"
     tables = [_counts(run), _rows(run)]
     return "\n\n".join(filter(None, tables))
 

@@ -1,0 +1,384 @@
+"""The tables and sentences of a load test, shared by all of its reports.
+
+Takes the `LoadTest` of a run, returns `Table` records and plain text. Latency counts
+from the intended arrival. `-` is not known: too few requests, or not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torchproof.records import (
+    LatencyObjective,
+    LoadResult,
+    LoadTest,
+    Percentile,
+    Run,
+    Tail,
+    TailCause,
+)
+from torchproof.report import numbers
+from torchproof.report.text_layout import Table
+
+PERCENTS = (50.0, 90.0, 99.0, 99.9)
+METRICS = {
+    "latency": "",
+    "first_token": "time to the first token, ",
+    "token": "time per output token, ",
+}
+_LISTED = 3  # request numbers that a sentence names
+_LATE_SHARE = 0.1  # of the median: what the generator itself may add
+
+
+def load_test_of(run: Run) -> LoadTest:
+    """Without results if the run ended before it had any."""
+    return run.load_test or LoadTest(rate=None, arrivals="-", seed=0, planned=0)
+
+
+# -- the question ----------------------------------------------------------------------
+
+
+def question(test: LoadTest) -> str:
+    """`50 requests/s for 30 s (poisson, seed 0): 1500 requests, 1 worker`."""
+    if test.rate is None:
+        text = f"requests as in {test.arrivals}"
+    else:
+        text = f"{numbers.count(test.rate)} requests/s"
+        if test.duration_s is not None:
+            text += f" for {numbers.duration(test.duration_s)}"
+        text += f" ({test.arrivals}, seed {test.seed})"
+    text += f": {numbers.amount(test.planned, 'request')}"
+    text += f", {numbers.amount(test.workers, 'worker')}"
+    if test.batch_window_ms is not None:
+        window = numbers.milliseconds(test.batch_window_ms)
+        text += f", batches of up to {test.max_batch or '-'} within {window}"
+    if len(test.calls) > 1:
+        text += f", {len(test.calls)} calls"
+    return text
+
+
+def objective(wanted: LatencyObjective) -> str:
+    """`p99 at most 50 ms`."""
+    limit = f"{numbers.count(wanted.limit_ms)} ms"
+    return f"{METRICS[wanted.metric]}{percent_name(wanted.percent)} at most {limit}"
+
+
+def percent_name(percent: float) -> str:
+    return f"p{percent:g}"
+
+
+def answer(test: LoadTest) -> str:
+    """The objective, and which strategies meet it."""
+    if test.objective is None:
+        return "No objective: add one for a verdict, for example --slo p99=50ms"
+    return f"Objective {objective(test.objective)}: {verdicts(test)}"
+
+
+def verdicts(test: LoadTest) -> str:
+    """`met by full; missed by eager`."""
+    words = {"met": "met by", "missed": "missed by", "undecided": "undecided for"}
+    groups: dict[str, list[str]] = {}
+    for verdict, words_before in words.items():
+        for result in test.results:
+            if result.verdict == verdict:
+                groups.setdefault(words_before, []).append(result.strategy)
+    parts = [f"{word} {', '.join(names)}" for word, names in groups.items()]
+    return "; ".join(parts) or "no objective was judged"
+
+
+# -- the numbers of each strategy ------------------------------------------------------
+
+
+def at(percentiles: Sequence[Percentile], percent: float) -> Percentile | None:
+    return next((p for p in percentiles if p.percent == percent), None)
+
+
+def judged_percent(test: LoadTest) -> float:
+    """The percentile that matters most: that of the objective, else p99."""
+    wanted = test.objective
+    return wanted.percent if wanted and wanted.metric == "latency" else 99.0
+
+
+def percents(test: LoadTest) -> list[float]:
+    """Those of the table, with that of the objective if it is another."""
+    every = {p.percent for result in test.results for p in result.latency}
+    wanted = {judged_percent(test)} & every
+    return sorted({*PERCENTS, *wanted})
+
+
+def latencies(test: LoadTest, *, intervals: bool = False) -> Table:
+    """Percentiles after the cold phase, and the parts that queueing and service have.
+
+    With `intervals`, for a document that has the room.
+    """
+    shown, judged = percents(test), judged_percent(test)
+    name, cell = percent_name(judged), spread if intervals else value
+    header = ("strategy", *map(percent_name, shown), f"queue {name}", f"serve {name}")
+    rows = [
+        (
+            result.strategy,
+            *(cell(result.latency, percent) for percent in shown),
+            value(result.queueing, judged),
+            value(result.service, judged),
+        )
+        for result in test.results
+    ]
+    return Table("", header, tuple(rows), tuple(unknown(test)))
+
+
+def value(percentiles: Sequence[Percentile], percent: float) -> str:
+    row = at(percentiles, percent)
+    return numbers.plain(row.value_ms if row else None)
+
+
+def spread(percentiles: Sequence[Percentile], percent: float) -> str:
+    """`5.44 (5.35-5.55)`."""
+    row, text = at(percentiles, percent), value(percentiles, percent)
+    if row is None or row.low_ms is None or row.high_ms is None:
+        return text
+    return f"{text} ({numbers.interval(row.low_ms, row.high_ms)})"
+
+
+def unknown(test: LoadTest) -> Iterator[str]:
+    """What a `-` among the percentiles means, and how many requests they need."""
+    needed = {
+        p.percent: p.needed
+        for result in test.results
+        for p in result.latency
+        if p.needed is not None
+    }
+    if needed:
+        each = [f"{percent_name(p)} needs {n}" for p, n in sorted(needed.items())]
+        yield f"`-`: too few requests ({', '.join(each)})"
+    unserved = [
+        result.strategy
+        for result in test.results
+        if any(p.value_ms is None and p.needed is None for p in result.latency)
+    ]
+    if unserved:
+        yield f"`-` of {', '.join(unserved)}: too many requests got no answer"
+
+
+def outcomes(test: LoadTest) -> Table:
+    """The verdict, the goodput and the cold phase of each strategy."""
+    columns = {
+        "objective": [result.verdict or numbers.UNKNOWN for result in test.results],
+        "goodput": [per_second(result.goodput_rate) for result in test.results],
+        "first answer": [_first_answer(result) for result in test.results],
+        "cold misses": [_missed(result) for result in test.results],
+        "met from": [_met_from(result) for result in test.results],
+    }
+    if any(result.trials for result in test.results):
+        columns["max rate"] = [per_second(r.highest_rate) for r in test.results]
+    names = [result.strategy for result in test.results]
+    rows = tuple(zip(names, *columns.values(), strict=True))
+    return Table("", ("strategy", *columns), rows)
+
+
+def per_second(rate: float | None) -> str:
+    return numbers.UNKNOWN if rate is None else f"{numbers.plain(rate)}/s"
+
+
+def _first_answer(result: LoadResult) -> str:
+    return numbers.seconds(result.cold.first_answer_s if result.cold else None)
+
+
+def _missed(result: LoadResult) -> str:
+    cold = result.cold
+    if cold is None or cold.missed is None:
+        return numbers.UNKNOWN
+    return f"{cold.missed} of {numbers.count(cold.requests)}"
+
+
+def _met_from(result: LoadResult) -> str:
+    """When the objective began to hold, counted from the first arrival."""
+    since = result.cold.objective_met_s if result.cold else None
+    if since is None:
+        return "never" if result.verdict == "missed" else numbers.UNKNOWN
+    return numbers.seconds(since) if since else "the start"
+
+
+def generation(test: LoadTest) -> Table | None:
+    """Tokens, of text models; None if no strategy generated any."""
+    made = [(r.strategy, r.generation) for r in test.results if r.generation]
+    if not made:
+        return None
+    every = [each for _, each in made]
+    columns = {
+        "first token": [_pair(each.first_token) for each in every],
+        "per token": [_pair(each.per_token) for each in every],
+        "tokens": [per_second(each.tokens_per_s) for each in every],
+        "capacity": [per_second(each.capacity_tokens_per_s) for each in every],
+        "watts": [numbers.plain(each.watts) for each in every],
+        "cost/M": [numbers.plain(each.cost_per_million) for each in every],
+    }
+    measured = {
+        name: cells
+        for name, cells in columns.items()
+        if any(cell != numbers.UNKNOWN for cell in cells)
+    }
+    rows = zip([name for name, _ in made], *measured.values(), strict=True)
+    title = "Generation, tokens in ms (p50 / p99)"
+    return Table(title, ("strategy", *measured), tuple(rows))
+
+
+def _pair(percentiles: Sequence[Percentile]) -> str:
+    return f"{value(percentiles, 50.0)} / {value(percentiles, 99.0)}"
+
+
+def remarks(test: LoadTest) -> Iterator[str]:
+    """What a reader must know of a strategy before trusting its numbers."""
+    for result in test.results:
+        if facts := list(_remarks(result)):
+            yield f"{result.strategy} {'; '.join(facts)}"
+
+
+def _remarks(result: LoadResult) -> Iterator[str]:
+    total = len(result.requests.arrival_s)
+    if result.error:
+        yield f"failed: {result.error}"
+    elif result.ending != "finished":
+        yield f"ended early ({result.ending}) after {total} requests"
+    if result.kept_up is False:
+        yield "could not keep up: its queue grew until the end"
+    if result.unserved:
+        yield f"left {result.unserved} of {total} requests without an answer"
+    if result.rejected:
+        yield f"rejected {result.rejected} of {total} requests"
+    if result.failed:
+        texts = ", ".join(f"{text} ({count})" for text, count in result.errors.items())
+        yield f"failed in {result.failed} of {total} requests: {texts or 'no text'}"
+    if _is_late(result):
+        late = numbers.milliseconds(result.late_ms)
+        yield f"took due requests {late} late (p99) while a worker was idle"
+    if result.verdict == "undecided" and result.needed is not None:
+        yield f"needs {result.needed} requests to decide the objective"
+    yield from result.notes
+
+
+def _is_late(result: LoadResult) -> bool:
+    median = at(result.latency, 50.0)
+    if result.late_ms is None or median is None or median.value_ms is None:
+        return False
+    return result.late_ms > _LATE_SHARE * median.value_ms
+
+
+# -- causes of the tail ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SlowRequests:
+    """The slow requests of a strategy in one phase: causes as (share, text)."""
+
+    title: str
+    causes: tuple[tuple[str, str], ...]
+    rest: str  # what the causes do not explain
+
+
+def slow_requests(test: LoadTest) -> list[SlowRequests]:
+    """Of each strategy, first until it is warm and then from there on."""
+    sections = []
+    for result in test.results:
+        cold = result.cold.tail if result.cold else None
+        for tail, phase in ((cold, " until warm"), (result.tail, "")):
+            if tail is None or not tail.slow:
+                continue
+            limit = numbers.milliseconds(tail.threshold_ms)
+            total = numbers.amount(len(tail.slow), "request")
+            title = f"{result.strategy}: {total} above {limit}{phase}"
+            rows = tuple(_causes(result, tail))
+            sections.append(SlowRequests(title, rows, _rest(tail)))
+    return sections
+
+
+def _causes(result: LoadResult, tail: Tail) -> Iterator[tuple[str, str]]:
+    for cause in sorted(tail.causes, key=lambda cause: -(cause.share or 0)):
+        text = f"{cause.code} {cause.text}{_place(cause, result)}"
+        yield share(cause.share), f"{text}; {involved(cause)}"
+
+
+def _rest(tail: Tail) -> str:
+    unexplained = f"{share(tail.unexplained_share)} unexplained"
+    if not tail.load_share:
+        return unexplained
+    return f"{share(tail.load_share)} load (usual service and queueing), {unexplained}"
+
+
+def without_slow_requests(test: LoadTest) -> list[str]:
+    return [r.strategy for r in test.results if r.tail and not r.tail.slow]
+
+
+def share(part: float | None) -> str:
+    """`61%`; what is left must not look like nothing beside a rounded 100%."""
+    if part is None:
+        return numbers.UNKNOWN
+    if 0.995 <= part < 1:
+        return ">99%"
+    return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
+
+
+def _place(cause: TailCause, result: LoadResult) -> str:
+    """` (model.py:42)`, unless the text has it."""
+    stalls = [result.stalls[n] for n in cause.stalls if n < len(result.stalls)]
+    for stall in stalls:
+        if stall.file:
+            place = stall.file if stall.line is None else f"{stall.file}:{stall.line}"
+            return "" if place in cause.text else f" ({place})"
+    return ""
+
+
+def involved(cause: TailCause) -> str:
+    """Culprits and victims: `in request 700, 95 waited`."""
+    where = requests(cause.culprits) if cause.culprits else "another thread"
+    return f"in {where}, {len(cause.victims)} waited"
+
+
+def requests(members: Sequence[int]) -> str:
+    """`request 700`, `requests 3, 4, 5 and 12 more`."""
+    listed = ", ".join(map(str, members[:_LISTED]))
+    more = len(members) - _LISTED
+    noun = "request" if len(members) == 1 else "requests"
+    return f"{noun} {listed}" + (f" and {more} more" if more > 0 else "")
+
+
+def remedies(run: Run) -> Iterator[str]:
+    """One for each code: those of causes, the largest first, then of findings."""
+    tails = [tail for r in load_test_of(run).results for tail in tails_of(r)]
+    causes = [cause for tail in tails for cause in tail.causes]
+    causes.sort(key=lambda cause: -(cause.excess_ms or 0))
+    texts: dict[str, str] = {}
+    for cause in causes:
+        texts.setdefault(cause.code, cause.remedy)
+    for finding in run.findings:
+        if finding.status == "open":
+            texts.setdefault(finding.code, finding.fix)
+    yield from (f"{code}: {text}" for code, text in texts.items())
+
+
+def more_to_ask(test: LoadTest) -> Iterator[str]:
+    """Flags that would answer what this load test left open."""
+    needed = [r.needed for r in test.results if r.verdict == "undecided" and r.needed]
+    if needed:
+        yield f"to decide the objective, use at least --requests {max(needed)}"
+    searched = any(result.trials for result in test.results)
+    if test.objective and not searched and test.rate is not None:
+        yield "to find the highest rate that meets the objective, add --find-rate"
+
+
+def tails_of(result: LoadResult) -> list[Tail]:
+    """Of the cold phase, and from there on."""
+    cold = result.cold.tail if result.cold else None
+    return [tail for tail in (cold, result.tail) if tail is not None]
+
+
+def missing(test: LoadTest) -> Iterator[str]:
+    """Kinds of stalls that could not be observed, and why."""
+    reasons: dict[str, list[str]] = {}
+    tails = [tail for result in test.results for tail in tails_of(result)]
+    for tail in tails:
+        for kind, why in tail.missing.items():
+            kinds = reasons.setdefault(why, [])
+            kinds += [] if kind in kinds else [kind]
+    for why, kinds in reasons.items():
+        yield f"not observed: {', '.join(kinds)} ({why})"
