@@ -92,7 +92,7 @@ def test_inference_is_upgraded_to_compiled_code() -> None:
     assert states["eager"] == "replaced", str(graphed.status())
     assert "in use" in (states["regional"], states["full"])
     assert "failed" not in states.values()
-    # The compile process has no context on the GPU, which would take hundreds of MiB.
+    # The compile process keeps no context on the GPU, which takes hundreds of MiB.
     used_elsewhere = free_before - torch.cuda.mem_get_info()[0]
     assert used_elsewhere - torch.cuda.memory_reserved() < 400 << 20
     for _ in range(5):
