@@ -1,4 +1,4 @@
-"""The product as functions: `check`, `bench`, `tune`, `fix`, `pack` and `compare`.
+"""The product as functions: one per verb, such as `check`, `bench` and `loadtest`.
 
 Each takes a target or saved runs and returns a record. The command line is built on
 this module alone; what a verb needs is imported when it is called.
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from torchproof.fixing import fix as fix
     from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
+    from torchproof.measure import LoadOptions as LoadOptions
     from torchproof.measure import Thresholds as Thresholds
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
+    from torchproof.measure import read_duration as read_duration
+    from torchproof.measure import read_objective as read_objective
     from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from torchproof.tuning import tune as tune
 else:
     __getattr__, __all__ = lazy_exports(__name__)
-    __all__ += ["bench", "pack"]
+    __all__ += ["bench", "loadtest", "pack"]
 
 Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
@@ -129,6 +132,59 @@ def _plan(
         timeout_s=options.timeout_s,
         quiet=options.quiet,
     )
+
+
+def loadtest(
+    target: str | Target,
+    options: Options | None = None,
+    *,
+    load_options: LoadOptions,
+    progress: Progress = lambda text: None,
+    command: str = "",
+    save_in: Path = store.RUNS,
+) -> Run:
+    """What users of the target wait for under load; the run is saved and returned."""
+    target = targets.parse(target) if isinstance(target, str) else target
+    options = options or targets.Options()
+    _assert_servable(target, options)
+    store.assert_writable(save_in)
+    started = datetime.datetime.now()
+    plan = measure.loadtest.LoadPlan.of(
+        target,
+        load_options,
+        compile_arguments=options.compile,
+        as_written=options.as_written,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout_s,
+        quiet=options.quiet,
+    )
+    result = measure.loadtest.run_load_test(plan, progress)
+    run = Run(
+        id=f"{started:%Y%m%d-%H%M}-{target.name}",
+        target=target.text,
+        strategy=", ".join(each.strategy for each in result.test.results),
+        environment=result.environment,
+        counts=dict.fromkeys(COUNTS),
+        load_test=result.test,
+        verb="loadtest",
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        ending=result.ending,
+        error=result.error,
+    )
+    return store.save(run, save_in)
+
+
+def _assert_servable(target: Target, options: Options) -> None:
+    if target.kind not in {"workload", "factory"}:
+        raise UserError(
+            f"{target.text} is a {target.kind}: loadtest needs a workload or a factory,"
+            " whose calls become requests"
+        )
+    if options.train:
+        raise UserError("loadtest serves requests: leave out --train")
+    targets.assert_size(target, options.size)
 
 
 def _assert_measurable(target: Target, options: Options) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof.cli import flags, output
+from torchproof.cli.loadtest_flags import loadtest_flags
 from torchproof.cli.pack_flags import assert_fit, pack_flags
 from torchproof.cli.tune_flags import tune_flags
 from torchproof.records import (
@@ -31,7 +32,7 @@ from torchproof.records import (
 )
 
 if TYPE_CHECKING:
-    from torchproof.api import Comparison, Options, Target
+    from torchproof.api import Comparison, LoadOptions, Options, Target
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.script = words[cut + 1 :]  # arguments of the target, if it is a script
     options.command = shlex.join(["torchproof", *words])
     try:
-        if options.verb in (check, bench, tune, fix, pack) and (
+        if options.verb in (check, bench, loadtest, tune, fix, pack) and (
             text := untested_torch()
         ):
             output.note(f"note: {text}")
@@ -98,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
     flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
+    loadtest_flags(
+        _verb(
+            verbs, loadtest, "torchproof loadtest workload:gpt --rate 20 --slo p99=50ms"
+        )
+    )
     tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
     flags.fix_flags(_verb(verbs, fix, "torchproof fix workload:nanovlm-original"))
     pack_flags(_verb(verbs, pack, "torchproof pack train.py:make --for repro"))
@@ -183,6 +189,55 @@ def bench(options: argparse.Namespace) -> int:
     if failed is not None:
         return failed
     return _comparison_code(comparison) if comparison else 0
+
+
+def loadtest(options: argparse.Namespace) -> int:
+    """Serve requests on a timetable: what users wait for under load, and why."""
+    from torchproof import api
+
+    output.assert_writable(options.output)
+    with output.progress(options) as progress:
+        run = api.loadtest(
+            api.parse(options.target, options.script),
+            _run_options(options),
+            load_options=_load_options(options),
+            progress=progress,
+            command=options.command,
+        )
+    output.show(run, options)
+    failed = _failed(run, options)
+    return _missed_objective(run) if failed is None else failed
+
+
+def _load_options(options: argparse.Namespace) -> LoadOptions:
+    from torchproof import api
+
+    def seconds(name: str) -> float | None:
+        text = getattr(options, name)
+        flag = f"--{name.replace('_', '-')}"
+        return None if text is None else api.read_duration(text, flag)
+
+    return api.LoadOptions(
+        rate=options.rate,
+        arrivals=options.arrivals,
+        duration_s=seconds("duration"),
+        requests=options.requests,
+        objective=api.read_objective(options.slo) if options.slo else None,
+        strategies=tuple(flags.names(options.strategies)),
+        find_rate=options.find_rate,
+        batch_window_s=seconds("batch_window"),
+        max_batch=options.max_batch,
+        workers=options.workers,
+        seed=options.seed,
+        cold=not options.no_cold,
+    )
+
+
+def _missed_objective(run: Run) -> int:
+    """1 if every strategy that answered requests misses the objective."""
+    results = run.load_test.results if run.load_test else ()
+    verdicts = {result.verdict for result in results if result.answered}
+    return int(verdicts == {"missed"})
 
 
 def tune(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import comparison as comparison
+    from torchproof.measure import loadtest as loadtest
     from torchproof.measure import numerics as numerics
     from torchproof.measure import rows as rows
     from torchproof.measure.bench_plan import BenchOptions as BenchOptions
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison.metrics import Metric as Metric
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side
+    from torchproof.measure.loadtest import LoadOptions as LoadOptions
+    from torchproof.measure.loadtest import read_duration as read_duration
+    from torchproof.measure.loadtest import read_objective as read_objective
     from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
     from torchproof.measure.replies import FirstPass as FirstPass

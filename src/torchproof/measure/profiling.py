@@ -131,6 +131,18 @@ def peak_memory(device: str, run: Callable[[], Any]) -> dict[str, int | None]:
     return peaks
 
 
+def peak_bytes(device: str) -> int | None:
+    """Returns the peak memory of the process so far: of the device, else of the host.
+
+    On CUDA it includes what CUDA graphs reserve.
+    """
+    if device != "cuda":
+        return _status("VmHWM")
+    import torch
+
+    return torch.cuda.max_memory_reserved()
+
+
 def _graph_pools() -> int:
     """Returns the bytes that CUDA graphs reserve; torch does not count them."""
     import torch

@@ -15,13 +15,13 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.measure import guard_filters, numerics, profiling
+from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
     Compared,
@@ -39,9 +39,7 @@ from torchproof.measure.replies import (
 )
 from torchproof.measure.specs import StrategyJob
 from torchproof.observe import BreakCost, BreakCosts
-from torchproof.process import Channel, Ended, Message
-from torchproof.records import UserError, one_line, stats, whose
-from torchproof.strategies import NotApplicable
+from torchproof.records import one_line, stats
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison, describe
 
@@ -54,38 +52,7 @@ _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 
 def main(arguments: list[str]) -> int:
     job = StrategyJob.from_json(json.loads(arguments[0]))
-    channel = Channel.to_parent()
-    worker = StrategyWorker(job)
-    with contextlib.suppress(Ended):
-        while True:
-            command = channel.receive()
-            channel.send(_reply(worker, command.pop("do"), command))
-    return 0
-
-
-def _reply(worker: StrategyWorker, name: str, values: Message) -> Message:
-    """Runs a command; returns its reply, or the error as one line."""
-    try:
-        reply = getattr(worker, name)(**values)
-        # Not `to_json`: the error of an output may be infinite.
-        return {"reply": {} if reply is None else dataclasses.asdict(reply)}
-    except UserError as error:
-        skips = isinstance(error, NotApplicable)
-        return {
-            "error": str(error),
-            "details": error.details,
-            "usage": True,
-            "skips": skips,
-        }
-    except Exception as error:
-        message = traceback.format_exception_only(error)[-1].strip()
-        frames = traceback.extract_tb(error.__traceback__)
-        outside_torch = [f for f in frames if whose(f.filename) in {"user", "library"}]
-        if outside_torch:
-            message = (
-                f"{outside_torch[-1].filename}:{outside_torch[-1].lineno}: {message}"
-            )
-        return {"error": message, "usage": False}
+    return run_commands(StrategyWorker(job))
 
 
 class StrategyWorker:

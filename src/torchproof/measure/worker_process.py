@@ -1,4 +1,4 @@
-"""Starts the process of a strategy worker, and sends it commands."""
+"""Starts the process of a worker, and sends it commands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from torchproof.measure.specs import StrategyJob
-from torchproof.process import DEVNULL, Ended, Garbled, Message, spawn
+from torchproof.process import DEVNULL, Ended, Garbled, Message, Tick, spawn
 from torchproof.records import Record, UserError
 from torchproof.strategies import NotApplicable
 
 Reply = TypeVar("Reply", bound=Record)
 
-_WORKER = "torchproof.measure.strategy_worker"
+STRATEGY_WORKER = "torchproof.measure.strategy_worker"
 # With remote caches, a start that is labelled cold could be warm.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -25,23 +25,32 @@ NO_REMOTE_CACHES = {
 
 
 class WorkerError(Exception):
-    """A strategy worker failed; the message is one line."""
+    """A worker failed; the message is one line."""
+
+
+class WorkerTimeout(WorkerError):
+    """A worker did not answer in time, and was ended."""
+
+
+def _nothing() -> None:
+    """What happens while nothing is to be done between two waits."""
 
 
 class WorkerProcess:
-    """A strategy worker in a child process. It handles one command at a time."""
+    """A worker in a child process. It handles one command at a time."""
 
     def __init__(
         self,
-        job: StrategyJob,
+        job: Record,
         environment: Mapping[str, str],
         *,
         quiet: bool,
         layout: int = 0,
+        module: str = STRATEGY_WORKER,
     ) -> None:
         self._child = spawn(
             "-m",
-            _WORKER,
+            module,
             json.dumps(job.to_json()),
             environment={**NO_REMOTE_CACHES, **environment},
             output=DEVNULL if quiet else None,
@@ -60,7 +69,13 @@ class WorkerProcess:
     ) -> Reply:
         """Sends a command and returns its reply; raises `WorkerError` on failure."""
         self.tell(do, **values)
-        answer = self.wait(limit_s)
+        return self.reply(kind, limit_s)
+
+    def reply(
+        self, kind: type[Reply], limit_s: float | None, tick: Tick = _nothing
+    ) -> Reply:
+        """Waits for the reply to the last command; calls `tick` meanwhile."""
+        answer = self.wait(limit_s, tick)
         if "error" not in answer:
             return kind.from_json(answer["reply"])
         if answer.get("skips"):
@@ -69,19 +84,22 @@ class WorkerProcess:
             raise UserError(answer["error"], details=answer.get("details", ""))
         raise WorkerError(answer["error"])
 
-    def wait(self, limit_s: float | None) -> Message:
+    def wait(self, limit_s: float | None, tick: Tick = _nothing) -> Message:
         """Waits for the replies to all commands; returns the last."""
         answer: Message = {}
         while self._unread:
-            answer = self._read(limit_s)
+            answer = self._read(limit_s, tick)
             self._unread -= 1
         return answer
 
-    def _read(self, limit_s: float | None) -> Message:
+    def _read(self, limit_s: float | None, tick: Tick) -> Message:
         try:
-            return self._child.receive(limit_s)
+            return self._child.receive(limit_s, tick)
         except TimeoutError:
-            why = f"no answer within {limit_s:.0f} s (--timeout)"
+            self.close()
+            raise WorkerTimeout(
+                f"no answer within {limit_s:.0f} s (--timeout)"
+            ) from None
         except Garbled:
             why = "its process sent a reply that is not JSON"
         except Ended as ending:

@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from torchproof.records.lazy import lazy_exports as lazy_exports
     from torchproof.records.load_test import ColdPhase as ColdPhase
     from torchproof.records.load_test import Generation as Generation
+    from torchproof.records.load_test import LatencyMetric as LatencyMetric
     from torchproof.records.load_test import LatencyObjective as LatencyObjective
     from torchproof.records.load_test import LoadResult as LoadResult
     from torchproof.records.load_test import LoadTest as LoadTest
+    from torchproof.records.load_test import ObjectiveVerdict as ObjectiveVerdict
     from torchproof.records.load_test import Percentile as Percentile
     from torchproof.records.load_test import RateTrial as RateTrial
     from torchproof.records.load_test import Requests as Requests

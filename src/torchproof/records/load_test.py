@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torchproof.records.schema import Record
 
-Metric = Literal["latency", "first_token", "token"]
+LatencyMetric = Literal["latency", "first_token", "token"]
 # "undecided": the requests are too few to tell whether the objective is met.
 ObjectiveVerdict = Literal["met", "missed", "undecided"]
 StallKind = Literal[
@@ -34,7 +34,7 @@ class LatencyObjective(Record):
 
     percent: float
     limit_ms: float
-    metric: Metric = "latency"
+    metric: LatencyMetric = "latency"
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,7 @@ class LoadResult(Record):
     needed: int | None = None  # requests to decide the objective, if undecided
     kept_up: bool | None = None  # False: the queue grew until the end
     late_ms: float | None = None  # how late an idle worker took due requests (p99)
+    on_time: bool | None = None  # False: too late, the machine did not keep the times
     cold: ColdPhase | None = None
     stalls: tuple[Stall, ...] = ()
     tail: Tail | None = None  # the slow requests after the cold phase
@@ -203,7 +204,8 @@ class LoadResult(Record):
     highest_rate: float | None = None
     generation: Generation | None = None
     peak_bytes: int | None = None
-    ending: str = "finished"
+    source: str = ""  # the Python lines that make what was served
+    ending: str = "finished"  # or skipped, interrupted, timeout
     error: str | None = None
     errors: Mapping[str, int] = field(default_factory=dict, hash=False)  # text: count
     notes: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchproof.strategies import source_lines as source_lines
     from torchproof.strategies.applied import Applied as Applied
     from torchproof.strategies.applied import Compilation as Compilation
+    from torchproof.strategies.applied import on_cuda as on_cuda
     from torchproof.strategies.call_recorder import CallRecorder as CallRecorder
     from torchproof.strategies.call_recorder import Sizes as Sizes
     from torchproof.strategies.compile_arguments import (

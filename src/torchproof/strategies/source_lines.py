@@ -57,13 +57,22 @@ def written(strategy: Strategy, name: str, plan: Plan) -> str:
     return "".join(parts) + body
 
 
-def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
+def recorded(
+    strategy: Strategy,
+    name: str,
+    plan: Plan,
+    *,
+    train: bool = False,
+    at_first_call: bool = False,
+    wait: bool = True,
+) -> str:
     """The lines that record the whole step, compiled or not, as a CUDA graph.
 
     `torchproof.graph` compiles the step itself. The lines before it compile a single
-    method, or use another backend.
+    method, or use another backend. The step is recorded with an example at once, or at
+    its first call.
     """
-    arguments = [name, EXAMPLE]
+    arguments = [name] if at_first_call else [name, EXAMPLE]
     before = _settings(strategy)
     inner = strategy.in_graph
     if compiled_by_graph(strategy):
@@ -75,6 +84,8 @@ def recorded(strategy: Strategy, name: str, plan: Plan, *, train: bool) -> str:
         before = written(inner, name, plan).replace("import torch\n", "", 1).lstrip()
     if train:
         arguments.append("train=True")
+    if not wait:
+        arguments.append("wait=False")
     call = f"{name} = torchproof.graph({', '.join(arguments)})"
     imports = "import torchproof\n\n"
     if before or re.search(r"\btorch\.", call):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -343,6 +344,25 @@ def amount(loaded: Loaded) -> tuple[float, str] | None:
         return None
     each = [loaded.work(call) for call in loaded.calls]
     return sum(number for number, _ in each) / len(each), each[0][1]
+
+
+def weights(loaded: Loaded) -> tuple[float, ...]:
+    """How often each call is made, by `call_weight(call)` of the factory's file."""
+    if loaded.call_weight is None:
+        return (1.0,) * len(loaded.calls)
+    found: list[float] = []
+    for index, call in enumerate(loaded.calls):
+        try:
+            found.append(float(loaded.call_weight(call)))
+        except Exception as error:
+            raise raised(f"call_weight failed at call {index}", error) from error
+        if not 0 <= found[-1] < math.inf:
+            raise UserError(
+                f"call_weight of call {index} is {found[-1]}, not 0 or more"
+            )
+    if not any(found):
+        raise UserError("call_weight is 0 for every call: no request can be drawn")
+    return tuple(found)
 
 
 def host_copies(loaded: Loaded) -> str | None:

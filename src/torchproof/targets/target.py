@@ -140,6 +140,8 @@ class Loaded:
     place: Frame
     # The amount of work of a call and its unit, such as (4096, "tokens").
     work: Callable[[Any], tuple[float, str]] | None = None
+    # How often a call is made, relative to the others; None: all equally often.
+    call_weight: Callable[[Any], float] | None = None
 
 
 def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
@@ -165,6 +167,7 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         before_call=getattr(module, "before_call", None),
         place=_place(factory, target),
         work=getattr(module, "work", None),
+        call_weight=getattr(module, "call_weight", None),
     )
 
 

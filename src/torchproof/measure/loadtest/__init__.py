@@ -1,0 +1,30 @@
+"""Load tests: requests arrive on a timetable, and strategies answer them.
+
+`options.py` says what to ask, `timetable.py` when requests arrive, `serving.py` answers
+them in the process of a strategy (`worker.py`), and `session.py` runs the strategies,
+one after the other. `results.py` turns requests into percentiles and verdicts.
+"""
+
+from typing import TYPE_CHECKING
+
+from torchproof.records.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from torchproof.measure.loadtest.options import LoadOptions as LoadOptions
+    from torchproof.measure.loadtest.options import read_duration as read_duration
+    from torchproof.measure.loadtest.options import read_objective as read_objective
+    from torchproof.measure.loadtest.percentiles import judge as judge
+    from torchproof.measure.loadtest.percentiles import percentile as percentile
+    from torchproof.measure.loadtest.percentiles import percentiles as percentiles
+    from torchproof.measure.loadtest.request_log import RequestLog as RequestLog
+    from torchproof.measure.loadtest.results import metric_ms as metric_ms
+    from torchproof.measure.loadtest.results import result_of as result_of
+    from torchproof.measure.loadtest.serving import Batching as Batching
+    from torchproof.measure.loadtest.serving import serve as serve
+    from torchproof.measure.loadtest.session import LoadPlan as LoadPlan
+    from torchproof.measure.loadtest.session import LoadTestResult as LoadTestResult
+    from torchproof.measure.loadtest.session import run_load_test as run_load_test
+    from torchproof.measure.loadtest.timetable import Timetable as Timetable
+    from torchproof.measure.loadtest.timetable import draw as draw
+else:
+    __getattr__, __all__ = lazy_exports(__name__)

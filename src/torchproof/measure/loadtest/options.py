@@ -1,0 +1,151 @@
+"""The options of a load test, and how their texts are parsed.
+
+Every wrong value raises a `UserError` that names the flag, before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import get_args
+
+from torchproof.records import LatencyMetric, LatencyObjective, UserError
+
+POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
+DEFAULT_DURATION_S = 30.0
+MOST_REQUESTS = 1_000_000
+MOST_WORKERS = 256
+_UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
+_OBJECTIVE = re.compile(r"(?:(\w+):)?p(\d+(?:\.\d+)?)\s*=\s*(\S.*)")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What to ask of the strategies.
+
+    `arrivals` is poisson, constant, gamma:K or a file with one request per line. The
+    timetable has `requests` requests or lasts `duration_s`. With a batch window,
+    requests of the same call that arrive within it are answered together, at most
+    `max_batch` of them. Without `cold`, every call is answered before the timetable.
+    """
+
+    rate: float | None = None
+    arrivals: str = POISSON
+    duration_s: float | None = None
+    requests: int | None = None
+    objective: LatencyObjective | None = None
+    strategies: tuple[str, ...] = ()
+    find_rate: bool = False
+    batch_window_s: float | None = None
+    max_batch: int | None = None
+    workers: int = 1
+    seed: int = 0
+    cold: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_arrivals()
+        self._check_counts()
+        self._check_batching()
+        if self.find_rate and self.objective is None:
+            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
+
+    @property
+    def from_file(self) -> bool:
+        """Whether the arrival times come from a file."""
+        kind = self.arrivals.partition(":")[0]
+        return self.arrivals not in (POISSON, CONSTANT) and kind != GAMMA
+
+    @property
+    def gamma_shape(self) -> float:
+        """The shape of the gamma distribution of gaps; 1 is a Poisson process."""
+        kind, _, shape = self.arrivals.partition(":")
+        return float(shape) if kind == GAMMA else 1.0
+
+    def _check_arrivals(self) -> None:
+        if self.arrivals.partition(":")[0] == GAMMA:
+            _check_gamma(self.arrivals)
+        if self.from_file:
+            if self.rate is not None:
+                raise UserError(
+                    f"--arrivals {self.arrivals}: the file has the times of arrival:"
+                    " leave out --rate"
+                )
+            if self.find_rate:
+                raise UserError(
+                    "--find-rate draws a timetable for every rate: use --arrivals"
+                    " poisson, constant or gamma:K"
+                )
+        elif self.rate is None:
+            raise UserError(
+                "loadtest needs --rate, the requests per second, or --arrivals FILE"
+            )
+        elif not 0 < self.rate < math.inf:
+            raise UserError(
+                f"--rate {self.rate:g}: expected requests per second above 0"
+            )
+
+    def _check_counts(self) -> None:
+        if self.requests is not None and self.duration_s is not None:
+            raise UserError("--requests and --duration: give one of them")
+        if self.requests is not None and not 0 < self.requests <= MOST_REQUESTS:
+            raise UserError(f"--requests {self.requests}: expected 1 to 1000000")
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise UserError("--duration: expected a time above 0, such as 30s")
+        if not 0 < self.workers <= MOST_WORKERS:
+            raise UserError(f"--workers {self.workers}: expected 1 to {MOST_WORKERS}")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed}: expected 0 or more")
+        seconds = DEFAULT_DURATION_S if self.duration_s is None else self.duration_s
+        if self.requests is None and self.rate and self.rate * seconds > MOST_REQUESTS:
+            raise UserError(
+                f"--rate {self.rate:g} for {seconds:g} s are more than {MOST_REQUESTS}"
+                " requests: choose a shorter --duration"
+            )
+
+    def _check_batching(self) -> None:
+        if (self.batch_window_s is None) != (self.max_batch is None):
+            raise UserError("--batch-window and --max-batch belong together: give both")
+        if self.max_batch is not None and self.max_batch < 2:
+            raise UserError(f"--max-batch {self.max_batch}: expected 2 or more")
+        if self.batch_window_s is not None and self.batch_window_s < 0:
+            raise UserError("--batch-window: expected a time, such as 5ms")
+
+
+def _check_gamma(arrivals: str) -> None:
+    shape = arrivals.partition(":")[2]
+    try:
+        valid = 0.01 <= float(shape) <= 1000
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UserError(
+            f"--arrivals {arrivals}: K of gamma:K is a number from 0.01 (bursts) to"
+            " 1000 (almost constant); 1 is poisson"
+        )
+
+
+def read_objective(text: str) -> LatencyObjective:
+    """Parses `p99=50ms` or `first_token:p99=200ms`."""
+    match = _OBJECTIVE.fullmatch(text.strip())
+    if match is None:
+        raise UserError(f"--slo {text!r}: expected an objective such as p99=50ms")
+    metric, percent = match[1] or "latency", float(match[2])
+    if metric not in get_args(LatencyMetric):
+        choices = ", ".join(get_args(LatencyMetric))
+        raise UserError(f"--slo {text!r}: {metric!r} is unknown: choose from {choices}")
+    if not 0 < percent < 100:
+        raise UserError(f"--slo {text!r}: the percentile is between p0 and p100")
+    limit_s = read_duration(match[3], "--slo")
+    if limit_s <= 0:
+        raise UserError(f"--slo {text!r}: the limit must be above 0")
+    return LatencyObjective(percent, limit_s * 1e3, metric)  # type: ignore[arg-type]
+
+
+def read_duration(text: str, flag: str) -> float:
+    """Parses `50ms`, `1.5s`, `10m` or a number of seconds."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise UserError(f"{flag} {text!r}: expected a time such as 50ms, 30s or 5m")
+    return float(match[1]) * _UNITS_S[match[2] or "s"]

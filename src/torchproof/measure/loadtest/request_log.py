@@ -1,0 +1,125 @@
+"""The requests of a test in shared memory, written by the process that answers them.
+
+The parent reads the file while the test runs and after it. So neither an interrupt nor
+a crash of the process loses a request, and showing progress costs the process nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import Requests
+
+WAITING, SERVED, ANSWERED, FAILED, REJECTED = range(5)
+_FIELDS = [
+    ("begin", "f8"),
+    ("end", "f8"),
+    ("late", "f8"),  # of an idle worker that waited for the arrival
+    ("first_token", "f8"),
+    ("tokens", "i8"),
+    ("worker", "i4"),
+    ("batch", "i4"),
+    ("state", "i4"),
+]
+
+
+class RequestLog:
+    """One row per request, and a flag with which the parent stops the test.
+
+    Fields are arrays: `log.begin[number] = 0.25`. Times count from the timetable's
+    start; they are meaningful from the state on that sets them.
+    """
+
+    def __init__(self, path: Path, count: int, *, create: bool = False) -> None:
+        mode: Any = "w+" if create else "r+"
+        rows: Any = np.memmap(path, dtype=_FIELDS, mode=mode, shape=(count + 1,))
+        # The last row is about the test as a whole.
+        self._flag, self._origin = rows["state"][count:], rows["begin"][count:]
+        rows = rows[:count]
+        self.begin = rows["begin"]
+        self.end = rows["end"]
+        self.late = rows["late"]
+        self.first_token = rows["first_token"]
+        self.tokens = rows["tokens"]
+        self.worker = rows["worker"]
+        self.batch = rows["batch"]
+        self.state = rows["state"]
+        if create:
+            for times in (self.begin, self.end, self.late, self.first_token):
+                times[:] = math.nan
+            self._origin[:] = math.nan
+            self.tokens[:] = -1
+
+    def stop(self) -> None:
+        """Asks the process to take no further request."""
+        self._flag[0] = 1
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self._flag[0])
+
+    def begin_at(self, origin: float) -> None:
+        """Notes the start of the timetable on `time.perf_counter`.
+
+        On Linux all processes share that clock.
+        """
+        self._origin[0] = origin
+
+    @property
+    def elapsed_s(self) -> float | None:
+        """The time since the timetable began; None if it did not."""
+        origin = float(self._origin[0])
+        return None if math.isnan(origin) else time.perf_counter() - origin
+
+    @property
+    def finished(self) -> int:
+        """How many requests have ended, in whatever way."""
+        return int((np.asarray(self.state) >= ANSWERED).sum())
+
+    def requests(self, timetable: Timetable) -> Requests:
+        """The record; a request without an end was not served.
+
+        The timetable may have fewer requests than the log, if the test ended early.
+        """
+        count = len(timetable)
+        state = np.array(self.state[:count])
+        ended = (state == ANSWERED) | (state == FAILED)
+        tokens, first_token = self.tokens[:count], self.first_token[:count]
+        has_tokens = bool((tokens >= 0).any())
+        return Requests(
+            arrival_s=timetable.arrival_s,
+            begin_s=_times(self.begin[:count], ended),
+            end_s=_times(self.end[:count], ended),
+            call=timetable.call,
+            worker=_numbers(self.worker[:count], ended),
+            batch=_numbers(self.batch[:count], ended),
+            failed=_where(state == FAILED),
+            rejected=_where(state == REJECTED),
+            first_token_s=_times(first_token, ended) if has_tokens else (),
+            output_tokens=_numbers(tokens, ended) if has_tokens else (),
+        )
+
+    def lateness_ms(self) -> list[float]:
+        """How late idle workers took the requests that they had waited for."""
+        late = np.array(self.late)
+        return (late[~np.isnan(late)] * 1e3).tolist()  # type: ignore[no-any-return]
+
+
+def _times(values: Any, ended: Any) -> tuple[float | None, ...]:
+    pairs = zip(values.tolist(), ended.tolist(), strict=True)
+    return tuple(v if ok and not math.isnan(v) else None for v, ok in pairs)
+
+
+def _numbers(values: Any, ended: Any) -> tuple[int | None, ...]:
+    pairs = zip(values.tolist(), ended.tolist(), strict=True)
+    return tuple(v if ok else None for v, ok in pairs)
+
+
+def _where(mask: Any) -> tuple[int, ...]:
+    return tuple(np.flatnonzero(mask).tolist())

@@ -1,0 +1,267 @@
+"""Answers the requests of a timetable in an open loop.
+
+No thread generates requests: the timetable says what has arrived, and each worker takes
+what is due. A worker that is idle waits for the next arrival; a request that finds no
+idle worker waits in the queue, and its latency counts from its arrival. So a stall
+delays the requests behind it, as it does for users.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torchproof.measure.loadtest.request_log import (
+    ANSWERED,
+    FAILED,
+    SERVED,
+    RequestLog,
+)
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import one_line
+
+# A sleep may end this much too late; the rest of the wait yields in a loop.
+_SLEEP_MARGIN_S = 0.0003
+_NAP_S = 0.25  # the longest sleep before the log is asked whether to stop
+LEAST_DRAIN_S = 10.0
+_ERROR_TEXTS = 20  # different texts that are counted apart
+OTHER_ERRORS = "other errors"
+
+# Answers `count` requests of a call together.
+Answer = Callable[[int, int], None]
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds on the clock of the process."""
+
+    def sleep_until(self, moment: float) -> None:
+        """Waits; may return a little later, and not earlier."""
+
+
+class Observer(Protocol):
+    """Is told which request a serving thread works on; of a batch, the first."""
+
+    def begin_request(self, number: int) -> None: ...
+
+    def end_request(self, number: int) -> None: ...
+
+
+class NoObserver:
+    """Observes nothing."""
+
+    def begin_request(self, number: int) -> None:
+        pass
+
+    def end_request(self, number: int) -> None:
+        pass
+
+
+class PerformanceClock:
+    """`time.perf_counter`, the clock of everything in the process."""
+
+    now = staticmethod(time.perf_counter)
+
+    def sleep_until(self, moment: float) -> None:
+        left_s = moment - time.perf_counter()
+        if left_s > _SLEEP_MARGIN_S:
+            time.sleep(left_s - _SLEEP_MARGIN_S)
+        while time.perf_counter() < moment:
+            time.sleep(0)  # lets other threads have the GIL
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How long the first request of a batch waits for others, and for how many."""
+
+    window_s: float = 0.0
+    most: int = 1
+
+
+@dataclass(frozen=True)
+class Served:
+    """The start of the timetable on the process's clock, and the errors by text."""
+
+    origin: float
+    errors: dict[str, int] = field(default_factory=dict)
+    stopped: bool = False  # the parent asked to stop
+
+
+class Queue:
+    """Which requests a worker takes next; it uses no clock and no thread.
+
+    The timetable is known, so what a batch will contain when its window ends is known
+    as well: the requests of the same call that arrive within the window.
+    """
+
+    def __init__(self, timetable: Timetable, batching: Batching) -> None:
+        self._arrival_s = timetable.arrival_s
+        self._call = timetable.call
+        self._batching = batching
+        self._taken = bytearray(len(timetable))
+        self._next = 0
+
+    def take(self, now: float) -> tuple[list[int], float] | None:
+        """The numbers of the requests, and when they are ready; None at the end."""
+        while self._next < len(self._taken) and self._taken[self._next]:
+            self._next += 1
+        if self._next == len(self._taken):
+            return None
+        numbers = [self._next]
+        arrival = self._arrival_s[self._next]
+        deadline = max(now, arrival + self._batching.window_s)
+        ready = arrival
+        if self._batching.most > 1:
+            numbers += self._companions(deadline)
+            full = len(numbers) == self._batching.most
+            ready = self._arrival_s[numbers[-1]] if full else deadline
+        for number in numbers:
+            self._taken[number] = True
+        return numbers, ready
+
+    def _companions(self, deadline: float) -> list[int]:
+        found: list[int] = []
+        call = self._call[self._next]
+        for number in range(self._next + 1, len(self._taken)):
+            if self._arrival_s[number] > deadline:
+                break
+            if self._call[number] == call and not self._taken[number]:
+                found.append(number)
+                if len(found) + 1 == self._batching.most:
+                    break
+        return found
+
+
+def serve(
+    answer: Answer,
+    timetable: Timetable,
+    log: RequestLog,
+    *,
+    workers: int = 1,
+    batching: Batching | None = None,
+    observer: Observer | None = None,
+    clock: Clock | None = None,
+) -> Served:
+    """Answers all requests, until the end or until the drain takes too long.
+
+    Requests that wait when the timetable ends are answered for as long again, at least
+    10 s, not counting the time to the first answer.
+    """
+    loop = _Loop(
+        answer,
+        timetable,
+        log,
+        queue=Queue(timetable, batching or Batching()),
+        observer=observer or NoObserver(),
+        clock=clock or PerformanceClock(),
+    )
+    threads = [
+        threading.Thread(target=loop.run, args=(number,), name=f"worker-{number}")
+        for number in range(1, workers)
+    ]
+    for thread in threads:
+        thread.start()
+    loop.run(0)
+    for thread in threads:
+        thread.join()
+    return Served(loop.origin, dict(loop.errors), log.is_stopped)
+
+
+class _Loop:
+    """What the workers share."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        timetable: Timetable,
+        log: RequestLog,
+        *,
+        queue: Queue,
+        observer: Observer,
+        clock: Clock,
+    ) -> None:
+        self._answer = answer
+        self._timetable = timetable
+        self._log = log
+        self._queue = queue
+        self._observer = observer
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._first_answer_s: float | None = None
+        self.errors: Counter[str] = Counter()
+        self.origin = clock.now()
+        log.begin_at(self.origin)
+
+    def run(self, worker: int) -> None:
+        """Takes and answers requests until there are none, or the test ends."""
+        while not self._log.is_stopped:
+            now = self._now()
+            if self._is_over(now):
+                return
+            with self._lock:
+                claim = self._queue.take(now)
+            if claim is None:
+                return
+            numbers, ready = claim
+            if ready > now:
+                if not self._wait(ready):
+                    return
+                self._log.late[numbers[0]] = self._now() - ready
+            self._answer_together(numbers, worker)
+
+    def _now(self) -> float:
+        return self._clock.now() - self.origin
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the drain has taken too long."""
+        length_s = self._timetable.length_s
+        if now <= length_s + LEAST_DRAIN_S or self._first_answer_s is None:
+            return False
+        begin = max(length_s, self._first_answer_s)
+        return now > begin + max(length_s, LEAST_DRAIN_S)
+
+    def _wait(self, ready: float) -> bool:
+        """Sleeps until the requests are ready; False if the parent stops the test."""
+        while (left_s := ready - self._now()) > _NAP_S:
+            self._clock.sleep_until(self._clock.now() + min(_NAP_S, left_s))
+            if self._log.is_stopped:
+                return False
+        self._clock.sleep_until(self.origin + ready)
+        return True
+
+    def _answer_together(self, numbers: Sequence[int], worker: int) -> None:
+        first, count = numbers[0], len(numbers)
+        call = self._timetable.call[first]
+        state = ANSWERED
+        begin = self._now()
+        for number in numbers:
+            self._log.begin[number] = begin
+            self._log.state[number] = SERVED
+        self._observer.begin_request(first)
+        try:
+            self._answer(call, count)
+        except (Exception, SystemExit) as error:
+            state = FAILED
+            self._count_error(error, count)
+        finally:
+            self._observer.end_request(first)
+        end = self._now()
+        if self._first_answer_s is None:
+            self._first_answer_s = end
+        for number in numbers:
+            self._log.end[number] = end
+            self._log.worker[number] = worker
+            self._log.batch[number] = count
+            self._log.state[number] = state
+
+    def _count_error(self, error: BaseException, count: int) -> None:
+        text = one_line(traceback.format_exception_only(error)[-1].strip(), 200)
+        with self._lock:
+            if text not in self.errors and len(self.errors) >= _ERROR_TEXTS:
+                text = OTHER_ERRORS
+            self.errors[text] += count

@@ -1,0 +1,399 @@
+"""Runs a load test: each strategy alone, in a fresh process, on the same timetable.
+
+Takes a `LoadPlan`, returns a `LoadTestResult`. This process never imports torch. It
+reads the log of requests that the strategy's process writes, so an interrupt, a timeout
+or a crash keeps what was answered before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.measure.loadtest import rate_search, served_strategy
+from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
+from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.results import result_of
+from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
+from torchproof.measure.loadtest.serving import Batching
+from torchproof.measure.loadtest.timetable import (
+    Timetable,
+    Trace,
+    draw,
+    from_trace,
+    read_trace,
+)
+from torchproof.measure.replies import Done
+from torchproof.measure.worker_process import (
+    WorkerError,
+    WorkerProcess,
+    WorkerTimeout,
+)
+from torchproof.records import LoadResult, LoadTest, UserError
+from torchproof.strategies import NotApplicable
+from torchproof.targets import Job, Target, keywords
+
+Progress = Callable[[str], None]
+_WORKER = "torchproof.measure.loadtest.worker"
+_STOP_S = 3.0  # for the process to end its request and reply, after an interrupt
+_PROGRESS_S = 1.0
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What to serve, with which strategies, and under which load."""
+
+    target: Target
+    options: LoadOptions
+    strategies: tuple[ServedStrategy, ...]
+    trace: Trace | None = None  # of the file that `options.arrivals` names
+    device: str | None = None
+    size: str | None = None
+    as_written: bool = False
+    timeout_s: float | None = None
+    quiet: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        target: Target,
+        options: LoadOptions,
+        *,
+        compile_arguments: Mapping[str, Any] | None = None,
+        as_written: bool = False,
+        **settings: Any,
+    ) -> LoadPlan:
+        """Checks everything that can be checked before a process starts."""
+        if as_written and options.strategies:
+            raise UserError(
+                "--as-written serves the target as it is: leave out --strategies"
+            )
+        names = options.strategies or served_strategy.DEFAULTS
+        served_strategy.assert_distinct(names)
+        if as_written:
+            strategies = [ServedStrategy(AS_WRITTEN)]
+        else:
+            arguments = dict(compile_arguments or {})
+            strategies = [served_strategy.named(name, arguments) for name in names]
+        trace = read_trace(options.arrivals) if options.from_file else None
+        _assert_batches(target, options, trace)
+        return cls(
+            target,
+            options,
+            tuple(strategies),
+            trace=trace,
+            as_written=as_written,
+            **settings,
+        )
+
+    @property
+    def batching(self) -> Batching | None:
+        options = self.options
+        if options.max_batch is None or options.batch_window_s is None:
+            return None
+        return Batching(options.batch_window_s, options.max_batch)
+
+    def job(self, served: ServedStrategy) -> LoadJob:
+        run = Job(
+            self.target,
+            device=self.device,
+            size=self.size,
+            as_written=self.as_written,
+        )
+        return LoadJob(
+            run,
+            served,
+            workers=self.options.workers,
+            batching=self.batching,
+            sized=self.trace.sized if self.trace else (),
+        )
+
+    def timetable(self, prepared: Prepared) -> Timetable:
+        if self.trace is None:
+            return draw(self.options, prepared.weights)
+        return from_trace(self.trace, self.options, prepared.own_calls)
+
+
+@dataclass(frozen=True)
+class LoadTestResult:
+    """The record of the test, where it ran, and how it ended."""
+
+    test: LoadTest
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    ending: str = "finished"
+    error: str | None = None  # one line, if no strategy answered a request
+
+
+def _assert_batches(target: Target, options: LoadOptions, trace: Trace | None) -> None:
+    """Raises `UserError` if the factory cannot make what the test asks for."""
+    needed = {name for kind in (trace.sized if trace else ()) for name in kind.sizes}
+    if options.max_batch is not None:
+        if needed:
+            raise UserError(
+                f"--batch-window: {options.arrivals} sets sizes of its own: leave out"
+                " one of the two"
+            )
+        needed = {"batch"}
+    if missing := sorted(needed - keywords(target)):
+        flag = "--batch-window" if options.max_batch else f"{options.arrivals}"
+        raise UserError(
+            f"{flag}: the factory {target.factory} of {target.text} does not take the"
+            f" keyword {missing[0]!r}, with which requests of other sizes are made"
+        )
+
+
+def run_load_test(plan: LoadPlan, progress: Progress) -> LoadTestResult:
+    """Runs all strategies; an interrupt keeps what was measured."""
+    return _Session(plan, progress).run()
+
+
+class _Session:
+    """What the strategies of one test share."""
+
+    def __init__(self, plan: LoadPlan, progress: Progress) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._timetable: Timetable | None = None
+        self._prepared: Prepared | None = None
+        self._ending = "finished"
+        self._results: list[LoadResult] = []
+
+    def run(self) -> LoadTestResult:
+        for served in self._plan.strategies:
+            with tempfile.TemporaryDirectory(prefix="torchproof-") as folder:
+                run = _StrategyRun(self, served, Path(folder))
+                try:
+                    run.run()
+                except KeyboardInterrupt:
+                    self._ending = "interrupted"
+                finally:
+                    run.close()
+                self._results.append(run.result)
+            if self._ending != "finished":
+                break
+        return LoadTestResult(
+            self._record(),
+            self._prepared.environment if self._prepared else {},
+            self._ending,
+            self._failure(),
+        )
+
+    @property
+    def plan(self) -> LoadPlan:
+        return self._plan
+
+    def progress(self, served: ServedStrategy, text: str) -> None:
+        self._progress(f"{served.name}: {text}")
+
+    def timetable(self, prepared: Prepared) -> Timetable:
+        """The one timetable; it is drawn when the first process knows the calls."""
+        if self._timetable is None or self._prepared is None:
+            self._timetable = self._plan.timetable(prepared)
+            self._prepared = prepared
+        elif self._prepared.calls != prepared.calls:
+            raise WorkerError(
+                "the factory returned other calls than in the process of the first"
+                " strategy"
+            )
+        return self._timetable
+
+    def _record(self) -> LoadTest:
+        options = self._plan.options
+        window_s = options.batch_window_s
+        prepared = self._prepared
+        return LoadTest(
+            rate=options.rate,
+            arrivals=options.arrivals,
+            seed=options.seed,
+            planned=len(self._timetable) if self._timetable else 0,
+            workers=options.workers,
+            duration_s=self._timetable.length_s if self._timetable else None,
+            objective=options.objective,
+            batch_window_ms=None if window_s is None else window_s * 1e3,
+            max_batch=options.max_batch,
+            calls=prepared.calls if prepared else (),
+            weights=prepared.weights if prepared and not self._plan.trace else (),
+            results=tuple(self._results),
+        )
+
+    def _failure(self) -> str | None:
+        """Why no strategy answered anything; None if one did."""
+        if self._ending != "finished" or any(r.answered for r in self._results):
+            return None
+        for result in self._results:
+            if result.error:
+                return f"{result.strategy}: {result.error}"
+            if result.errors:
+                text = max(result.errors, key=lambda key: result.errors[key])
+                return f"all {result.failed} requests failed: {text}"
+        if all(result.ending == "skipped" for result in self._results):
+            return "no strategy applies to this target"
+        return None
+
+
+class _StrategyRun:
+    """One strategy: its process, and its result so far."""
+
+    def __init__(self, session: _Session, served: ServedStrategy, folder: Path) -> None:
+        self._session = session
+        self._plan = session.plan
+        self._served = served
+        self._folder = folder
+        self._logs = 0
+        self._log_path = ""
+        self._known = ServedTimetable()
+        self.result = LoadResult(served.name, ending="interrupted")
+        self._process = WorkerProcess(
+            self._plan.job(served),
+            _environment(folder),
+            quiet=self._plan.quiet,
+            module=_WORKER,
+        )
+
+    def close(self) -> None:
+        self._process.close()
+
+    def run(self) -> None:
+        try:
+            prepared = self._prepare()
+            timetable = self._session.timetable(prepared)
+            self._serve_main(prepared, timetable)
+            if self._plan.options.find_rate and self.result.answered:
+                self._find_rate(prepared)
+        except NotApplicable as error:
+            self.result = replace(
+                self.result, ending="skipped", notes=(str(error),), error=None
+            )
+        except WorkerError as error:
+            ending = "timeout" if isinstance(error, WorkerTimeout) else "crashed"
+            self.result = replace(self.result, ending=ending, error=str(error))
+
+    def _prepare(self) -> Prepared:
+        self._session.progress(self._served, "imports, model and strategy")
+        prepared = self._process.ask(Prepared, "prepare", self._plan.timeout_s)
+        if not self._plan.options.cold:
+            self._session.progress(self._served, "answering every call once")
+            self._process.ask(Done, "answer_all", self._plan.timeout_s)
+        return prepared
+
+    def _serve_main(self, prepared: Prepared, timetable: Timetable) -> None:
+        log = self._new_log(timetable)
+        try:
+            self._serve(log, timetable)
+        except (KeyboardInterrupt, WorkerTimeout) as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted:
+                self._stop(log)
+            # What had not arrived by then is no part of the test.
+            arrived = timetable.until(log.elapsed_s or 0.0)
+            ending = "interrupted" if interrupted else "timeout"
+            self.result = self._result(log, arrived, prepared, ending)
+            raise
+        except WorkerError:
+            self.result = self._result(log, timetable, prepared, "crashed")
+            raise
+        self.result = self._result(log, timetable, prepared, "finished")
+
+    def _new_log(self, timetable: Timetable) -> RequestLog:
+        self._logs += 1
+        path = self._folder / f"requests-{self._logs}"
+        self._log_path = str(path)
+        return RequestLog(path, len(timetable), create=True)
+
+    def _serve(self, log: RequestLog, timetable: Timetable) -> None:
+        """Waits until the process has served the timetable, and shows how far it is."""
+        plain = timetable.to_json()
+        self._process.tell("serve", timetable=plain, log=self._log_path)
+        limit_s = self._plan.timeout_s
+        if limit_s is not None:
+            limit_s += timetable.length_s
+        shown = time.monotonic()
+
+        def show() -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _PROGRESS_S:
+                shown = time.monotonic()
+                self._session.progress(self._served, _position(log, timetable))
+
+        self._known = self._process.reply(ServedTimetable, limit_s, show)
+
+    def _stop(self, log: RequestLog) -> None:
+        """Lets the process end its requests and say what it knows, for a moment."""
+        log.stop()
+        with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
+            self._known = self._process.reply(ServedTimetable, _STOP_S)
+
+    def _find_rate(self, prepared: Prepared) -> None:
+        """Searches the highest rate, in the process that is warm by now."""
+        options = self._plan.options
+
+        def measure(rate: float, requests: int) -> LoadResult:
+            self._session.progress(
+                self._served, f"searching, {rate:.4g} requests per second"
+            )
+            table = draw(options, prepared.weights, rate=rate, requests=requests)
+            log = self._new_log(table)
+            self._serve(log, table)
+            return self._measured(log, table, cold=False)
+
+        assert options.rate is not None and options.objective is not None
+        search = rate_search.RateSearch(options.objective, measure)
+        try:
+            search.run(options.rate)
+        finally:
+            self.result = replace(
+                self.result, trials=search.trials, highest_rate=search.highest
+            )
+
+    def _result(
+        self, log: RequestLog, timetable: Timetable, prepared: Prepared, ending: str
+    ) -> LoadResult:
+        result = self._measured(log, timetable, cold=self._plan.options.cold)
+        if result.cold is not None:
+            cold = replace(result.cold, start_s=prepared.start_s)
+            result = replace(result, cold=cold)
+        return replace(
+            result,
+            stalls=self._known.stalls,
+            errors=self._known.errors,
+            peak_bytes=self._known.peak_bytes,
+            source=prepared.source,
+            notes=prepared.notes,
+            ending=ending,
+        )
+
+    def _measured(
+        self, log: RequestLog, timetable: Timetable, *, cold: bool
+    ) -> LoadResult:
+        options = self._plan.options
+        return result_of(
+            self._served.name,
+            log.requests(timetable),
+            timetable,
+            objective=options.objective,
+            cold=cold,
+            window_s=options.batch_window_s or 0.0,
+            lateness_ms=log.lateness_ms(),
+        )
+
+
+def _position(log: RequestLog, timetable: Timetable) -> str:
+    elapsed_s = log.elapsed_s or 0.0
+    text = f"{log.finished} of {len(timetable)} requests"
+    if elapsed_s <= timetable.length_s:
+        return f"{text}, {timetable.length_s - elapsed_s:.0f} s left"
+    return f"{text}, the timetable has ended"
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Empty caches, so that every strategy starts cold."""
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }

@@ -1,0 +1,212 @@
+"""The process of one strategy in a load test: it loads the target and serves it.
+
+`session` starts it with `python -m` and a job in JSON. First it prepares: imports,
+model, strategy. Then it serves timetables, and writes each request to a `RequestLog`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from torchproof.measure import profiling
+from torchproof.measure.command_loop import run_commands
+from torchproof.measure.loadtest import served_strategy
+from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import NoObserver, Served, serve
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import UserError
+from torchproof.targets import Loaded, calls
+from torchproof.torch_private import describe, trees
+
+_WARM_ANSWERS = 3  # of every call, before a timetable without a cold phase
+
+
+def main(arguments: list[str]) -> int:
+    job = LoadJob.from_json(json.loads(arguments[0]))
+    return run_commands(LoadWorker(job))
+
+
+class LoadWorker:
+    """Loads a target, applies a strategy, and serves timetables."""
+
+    def __init__(self, job: LoadJob) -> None:
+        self._job = job
+        self._most = job.batching.most if job.batching else 1
+
+    # -- commands ------------------------------------------------------------------
+
+    def prepare(self) -> Prepared:
+        self._run = calls.resolved(self._job.run)
+        other_begin = time.perf_counter()
+        # Built and discarded before the model, so that there is memory for only one.
+        other_calls = self._other_calls()
+        plan = self._plan()
+        other_s = time.perf_counter() - other_begin
+        self._loaded = self._load()
+        self._device = str(describe(self._run)["device"])
+        profiling.initialise_device(self._device)
+        self._fn, source, notes = self._applied(plan)
+        self._assert_same_calls(other_calls)
+        self._calls = self._table(other_calls)
+        return Prepared(
+            calls=tuple(_words(by_batch[1]) for by_batch in self._calls),
+            own_calls=len(self._loaded.calls),
+            weights=calls.weights(self._loaded),
+            start_s=_process_age_s() - other_s,
+            environment=describe(self._run),
+            source=source,
+            notes=notes,
+        )
+
+    def answer_all(self, times: int = _WARM_ANSWERS) -> None:
+        """Answers every call, alone and in each size of a batch; fails as they do."""
+        answer = self._answer()
+        for _ in range(times):
+            for call, by_batch in enumerate(self._calls):
+                for count in by_batch:
+                    answer(call, count)
+
+    def serve(self, timetable: dict[str, Any], log: str) -> ServedTimetable:
+        """Serves a timetable; the requests are in the file of the log."""
+        table = Timetable.from_json(timetable)
+        observer = NoObserver()
+        served = self._serve(table, RequestLog(Path(log), len(table)), observer)
+        return ServedTimetable(
+            errors=served.errors, peak_bytes=profiling.peak_bytes(self._device)
+        )
+
+    # -- the target ----------------------------------------------------------------
+
+    def _serve(self, table: Timetable, log: RequestLog, observer: Any) -> Served:
+        return serve(
+            self._answer(),
+            table,
+            log,
+            workers=self._job.workers,
+            batching=self._job.batching,
+            observer=observer,
+        )
+
+    def _answer(self) -> Callable[[int, int], None]:
+        """Answers requests of a call until their last kernel has ended."""
+        loaded, fn, table = self._loaded, self._fn, self._calls
+        indices = [*range(len(loaded.calls)), *(kind.index for kind in self._job.sized)]
+        synchronise = profiling.Clock(self._device).synchronise
+
+        def answer(call: int, count: int) -> None:
+            calls.before(loaded, indices[call])
+            calls.invoke(fn, table[call][count], train=False)
+            synchronise()
+
+        return answer
+
+    def _load(self) -> Loaded:
+        run = self._run
+        if self._job.batching:  # a request is one sample
+            run = dataclasses.replace(run, shape={"batch": 1})
+        loaded = calls.fresh(run)
+        if calls.compiles_itself(loaded.fn, run) and not run.as_written:
+            raise UserError(
+                f"{run.target.text} calls torch.compile itself: add --as-written"
+            )
+        return loaded
+
+    def _other_calls(self) -> dict[tuple[tuple[str, int], ...], list[Any]]:
+        """The calls that the factory makes with other sizes."""
+        shapes: list[Mapping[str, int]] = [kind.sizes for kind in self._job.sized]
+        shapes += [{"batch": count} for count in range(2, self._most + 1)]
+        return {
+            _key(shape): calls.fresh(dataclasses.replace(self._run, shape=shape)).calls
+            for shape in shapes
+        }
+
+    def _assert_same_calls(
+        self, other: Mapping[tuple[tuple[str, int], ...], list[Any]]
+    ) -> None:
+        for key, made in other.items():
+            if self._job.batching and len(made) != len(self._loaded.calls):
+                raise UserError(
+                    f"--max-batch: with {dict(key)} the factory returns {len(made)}"
+                    f" calls, with batch 1 it returns {len(self._loaded.calls)}: they"
+                    " must be the same calls in other sizes"
+                )
+
+    def _table(
+        self, other: Mapping[tuple[tuple[str, int], ...], list[Any]]
+    ) -> list[dict[int, Any]]:
+        """By the number of a call and the size of a batch: its arguments."""
+        table = [
+            {1: call}
+            | {
+                count: other[_key({"batch": count})][index]
+                for count in range(2, self._most + 1)
+            }
+            for index, call in enumerate(self._loaded.calls)
+        ]
+        for kind in self._job.sized:
+            made = other[_key(kind.sizes)]
+            if kind.index >= len(made):
+                raise UserError(
+                    f"--arrivals: call {kind.index} with {dict(kind.sizes)}, but the"
+                    f" factory returns {len(made)} calls with these sizes"
+                )
+            table.append({1: made[kind.index]})
+        return table
+
+    def _plan(self) -> Any:
+        """Plans what the strategy compiles, on a target that is discarded."""
+        strategy = self._job.served.strategy
+        if strategy is None or not strategy.observes or self._run.as_written:
+            return None
+        loaded = self._load()
+        return strategy.plan(
+            loaded.fn, loaded.calls, lambda index: calls.before(loaded, index)
+        )
+
+    def _applied(self, plan: Any) -> tuple[Callable[..., Any], str, tuple[str, ...]]:
+        """What answers requests, the lines that made it, and notes."""
+        served, loaded = self._job.served, self._loaded
+        if self._run.as_written:
+            return loaded.fn, "", ()
+        if served.strategy is None:
+            fn = served_strategy.apply(served, loaded.fn, loaded.calls)
+            return fn, served.lines, ()
+        applied = served.strategy.apply(loaded.fn, loaded.calls, plan)
+        return applied.fn, applied.source, (applied.note,) if applied.note else ()
+
+
+def _process_age_s() -> float:
+    return time.time() - psutil.Process().create_time()
+
+
+def _key(shape: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(shape.items()))
+
+
+def _words(call: Any) -> str:
+    """A call by the sizes of its tensors: `x: 8x128, mask: 8x128`."""
+    arguments = call if isinstance(call, dict) else dict(enumerate(call))
+    words = []
+    for name, value in arguments.items():
+        sizes = ["x".join(map(str, tensor.shape)) for tensor in trees.tensors(value)]
+        text = " and ".join(size or "scalar" for size in sizes[:3]) or _short(value)
+        words.append(text if isinstance(name, int) else f"{name}: {text}")
+    return ", ".join(words) or "no arguments"
+
+
+def _short(value: Any) -> str:
+    plain: Sequence[type] = (bool, int, float, str, type(None))
+    return repr(value)[:20] if isinstance(value, tuple(plain)) else type(value).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
