@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_html import page
 
 from torchproof.report import render
-from torchproof.report.html import scatter
+from torchproof.report.html import axes, scatter
 from torchproof.report.html.scatter import Mark, Plot
 from torchproof.report.search_words import WARM, search_of
 
@@ -64,7 +64,7 @@ def test_any_times_stand_inside_with_a_few_ticks(
     for mark in found.marks:
         assert 0 <= mark.x <= 100 and 0 <= mark.y <= 100
     for axis in (found.x, found.y):
-        assert 1 <= len(axis.ticks) <= scatter.MOST_TICKS + 1
+        assert 1 <= len(axis.ticks) <= axes.MOST_TICKS + 1
         places = [at for at, _ in axis.ticks]
         assert all(0 <= at <= 100 for at in places)
         assert len({text for _, text in axis.ticks}) == len(places)

@@ -6,6 +6,7 @@ from the intended arrival. `-` is not known: too few requests, or not measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -176,6 +177,24 @@ def outcomes(test: LoadTest) -> Table:
     return Table("", ("strategy", *columns), rows)
 
 
+def best(test: LoadTest) -> LoadResult | None:
+    """The strategy with the shortest tail, among those that met the objective if any.
+
+    A tail that is not known counts as infinite; the median then decides.
+    """
+    met = [result for result in test.results if result.verdict == "met"]
+
+    def order(result: LoadResult) -> tuple[float, float]:
+        rows = (at(result.latency, p) for p in (judged_percent(test), 50.0))
+        tail, middle = (row.value_ms if row else None for row in rows)
+        return (
+            math.inf if tail is None else tail,
+            math.inf if middle is None else middle,
+        )
+
+    return min(met or test.results, key=order, default=None)
+
+
 def per_second(rate: float | None) -> str:
     return numbers.UNKNOWN if rate is None else f"{numbers.plain(rate)}/s"
 
@@ -277,24 +296,30 @@ class SlowRequests:
 
 
 def slow_requests(test: LoadTest) -> list[SlowRequests]:
-    """Of each strategy, first until it is warm and then from there on."""
-    sections = []
-    for result in test.results:
-        cold = result.cold.tail if result.cold else None
-        for tail, phase in ((cold, " until warm"), (result.tail, "")):
-            if tail is None or not tail.slow:
-                continue
+    return [
+        section for result in test.results for _, section in slow_requests_of(result)
+    ]
+
+
+def slow_requests_of(result: LoadResult) -> Iterator[tuple[Tail, SlowRequests]]:
+    """Until the strategy is warm, and from there on."""
+    cold = result.cold.tail if result.cold else None
+    for tail, phase in ((cold, " until warm"), (result.tail, "")):
+        if tail is not None and tail.slow:
             limit = numbers.milliseconds(tail.threshold_ms)
             total = numbers.amount(len(tail.slow), "request")
             title = f"{result.strategy}: {total} above {limit}{phase}"
             rows = tuple(_causes(result, tail))
-            sections.append(SlowRequests(title, rows, _rest(tail)))
-    return sections
+            yield tail, SlowRequests(title, rows, _rest(tail))
+
+
+def by_share(tail: Tail) -> list[TailCause]:
+    return sorted(tail.causes, key=lambda cause: -(cause.share or 0))
 
 
 def _causes(result: LoadResult, tail: Tail) -> Iterator[tuple[str, str]]:
-    for cause in sorted(tail.causes, key=lambda cause: -(cause.share or 0)):
-        text = f"{cause.code} {cause.text}{_place(cause, result)}"
+    for cause in by_share(tail):
+        text = f"{cause.code} {cause.text}{place(cause, result)}"
         yield share(cause.share), f"{text}; {involved(cause)}"
 
 
@@ -318,13 +343,14 @@ def share(part: float | None) -> str:
     return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
 
 
-def _place(cause: TailCause, result: LoadResult) -> str:
+def place(cause: TailCause, result: LoadResult) -> str:
     """` (model.py:42)`, unless the text has it."""
     stalls = [result.stalls[n] for n in cause.stalls if n < len(result.stalls)]
     for stall in stalls:
         if stall.file:
-            place = stall.file if stall.line is None else f"{stall.file}:{stall.line}"
-            return "" if place in cause.text else f" ({place})"
+            line = "" if stall.line is None else f":{stall.line}"
+            where = f"{stall.file}{line}"
+            return "" if where in cause.text else f" ({where})"
     return ""
 
 

@@ -30,7 +30,7 @@ from torchproof.report import (
     earlier_run,
     search_words,
 )
-from torchproof.report.html import charts, fix_section, headline, search
+from torchproof.report.html import charts, fix_section, headline, load_page, search
 from torchproof.report.html.finding_list import (
     PAGE,
     Entry,
@@ -89,6 +89,7 @@ def _content(run: Run) -> dict[str, Any]:
     if run.verb == "tune":
         searched, run = search.content(run), _by_candidate(run)
     fixes = fix_section.content(run) if run.verb == "fix" else None
+    loaded = load_page.content(run) if run.verb == "loadtest" else {"load": None}
     drawn = {
         "strategies": charts.strategies(run),
         "phases": charts.phases(run),
@@ -98,7 +99,7 @@ def _content(run: Run) -> dict[str, Any]:
     return {
         "run": run,
         "about": _about(run),
-        "contents": _contents(run, drawn),
+        "contents": _contents(run, drawn, loaded),
         "total": len(everything(findings)),
         "split": cause_words.totals(CauseTree(run.findings)),
         "separator": _SEPARATOR,
@@ -106,7 +107,7 @@ def _content(run: Run) -> dict[str, Any]:
         "tiles": headline.tiles(run, findings),
         "shared": charts.shared(run),
         "strategies_title": _strategies(run),
-        "missing": _missing(drawn) if run.verb not in ("tune", "fix") else [],
+        "missing": _missing(drawn) if run.verb in ("check", "bench") else [],
         "fixes": fixes,
         "shares": _shares(run, drawn),
         "tables": _tables(run),
@@ -123,6 +124,7 @@ def _content(run: Run) -> dict[str, Any]:
         "environment": dict(_facts(run.environment)),
         **drawn,
         **searched,
+        **loaded,
     }
 
 
@@ -145,9 +147,12 @@ def _about(run: Run) -> list[str]:
     return [str(fact) for fact in (*details, run.started.replace("T", " ")) if fact]
 
 
-def _contents(run: Run, drawn: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _contents(
+    run: Run, drawn: Mapping[str, Any], loaded: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     """The sections of this page: (anchor, label)."""
     named = {
+        **(load_page.sections(loaded) if loaded["load"] else {}),
         "recipe": ("Recipe", run.verb == "tune"),
         "trials": ("Trials", run.verb == "tune"),
         "fixes": ("Fixes", run.verb == "fix"),

@@ -10,6 +10,7 @@ from torchproof.report import (
     bench_sections,
     cause_words,
     fix_words,
+    load_sections,
     numbers,
     run_words,
     search_words,
@@ -40,6 +41,8 @@ def headline(run: Run, findings: Sequence[Entry]) -> Headline:
         result = _of_tune(run)
     elif run.verb == "fix":
         result = _of_fix(run)
+    elif run.verb == "loadtest":
+        result = _of_load_test(run)
     else:
         result = _of_bench(run) if run.verb == "bench" else _of_check(run, findings)
     if why := run_words.incomplete(run):
@@ -76,6 +79,39 @@ def _of_fix(run: Run) -> Headline:
     waiting = any(fix.status == "verified" for fix in fixes)
     word = "fixes verified" if waiting else "fixes applied"
     return Headline("open" if waiting or still else "good", word, text, more)
+
+
+def _of_load_test(run: Run) -> Headline:
+    test = load_sections.load_test_of(run)
+    more = (_largest_cause(run),) if _largest_cause(run) else ()
+    if test.objective is None:
+        return Headline("open", "no objective", load_sections.answer(test), more)
+    text = f"{load_sections.objective(test.objective)}: {load_sections.verdicts(test)}."
+    verdicts = [result.verdict for result in test.results]
+    met = verdicts.count("met")
+    if met and met == len(verdicts):
+        return Headline("good", "objective met", text, more)
+    if met:
+        word = f"objective met by {met} of {numbers.amount(len(verdicts), 'strategy')}"
+        return Headline("open", word, text, more)
+    word = "missed" if "missed" in verdicts else "undecided"
+    tone = "bad" if word == "missed" else "open"
+    return Headline(tone, f"objective {word}", text, more)
+
+
+def _largest_cause(run: Run) -> str:
+    """The cause of slow requests with the largest excess, after the cold phase."""
+    every = [
+        (cause, result)
+        for result in load_sections.load_test_of(run).results
+        for cause in (result.tail.causes if result.tail else ())
+    ]
+    if not every:
+        return ""
+    cause, result = max(every, key=lambda each: each[0].excess_ms or 0.0)
+    part = load_sections.share(cause.share)
+    text = f"{cause.code} {cause.text}, {load_sections.involved(cause)}"
+    return f"{part} of the excess of {result.strategy}'s slow requests: {text}."
 
 
 def _of_check(run: Run, findings: Sequence[Entry]) -> Headline:
@@ -140,6 +176,8 @@ def tiles(run: Run, findings: Sequence[Entry]) -> list[Tile]:
             Tile(name[:1].upper() + name[1:], after, f"{before} before the fixes")
             for name, before, after in fix_words.changes(run)
         ]
+    if run.verb == "loadtest":
+        return [*_served(run)]
     rows = charts.plain(run)
     eager = next((row for row in rows if row.strategy == "eager"), None)
     counts = [] if run.verb == "bench" else [*_counted(run, findings)]
@@ -179,6 +217,34 @@ def _best(run: Run, rows: Sequence[Measurement]) -> Measurement | None:
         return chosen
     compiled = [row for row in rows if row.strategy != "eager"]
     return min(compiled, key=lambda row: row.median_ms or 0.0, default=None)
+
+
+def _served(run: Run) -> Iterator[Tile]:
+    """The numbers of the strategy with the shortest tail, preferably one that met."""
+    test = load_sections.load_test_of(run)
+    result = load_sections.best(test)
+    if result is None:
+        return
+    name = result.strategy
+    for percent in (50.0, load_sections.judged_percent(test)):
+        row = load_sections.at(result.latency, percent)
+        if row and row.value_ms is not None:
+            spread = numbers.interval(row.low_ms, row.high_ms)
+            note = f"{name}, {spread}" if spread != numbers.UNKNOWN else name
+            label = f"Latency {load_sections.percent_name(percent)}"
+            yield Tile(label, numbers.milliseconds(row.value_ms), note)
+    if result.goodput_rate is not None:
+        offered = load_sections.per_second(result.offered_rate)
+        value = load_sections.per_second(result.goodput_rate)
+        yield Tile("Goodput", value, f"{name}, of {offered} offered")
+    cold = result.cold
+    if cold and cold.first_answer_s is not None:
+        yield Tile("First answer", numbers.seconds(cold.first_answer_s), name)
+    if cold and cold.missed is not None:
+        note = f"{name}, of {numbers.amount(cold.requests, 'request')}"
+        yield Tile("Missed until warm", str(cold.missed), note)
+    if result.highest_rate is not None:
+        yield Tile("Highest rate", load_sections.per_second(result.highest_rate), name)
 
 
 def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]:

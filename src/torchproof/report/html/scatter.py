@@ -6,17 +6,14 @@ size. A trial without both times is only in the table.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.records import Trial, Tuning
 from torchproof.report import numbers, run_words, search_words
-from torchproof.report.html import charts
+from torchproof.report.html import axes, charts
+from torchproof.report.html.axes import Axis
 
-LOG_FROM = 8.0  # ratio of the largest to the smallest value that needs a log axis
-MOST_TICKS = 6
-_EDGE = 0.07  # margin on each side, as a fraction of the range
 # The plot on a phone, in pixels: labels that do not overlap there overlap nowhere.
 _WIDTH, _HEIGHT = 270.0, 300.0
 _LETTER, _LINE, _MARK = 6.5, 13.0, 9.0
@@ -42,12 +39,6 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Axis:
-    log: bool
-    ticks: tuple[tuple[float, str], ...]
-
-
-@dataclass(frozen=True)
 class Plot:
     marks: tuple[Mark, ...]  # the last is drawn on top
     x: Axis
@@ -63,17 +54,17 @@ def plot(search: Tuning) -> Plot | None:
     if len(drawn) < 2:
         return None
     xs, ys = ([_time(trial, name) for trial in drawn] for name in _TIMES)
-    (place_x, x), (place_y, y) = _axis(xs, _seconds), _axis(ys, _milliseconds)
+    place_x, x = axes.axis(xs, axes.seconds)
+    place_y, y = axes.axis(ys, axes.milliseconds)
     marks = [
         _mark(trial, place_x(first), 100 - place_y(step), search)
         for trial, first, step in zip(drawn, xs, ys, strict=True)
     ]
-    y = Axis(y.log, tuple((round(100 - at, 2), text) for at, text in y.ticks))
     missing = tuple(trial.name for trial in ranked if trial not in drawn)
     return Plot(
         marks=tuple(_labelled(marks)),
         x=x,
-        y=y,
+        y=axes.upwards(y),
         missing=missing,
         words=_words(drawn, search),
     )
@@ -118,58 +109,6 @@ def _words(drawn: Sequence[Trial], search: Tuning) -> str:
         text += f"; chosen: {winner.name}, step {numbers.milliseconds(winner.step_ms)}"
         text += f", first call {numbers.seconds(winner.first_call_s)}"
     return f"{text}. The table below has all numbers."
-
-
-# -- axes ------------------------------------------------------------------------------
-
-
-def _seconds(value: float) -> str:
-    return f"{value:g} s" if value >= 0.1 else f"{value * 1e3:g} ms"
-
-
-def _milliseconds(value: float) -> str:
-    return f"{value:g} ms" if value >= 0.1 else f"{value * 1e3:g} us"
-
-
-def _axis(
-    values: Sequence[float], text_of: Callable[[float], str]
-) -> tuple[Callable[[float], float], Axis]:
-    """The function from a value to its position in percent, and the axis."""
-    least, most = min(values), max(values)
-    log = most / least >= LOG_FROM
-    scale: Callable[[float], float] = math.log10 if log else float
-    low, high = scale(least), scale(most)
-    # The minimum range keeps nearly equal times close together.
-    edge = max((high - low) * _EDGE, 0.0 if log else abs(high) * 0.02)
-    low, high = low - edge, high + edge
-
-    def place(value: float) -> float:
-        return 100 * (scale(value) - low) / (high - low)
-
-    tick_values = _log_ticks(low, high) if log else _even_ticks(low, high)
-    ticks = [(round(place(value), 2), text_of(value)) for value in tick_values]
-    return place, Axis(log, tuple(ticks))
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times each power of ten, or fewer if the range is wide."""
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    ticks: list[float] = []
-    for digits in ((1, 2, 5), (1, 3), (1,)):
-        every = [float(f"{digit}e{power}") for power in powers for digit in digits]
-        ticks = [value for value in every if low <= math.log10(value) <= high]
-        if len(ticks) <= MOST_TICKS:
-            return ticks
-    return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
-
-
-def _even_ticks(low: float, high: float) -> list[float]:
-    power = 10.0 ** math.floor(math.log10((high - low) / MOST_TICKS))
-    steps = [digit * power for digit in (1, 2, 5, 10)]
-    step = next(s for s in steps if (high - low) / s <= MOST_TICKS)
-    first = math.ceil(low / step)
-    last = math.floor(high / step)
-    return [float(f"{n * step:.12g}") for n in range(first, last + 1) if n * step > 0]
 
 
 # -- labels ----------------------------------------------------------------------------
