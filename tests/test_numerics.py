@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.testing import assert_close
 
-from torchproof.torch_private.comparison import EXCUSE, Comparison, compare
+from torchproof.torch_private.comparison import (
+    EXCUSE,
+    Comparison,
+    compare,
+    compare_tensors,
+    tolerance_for,
+)
 
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 
@@ -287,3 +294,33 @@ def test_sparse_and_empty_answers() -> None:
     assert one(sparse * 2, sparse, sparse.to(F64)).verdict == "wrong"
     assert one(torch.empty(0), torch.empty(0), torch.empty(0)).verdict == "same"
     assert_close(sparse.to_dense(), torch.eye(4))
+
+
+# -- within a tolerance ----------------------------------------------------------------
+
+
+def gradient_of_output_layer() -> tuple[Tensor, Tensor]:
+    """A gradient with a few large rows, and the same with noise of their size."""
+    generator = torch.Generator().manual_seed(0)
+    gradient = 1e-6 * torch.randn(4000, 64, generator=generator)
+    gradient[:40] *= 1e3
+    noise = 0.1 * torch.randn(4000, 64, generator=generator)
+    noisy = gradient + noise * gradient.square().mean(-1, keepdim=True).sqrt()
+    return gradient.bfloat16(), noisy.bfloat16()
+
+
+def judged(output: Tensor, eager: Tensor) -> Comparison:
+    tolerance = tolerance_for([torch.bfloat16], [], gradients=True)
+    return compare_tensors(output, eager, None, tolerance=tolerance)
+
+
+def test_errors_are_allowed_by_the_size_of_their_row() -> None:
+    gradient, noisy = gradient_of_output_layer()
+    assert judged(noisy, gradient).verdict == "rounding"
+
+
+@pytest.mark.parametrize("row", [3, 3000])
+def test_a_wrong_element_is_caught_in_large_and_small_rows(row: int) -> None:
+    gradient, noisy = gradient_of_output_layer()
+    noisy[row, 7] = 5 * gradient.abs().max() if row < 40 else 5e-4
+    assert judged(noisy, gradient).verdict == "wrong"

@@ -296,6 +296,8 @@ def compare_tensors(
         return wrong(why)
     noisy = [each for each in (e, *map(flat, samples)) if each is not x]
     scale = size_of(x)
+    if tolerance is not None:
+        scale = with_rows(scale, x, eager.shape)
     found = Found()
     for values in chunks(a, e, x, *noisy, size=CHUNK if tolerance is None else PIECE):
         found.add(values[:3], values[3:], kind, scale=scale, tolerance=tolerance)
@@ -356,7 +358,8 @@ class Found:
         if noisy:
             allowed = allowed_by_noise(x, noise, len(noisy), kind)
         else:
-            allowed = allowed_by_size(x, scale, kind, tolerance)
+            typical = scale.typical_from(self.elements, len(x))
+            allowed = allowed_by_size(x, typical, kind, tolerance)
         excess = torch.where(close, 0.0, error / allowed)
         worst = math.inf if bool(infinite.any()) else float(excess.amax())
         if worst > self.worst:
@@ -419,14 +422,14 @@ def unexcused_infinities(a: Tensor, e: Tensor, x: Tensor, limit: float) -> Tenso
 
 
 def allowed_by_size(
-    x: Tensor, scale: Scale, kind: torch.finfo, tolerance: Tolerance | None
+    x: Tensor, typical: Tensor | float, kind: torch.finfo, tolerance: Tolerance | None
 ) -> Tensor:
     """The allowed error of each element if eager's own error is not known."""
     many = (MANY_ROUNDINGS if kind.bits > 16 else MANY_SHORT_ROUNDINGS) * kind.eps
     element, floor = (tolerance.element, tolerance.floor) if tolerance else (many, 0.0)
     size = torch.where(x.isfinite(), x.abs(), 0.0)
     few = FEW_ROUNDINGS * kind.eps * size + kind.tiny
-    return few + element * (size + scale.typical) + floor
+    return few + element * (size + typical) + floor
 
 
 def allowed_by_noise(
@@ -497,10 +500,24 @@ def compare_discrete(
 
 @dataclass(frozen=True)
 class Scale:
-    """The root mean square and the largest of a tensor's finite elements."""
+    """The root mean square and the largest of a tensor's finite elements.
+
+    `rows` are the root mean squares of its rows, None if they are short. The gradient
+    of an output layer has rows of words that occur, far above all others: its rounding
+    errors are as uneven.
+    """
 
     typical: float
     largest: float
+    rows: Tensor | None = None
+    width: int = 1
+
+    def typical_from(self, start: int, count: int) -> Tensor | float:
+        """The typical size around each of `count` elements, from `start` on."""
+        if self.rows is None:
+            return self.typical
+        places = torch.arange(start, start + count, device=self.rows.device)
+        return self.rows[places // self.width].clamp(min=self.typical)
 
 
 def size_of(tensor: Tensor) -> Scale:
@@ -511,6 +528,21 @@ def size_of(tensor: Tensor) -> Scale:
         largest = max(largest, float(finite.amax()))
         count += finite.numel()
     return Scale(math.sqrt(squares / max(1, count)), largest)
+
+
+SHORTEST_ROW = 32  # a shorter row says little about its size
+
+
+def with_rows(scale: Scale, values: Tensor, shape: torch.Size) -> Scale:
+    """The scale with the sizes of rows; `values` are flat, complex ones as pairs."""
+    width = values.numel() // max(1, math.prod(shape[:-1])) if len(shape) > 1 else 0
+    if width < SHORTEST_ROW:
+        return scale
+    squares = [
+        torch.where(piece.isfinite(), piece, 0.0).double().square().mean(-1)
+        for piece in values.view(-1, width).split(max(1, PIECE // width))
+    ]
+    return dataclasses.replace(scale, rows=torch.cat(squares).sqrt(), width=width)
 
 
 def has_digits(tensor: Tensor) -> bool:
