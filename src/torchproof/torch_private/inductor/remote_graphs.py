@@ -339,8 +339,9 @@ def release_device() -> None:
     Autograd creates it, also on fake tensors. The child has no tensors and no kernels
     there, and the next graph creates it again.
     """
-    if not torch.cuda.is_initialized() or torch.cuda.memory_reserved():
+    if not torch.cuda.is_initialized() or torch.cuda.memory_allocated():
         return
+    torch.cuda.empty_cache()  # tensors that existed for a moment
     mappings = Path("/proc/self/maps").read_text().splitlines()
     libraries = [each.split()[-1] for each in mappings if "/libcudart" in each]
     if libraries:  # the copy that torch has loaded
