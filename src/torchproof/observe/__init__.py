@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from torchproof.observe.guard_failures import readable_source as readable_source
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
     from torchproof.observe.observer import Observer as Observer
+    from torchproof.observe.recompile_cause import FailedGuard as FailedGuard
+    from torchproof.observe.recompile_cause import (
+        find_recompile_causes as find_recompile_causes,
+    )
     from torchproof.observe.size_sweep import Sweep as Sweep
     from torchproof.observe.size_sweep import recompiles_by_size as recompiles_by_size
     from torchproof.observe.step_detector import StepDetector as StepDetector

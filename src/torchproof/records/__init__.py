@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import module_of as module_of
     from torchproof.records.blame import package_of as package_of
     from torchproof.records.blame import place_of as place_of
+    from torchproof.records.blame import plain_name as plain_name
     from torchproof.records.blame import qualified_name as qualified_name
     from torchproof.records.blame import shown as shown
     from torchproof.records.blame import shown_briefly as shown_briefly
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from torchproof.records.load_test import RateTrial as RateTrial
     from torchproof.records.load_test import Requests as Requests
     from torchproof.records.load_test import Stall as Stall
+    from torchproof.records.load_test import StallKind as StallKind
     from torchproof.records.load_test import Tail as Tail
     from torchproof.records.load_test import TailCause as TailCause
     from torchproof.records.modules import located as located

@@ -113,9 +113,10 @@ class TailCause(Record):
 class Tail(Record):
     """The slow requests of a phase, explained as far as events explain them.
 
-    The parts of `excess_ms` are the causes, `load_ms` and `unexplained_ms`. `load_ms`
-    is what usual service times explain: a call that always takes longer than the
-    median, and waiting behind requests without a stall.
+    The median is that of latencies without the stalls: a long one may delay most
+    requests. The parts of `excess_ms` are the causes, `load_ms` and `unexplained_ms`.
+    `load_ms` is what usual service times explain: a call that always takes longer than
+    the median, and waiting behind requests without a stall.
     """
 
     threshold_ms: float | None = None  # requests above it are slow

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         cudagraph_recordings as cudagraph_recordings,
     )
     from torchproof.torch_private.cudagraphs import cudagraph_trees as cudagraph_trees
+    from torchproof.torch_private.cudagraphs import recording_times as recording_times
     from torchproof.torch_private.cudagraphs import step_capture as step_capture
     from torchproof.torch_private.cudagraphs import step_marks as step_marks
     from torchproof.torch_private.cudagraphs.cudagraph_recordings import (
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
     from torchproof.torch_private.dynamo import class_guards as class_guards
     from torchproof.torch_private.dynamo import compile_contexts as compile_contexts
+    from torchproof.torch_private.dynamo import compile_events as compile_events
     from torchproof.torch_private.dynamo import compiled_graphs as compiled_graphs
     from torchproof.torch_private.dynamo import frames as frames
     from torchproof.torch_private.dynamo import recompiles as recompiles

@@ -39,7 +39,13 @@ from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.cudagraph.step_gradients import Gradients
 from torchproof.runtime.tensors.rng_state import RngState
 from torchproof.runtime.tensors.storages import Copies, key_of
-from torchproof.torch_private import comparison, remote_graphs, step_capture, trees
+from torchproof.torch_private import (
+    comparison,
+    recording_times,
+    remote_graphs,
+    step_capture,
+    trees,
+)
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.progressive import Upgrade
@@ -70,14 +76,14 @@ class Recorder:
         `like` is a recording that could answer the call: what its eager run showed need
         not be observed again.
         """
-        with RECORDING:
+        with recording_times.announced_step(shapes_of(call)), RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
                 return attempt.recording(clones, like)
 
     def trace(self, call: Call, *, like: Recording) -> None:
         """Runs this call once with the preparation's backend, and undoes it."""
-        with RECORDING:
+        with recording_times.announced_step(shapes_of(call)), RECORDING:
             attempt = _Attempt(self, call)
             with attempt.undone_on_error():
                 attempt.trace(like)

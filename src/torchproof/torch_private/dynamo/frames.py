@@ -151,6 +151,26 @@ def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
         _guard.reset(token)
 
 
+@contextlib.contextmanager
+def watch_conversions(
+    wrap: Callable[[Callable[[], Any], CodeType], Any],
+) -> Iterator[None]:
+    """Calls `wrap(convert, code)` for each frame that a guard is asked about.
+
+    It runs in the thread that called the model and waits for the answer.
+    """
+    original = _GuardedCallback.__call__
+
+    def call(self: _GuardedCallback, frame: Any, entry: Any, state: Any) -> Any:
+        return wrap(lambda: original(self, frame, entry, state), frame.f_code)
+
+    _GuardedCallback.__call__ = call  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _GuardedCallback.__call__ = original  # type: ignore[method-assign]
+
+
 @functools.cache
 def _install() -> None:
     """Patches Dynamo for good; only acts inside of `intercept_conversions`."""

@@ -1,0 +1,469 @@
+"""Explains slow requests by the stalls that delayed them.
+
+A request is slow if its latency is above the median by more than three times the spread
+below the median, a quarter of the median, and half a millisecond. Its excess is what it
+took longer than the median. The median is that of latencies without the stalls, because
+one long stall may delay most requests.
+
+To attribute the excess, the recorded schedule is replayed without a cause: each
+request's service gets shorter by its part of the stalls, and the requests behind it
+begin earlier, until a worker would have been idle anyway. What a replay saves a request
+is the excess by that cause; so the backlog after a stall belongs to the stall. Causes
+are taken out one after the other, in the order of their first stall, so that nothing
+counts twice. At last the schedule is replayed with usual service times: the excess that
+is left there comes from plain load. The rest is unexplained.
+"""
+
+from __future__ import annotations
+
+import heapq
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torchproof.measure.loadtest.tail_causes import key_of, remedy_of, text_of
+from torchproof.records import Requests, Stall, Tail, TailCause
+
+_SPREADS = 3.0
+_SHARE_OF_MEDIAN = 0.25
+_LEAST_S = 0.0005
+_SPREAD_OF_MAD = 1.4826  # a standard deviation, of a normal distribution
+_VICTIM_SHARE = 0.05  # of a request's excess
+_LEAST_PART_S = 1e-6
+# Which stall a moment belongs to: the request's own, then what holds the GIL.
+_OWN, _COLLECTING, _HOLDING, _ELSEWHERE, _POLLED = range(5)
+
+
+class Tails(NamedTuple):
+    """The slow requests until the cold phase ended, and those afterwards."""
+
+    cold: Tail | None
+    warm: Tail | None
+
+
+def explain(
+    requests: Requests,
+    stalls: Sequence[Stall],
+    first_warm: int | None,
+    missing: Mapping[str, str] | None = None,
+) -> Tails:
+    """Explains the slow requests; `first_warm` is the first one after the cold phase.
+
+    None: the cold phase did not end. `missing` are kinds of stalls that nothing saw.
+    """
+    latency = {
+        number: end - arrival
+        for number, (arrival, end) in enumerate(
+            zip(requests.arrival_s, requests.end_s, strict=True)
+        )
+        if end is not None and requests.begin_s[number] is not None
+    }
+    boundary = len(requests.arrival_s) if first_warm is None else first_warm
+    cold = [number for number in latency if number < boundary]
+    warm = [number for number in latency if number >= boundary]
+    if not latency:
+        return Tails(None, None)
+    analysis = _Analysis(requests, stalls)
+    limit = analysis.set_median(warm or cold)
+    tails = [
+        analysis.tail([n for n in phase if latency[n] > limit], limit, missing or {})
+        if phase
+        else None
+        for phase in (cold, warm)
+    ]
+    return Tails(*tails)
+
+
+def slow_above(latencies: Sequence[float]) -> float:
+    """The latency in seconds above which a request is slow.
+
+    The spread is that of the latencies below the median: those above it are delayed.
+    """
+    median = statistics.median(latencies)
+    deviation = statistics.median(median - each for each in latencies if each <= median)
+    margin = max(
+        _SPREADS * _SPREAD_OF_MAD * deviation, _SHARE_OF_MEDIAN * median, _LEAST_S
+    )
+    return median + margin
+
+
+# -- what is served together -----------------------------------------------------------
+
+
+@dataclass
+class _Unit:
+    """The requests of one service: one, or a batch.
+
+    `ready` is when it could have begun, `occupied` how long it took from then on.
+    """
+
+    members: tuple[int, ...]
+    arrival: float  # of the last member
+    begin: float
+    end: float
+    kind: Hashable  # units of one kind usually take the same time
+    ready: float = 0.0
+    occupied: float = 0.0
+    usual: float = 0.0
+    # By cause: seconds of it, and its stalls.
+    parts: dict[int, float] = field(default_factory=dict)
+    stalls: dict[int, list[OutermostStall]] = field(default_factory=dict)
+
+
+class _Service(NamedTuple):
+    """When and where a unit was served; `alone` is the number of a lone request."""
+
+    begin: float
+    end: float
+    worker: int | None
+    alone: int | None
+
+
+def _units(requests: Requests) -> list[_Unit]:
+    """The services in the order in which they began."""
+    services: dict[_Service, list[int]] = defaultdict(list)
+    times = zip(requests.begin_s, requests.end_s, strict=True)
+    for number, (begin, end) in enumerate(times):
+        if begin is not None and end is not None:
+            alone = number if (_at(requests.batch, number) or 1) == 1 else None
+            worker = _at(requests.worker, number)
+            services[_Service(begin, end, worker, alone)].append(number)
+    units = [
+        _Unit(
+            members=tuple(members),
+            arrival=max(requests.arrival_s[number] for number in members),
+            begin=service.begin,
+            end=service.end,
+            kind=_kind(requests, members),
+        )
+        for service, members in services.items()
+    ]
+    return sorted(units, key=lambda unit: (unit.begin, unit.arrival))
+
+
+def _kind(requests: Requests, members: Sequence[int]) -> Hashable:
+    calls = tuple(sorted(requests.call[number] for number in members))
+    tokens = tuple(_at(requests.output_tokens, number) for number in members)
+    return calls, (tokens if any(tokens) else None)
+
+
+def _at(values: Sequence[int | None], number: int) -> int | None:
+    return values[number] if number < len(values) else None
+
+
+def _servers(units: Iterable[_Unit]) -> int:
+    """How many services ran at once."""
+    changes = [(unit.begin, 1) for unit in units] + [(unit.end, -1) for unit in units]
+    running = most = 0
+    for _, change in sorted(changes):
+        running += change
+        most = max(most, running)
+    return max(1, most)
+
+
+def _replayed(
+    units: Sequence[_Unit], occupied: Sequence[float], servers: int
+) -> list[float]:
+    """When each unit ends if it takes this long; the first idle server takes it."""
+    free = [float("-inf")] * servers
+    ends = []
+    for unit, seconds in zip(units, occupied, strict=True):
+        end = max(unit.arrival, free[0]) + seconds
+        heapq.heapreplace(free, end)
+        ends.append(end)
+    return ends
+
+
+def _set_occupied(units: Sequence[_Unit], servers: int) -> None:
+    """Notes when each unit could have begun, given when the ones before it ended."""
+    free = [float("-inf")] * servers
+    for unit in units:
+        unit.ready = min(max(unit.arrival, free[0]), unit.begin)
+        unit.occupied = unit.end - max(unit.arrival, free[0])
+        heapq.heapreplace(free, unit.end)
+
+
+# -- stalls ----------------------------------------------------------------------------
+
+
+@dataclass
+class OutermostStall:
+    """A stall that no other contains, with what happened inside it."""
+
+    index: int
+    stall: Stall
+    inner: list[Stall] = field(default_factory=list)
+
+
+def outermost(stalls: Sequence[Stall]) -> list[OutermostStall]:
+    """Stalls that no other stall of the same thread contains, in order of begin.
+
+    A thread holds the GIL while it compiles or collects: that is no other stall.
+    """
+    found: list[OutermostStall] = []
+    last: dict[str | None, OutermostStall] = {}
+    order = sorted(
+        range(len(stalls)), key=lambda i: (stalls[i].begin_s, -stalls[i].end_s)
+    )
+    for index in order:
+        stall = stalls[index]
+        around = last.get(stall.thread)
+        if stall.kind == "gil":
+            if not _explained(stall, found):
+                found.append(OutermostStall(index, stall))
+        elif around is not None and stall.end_s <= around.stall.end_s:
+            around.inner.append(stall)
+        else:
+            last[stall.thread] = OutermostStall(index, stall)
+            found.append(last[stall.thread])
+    return found
+
+
+def _explained(held: Stall, before: Sequence[OutermostStall]) -> bool:
+    """Whether the holder of the GIL is unknown, or has another stall at that time."""
+    if held.thread is None:
+        return True
+    return any(
+        held.thread in {each.stall.thread, each.stall.data.get("helper")}
+        and each.stall.begin_s < held.end_s
+        and each.stall.end_s > held.begin_s
+        for each in before
+    )
+
+
+def _rank(stall: Stall, unit: _Unit) -> int | None:
+    """How a stall delays a unit; None if it does not."""
+    if stall.kind == "allocator" and stall.request is None:
+        return _POLLED
+    if stall.request in unit.members:
+        if stall.kind == "gil":
+            return None  # its own code
+        return _POLLED if stall.kind == "allocator" else _OWN
+    ranks = {"gc": _COLLECTING, "gil": _HOLDING}
+    return ranks.get(stall.kind, _ELSEWHERE)
+
+
+def _overlaps(
+    units: Sequence[_Unit], stalls: Sequence[OutermostStall]
+) -> Iterator[tuple[_Unit, list[OutermostStall]]]:
+    """Each unit with the stalls during it."""
+    waiting = iter(stalls)
+    following = next(waiting, None)
+    active: list[OutermostStall] = []
+    for unit in sorted(units, key=lambda unit: unit.ready):
+        active = [each for each in active if each.stall.end_s > unit.ready]
+        while following is not None and following.stall.begin_s < unit.end:
+            if following.stall.end_s > unit.ready:
+                active.append(following)
+            following = next(waiting, None)
+        yield unit, [each for each in active if each.stall.begin_s < unit.end]
+
+
+def _shared_out(
+    unit: _Unit, during: Iterable[OutermostStall]
+) -> Iterator[tuple[OutermostStall, float]]:
+    """The seconds of a unit that each stall takes; each moment counts once."""
+    ranked = [
+        (rank, each) for each in during if (rank := _rank(each.stall, unit)) is not None
+    ]
+    covered: list[tuple[float, float]] = []
+    for rank, each in sorted(ranked, key=lambda pair: pair[0]):
+        begin = max(each.stall.begin_s, unit.begin if rank == _OWN else unit.ready)
+        pieces = _uncovered(begin, min(each.stall.end_s, unit.end), covered)
+        seconds = sum(high - low for low, high in pieces)
+        if seconds > 0:
+            covered += pieces
+            yield each, seconds
+
+
+def _uncovered(
+    begin: float, end: float, covered: Sequence[tuple[float, float]]
+) -> list[tuple[float, float]]:
+    """The parts of an interval that no other covers."""
+    parts = [(begin, end)] if end > begin else []
+    for low, high in covered:
+        parts = [
+            piece
+            for first, last in parts
+            for piece in ((first, min(last, low)), (max(first, high), last))
+            if piece[1] > piece[0]
+        ]
+    return parts
+
+
+# -- the analysis ----------------------------------------------------------------------
+
+
+class _Analysis:
+    """What each cause added to the latency of each request."""
+
+    def __init__(self, requests: Requests, stalls: Sequence[Stall]) -> None:
+        self._requests = requests
+        self._median_s = 0.0
+        self._units = _units(requests)
+        self._servers = _servers(self._units)
+        _set_occupied(self._units, self._servers)
+        found = outermost(stalls)
+        # The causes in the order of their first stalls.
+        self._causes = list(dict.fromkeys(key_of(each.stall) for each in found))
+        numbers = {key: number for number, key in enumerate(self._causes)}
+        for unit, during in _overlaps(self._units, found):
+            for each, seconds in _shared_out(unit, during):
+                cause = numbers[key_of(each.stall)]
+                unit.parts[cause] = unit.parts.get(cause, 0.0) + seconds
+                unit.stalls.setdefault(cause, []).append(each)
+        self._set_usual()
+        for unit in self._units:
+            unit.parts = _capped(unit.parts, unit.occupied - unit.usual)
+        # By request: the seconds that each cause added.
+        self._added: dict[int, dict[int, float]] = defaultdict(dict)
+        ends = self._take_out_causes()
+        self._without_stalls = self._latencies(ends)
+        usual = [unit.usual for unit in self._units]
+        self._at_usual_speed = self._latencies(
+            _replayed(self._units, usual, self._servers)
+        )
+
+    def set_median(self, numbers: Iterable[int]) -> float:
+        """Takes the median of these requests; returns from where on one is slow.
+
+        It is the median without the stalls: a long one may delay most requests.
+        """
+        latencies = [self._without_stalls[number] for number in numbers]
+        self._median_s = statistics.median(latencies)
+        return slow_above(latencies)
+
+    def _set_usual(self) -> None:
+        """The median of what units of one kind take without their stalls."""
+        without: dict[Hashable, list[float]] = defaultdict(list)
+        for unit in self._units:
+            stalled = sum(unit.parts.values())
+            without[unit.kind].append(max(0.0, unit.occupied - stalled))
+        usual = {kind: statistics.median(times) for kind, times in without.items()}
+        for unit in self._units:
+            unit.usual = usual[unit.kind]
+
+    def _take_out_causes(self) -> list[float]:
+        """Replays without one cause after the other; returns the ends without any."""
+        units, servers = self._units, self._servers
+        occupied = [unit.occupied for unit in units]
+        ends = [unit.end for unit in units]
+        for cause in range(len(self._causes)):
+            if not any(cause in unit.parts for unit in units):
+                continue
+            occupied = [
+                seconds - unit.parts.get(cause, 0.0)
+                for unit, seconds in zip(units, occupied, strict=True)
+            ]
+            earlier = _replayed(units, occupied, servers)
+            for unit, before, after in zip(units, ends, earlier, strict=True):
+                if before - after > _LEAST_PART_S:
+                    for number in unit.members:
+                        self._added[number][cause] = before - after
+            ends = earlier
+        return ends
+
+    def _latencies(self, ends: Sequence[float]) -> dict[int, float]:
+        """By request, if the units end at these times."""
+        return {
+            number: end - self._requests.arrival_s[number]
+            for unit, end in zip(self._units, ends, strict=True)
+            for number in unit.members
+        }
+
+    def tail(
+        self, slow: Sequence[int], limit_s: float, missing: Mapping[str, str]
+    ) -> Tail:
+        """The tail of one phase, with the excess of its slow requests explained."""
+        excess_s = load_s = 0.0
+        by_cause: dict[int, dict[int, float]] = defaultdict(dict)
+        for number in slow:
+            excess = self._excess_s(number)
+            parts = _capped(self._added.get(number, {}), excess)
+            rest = excess - sum(parts.values())
+            load_s += min(rest, max(0.0, self._at_usual_speed[number] - self._median_s))
+            excess_s += excess
+            for cause, seconds in parts.items():
+                by_cause[cause][number] = seconds
+        causes = [self._record(cause, by_cause[cause], excess_s) for cause in by_cause]
+        explained_s = sum(sum(parts.values()) for parts in by_cause.values())
+        unexplained_s = max(0.0, excess_s - explained_s - load_s)
+        return Tail(
+            threshold_ms=limit_s * 1e3,
+            slow=tuple(slow),
+            excess_ms=excess_s * 1e3,
+            causes=tuple(sorted(causes, key=lambda each: -(each.excess_ms or 0))),
+            load_ms=load_s * 1e3,
+            load_share=load_s / excess_s if excess_s else None,
+            unexplained_ms=unexplained_s * 1e3,
+            unexplained_share=unexplained_s / excess_s if excess_s else None,
+            missing=dict(missing),
+        )
+
+    def _record(
+        self, number: int, seconds: Mapping[int, float], excess_s: float
+    ) -> TailCause:
+        """The record of a cause, from the seconds it added to each slow request."""
+        key = self._causes[number]
+        delayed = {
+            each
+            for each, part in seconds.items()
+            if part >= _VICTIM_SHARE * self._excess_s(each)
+        }
+        units = [
+            unit
+            for unit in self._units
+            if number in unit.parts and not delayed.isdisjoint(unit.members)
+        ]
+        during = {e.index: e for unit in units for e in unit.stalls.get(number, ())}
+        found = [during[index] for index in sorted(during)] or self._all(number)
+        own = {each.stall.request for each in found}
+        culprits = {
+            member
+            for unit in units
+            if not own.isdisjoint(unit.members)
+            for member in unit.members
+        }
+        total_s = sum(seconds.values())
+        stalls = [each.stall for each in found]
+        return TailCause(
+            code=key.code,
+            kind=stalls[0].kind,
+            text=text_of(key, stalls),
+            remedy=remedy_of(key, stalls),
+            stalls=tuple(each.index for each in found),
+            culprits=tuple(sorted(culprits)),
+            victims=tuple(sorted(delayed - culprits)),
+            excess_ms=total_s * 1e3,
+            share=total_s / excess_s,
+            other=_inner(found),
+        )
+
+    def _all(self, number: int) -> list[OutermostStall]:
+        """All stalls of a cause that delayed a service, slow or not."""
+        during = [e for unit in self._units for e in unit.stalls.get(number, ())]
+        return list({each.index: each for each in during}.values())
+
+    def _excess_s(self, number: int) -> float:
+        end = self._requests.end_s[number]
+        assert end is not None
+        return end - self._requests.arrival_s[number] - self._median_s
+
+
+def _inner(stalls: Iterable[OutermostStall]) -> dict[str, Any]:
+    """The milliseconds that stalls contain of other kinds, which count only once."""
+    parts: dict[str, float] = defaultdict(float)
+    for each in stalls:
+        for stall in each.inner:
+            parts[stall.kind] += (stall.end_s - stall.begin_s) * 1e3
+    return {"parts_ms": dict(parts)} if parts else {}
+
+
+def _capped(parts: Mapping[int, float], most: float) -> dict[int, float]:
+    """The parts, scaled down if they are more than this together."""
+    total = sum(parts.values())
+    scale = min(1.0, max(0.0, most) / total) if total > 0 else 0.0
+    scaled = {key: seconds * scale for key, seconds in parts.items()}
+    return {key: each for key, each in scaled.items() if each > _LEAST_PART_S}

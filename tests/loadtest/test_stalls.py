@@ -1,0 +1,337 @@
+"""Planted stalls in a served process are recorded, and attributed by number.
+
+Nothing here depends on how fast the machine is: stalls are much longer than services,
+and the assertions are about which requests they hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchproof
+from torchproof.measure.loadtest.compile_stalls import what_changed
+from torchproof.measure.loadtest.heartbeat import why_blind
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import serve
+from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.tail import Tails, explain
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.observe.guard_failures import parse
+from torchproof.records import Requests, Stall, TailCause
+from torchproof.torch_private import contract, recording_times
+
+EVERY_S = 0.012
+PLANTED = 40
+STALL_S = 0.2
+
+needs_scheduling = pytest.mark.skipif(
+    why_blind() is not None, reason="the kernel does not count turns of threads"
+)
+
+
+class Served:
+    """The requests and stalls of one timetable, explained."""
+
+    def __init__(
+        self, folder: Path, answer: Callable[[int], None], count: int = 100
+    ) -> None:
+        table = Timetable(
+            arrival_s=tuple(EVERY_S * number for number in range(count)),
+            call=tuple(range(count)),
+            length_s=EVERY_S * count,
+        )
+        log = RequestLog(folder / "log", count, create=True)
+        with StallRecorder() as recorder:
+            served = serve(
+                lambda number, _: answer(number), table, log, observer=recorder
+            )
+        assert not served.errors
+        requests = log.requests(table)
+        # All requests are of one call; its index only told `answer` the number.
+        self.requests = Requests(
+            **{**vars(requests), "call": (0,) * count},
+        )
+        self.stalls = recorder.stalls(served.origin)
+        self.missing = recorder.missing
+        self.tails: Tails = explain(self.requests, self.stalls, 0, self.missing)
+
+    @property
+    def causes(self) -> dict[str, TailCause]:
+        assert self.tails.warm is not None
+        return {cause.code: cause for cause in self.tails.warm.causes}
+
+    def of_kind(self, kind: str) -> list[Stall]:
+        return [stall for stall in self.stalls if stall.kind == kind]
+
+
+def work() -> None:
+    time.sleep(0.002)
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[[int], None]]:
+    """Calls a compiled function with a size; its backend takes long."""
+
+    def slow_backend(graph: Any, inputs: Any) -> Any:
+        time.sleep(STALL_S)
+        return graph.forward
+
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    torch._dynamo.reset()
+    step = torch.compile(scale, backend=slow_backend)
+    yield lambda size: step(torch.ones(4, size))
+    torch._dynamo.reset()
+
+
+def test_a_recompile_is_attributed_to_its_request(
+    tmp_path: Path, compiled: Callable[[int], None]
+) -> None:
+    compiled(8)
+
+    def answer(number: int) -> None:
+        work()
+        compiled(9 if number == PLANTED else 8)
+
+    run = Served(tmp_path, answer)
+    cause = run.causes["LT101"]
+    assert cause.culprits == (PLANTED,)
+    assert cause.victims[:5] == tuple(range(PLANTED + 1, PLANTED + 6))
+    assert cause.share is not None and cause.share > 0.5
+    [stall] = [each for each in run.of_kind("compile") if each.request == PLANTED]
+    assert stall.function is not None and stall.function.endswith("scale")
+    assert stall.file is not None and stall.line is not None
+    guard = stall.data["guard"]
+    assert (guard["cause"], guard["source"], guard["dim"]) == ("size", "x", 1)
+    assert (guard["expected"], guard["actual"]) == ("8", "9")
+    assert stall.end_s - stall.begin_s >= STALL_S
+
+
+def test_the_same_requests_without_a_new_size_have_no_cause(
+    tmp_path: Path, compiled: Callable[[int], None]
+) -> None:
+    compiled(8)
+    run = Served(tmp_path, lambda number: (work(), compiled(8))[1])
+    assert "LT101" not in run.causes and not run.of_kind("compile")
+
+
+def test_a_first_compilation_is_told_apart(
+    tmp_path: Path, compiled: Callable[[int], None]
+) -> None:
+    def answer(number: int) -> None:
+        work()
+        if number >= PLANTED:
+            compiled(8)
+
+    cause = Served(tmp_path, answer).causes["LT102"]
+    assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
+
+
+@needs_scheduling
+def test_a_thread_that_holds_the_gil_is_named(tmp_path: Path) -> None:
+    python = ctypes.PyDLL(None)  # its functions keep the GIL
+
+    def hold() -> None:
+        begin.wait()
+        python.usleep(int(STALL_S * 1e6))
+        time.sleep(0.05)
+
+    run = _beside(tmp_path, hold, begin := threading.Event())
+    cause = run.causes["LT105"]
+    assert cause.culprits == ()
+    assert PLANTED + 1 in cause.victims and max(cause.victims) < 99
+    held = max(run.of_kind("gil"), key=lambda each: each.end_s - each.begin_s)
+    assert held.thread == "beside" and held.file is not None
+    assert held.file.endswith("test_stalls.py")
+
+
+def test_a_thread_that_sleeps_without_the_gil_is_no_cause(tmp_path: Path) -> None:
+    def rest() -> None:
+        begin.wait()
+        time.sleep(STALL_S)
+
+    run = _beside(tmp_path, rest, begin := threading.Event())
+    assert "LT105" not in run.causes
+
+
+def _beside(folder: Path, act: Callable[[], None], begin: threading.Event) -> Served:
+    """Serves requests, with a thread beside that acts at the planted one."""
+    thread = threading.Thread(target=act, name="beside")
+    thread.start()
+
+    def answer(number: int) -> None:
+        if number == PLANTED:
+            begin.set()
+        work()
+
+    try:
+        return Served(folder, answer)
+    finally:
+        begin.set()
+        thread.join()
+
+
+def test_a_collection_of_a_large_heap_is_attributed(tmp_path: Path) -> None:
+    heap = [[number] for number in range(1_500_000)]
+
+    def answer(number: int) -> None:
+        work()
+        if number == PLANTED:
+            gc.collect()
+
+    run = Served(tmp_path, answer)
+    cause = run.causes["LT103"]
+    assert PLANTED in cause.culprits and PLANTED + 1 in cause.victims
+    collected = max(run.of_kind("gc"), key=lambda each: each.end_s - each.begin_s)
+    assert collected.data["generation"] == 2 and collected.request == PLANTED
+    assert collected.function is not None and "answer" in collected.function
+    del heap
+
+
+def test_a_collection_that_finds_a_frozen_heap_is_no_cause(tmp_path: Path) -> None:
+    def answer(number: int) -> None:
+        work()
+        if number == PLANTED:
+            gc.collect()
+
+    gc.collect()
+    gc.freeze()
+    try:
+        assert "LT103" not in Served(tmp_path, answer).causes
+    finally:
+        gc.unfreeze()
+
+
+# -- what happens in other threads and processes ---------------------------------------
+
+
+def test_a_compilation_that_a_request_waits_for_is_its_own(tmp_path: Path) -> None:
+    """`torchproof.compile` compiles in a helper thread."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    def slow_backend(graph: Any, inputs: Any) -> Any:
+        time.sleep(STALL_S)
+        return graph.forward
+
+    model = torchproof.compile(Net(), backend=slow_backend, verify=False)
+    x = torch.ones(4, 8)
+
+    def answer(number: int) -> None:
+        work()
+        if number >= PLANTED:
+            model(x)
+
+    run = Served(tmp_path, answer)
+    waited = [each for each in run.of_kind("compile") if each.request == PLANTED]
+    assert waited and max(each.end_s - each.begin_s for each in waited) >= STALL_S
+    cause = run.causes["LT102"]
+    assert cause.culprits == (PLANTED,) and PLANTED + 1 in cause.victims
+
+
+def test_a_warning_of_torchproof_is_a_fallback(tmp_path: Path) -> None:
+    def answer(number: int) -> None:
+        work()
+        if number == PLANTED:
+            logging.getLogger("torchproof").warning("Net: forward runs eager: why")
+
+    run = Served(tmp_path, answer, 60)
+    [stall] = run.of_kind("fallback")
+    assert stall.request == PLANTED and "why" in stall.text
+
+
+def test_phases_of_the_compiler_are_inside_the_compilation() -> None:
+    from torch._dynamo.utils import dynamo_timed
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        with dynamo_timed("compile_fx_inner", phase_name="inductor_compile"):
+            time.sleep(0.005)
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    with StallRecorder() as recorder:
+        recorder.begin_request(3)
+        step(torch.ones(8))
+        recorder.end_request(3)
+    stalls = recorder.stalls(0.0)
+    [whole] = [each for each in stalls if each.kind == "compile"]
+    [inner] = [each for each in stalls if each.kind == "inductor"]
+    assert whole.begin_s <= inner.begin_s <= inner.end_s <= whole.end_s
+    assert whole.request == inner.request == 3
+    assert whole.thread == inner.thread
+
+
+def test_a_recording_of_a_step_is_a_stall() -> None:
+    with StallRecorder() as recorder:
+        recorder.begin_request(5)
+        for _ in range(2):
+            with recording_times.announced_step(["8x128"]):
+                time.sleep(0.002)
+        recorder.end_request(5)
+    first, again = [each for each in recorder.stalls(0.0) if each.kind == "cudagraph"]
+    assert first.request == again.request == 5
+    assert not first.data["again"] and again.data["again"]
+    assert not again.data["new_shapes"]
+
+
+def test_nothing_stays_installed() -> None:
+    before = list(gc.callbacks), threading.active_count()
+    handlers = list(logging.getLogger("torchproof").handlers)
+    with contextlib.suppress(ZeroDivisionError), StallRecorder():
+        1 / 0  # noqa: B018
+    assert (list(gc.callbacks), threading.active_count()) == before
+    assert logging.getLogger("torchproof").handlers == handlers
+    with recording_times.announced_step(["8"]) as nothing:
+        assert nothing is None
+
+
+def test_kinds_that_torch_does_not_show_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    contract.missing.cache_clear()
+    monkeypatch.delattr("torch._dynamo.utils.ChromiumEventLogger.log_event_end")
+    with StallRecorder() as recorder:
+        pass
+    contract.missing.cache_clear()
+    assert "log_event_end" in recorder.missing["inductor"]
+    assert "compile" not in recorder.missing
+
+
+@pytest.mark.parametrize(
+    "reason, words",
+    [
+        (
+            "0/0: tensor 'x' size mismatch at index 1. expected 8, actual 9",
+            "size 1 of x was 8, is 9",
+        ),
+        ("0/0: self.scale == 2", "self.scale was 2"),
+    ],
+)
+def test_a_failed_guard_in_words(reason: str, words: str) -> None:
+    assert what_changed(parse(reason)) == words
+
+
+def test_times_count_from_the_origin() -> None:
+    with StallRecorder() as recorder:
+        begin = time.perf_counter()
+        gc.collect()
+    stalls, shifted = recorder.stalls(begin), recorder.stalls(begin + 1.0)
+    assert all(0 <= stall.begin_s < stall.end_s for stall in stalls)
+    for stall, other in zip(stalls, shifted, strict=True):
+        assert stall.begin_s - other.begin_s == pytest.approx(1.0)
+        assert stall.text == other.text
