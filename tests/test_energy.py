@@ -147,3 +147,29 @@ def test_only_a_gpu_is_asked_for_its_energy(
     assert state.facts[0].energy == (Energy(joules_per_step=1.0) if asked else None)
     again = Facts.from_json(state.facts[0].to_json())
     assert again.energy == state.facts[0].energy
+
+
+@pytest.mark.parametrize("uuids", [("one",), ("one", "two")])
+def test_a_meter_gives_the_mean_power_between_two_readings(
+    uuids: tuple[str, ...],
+) -> None:
+    meter = energy.PowerMeter(lambda: Boards(uuids, Nvml()))
+    meter.start()
+    time.sleep(0.5)
+    found = meter.stop()
+    assert found.watts == pytest.approx(WATTS * len(uuids), rel=0.25)
+    assert (found.method, found.boards) == ("counter", len(uuids))
+
+
+def test_a_meter_says_why_it_cannot_measure() -> None:
+    refusing = Nvml("nvmlDeviceGetTotalEnergyConsumption")
+    for boards in (
+        Boards(("one",), refusing),
+        Boards(("one",), Nvml(frozen=True)),
+        Boards((), Nvml()),
+    ):
+        meter = energy.PowerMeter(lambda boards=boards: boards)  # type: ignore[misc]
+        meter.start()
+        found = meter.stop()
+        assert found.watts is None and found.why
+    assert energy.PowerMeter().stop().why

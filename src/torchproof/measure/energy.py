@@ -125,6 +125,49 @@ def measure(
     )
 
 
+class PowerMeter:
+    """The mean power between `start` and `stop`, by the energy counter of the boards.
+
+    It reads the counter twice and runs nothing in between.
+    """
+
+    def __init__(self, boards: Callable[[], Boards] = used_boards) -> None:
+        self._find_boards = boards
+        self._boards: Boards | None = None
+        self._begin_s = self._joules = 0.0
+        self._why = "the meter was not started"
+
+    def start(self) -> None:
+        self._boards = None
+        try:
+            boards = self._find_boards()
+            if not len(boards):
+                self._why = "the process holds no memory of a GPU"
+                return
+            self._joules, self._begin_s = boards.joules(), time.monotonic()
+            self._boards = boards
+        except NvmlError as error:
+            self._why = str(error)
+
+    def stop(self) -> Energy:
+        if self._boards is None:
+            return Energy(why=self._why)
+        try:
+            joules = self._boards.joules() - self._joules
+        except NvmlError as error:
+            return Energy(why=str(error))
+        elapsed_s = time.monotonic() - self._begin_s
+        if not joules:
+            return Energy(why="the energy counter did not change")
+        return Energy(
+            watts=joules / elapsed_s,
+            limit_watts=self._boards.limit_watts(),
+            seconds=elapsed_s,
+            boards=len(self._boards),
+            method="counter",
+        )
+
+
 _Measured = tuple[str, float, int, float]  # method, joules, passes, seconds
 
 

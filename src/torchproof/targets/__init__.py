@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from torchproof.targets.target import own_file as own_file
     from torchproof.targets.target import parse as parse
     from torchproof.targets.target import raised as raised
+    from torchproof.targets.text_models import TextModel as TextModel
+    from torchproof.targets.text_models import generates_text as generates_text
+    from torchproof.targets.text_models import text_model as text_model
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS
 else:
     __getattr__, __all__ = lazy_exports(__name__)

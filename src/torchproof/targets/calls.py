@@ -84,7 +84,7 @@ def fresh(job: Job) -> Loaded:
         how = {"size": job.size, "device": job.device, "train": job.train}
         loaded = load(job.target, {**how, **job.shape})
     else:
-        loaded = load(job.target, job.shape)
+        loaded = load(job.target, job.shape, text_models=job.text_models)
         if job.device:
             loaded = _converted(loaded, device=job.device)
     if job.dtype:

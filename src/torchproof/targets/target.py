@@ -142,10 +142,26 @@ class Loaded:
     work: Callable[[Any], tuple[float, str]] | None = None
     # How often a call is made, relative to the others; None: all equally often.
     call_weight: Callable[[Any], float] | None = None
+    # Makes a text model of `fn`.
+    served: Callable[[Any], Any] | None = None
 
 
-def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
-    """Calls the factory. The caller must seed the random generators first."""
+def is_text_model(value: Any) -> bool:
+    """Whether an object serves text: see `text_models.TextModel`."""
+    methods = ("allocate", "prefill", "decode")
+    return all(callable(getattr(value, name, None)) for name in methods)
+
+
+def load(
+    target: Target,
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    text_models: bool = False,
+) -> Loaded:
+    """Calls the factory. The caller must seed the random generators first.
+
+    With `text_models`, the factory may return a text model without any calls.
+    """
     module = _module(target)
     factory = getattr(module, target.factory, None)
     if not callable(factory):
@@ -160,7 +176,9 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         raise
     except (Exception, SystemExit) as error:
         raise raised(f"the factory {target.factory} failed", error) from error
-    fn, calls = _checked(answer, target)
+    if text_models and is_text_model(answer):
+        answer = answer, ()
+    fn, calls = _checked(answer, target, text_models=text_models)
     return Loaded(
         fn,
         calls,
@@ -168,6 +186,7 @@ def load(target: Target, arguments: Mapping[str, Any] | None = None) -> Loaded:
         place=_place(factory, target),
         work=getattr(module, "work", None),
         call_weight=getattr(module, "call_weight", None),
+        served=getattr(module, "served", None),
     )
 
 
@@ -204,12 +223,15 @@ def _assert_takes(
             )
 
 
-def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]]:
+def _checked(
+    answer: Any, target: Target, *, text_models: bool
+) -> tuple[Callable[..., Any], list[Any]]:
     what = f"{target.where}:{target.factory}"
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise UserError(f"{what} must return (fn, calls), not {type(answer).__name__}")
     fn, calls = answer
-    if not callable(fn):
+    serves = text_models and is_text_model(fn)
+    if not callable(fn) and not serves:
         raise UserError(
             f"{what} returned a {type(fn).__name__} as fn, which is not callable"
         )
@@ -217,7 +239,7 @@ def _checked(answer: Any, target: Target) -> tuple[Callable[..., Any], list[Any]
         raise UserError(
             f"{what} returned calls as {type(calls).__name__}, not as a list"
         )
-    if not calls:
+    if not calls and not serves:
         raise UserError(f"{what} returned no calls: there is nothing to run")
     for index, call in enumerate(calls):
         if not isinstance(call, (tuple, dict)):

@@ -187,3 +187,10 @@ def make(
         any_length(tokens)
         calls.append((tokens,))
     return model.train(train).requires_grad_(train), calls
+
+
+def served(model: GPT) -> nn.Module:
+    """The text model for `loadtest`: prefill and decode with a static cache."""
+    from torchproof.targets.workloads.gpt_served import ServedGPT
+
+    return ServedGPT(model)

@@ -1,0 +1,77 @@
+"""Text models as a server runs them: one prompt at a time, then one token per slot.
+
+Takes a loaded target, returns a `TextModel`: the target's own, or a transformers model
+with a static cache.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, Protocol
+
+from torchproof.records import UserError
+from torchproof.targets.target import Loaded, is_text_model
+
+
+class TextModel(Protocol):
+    """A model with a key-value cache of fixed size, in which every slot is one row.
+
+    All arguments are int64 tensors on the device of the model, so that compiled code
+    has one version for every slot, length and position. Results are logits.
+    """
+
+    vocabulary: int
+    context: int | None  # the longest sequence, of prompt and output; None: any
+
+    def allocate(self, slots: int, length: int) -> None:
+        """Creates the cache, for sequences of up to `length` tokens. Called once."""
+
+    def prefill(self, tokens: Any, length: Any, slot: Any) -> Any:
+        """Fills a slot with a prompt: (1, padded), (1,), (1,) -> (1, vocabulary).
+
+        `tokens` has padding on the right; `length` counts the tokens of the prompt. The
+        result predicts the token after it. What the slot contained before is lost.
+        """
+
+    def decode(self, tokens: Any, positions: Any) -> Any:
+        """Adds a token to every slot: (slots, 1), (slots,) -> (slots, vocabulary).
+
+        `positions` are those of the tokens in their sequences. A free slot gets any
+        token at position 0, and its result is not used.
+        """
+
+
+def text_model(loaded: Loaded) -> TextModel:
+    """The served form of a target; raises a `UserError` if it has none."""
+    if loaded.served is not None:
+        model: TextModel = loaded.served(loaded.fn)
+        return model
+    if is_text_model(loaded.fn):
+        return loaded.fn  # type: ignore[return-value]
+    if _generates(loaded.fn):
+        from torchproof.targets.transformers_text import TransformersText
+
+        return TransformersText(loaded.fn)
+    raise UserError(
+        f"{type(loaded.fn).__name__} does not generate text: return an object with"
+        " allocate, prefill and decode, or a transformers model with generate"
+    )
+
+
+def generates_text(loaded: Loaded) -> bool:
+    """Whether the target has a served form."""
+    known = loaded.served is not None or is_text_model(loaded.fn)
+    return known or _generates(loaded.fn)
+
+
+def _generates(fn: Any) -> bool:
+    """Whether this is a transformers model that generates text."""
+    transformers = sys.modules.get("transformers")
+    if transformers is None or not isinstance(fn, transformers.PreTrainedModel):
+        return False
+    return bool(fn.can_generate()) and "input_ids" in _parameters(fn)
+
+
+def _parameters(model: Any) -> set[str]:
+    return {*inspect.signature(model.forward).parameters}

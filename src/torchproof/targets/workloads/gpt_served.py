@@ -1,0 +1,114 @@
+"""The GPT of `gpt.py` as a server runs it, with a static key-value cache.
+
+`ServedGPT` is a text model: it computes the same function as `GPT`, one prompt or one
+token per slot at a time. FlexAttention becomes SDPA with the same window.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from torchproof.targets.workloads.gpt import GPT, Block
+
+
+class CachedBlock(nn.Module):
+    """A block of the GPT, with the keys and values of every slot.
+
+    They are buffers, so that CUDA graphs find them at the same address in every call.
+    """
+
+    keys: Tensor  # (slots, length, heads, head_dim)
+    values: Tensor
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block
+
+    def allocate(self, slots: int, length: int) -> None:
+        attention = self.block.attention
+        heads = attention.out.in_features // attention.head_dim
+        shape = slots, length, heads, attention.head_dim
+        for name in ("keys", "values"):
+            empty = attention.qkv.weight.new_zeros(shape)
+            self.register_buffer(name, empty, persistent=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        rows: Tensor,
+        positions: Tensor,
+        *,
+        mask: Tensor | None,
+        cached: bool,
+    ) -> Tensor:
+        """Writes keys and values at (rows, positions), and attends.
+
+        If `cached`, it attends to everything in the cache, otherwise to `x` alone.
+        """
+        attention = self.block.attention
+        qkv = attention.qkv(self.block.attention_norm(x))
+        # (batch, sequence, 3 * dim) -> 3 x (batch, sequence, heads, head_dim)
+        query, key, value = qkv.unflatten(-1, (3, -1, attention.head_dim)).unbind(2)
+        self.keys[rows, positions] = key
+        self.values[rows, positions] = value
+        if cached:
+            key, value = self.keys, self.values
+        mixed = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            attn_mask=mask,
+            is_causal=mask is None,
+        )
+        x = x + attention.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.block.mlp(self.block.mlp_norm(x))
+
+
+class ServedGPT(nn.Module):
+    """The text model. It has no positional embedding, so any length is possible."""
+
+    context = None
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+        self.vocabulary = model.embedding.num_embeddings
+        self.blocks = nn.ModuleList(CachedBlock(block) for block in model.blocks)
+        self.slots = self.length = 0
+
+    def allocate(self, slots: int, length: int) -> None:
+        self.slots, self.length = slots, length
+        for block in self.blocks:
+            block.allocate(slots, length)
+
+    def prefill(self, tokens: Tensor, length: Tensor, slot: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        # Padding comes after the prompt: a causal mask hides it, and decode overwrites
+        # its keys and values before they become visible.
+        mask = None if self.model.window is None else self._visible(places, places)
+        x = self.model.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, slot[:, None], places[None], mask=mask, cached=False)
+        return self._logits(x.index_select(1, length - 1)[:, 0])
+
+    def decode(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        rows = torch.arange(self.slots, device=tokens.device)[:, None]
+        places = torch.arange(self.length, device=tokens.device)
+        # (slots, heads, one query, length)
+        mask = self._visible(positions, places)[:, None, None]
+        x = self.model.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, rows, positions[:, None], mask=mask, cached=True)
+        return self._logits(x[:, 0])
+
+    def _visible(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Which keys each query attends to, by their positions."""
+        distance = queries[:, None] - keys[None]
+        visible = distance >= 0
+        window = self.model.window
+        return visible if window is None else visible & (distance < window)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.model.head(self.model.norm(x))
