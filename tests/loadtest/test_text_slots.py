@@ -41,7 +41,7 @@ class Subject:
 
     def one_by_one(self, prompt: Any, count: int) -> list[int]:
         """Greedy tokens, each from a forward of everything before it."""
-        tokens = prompt.tolist()
+        tokens: list[int] = prompt.tolist()
         with torch.no_grad():
             for _ in range(count):
                 tokens.append(int(self.logits(torch.tensor([tokens]))[0, -1].argmax()))
@@ -49,7 +49,9 @@ class Subject:
 
 
 def _loaded(fn: Any, served: Any = None) -> Loaded:
-    return Loaded(fn, [], before_call=None, place=Frame("x.py", 1, "make"), served=served)
+    return Loaded(
+        fn, [], before_call=None, place=Frame("x.py", 1, "make"), served=served
+    )
 
 
 def small_gpt(window: int | None = None) -> Subject:
@@ -58,8 +60,8 @@ def small_gpt(window: int | None = None) -> Subject:
     return Subject(text_model(_loaded(model, gpt.served)), model)
 
 
-def _transformers(model: Any) -> Subject:
-    model.eval().requires_grad_(False)
+def _transformers(kind: Any, config: Any) -> Subject:
+    model = kind(config).eval().requires_grad_(False)
 
     def logits(tokens: Tensor) -> Tensor:
         output: Tensor = model(tokens, use_cache=False).logits
@@ -72,13 +74,13 @@ def gpt2(**settings: Any) -> Subject:
     import transformers
 
     torch.manual_seed(0)
-    small = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 64}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    small: dict[str, Any] = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 64}
+    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     # Large weights, so that tokens vary.
     config = transformers.GPT2Config(
         **small, **ends, n_positions=64, initializer_range=0.5, **settings
     )
-    return _transformers(transformers.GPT2LMHeadModel(config))
+    return _transformers(transformers.GPT2LMHeadModel, config)
 
 
 def gpt2_eager_attention() -> Subject:
@@ -99,7 +101,7 @@ def llama() -> Subject:
         max_position_embeddings=64,
         initializer_range=0.3,
     )
-    return _transformers(transformers.LlamaForCausalLM(config))
+    return _transformers(transformers.LlamaForCausalLM, config)
 
 
 def windowed_gpt() -> Subject:
@@ -244,5 +246,6 @@ def test_a_model_with_sliding_windows_is_refused() -> None:
         vocab_size=64,
         sliding_window=8,
     )
+    model: Any = transformers.MistralForCausalLM
     with pytest.raises(UserError):
-        text_model(_loaded(transformers.MistralForCausalLM(config)))
+        text_model(_loaded(model(config)))

@@ -30,13 +30,20 @@ class SlotCache(Cache):
         self.rows, self.positions, self.whole = rows, positions, whole
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *_: Any,
+        **__: Any,
     ) -> tuple[Tensor, Tensor]:
-        layer = self.layers[layer_idx]
+        layer: Any = self.layers[layer_idx]
         # (rows, heads, new tokens, head_dim) -> (rows, new tokens, heads, head_dim)
-        layer.keys.transpose(1, 2)[self.rows, self.positions] = key_states.transpose(1, 2)
-        values = layer.values.transpose(1, 2)
-        values[self.rows, self.positions] = value_states.transpose(1, 2)
+        for stored, new in (
+            (layer.keys, key_states),
+            (layer.values, value_states),
+        ):
+            stored.transpose(1, 2)[self.rows, self.positions] = new.transpose(1, 2)
         return (layer.keys, layer.values) if self.whole else (key_states, value_states)
 
 
@@ -108,7 +115,13 @@ class TransformersText(nn.Module):
         return hidden.to(self.model.dtype) * lowest
 
     def _logits(
-        self, tokens: Tensor, positions: Tensor, cache: Cache, *, mask: Tensor, **keep: Any
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: Cache,
+        *,
+        mask: Tensor,
+        **keep: Any,
     ) -> Tensor:
         """The logits (batch, sequence, vocabulary)."""
         output = self.model(

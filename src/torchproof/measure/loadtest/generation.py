@@ -25,7 +25,7 @@ from torchproof.measure.loadtest.serving import (
     NoObserver,
     Observer,
     Served,
-    Session,
+    Timekeeper,
 )
 from torchproof.measure.loadtest.text_requests import TextRequest
 from torchproof.measure.loadtest.timetable import Timetable
@@ -65,9 +65,9 @@ def serve_generation(
     clock: Clock | None = None,
 ) -> Served:
     """Answers all requests, until the end or until the drain takes too long."""
-    session = Session(timetable, log, clock)
-    _Loop(slots, source, session, observer or NoObserver()).run()
-    return session.served()
+    timekeeper = Timekeeper(timetable, log, clock)
+    _Loop(slots, source, timekeeper, observer or NoObserver()).run()
+    return timekeeper.served()
 
 
 @dataclass
@@ -86,12 +86,16 @@ class _Loop:
     """The queue and the slots of one test, served by one thread."""
 
     def __init__(
-        self, slots: Slots, source: TextSource, session: Session, observer: Observer
+        self,
+        slots: Slots,
+        source: TextSource,
+        timekeeper: Timekeeper,
+        observer: Observer,
     ) -> None:
         self._slots, self._source = slots, source
-        self._session, self._log = session, session.log
+        self._timekeeper, self._log = timekeeper, timekeeper.log
         self._observer = observer
-        self._arrival_s = session.timetable.arrival_s
+        self._arrival_s = timekeeper.timetable.arrival_s
         self._next = 0  # the request that arrives next
         self._queue: deque[int] = deque()
         self._free = list(range(slots.count))
@@ -99,8 +103,8 @@ class _Loop:
 
     def run(self) -> None:
         while True:
-            now = self._session.now()
-            if self._session.is_over(now):
+            now = self._timekeeper.now()
+            if self._timekeeper.is_over(now):
                 return
             self._receive(now)
             if self._queue and self._free:
@@ -127,15 +131,15 @@ class _Loop:
         if self._next == len(self._arrival_s):
             return False
         ready = self._arrival_s[self._next]
-        if not self._session.wait(ready):
+        if not self._timekeeper.wait(ready):
             return False
-        self._log.late[self._next] = self._session.now() - ready
+        self._log.late[self._next] = self._timekeeper.now() - ready
         return True
 
     def _start(self, number: int, slot: int) -> None:
         """Prefill: puts a request into a slot."""
         log = self._log
-        log.begin[number] = self._session.now()
+        log.begin[number] = self._timekeeper.now()
         log.worker[number] = 0
         log.batch[number] = len(self._answers) + 1
         log.state[number] = SERVED
@@ -145,12 +149,12 @@ class _Loop:
             token = self._slots.fill(slot, request)
         except (Exception, SystemExit) as error:
             self._fail(number, [])
-            self._session.count_error(error, 1)
+            self._timekeeper.count_error(error, 1)
             self._free.append(slot)
             return
         finally:
             self._observer.end_request(number)
-        log.first_token[number] = self._session.now()
+        log.first_token[number] = self._timekeeper.now()
         self._answers[slot] = _Answer(request, [token])
         self._finish(slot)
 
@@ -163,7 +167,7 @@ class _Loop:
             numbers = {slot: len(a.tokens) for slot, a in self._answers.items()}
             tokens = self._slots.step(numbers)
         except (Exception, SystemExit) as error:
-            self._session.count_error(error, len(self._answers))
+            self._timekeeper.count_error(error, len(self._answers))
             for slot, answer in list(self._answers.items()):
                 self._fail(answer.request.number, answer.tokens)
                 self._leave(slot)
@@ -181,7 +185,7 @@ class _Loop:
             return
         number = answer.request.number
         self._log.tokens[number] = len(answer.tokens)
-        self._session.end([number], ANSWERED)
+        self._timekeeper.end([number], ANSWERED)
         self._source.receive(number, answer.tokens)
         self._leave(slot)
 
@@ -192,4 +196,4 @@ class _Loop:
 
     def _fail(self, number: int, tokens: list[int]) -> None:
         self._log.tokens[number] = len(tokens)
-        self._session.end([number], FAILED)
+        self._timekeeper.end([number], FAILED)

@@ -137,6 +137,63 @@ class Queue:
         return found
 
 
+class Timekeeper:
+    """The time of one test, what ends it, and the errors of its requests."""
+
+    def __init__(
+        self, timetable: Timetable, log: RequestLog, clock: Clock | None = None
+    ) -> None:
+        self.timetable, self.log = timetable, log
+        self._clock = clock or PerformanceClock()
+        self._origin = self._clock.now()
+        self._first_answer_s: float | None = None
+        self._lock = threading.Lock()
+        self._errors: Counter[str] = Counter()
+        log.begin_at(self._origin)
+
+    def now(self) -> float:
+        """Seconds since the start of the timetable."""
+        return self._clock.now() - self._origin
+
+    def is_over(self, now: float) -> bool:
+        """Whether the parent stopped the test, or the drain has taken too long."""
+        if self.log.is_stopped:
+            return True
+        length_s = self.timetable.length_s
+        if now <= length_s + LEAST_DRAIN_S or self._first_answer_s is None:
+            return False
+        begin = max(length_s, self._first_answer_s)
+        return now > begin + max(length_s, LEAST_DRAIN_S)
+
+    def wait(self, ready: float) -> bool:
+        """Sleeps until requests are ready; False if the parent stops the test."""
+        while (left_s := ready - self.now()) > _NAP_S:
+            self._clock.sleep_until(self._clock.now() + min(_NAP_S, left_s))
+            if self.log.is_stopped:
+                return False
+        self._clock.sleep_until(self._origin + ready)
+        return True
+
+    def end(self, numbers: Sequence[int], state: int) -> None:
+        """Notes that requests were answered, or failed."""
+        end = self.now()
+        if self._first_answer_s is None:
+            self._first_answer_s = end
+        for number in numbers:
+            self.log.end[number] = end
+            self.log.state[number] = state
+
+    def count_error(self, error: BaseException, count: int) -> None:
+        text = one_line(traceback.format_exception_only(error)[-1].strip(), 200)
+        with self._lock:
+            if text not in self._errors and len(self._errors) >= _ERROR_TEXTS:
+                text = OTHER_ERRORS
+            self._errors[text] += count
+
+    def served(self) -> Served:
+        return Served(self._origin, dict(self._errors), self.log.is_stopped)
+
+
 def serve(
     answer: Answer,
     timetable: Timetable,
@@ -152,13 +209,12 @@ def serve(
     Requests that wait when the timetable ends are answered for as long again, at least
     10 s, not counting the time to the first answer.
     """
+    timekeeper = Timekeeper(timetable, log, clock)
     loop = _Loop(
         answer,
-        timetable,
-        log,
+        timekeeper,
         queue=Queue(timetable, batching or Batching()),
         observer=observer or NoObserver(),
-        clock=clock or PerformanceClock(),
     )
     threads = [
         threading.Thread(target=loop.run, args=(number,), name=f"worker-{number}")
@@ -169,7 +225,7 @@ def serve(
     loop.run(0)
     for thread in threads:
         thread.join()
-    return Served(loop.origin, dict(loop.errors), log.is_stopped)
+    return timekeeper.served()
 
 
 class _Loop:
@@ -178,30 +234,24 @@ class _Loop:
     def __init__(
         self,
         answer: Answer,
-        timetable: Timetable,
-        log: RequestLog,
+        timekeeper: Timekeeper,
         *,
         queue: Queue,
         observer: Observer,
-        clock: Clock,
     ) -> None:
         self._answer = answer
-        self._timetable = timetable
-        self._log = log
+        self._timekeeper = timekeeper
+        self._log = timekeeper.log
         self._queue = queue
         self._observer = observer
-        self._clock = clock
         self._lock = threading.Lock()
-        self._first_answer_s: float | None = None
-        self.errors: Counter[str] = Counter()
-        self.origin = clock.now()
-        log.begin_at(self.origin)
 
     def run(self, worker: int) -> None:
         """Takes and answers requests until there are none, or the test ends."""
-        while not self._log.is_stopped:
-            now = self._now()
-            if self._is_over(now):
+        timekeeper = self._timekeeper
+        while True:
+            now = timekeeper.now()
+            if timekeeper.is_over(now):
                 return
             with self._lock:
                 claim = self._queue.take(now)
@@ -209,59 +259,27 @@ class _Loop:
                 return
             numbers, ready = claim
             if ready > now:
-                if not self._wait(ready):
+                if not timekeeper.wait(ready):
                     return
-                self._log.late[numbers[0]] = self._now() - ready
+                self._log.late[numbers[0]] = timekeeper.now() - ready
             self._answer_together(numbers, worker)
-
-    def _now(self) -> float:
-        return self._clock.now() - self.origin
-
-    def _is_over(self, now: float) -> bool:
-        """Whether the drain has taken too long."""
-        length_s = self._timetable.length_s
-        if now <= length_s + LEAST_DRAIN_S or self._first_answer_s is None:
-            return False
-        begin = max(length_s, self._first_answer_s)
-        return now > begin + max(length_s, LEAST_DRAIN_S)
-
-    def _wait(self, ready: float) -> bool:
-        """Sleeps until the requests are ready; False if the parent stops the test."""
-        while (left_s := ready - self._now()) > _NAP_S:
-            self._clock.sleep_until(self._clock.now() + min(_NAP_S, left_s))
-            if self._log.is_stopped:
-                return False
-        self._clock.sleep_until(self.origin + ready)
-        return True
 
     def _answer_together(self, numbers: Sequence[int], worker: int) -> None:
         first, count = numbers[0], len(numbers)
-        call = self._timetable.call[first]
+        call = self._timekeeper.timetable.call[first]
         state = ANSWERED
-        begin = self._now()
+        begin = self._timekeeper.now()
         for number in numbers:
             self._log.begin[number] = begin
+            self._log.worker[number] = worker
+            self._log.batch[number] = count
             self._log.state[number] = SERVED
         self._observer.begin_request(first)
         try:
             self._answer(call, count)
         except (Exception, SystemExit) as error:
             state = FAILED
-            self._count_error(error, count)
+            self._timekeeper.count_error(error, count)
         finally:
             self._observer.end_request(first)
-        end = self._now()
-        if self._first_answer_s is None:
-            self._first_answer_s = end
-        for number in numbers:
-            self._log.end[number] = end
-            self._log.worker[number] = worker
-            self._log.batch[number] = count
-            self._log.state[number] = state
-
-    def _count_error(self, error: BaseException, count: int) -> None:
-        text = one_line(traceback.format_exception_only(error)[-1].strip(), 200)
-        with self._lock:
-            if text not in self.errors and len(self.errors) >= _ERROR_TEXTS:
-                text = OTHER_ERRORS
-            self.errors[text] += count
+        self._timekeeper.end(numbers, state)

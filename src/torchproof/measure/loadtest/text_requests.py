@@ -53,7 +53,9 @@ class TextOptions(Record):
         if self.queue_limit is not None and self.queue_limit < 0:
             raise UserError(f"--queue-limit {self.queue_limit}: expected 0 or more")
         if self.price is not None and not 0 < self.price < math.inf:
-            raise UserError(f"--price {self.price:g}: expected a price per hour above 0")
+            raise UserError(
+                f"--price {self.price:g}: expected a price per hour above 0"
+            )
 
 
 def read_range(text: str, flag: str) -> tuple[int, int]:

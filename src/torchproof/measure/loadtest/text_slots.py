@@ -37,7 +37,12 @@ class TextSlots:
     """
 
     def __init__(
-        self, model: TextModel, shape: TextShape, *, slots: int, temperature: float = 0.0
+        self,
+        model: TextModel,
+        shape: TextShape,
+        *,
+        slots: int,
+        temperature: float = 0.0,
     ) -> None:
         self.model, self.shape, self.count = model, shape, slots
         self._temperature = temperature

@@ -22,8 +22,9 @@ class CachedBlock(nn.Module):
     keys: Tensor  # (slots, length, heads, head_dim)
     values: Tensor
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: nn.Module) -> None:
         super().__init__()
+        assert isinstance(block, Block)
         self.block = block
 
     def allocate(self, slots: int, length: int) -> None:
@@ -81,6 +82,7 @@ class ServedGPT(nn.Module):
     def allocate(self, slots: int, length: int) -> None:
         self.slots, self.length = slots, length
         for block in self.blocks:
+            assert isinstance(block, CachedBlock)
             block.allocate(slots, length)
 
     def prefill(self, tokens: Tensor, length: Tensor, slot: Tensor) -> Tensor:
