@@ -33,6 +33,7 @@ _PHASES: Mapping[str, tuple[StallKind, str]] = {
     "CachingAutotuner.coordinate_descent_tuning": ("triton", "a kernel is tuned"),
 }
 _WHOLE_COMPILE = "entire_frame_compile"
+_COMPILE_ID = "compile_id"
 _MISSES = {
     "fx_graph_cache_miss": "the graph is not in Inductor's cache",
     "autograd_cache_miss": "the graph is not in AOTAutograd's cache",
@@ -100,25 +101,22 @@ class CompileWatch:
     def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
         """Dynamo compiles a frame in this thread, or skips it before it has begun."""
         code: CodeType = request.frame.f_code
-        waiting = self._waiting.get(code)
-        with self._log.on_behalf_of(waiting):
+        with self._log.on_behalf_of(self._waiting.get(code)):
             stall = self._log.begin("compile")
+            self._describe(stall, code)
             self._local.compiling = stall
             try:
                 return convert()
             finally:
                 self._local.compiling = None
-                if "compile_id" in stall.data or "inductor" in self.missing:
-                    self._describe(stall, code)
-                    self._log.end(stall)
-                if waiting is not None and not waiting.has_ended:
-                    waiting.data |= stall.data
+                self._end(stall, code)
 
     def _wait(self, convert: Callable[[], Any], code: CodeType) -> Any:
         """`torchproof.compile` answers for a frame; this thread waits meanwhile."""
         from torchproof.torch_private import frames
 
         stall = self._log.begin("compile")
+        self._describe(stall, code)
         first = self._waiting.setdefault(code, stall)
         is_compiled = False
         try:
@@ -128,32 +126,43 @@ class CompileWatch:
         finally:
             if first is stall:
                 del self._waiting[code]
-            self._describe(stall, code)
             if not is_compiled:
                 stall.kind = "fallback"
                 stall.text = f"{_name(code)} runs eager"
+            self._end(stall, code)
+
+    def _end(self, stall: OpenStall, code: CodeType) -> None:
+        """Keeps the stall, unless nothing was compiled: most frames are skipped."""
+        if _COMPILE_ID in stall.data or "inductor" in self.missing:
+            self._compiled.add(code)
             self._log.end(stall)
 
     def _describe(self, stall: OpenStall, code: CodeType) -> None:
         name = _name(code)
         if name != _UNNAMED:
             stall.place = CodePlace(code.co_filename, code.co_firstlineno, name)
-        # A helper thread has described its compilation before.
-        is_first = stall.data.setdefault("first", code not in self._compiled)
-        self._compiled.add(code)
+        is_first = stall.data["first"] = code not in self._compiled
         stall.text = f"{'first compilation' if is_first else 'recompile'} of {name}"
 
     def _failed(self, reasons: list[str]) -> None:
+        for stall in self._compiling():
+            stall.data["reasons"] = list(reasons)
+
+    def _compiling(self) -> Iterator[OpenStall]:
+        """The compilation of this thread, and the stall of a thread that waits."""
         stall: OpenStall | None = getattr(self._local, "compiling", None)
         if stall is not None:
-            stall.data["reasons"] = list(reasons)
+            yield stall
+            if stall.waiting is not None and not stall.waiting.has_ended:
+                yield stall.waiting
 
     # -- phases ------------------------------------------------------------------------
 
     def phase_began(self, name: str, compile_id: str | None) -> None:
-        compiling: OpenStall | None = getattr(self._local, "compiling", None)
-        if name == _WHOLE_COMPILE and compiling is not None:
-            compiling.data["compile_id"] = compile_id
+        if name == _WHOLE_COMPILE:
+            for stall in self._compiling():
+                stall.data[_COMPILE_ID] = compile_id
+                self._log.may_outlast(stall)
         if name in _PHASES:
             kind, text = _PHASES[name]
             self._phases().append((name, self._log.begin(kind, text)))
@@ -193,7 +202,7 @@ class CompileWatch:
             "reasons": list(begin.reasons),
             "again": again,
             "new_shapes": again and begin.shapes not in earlier,
-            "compile_id": begin.compile_id,
+            _COMPILE_ID: begin.compile_id,
         }
         try:
             yield
@@ -277,7 +286,7 @@ def _event(stall: OpenStall) -> Event:
     failed = [
         FailedGuard(guard_failures.parse(reason)) for reason in stall.data["reasons"]
     ]
-    compile_id = stall.data.get("compile_id")
+    compile_id = stall.data.get(_COMPILE_ID)
     return Event("recompile", compile_id=compile_id, data={"failed_guards": failed})
 
 

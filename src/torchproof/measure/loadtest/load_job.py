@@ -42,6 +42,6 @@ class ServedTimetable(Record):
     """What the process knows about a timetable besides the log of requests."""
 
     errors: Mapping[str, int] = field(default_factory=dict)
-    stalls: tuple[Stall, ...] = ()
+    stalls: tuple[Stall, ...] | None = None  # None: the process did not reply
     missing: Mapping[str, str] = field(default_factory=dict)
     peak_bytes: int | None = None

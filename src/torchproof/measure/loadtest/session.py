@@ -22,6 +22,7 @@ from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
+from torchproof.measure.loadtest.tail import explained
 from torchproof.measure.loadtest.timetable import (
     Timetable,
     Trace,
@@ -358,15 +359,17 @@ class _StrategyRun:
         if result.cold is not None:
             cold = replace(result.cold, start_s=prepared.start_s)
             result = replace(result, cold=cold)
-        return replace(
+        result = replace(
             result,
-            stalls=self._known.stalls,
             errors=self._known.errors,
             peak_bytes=self._known.peak_bytes,
             source=prepared.source,
             notes=prepared.notes,
             ending=ending,
         )
+        if self._known.stalls is None:
+            return result
+        return explained(result, self._known.stalls, self._known.missing)
 
     def _measured(
         self, log: RequestLog, timetable: Timetable, *, cold: bool

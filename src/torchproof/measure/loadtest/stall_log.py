@@ -47,6 +47,7 @@ class StallLog:
         self.serving: dict[int, int] = {}  # the request of each thread, by its ident
         self.stalls: list[OpenStall] = []
         self.dropped = 0
+        self._unfinished: dict[int, OpenStall] = {}
         self._servers: set[int] = set()  # threads that have served a request
         self._local = threading.local()
 
@@ -84,14 +85,27 @@ class StallLog:
 
     def end(self, stall: OpenStall) -> None:
         """Ends a stall and keeps it, unless it was too short to matter."""
+        self._unfinished.pop(id(stall), None)
+        _disown(stall)
         stall.end = time.perf_counter()
         stall.has_ended = True
-        if stall.waiting is not None and stall.waiting.has_ended:
-            # The other thread did not wait for it, but went on.
-            stall.thread, stall.request = stall.data.pop("helper"), None
-            stall.data["background"] = True
         if stall.end - stall.begin >= SHORTEST_S:
             self.keep(stall)
+
+    def may_outlast(self, stall: OpenStall) -> None:
+        """Keeps a stall even if it does not end before the requests do."""
+        self._unfinished[id(stall)] = stall
+
+    def all(self) -> list[OpenStall]:
+        """What has ended, and what has lasted until now."""
+        now = time.perf_counter()
+        unfinished = list(self._unfinished.values())
+        for stall in unfinished:
+            stall.end = now
+            _disown(stall)
+        return sorted(
+            [*self.stalls, *unfinished], key=lambda each: (each.begin, -each.end)
+        )
 
     def keep(self, stall: OpenStall) -> None:
         if len(self.stalls) < _MOST:
@@ -108,6 +122,13 @@ class StallLog:
             yield
         finally:
             self._local.waiting = before
+
+
+def _disown(stall: OpenStall) -> None:
+    """Separates a stall from a thread that did not wait for it, but went on."""
+    if stall.waiting is not None and stall.waiting.has_ended and "helper" in stall.data:
+        stall.thread, stall.request = stall.data.pop("helper"), None
+        stall.data["background"] = True
 
 
 def place_of_frame(frame: FrameType | None) -> CodePlace | None:

@@ -77,7 +77,7 @@ class StallRecorder:
 
     def stalls(self, origin: float) -> tuple[Stall, ...]:
         """All stalls so far; their times count from `origin`."""
-        stalls = sorted(self._log.stalls, key=lambda each: (each.begin, -each.end))
+        stalls = self._log.all()
         add_guards(stalls)
         if self._log.dropped:
             self._missing["gc"] = f"{self._log.dropped} stalls were too many to keep"

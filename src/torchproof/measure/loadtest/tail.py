@@ -20,11 +20,11 @@ import heapq
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from torchproof.measure.loadtest.tail_causes import key_of, remedy_of, text_of
-from torchproof.records import Requests, Stall, Tail, TailCause
+from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
 
 _SPREADS = 3.0
 _SHARE_OF_MEDIAN = 0.25
@@ -32,8 +32,10 @@ _LEAST_S = 0.0005
 _SPREAD_OF_MAD = 1.4826  # a standard deviation, of a normal distribution
 _VICTIM_SHARE = 0.05  # of a request's excess
 _LEAST_PART_S = 1e-6
-# Which stall a moment belongs to: the request's own, then what holds the GIL.
+# Which stall a moment belongs to: the request's own, then what holds the GIL. Others
+# only slow a request down, so they explain no more than what it took too long.
 _OWN, _COLLECTING, _HOLDING, _ELSEWHERE, _POLLED = range(5)
+_FEW = 3  # services from which the usual time is known
 
 
 class Tails(NamedTuple):
@@ -41,6 +43,21 @@ class Tails(NamedTuple):
 
     cold: Tail | None
     warm: Tail | None
+
+
+def explained(
+    result: LoadResult, stalls: Sequence[Stall], missing: Mapping[str, str]
+) -> LoadResult:
+    """The result with its stalls, and its slow requests explained by them."""
+    cold = result.cold
+    first_warm = 0 if cold is None else cold.requests
+    tails = explain(result.requests, stalls, first_warm, missing)
+    return replace(
+        result,
+        stalls=tuple(stalls),
+        tail=tails.warm,
+        cold=None if cold is None else replace(cold, tail=tails.cold),
+    )
 
 
 def explain(
@@ -107,8 +124,9 @@ class _Unit:
     ready: float = 0.0
     occupied: float = 0.0
     usual: float = 0.0
-    # By cause: seconds of it, and its stalls.
+    # By cause: seconds in which it stopped, seconds beside it, and its stalls.
     parts: dict[int, float] = field(default_factory=dict)
+    beside: dict[int, float] = field(default_factory=dict)
     stalls: dict[int, list[OutermostStall]] = field(default_factory=dict)
 
 
@@ -263,8 +281,8 @@ def _overlaps(
 
 def _shared_out(
     unit: _Unit, during: Iterable[OutermostStall]
-) -> Iterator[tuple[OutermostStall, float]]:
-    """The seconds of a unit that each stall takes; each moment counts once."""
+) -> Iterator[tuple[OutermostStall, float, int]]:
+    """The seconds of a unit that each stall covers; each moment counts once."""
     ranked = [
         (rank, each) for each in during if (rank := _rank(each.stall, unit)) is not None
     ]
@@ -275,7 +293,7 @@ def _shared_out(
         seconds = sum(high - low for low, high in pieces)
         if seconds > 0:
             covered += pieces
-            yield each, seconds
+            yield each, seconds, rank
 
 
 def _uncovered(
@@ -291,6 +309,26 @@ def _uncovered(
             if piece[1] > piece[0]
         ]
     return parts
+
+
+def _set_usual(units: Sequence[_Unit]) -> None:
+    """The median of what units of one kind take when nothing stops them.
+
+    Units beside a compilation in another thread count only if there are few others.
+    """
+    alone: dict[Hashable, list[float]] = defaultdict(list)
+    every: dict[Hashable, list[float]] = defaultdict(list)
+    for unit in units:
+        seconds = max(0.0, unit.occupied - sum(unit.parts.values()))
+        every[unit.kind].append(seconds)
+        if not unit.beside:
+            alone[unit.kind].append(seconds)
+    usual = {
+        kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)
+        for kind, times in every.items()
+    }
+    for unit in units:
+        unit.usual = usual[unit.kind]
 
 
 # -- the analysis ----------------------------------------------------------------------
@@ -310,13 +348,18 @@ class _Analysis:
         self._causes = list(dict.fromkeys(key_of(each.stall) for each in found))
         numbers = {key: number for number, key in enumerate(self._causes)}
         for unit, during in _overlaps(self._units, found):
-            for each, seconds in _shared_out(unit, during):
+            for each, seconds, rank in _shared_out(unit, during):
                 cause = numbers[key_of(each.stall)]
-                unit.parts[cause] = unit.parts.get(cause, 0.0) + seconds
+                parts = unit.parts if rank <= _HOLDING else unit.beside
+                parts[cause] = parts.get(cause, 0.0) + seconds
                 unit.stalls.setdefault(cause, []).append(each)
-        self._set_usual()
+        _set_usual(self._units)
         for unit in self._units:
-            unit.parts = _capped(unit.parts, unit.occupied - unit.usual)
+            excess = unit.occupied - unit.usual
+            unit.parts = _capped(unit.parts, excess)
+            rest = _capped(unit.beside, excess - sum(unit.parts.values()))
+            for cause, seconds in rest.items():
+                unit.parts[cause] = unit.parts.get(cause, 0.0) + seconds
         # By request: the seconds that each cause added.
         self._added: dict[int, dict[int, float]] = defaultdict(dict)
         ends = self._take_out_causes()
@@ -334,16 +377,6 @@ class _Analysis:
         latencies = [self._without_stalls[number] for number in numbers]
         self._median_s = statistics.median(latencies)
         return slow_above(latencies)
-
-    def _set_usual(self) -> None:
-        """The median of what units of one kind take without their stalls."""
-        without: dict[Hashable, list[float]] = defaultdict(list)
-        for unit in self._units:
-            stalled = sum(unit.parts.values())
-            without[unit.kind].append(max(0.0, unit.occupied - stalled))
-        usual = {kind: statistics.median(times) for kind, times in without.items()}
-        for unit in self._units:
-            unit.usual = usual[unit.kind]
 
     def _take_out_causes(self) -> list[float]:
         """Replays without one cause after the other; returns the ends without any."""

@@ -73,7 +73,7 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
         case "LT104":
             text = _recordings(stalls)
         case "LT110":
-            text = "compilation in another thread took time from the requests"
+            text = "requests were served beside a compilation in the background"
     where = (
         f" ({first.file}:{first.line})" if key.code in _PLACED and first.file else ""
     )

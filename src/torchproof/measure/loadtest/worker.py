@@ -21,7 +21,8 @@ from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import NoObserver, Served, serve
+from torchproof.measure.loadtest.serving import Observer, Served, serve
+from torchproof.measure.loadtest.stalls import StallRecorder
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import UserError
 from torchproof.targets import Loaded, calls
@@ -78,15 +79,18 @@ class LoadWorker:
     def serve(self, timetable: dict[str, Any], log: str) -> ServedTimetable:
         """Serves a timetable; the requests are in the file of the log."""
         table = Timetable.from_json(timetable)
-        observer = NoObserver()
-        served = self._serve(table, RequestLog(Path(log), len(table)), observer)
+        with StallRecorder() as recorder:
+            served = self._serve(table, RequestLog(Path(log), len(table)), recorder)
         return ServedTimetable(
-            errors=served.errors, peak_bytes=profiling.peak_bytes(self._device)
+            errors=served.errors,
+            stalls=recorder.stalls(served.origin),
+            missing=recorder.missing,
+            peak_bytes=profiling.peak_bytes(self._device),
         )
 
     # -- the target ----------------------------------------------------------------
 
-    def _serve(self, table: Timetable, log: RequestLog, observer: Any) -> Served:
+    def _serve(self, table: Timetable, log: RequestLog, observer: Observer) -> Served:
         return serve(
             self._answer(),
             table,
