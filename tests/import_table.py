@@ -78,6 +78,7 @@ WITHOUT_TORCH = (
     "fixing.source_text",
     "measure.bench_plan",
     "measure.comparison",
+    "measure.loadtest.dependence",
     "measure.loadtest.load_job",
     "measure.loadtest.options",
     "measure.loadtest.percentiles",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from torchproof.measure.loadtest.options import read_duration as read_duration
     from torchproof.measure.loadtest.options import read_objective as read_objective
     from torchproof.measure.loadtest.percentiles import judge as judge
-    from torchproof.measure.loadtest.percentiles import percentile as percentile
-    from torchproof.measure.loadtest.percentiles import percentiles as percentiles
     from torchproof.measure.loadtest.request_log import RequestLog as RequestLog
     from torchproof.measure.loadtest.results import metric_ms as metric_ms
     from torchproof.measure.loadtest.results import result_of as result_of

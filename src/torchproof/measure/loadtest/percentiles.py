@@ -1,17 +1,21 @@
 """Percentiles with intervals, and whether an objective is met, by binomial bounds.
 
-Of `n` requests, the number below the true percentile is binomial. So two order
-statistics bound it, each side with 99 percent confidence. A percentile is given only if
-`n` requests suffice for its upper bound: 459 for p99. Requests that were not answered
-count as infinitely slow.
+Of `n` independent requests, the number below the true percentile is binomial. So two
+order statistics bound it, each side with 99 percent confidence. A percentile is given
+only if `n` requests suffice for its upper bound: 459 for p99. Requests that were not
+answered count as infinitely slow.
+
+Requests that wait for each other are not independent: `dependence` says how many
+independent ones they are worth, and bounds are those of so many.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchproof.measure.loadtest.dependence import design_effect
 from torchproof.records import ObjectiveVerdict, Percentile
 
 PERCENTS = (50.0, 90.0, 99.0, 99.9)
@@ -32,27 +36,37 @@ def requests_needed(percent: float) -> int:
     return math.ceil(math.log(RISK) / math.log(percent / 100))
 
 
-def percentiles(values_ms: Sequence[float]) -> tuple[Percentile, ...]:
-    ordered = sorted(values_ms)
-    return tuple(_percentile(ordered, percent) for percent in PERCENTS)
+def percentiles(
+    values_ms: Sequence[float], starts: Sequence[int] | None = None
+) -> tuple[Percentile, ...]:
+    """p50, p90, p99 and p99.9; see `percentile`."""
+    return tuple(percentile(values_ms, percent, starts) for percent in PERCENTS)
 
 
-def percentile(values_ms: Iterable[float], percent: float) -> Percentile:
-    return _percentile(sorted(values_ms), percent)
+def percentile(
+    values_ms: Sequence[float], percent: float, starts: Sequence[int] | None = None
+) -> Percentile:
+    """A percentile of values in the order of arrival.
 
-
-def _percentile(ordered: Sequence[float], percent: float) -> Percentile:
-    count, share = len(ordered), percent / 100
+    `starts` are the beginnings of independent cycles; without them, every value is
+    independent of the others.
+    """
+    count, share = len(values_ms), percent / 100
     needed = requests_needed(percent)
     if count < needed:
         return Percentile(percent, needed=needed)
+    ordered = sorted(values_ms)
     # The smallest value that this share of the requests does not exceed.
-    rank = max(1, math.ceil(share * count - 1e-9))
-    low = _quantile(count, share, RISK)
-    high = _quantile(count, share, 1 - RISK) + 1
+    value = ordered[max(1, math.ceil(share * count - 1e-9)) - 1]
+    effect = 1.0
+    if starts is not None:
+        effect = design_effect([each > value for each in values_ms], starts)
+    worth = max(1, int(count / effect))
+    low = math.floor(_quantile(worth, share, RISK) * count / worth)
+    high = math.ceil((_quantile(worth, share, 1 - RISK) + 1) * count / worth)
     return Percentile(
         percent,
-        value_ms=_finite(ordered[rank - 1]),
+        value_ms=_finite(value),
         low_ms=_finite(ordered[low - 1]) if low else None,
         high_ms=_finite(ordered[high - 1]) if high <= count else None,
     )
@@ -62,38 +76,65 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def judge(over: int, count: int, percent: float) -> Judgement:
+def judge(
+    over: Sequence[bool], percent: float, starts: Sequence[int] | None = None
+) -> Judgement:
     """Whether at most `100 - percent` percent of requests exceed a limit.
 
-    `over` of `count` requests did. The objective is met or missed if the opposite
-    would give such a count with a probability of at most `RISK`.
+    `over` says which requests did. The objective is missed if these requests would
+    exceed it so often with a probability of at most `RISK`, were it met. It is met only
+    if that also holds the other way round with requests of one cycle counting once: a
+    lucky absence of stalls proves little.
     """
+    effect = 1.0 if starts is None else design_effect(over, starts)
+    count, hits = len(over), sum(over)
+    if verdict := _decided(hits, count, percent, effect):
+        return Judgement(verdict)
+    return Judgement("undecided", _needed_to_decide(hits, count, percent, effect))
+
+
+def fewest_missed(count: int, percent: float) -> int:
+    """The fewest of `count` requests over the limit with which it is missed."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if _decided(middle, count, percent) == "missed":
+            high = middle
+        else:
+            low = middle + 1
+    return high
+
+
+def _decided(
+    hits: int, count: int, percent: float, effect: float = 1.0
+) -> ObjectiveVerdict | None:
     allowed = 1 - percent / 100
-    if decided := _decided(over, count, allowed):
-        return Judgement(decided)
-    return Judgement("undecided", _needed_to_decide(over, count, percent))
-
-
-def _decided(over: int, count: int, allowed: float) -> ObjectiveVerdict | None:
-    if count and at_most(over, count, allowed) <= RISK:
+    worth = int(count / effect)
+    if worth and at_most(math.ceil(hits / effect), worth, allowed) <= RISK:
         return "met"
-    if over and 1 - at_most(over - 1, count, allowed) <= RISK:
+    if hits and 1 - at_most(hits - 1, count, allowed) <= RISK:
         return "missed"
     return None
 
 
-def _needed_to_decide(over: int, count: int, percent: float) -> int | None:
+def _needed_to_decide(
+    hits: int, count: int, percent: float, effect: float
+) -> int | None:
     """The requests that decide, if the share of slow ones stays; None: too close."""
-    allowed = 1 - percent / 100
-    share = over / count if count else 0.0
+    share = hits / count if count else 0.0
+
+    def decides(requests: int) -> bool:
+        expected = math.ceil(share * requests)
+        return _decided(expected, requests, percent, effect) is not None
+
     low = high = max(count, requests_needed(percent))
-    while not _decided(math.ceil(share * high), high, allowed):
+    while not decides(high):
         low, high = high, high * 2
         if high > _MOST_NEEDED:
             return None
     while high - low > max(1, high // 100):
         middle = (low + high) // 2
-        if _decided(math.ceil(share * middle), middle, allowed):
+        if decides(middle):
             high = middle
         else:
             low = middle

@@ -10,12 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchproof.measure.loadtest.percentiles import percentile, requests_needed
-from torchproof.measure.loadtest.results import metric_ms
+from torchproof.measure.loadtest.dependence import cycle_starts
+from torchproof.measure.loadtest.percentiles import (
+    judge,
+    percentile,
+    requests_needed,
+)
+from torchproof.measure.loadtest.results import answers_of, metric_ms
 from torchproof.records import LatencyObjective, LoadResult, RateTrial
 
 PRECISION = 1.05  # the search ends when the bounds are this close
 _MOST_TRIALS = 16
+_MOST_HALVINGS = 6  # trials of low rates take long
 _STEP = 2.0
 # A rate with half the allowed share of slow requests is decided by this multiple of the
 # requests that suffice without any.
@@ -29,25 +35,28 @@ class RateSearch:
     """The trials so far, and the bounds: `highest` was met, `lowest_missed` not."""
 
     def __init__(
-        self,
-        objective: LatencyObjective,
-        measure: Measure,
+        self, objective: LatencyObjective, measure: Measure, *, workers: int = 1
     ) -> None:
         self._objective = objective
         self._measure = measure
+        self._workers = workers
         self._requests = _FIRST * requests_needed(objective.percent)
         self.trials: tuple[RateTrial, ...] = ()
         self.highest: float | None = None
         self.lowest_missed = math.inf
+        self.is_hopeless = False  # the calls alone take longer than the limit
 
     def run(self, rate: float) -> None:
         """Starts with a rate, doubles or halves it, and then bisects."""
+        first = rate
         while len(self.trials) < _MOST_TRIALS:
             if self._meets(rate):
                 self.highest = rate
             else:
                 self.lowest_missed = rate
             if self.highest is None:
+                if self.is_hopeless or rate <= first / _STEP**_MOST_HALVINGS:
+                    return
                 rate /= _STEP
             elif math.isinf(self.lowest_missed):
                 rate *= _STEP
@@ -67,14 +76,25 @@ class RateSearch:
         result = self._measure(rate, requests)
         assert result.verdict is not None
         values = metric_ms(result.requests, self._objective.metric)
+        starts = cycle_starts(result.requests, self._workers)
         ends = [end for end in result.requests.end_s if end is not None]
         trial = RateTrial(
             rate,
-            requests=requests,
+            requests=len(values),
             verdict=result.verdict,
-            percentile=percentile(values, self._objective.percent),
+            percentile=percentile(values, self._objective.percent, starts),
             kept_up=result.kept_up,
             seconds=max(ends, default=None),
         )
         self.trials = (*self.trials, trial)
+        self.is_hopeless = self._is_too_slow(result)
         return trial
+
+    def _is_too_slow(self, result: LoadResult) -> bool:
+        """Whether requests that never wait would miss the objective as well."""
+        if self._objective.metric != "latency":
+            return False
+        limit_ms, percent = self._objective.limit_ms, self._objective.percent
+        service_ms = answers_of(result.requests).service
+        slow = [value > limit_ms for value in service_ms if math.isfinite(value)]
+        return judge(slow, percent).verdict == "missed"

@@ -105,6 +105,16 @@ class RequestLog:
             output_tokens=_numbers(tokens, ended) if has_tokens else (),
         )
 
+    def slower_than(self, limit_s: float, arrival_s: Any) -> int:
+        """How many requests took or wait longer by now; `arrival_s` is an array."""
+        now = self.elapsed_s
+        if now is None:
+            return 0
+        state = np.array(self.state)
+        ends = np.where(state == ANSWERED, self.end, now)
+        over = (ends - arrival_s > limit_s) | (state == FAILED) | (state == REJECTED)
+        return int(over.sum())
+
     def lateness_ms(self) -> list[float]:
         """How late idle workers took the requests that they had waited for."""
         late = np.array(self.late)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torchproof.measure.loadtest.dependence import cycle_starts
 from torchproof.measure.loadtest.percentiles import judge, percentiles
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
@@ -79,6 +80,7 @@ def result_of(
     *,
     objective: LatencyObjective | None,
     cold: bool,
+    workers: int = 1,
     window_s: float = 0.0,
     lateness_ms: Sequence[float] = (),
 ) -> LoadResult:
@@ -88,43 +90,59 @@ def result_of(
     """
     phase = cold_phase(requests, timetable, objective, window_s) if cold else None
     first = _first_warm(phase, requests)
+    starts = cycle_starts(requests, workers)
+    warm_starts = _from(first, starts)
     answers = answers_of(requests)
-    answered = sum(math.isfinite(value) for value in answers.latency)
-    rejected, failed = len(requests.rejected), len(requests.failed)
-    result = LoadResult(
-        strategy,
-        requests=requests,
-        latency=percentiles(answers.latency[first:]),
-        queueing=percentiles(answers.queueing[first:]),
-        service=percentiles(_finite(answers.service[first:])),
-        all_latency=percentiles(answers.latency),
-        answered=answered,
-        failed=failed,
-        rejected=rejected,
-        unserved=len(requests.arrival_s) - answered - rejected - failed,
-        offered_rate=len(timetable) / timetable.length_s,
-        answered_rate=answered / _seconds(requests, timetable),
+    service_ms = _finite(answers.service[first:])
+    result = replace(
+        _counted(strategy, requests, timetable),
+        latency=percentiles(answers.latency[first:], warm_starts),
+        queueing=percentiles(answers.queueing[first:], warm_starts),
+        service=percentiles(service_ms),
+        all_latency=percentiles(answers.latency, starts),
         kept_up=kept_up(requests, timetable, window_s),
         cold=phase,
     )
-    result = _with_lateness(result, lateness_ms, _finite(answers.service[first:]))
-    return _judged(result, timetable, objective, first) if objective else result
-
-
-def _judged(
-    result: LoadResult, timetable: Timetable, objective: LatencyObjective, first: int
-) -> LoadResult:
-    values = metric_ms(result.requests, objective.metric)
-    over = [value > objective.limit_ms for value in values]
+    result = _with_lateness(result, lateness_ms, service_ms)
+    if objective is None:
+        return result
+    over = _over(requests, objective)
     if first == len(over):  # the cold phase did not end, so all of it counts
-        first = 0
-    judgement = judge(sum(over[first:]), len(over) - first, objective.percent)
+        first, warm_starts = 0, starts
+    judgement = judge(over[first:], objective.percent, warm_starts)
     return replace(
         result,
         verdict=judgement.verdict,
         needed=judgement.needed,
-        goodput_rate=over.count(False) / _seconds(result.requests, timetable),
+        goodput_rate=_rate(over.count(False), _seconds(requests, timetable)),
     )
+
+
+def _counted(strategy: str, requests: Requests, timetable: Timetable) -> LoadResult:
+    """How many requests were answered, and at which rate."""
+    failed, rejected = len(requests.failed), len(requests.rejected)
+    ended = sum(end is not None for end in requests.end_s)
+    return LoadResult(
+        strategy,
+        requests=requests,
+        answered=ended - failed,
+        failed=failed,
+        rejected=rejected,
+        unserved=len(requests.arrival_s) - ended - rejected,
+        offered_rate=_rate(len(timetable), timetable.length_s),
+        answered_rate=_rate(ended - failed, _seconds(requests, timetable)),
+    )
+
+
+def _over(requests: Requests, objective: LatencyObjective) -> list[bool]:
+    """Which requests exceed the limit of the objective."""
+    values = metric_ms(requests, objective.metric)
+    return [value > objective.limit_ms for value in values]
+
+
+def _from(first: int, starts: Sequence[int]) -> list[int]:
+    """The starts of cycles, counted from a request that begins one itself."""
+    return [0, *(start - first for start in starts if start > first)]
 
 
 def _with_lateness(
@@ -141,6 +159,10 @@ def _with_lateness(
 
 def _finite(values: Sequence[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if seconds else None
 
 
 def _seconds(requests: Requests, timetable: Timetable) -> float:
@@ -204,8 +226,7 @@ def cold_phase(
         phase = replace(phase, requests=count)
     if objective is None:
         return phase
-    values = metric_ms(requests, objective.metric)
-    over = [value > objective.limit_ms for value in values]
+    over = _over(requests, objective)
     if phase.requests is not None:
         phase = replace(phase, missed=sum(over[: phase.requests]))
     return replace(phase, objective_met_s=_met_from(requests, over, objective))
@@ -262,7 +283,7 @@ def _met_from(
     if best is None:
         return None
     rest = over[best:]
-    if judge(sum(rest), len(rest), objective.percent).verdict == "missed":
+    if judge(rest, objective.percent).verdict == "missed":
         return None
     return requests.arrival_s[best]
 

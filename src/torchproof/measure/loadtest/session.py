@@ -15,9 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from torchproof.measure.loadtest import rate_search, served_strategy
 from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimetable
 from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
 from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
@@ -36,6 +39,7 @@ from torchproof.measure.worker_process import (
     WorkerProcess,
     WorkerTimeout,
 )
+from torchproof.process import Tick
 from torchproof.records import LoadResult, LoadTest, UserError
 from torchproof.strategies import NotApplicable
 from torchproof.targets import Job, Target, keywords
@@ -189,6 +193,10 @@ class _Session:
     def plan(self) -> LoadPlan:
         return self._plan
 
+    @property
+    def has_results(self) -> bool:
+        return bool(self._results)
+
     def progress(self, served: ServedStrategy, text: str) -> None:
         self._progress(f"{served.name}: {text}")
 
@@ -271,6 +279,11 @@ class _StrategyRun:
             self.result = replace(
                 self.result, ending="skipped", notes=(str(error),), error=None
             )
+        except UserError as error:
+            # Before anything was answered, it is most likely the target's own.
+            if not self._session.has_results and self._served.strategy is not None:
+                raise
+            self.result = replace(self.result, ending="crashed", error=str(error))
         except WorkerError as error:
             ending = "timeout" if isinstance(error, WorkerTimeout) else "crashed"
             self.result = replace(self.result, ending=ending, error=str(error))
@@ -307,8 +320,13 @@ class _StrategyRun:
         self._log_path = str(path)
         return RequestLog(path, len(timetable), create=True)
 
-    def _serve(self, log: RequestLog, timetable: Timetable) -> None:
-        """Waits until the process has served the timetable, and shows how far it is."""
+    def _serve(
+        self, log: RequestLog, timetable: Timetable, watch: Tick | None = None
+    ) -> None:
+        """Waits until the process has served the timetable, and shows how far it is.
+
+        `watch` is called meanwhile, and may stop the test.
+        """
         plain = timetable.to_json()
         self._process.tell("serve", timetable=plain, log=self._log_path)
         limit_s = self._plan.timeout_s
@@ -318,6 +336,8 @@ class _StrategyRun:
 
         def show() -> None:
             nonlocal shown
+            if watch is not None:
+                watch()
             if time.monotonic() - shown >= _PROGRESS_S:
                 shown = time.monotonic()
                 self._session.progress(self._served, _position(log, timetable))
@@ -340,17 +360,41 @@ class _StrategyRun:
             )
             table = draw(options, prepared.weights, rate=rate, requests=requests)
             log = self._new_log(table)
-            self._serve(log, table)
+            self._serve(log, table, self._stop_when_missed(log, table))
+            if log.is_stopped:
+                table = table.until(log.elapsed_s or 0.0)
             return self._measured(log, table, cold=False)
 
         assert options.rate is not None and options.objective is not None
-        search = rate_search.RateSearch(options.objective, measure)
+        search = rate_search.RateSearch(
+            options.objective, measure, workers=options.workers
+        )
         try:
             search.run(options.rate)
         finally:
+            notes = self.result.notes
+            if search.is_hopeless and search.highest is None:
+                notes += ("no rate meets the objective: its calls alone take longer",)
             self.result = replace(
-                self.result, trials=search.trials, highest_rate=search.highest
+                self.result,
+                trials=search.trials,
+                highest_rate=search.highest,
+                notes=notes,
             )
+
+    def _stop_when_missed(self, log: RequestLog, timetable: Timetable) -> Tick | None:
+        """Ends a trial whose verdict no later request can change."""
+        objective = self._plan.options.objective
+        if objective is None or objective.metric != "latency":
+            return None
+        fewest = fewest_missed(len(timetable), objective.percent)
+        arrival_s = np.array(timetable.arrival_s)
+
+        def stop() -> None:
+            if log.slower_than(objective.limit_ms / 1e3, arrival_s) >= fewest:
+                log.stop()
+
+        return stop
 
     def _result(
         self, log: RequestLog, timetable: Timetable, prepared: Prepared, ending: str
@@ -381,6 +425,7 @@ class _StrategyRun:
             timetable,
             objective=options.objective,
             cold=cold,
+            workers=options.workers,
             window_s=options.batch_window_s or 0.0,
             lateness_ms=log.lateness_ms(),
         )

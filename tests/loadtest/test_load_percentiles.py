@@ -1,0 +1,166 @@
+"""Percentiles and verdicts against brute force."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from torchproof.measure.loadtest.dependence import cycle_starts, design_effect
+from torchproof.measure.loadtest.percentiles import (
+    at_most,
+    fewest_missed,
+    judge,
+    percentile,
+    percentiles,
+    requests_needed,
+)
+from torchproof.records import Requests
+
+
+def binomial(k: int, n: int, p: float) -> float:
+    return math.comb(n, k) * p**k * (1 - p) ** (n - k)
+
+
+@pytest.mark.parametrize(
+    ("percent", "needed"), [(50, 7), (90, 44), (99, 459), (99.9, 4603)]
+)
+def test_a_percentile_needs_enough_requests(percent: float, needed: int) -> None:
+    assert requests_needed(percent) == needed
+    values = [float(number) for number in range(needed)]
+    few = percentile(values[:-1], percent)
+    assert (few.value_ms, few.low_ms, few.high_ms) == (None, None, None)
+    assert few.needed == needed
+    enough = percentile(values, percent)
+    assert enough.needed is None
+    assert enough.low_ms <= enough.value_ms <= enough.high_ms == values[-1]
+
+
+@pytest.mark.parametrize("count", [1, 7, 40, 459, 1000])
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.5, 0.9])
+def test_the_binomial_distribution(count: int, share: float) -> None:
+    for k in {0, 1, count // 2, count - 1, count}:
+        exact = math.fsum(binomial(i, count, share) for i in range(k + 1))
+        assert at_most(k, count, share) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize("percent", [50.0, 90.0, 99.0])
+@pytest.mark.parametrize("count", [50, 459, 700])
+def test_bounds_against_brute_force(percent: float, count: int) -> None:
+    if count < requests_needed(percent):
+        return
+    share = percent / 100
+    below = [0.0]  # below[k]: probability that fewer than k are below the percentile
+    for k in range(count + 1):
+        below.append(below[-1] + binomial(k, count, share))
+    low = max(k for k in range(count + 1) if below[k] <= 0.01)
+    high = min(k for k in range(1, count + 1) if below[k] >= 0.99)
+    values = [float(number) for number in range(1, count + 1)]
+    random.Random(0).shuffle(values)
+    result = percentile(values, percent)
+    assert (result.low_ms, result.high_ms) == (low, high)
+    assert result.value_ms == math.ceil(share * count)
+
+
+def test_large_counts_are_quick_and_close_to_normal() -> None:
+    values = [float(number) for number in range(1_000_000)]
+    p50 = percentile(values, 50)
+    assert p50.low_ms == pytest.approx(500_000 - 2.326 * 500, abs=3)
+    assert p50.high_ms == pytest.approx(500_000 + 2.326 * 500, abs=3)
+
+
+def test_requests_without_an_answer_are_infinitely_slow() -> None:
+    values = [1.0] * 450 + [math.inf] * 50
+    p50, p90, p99, p999 = percentiles(values)
+    assert (p50.value_ms, p90.value_ms) == (1.0, 1.0)
+    assert p90.high_ms is None
+    assert (p99.value_ms, p99.needed) == (None, None)
+    assert (p999.value_ms, p999.needed) == (None, 4603)
+
+
+# -- objectives ------------------------------------------------------------------------
+
+
+def over(hits: int, count: int) -> list[bool]:
+    return [number < hits for number in range(count)]
+
+
+def test_verdicts() -> None:
+    assert judge(over(0, 459), 99).verdict == "met"
+    assert judge(over(0, 458), 99).verdict == "undecided"
+    assert judge(over(1, 459), 99).verdict == "undecided"
+    assert judge(over(20, 459), 99).verdict == "missed"
+    assert judge(over(44, 44), 90).verdict == "missed"
+    assert judge([], 99).verdict == "undecided"
+
+
+def test_an_undecided_verdict_says_how_many_requests_decide() -> None:
+    assert judge(over(0, 10), 99).needed == 459
+    few = judge(over(2, 400), 99)  # half the allowed share
+    assert few.verdict == "undecided"
+    assert judge(over(math.ceil(few.needed / 200), few.needed), 99).verdict == "met"
+    many = judge(over(3, 200), 99)
+    assert judge(over(math.ceil(many.needed * 0.015), many.needed), 99).verdict != (
+        "undecided"
+    )
+    assert judge(over(4, 400), 99).needed is None  # exactly the allowed share
+
+
+@pytest.mark.parametrize("count", [10, 459, 2000])
+def test_the_fewest_slow_requests_that_miss(count: int) -> None:
+    fewest = fewest_missed(count, 99)
+    assert judge(over(fewest, count), 99).verdict == "missed"
+    assert judge(over(fewest - 1, count), 99).verdict != "missed"
+
+
+def test_an_objective_is_not_met_by_luck_with_stalls() -> None:
+    """One stall with ten victims proves less than ten slow requests by themselves."""
+    count = 2400
+    alone = [number % 240 == 0 for number in range(count)]
+    together = [number < 10 for number in range(count)]
+    starts = [0, *range(10, count)]
+    assert judge(alone, 99, range(count)).verdict == "met"
+    assert judge(together, 99, starts).verdict == "undecided"
+    assert judge(together, 99).verdict == "met"
+
+
+# -- dependence ------------------------------------------------------------------------
+
+
+def test_cycles_begin_where_a_worker_is_idle() -> None:
+    requests = Requests(
+        arrival_s=(0.0, 0.1, 0.2, 1.0, 1.1),
+        begin_s=(0.0, 0.5, 0.6, 1.0, 1.2),
+        end_s=(0.5, 0.6, 0.7, 1.2, 1.3),
+    )
+    assert cycle_starts(requests) == [0, 3]
+    assert cycle_starts(requests, workers=2) == [0, 1, 3, 4]
+
+
+def test_a_request_that_never_ends_keeps_its_worker_busy() -> None:
+    requests = Requests(
+        arrival_s=(0.0, 1.0, 2.0), begin_s=(0.0, None, 2.0), end_s=(0.5, None, 2.5)
+    )
+    assert cycle_starts(requests) == [0, 1]
+    rejected = Requests(
+        arrival_s=(0.0, 1.0, 2.0),
+        begin_s=(0.0, None, 2.0),
+        end_s=(0.5, None, 2.5),
+        rejected=(1,),
+    )
+    assert cycle_starts(rejected) == [0, 1, 2]
+
+
+def test_independent_requests_are_worth_themselves() -> None:
+    drawn = random.Random(1)
+    hits = [drawn.random() < 0.1 for _ in range(5000)]
+    assert design_effect(hits, range(5000)) == pytest.approx(1, abs=0.02)
+    assert design_effect([False] * 100, range(100)) == 1.0
+
+
+def test_requests_in_groups_are_worth_one_for_each_group() -> None:
+    drawn = random.Random(2)
+    groups = [drawn.random() < 0.1 for _ in range(2000)]
+    hits = [group for group in groups for _ in range(5)]
+    assert design_effect(hits, range(0, 10_000, 5)) == pytest.approx(5, rel=0.02)

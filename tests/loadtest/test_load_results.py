@@ -1,0 +1,177 @@
+"""What is concluded from requests: the cold phase, the verdict, whether it kept up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from virtual_server import Service, VirtualServer
+
+from torchproof.measure.loadtest import LoadOptions, Timetable, draw, result_of
+from torchproof.measure.loadtest.rate_search import PRECISION, RateSearch
+from torchproof.records import LatencyObjective, LoadResult, Requests
+
+OBJECTIVE = LatencyObjective(99, 50)
+
+
+def result(
+    folder: Path, table: Timetable, service: Service, *, cold: bool = True
+) -> LoadResult:
+    requests = VirtualServer(folder, service).serve(table)
+    return result_of("full", requests, table, objective=OBJECTIVE, cold=cold)
+
+
+def compiles_once_per_call(first_s: float, later_s: float) -> Service:
+    known: set[int] = set()
+
+    def service(call: int, count: int) -> float:
+        if call in known:
+            return later_s
+        known.add(call)
+        return first_s
+
+    return service
+
+
+def test_the_cold_phase_ends_when_all_calls_are_answered_and_none_waits(
+    tmp_path: Path,
+) -> None:
+    # A call every 100 ms; the second kind arrives at 1 s.
+    calls = tuple(int(number == 10) for number in range(600))
+    table = Timetable(tuple(n / 10 for n in range(600)), calls, 60.0)
+    measured = result(tmp_path, table, compiles_once_per_call(0.5, 0.02))
+    cold = measured.cold
+    assert cold.first_answer_s == pytest.approx(0.5)
+    # The second kind is answered at 1.5 s; the last that waits behind it begins later.
+    assert cold.end_s == pytest.approx(1.58)
+    assert cold.requests == 16
+    # Each stall of 0.5 s also delays the five that arrive before the queue is empty.
+    assert cold.missed == 12
+    assert cold.objective_met_s == pytest.approx(1.6)
+    assert measured.verdict == "met"
+    assert measured.latency[2].value_ms == pytest.approx(20)
+    assert measured.all_latency[2].value_ms > 200
+    assert measured.kept_up is True
+
+
+def test_without_a_cold_phase_every_request_counts(tmp_path: Path) -> None:
+    table = Timetable(tuple(n / 10 for n in range(600)), (0,) * 600, 60.0)
+    service = compiles_once_per_call(5.0, 0.02)
+    measured = result(tmp_path, table, service, cold=False)
+    assert measured.cold is None
+    assert measured.verdict == "missed"
+    warm = result(tmp_path, table, lambda call, count: 0.02, cold=False)
+    assert warm.verdict == "met"
+    assert warm.goodput_rate == pytest.approx(10, rel=0.01)
+
+
+def test_a_cold_phase_that_does_not_end_misses_the_objective(tmp_path: Path) -> None:
+    table = Timetable(tuple(n / 10 for n in range(300)), (0,) * 300, 30.0)
+    measured = result(tmp_path, table, lambda call, count: 0.5)
+    assert measured.cold.end_s is None
+    assert measured.cold.requests is None
+    assert measured.cold.objective_met_s is None
+    assert measured.verdict == "missed"
+    assert measured.latency[0].value_ms is None
+    assert measured.kept_up is False
+
+
+def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
+    table = Timetable(tuple(n / 10 for n in range(20)), (0,) * 20, 2.0)
+    measured = result(tmp_path, table, lambda call, count: 0.02)
+    assert measured.verdict == "undecided"
+    assert measured.needed == 459
+
+
+def test_requests_without_an_answer_count_as_over_the_limit() -> None:
+    count = 500
+    table = Timetable(tuple(n / 10 for n in range(count)), (0,) * count, 50.0)
+    begin = tuple(None if n % 10 == 5 else n / 10 for n in range(count))
+    end = tuple(None if b is None else b + 0.01 for b in begin)
+    rejected = tuple(n for n in range(count) if n % 10 == 5)
+    requests = Requests(
+        arrival_s=table.arrival_s,
+        begin_s=begin,
+        end_s=end,
+        call=table.call,
+        worker=(0,) * count,
+        batch=(1,) * count,
+        rejected=rejected,
+    )
+    measured = result_of("full", requests, table, objective=OBJECTIVE, cold=False)
+    assert measured.verdict == "missed"
+    assert (measured.answered, measured.rejected) == (450, 50)
+    assert measured.unserved == 0
+    assert measured.kept_up is True
+    assert measured.goodput_rate == pytest.approx(9)
+    assert measured.service[0].value_ms == pytest.approx(10)
+
+
+@pytest.mark.parametrize(
+    ("service_s", "kept_up"), [(0.005, True), (0.018, True), (0.025, False)]
+)
+def test_whether_the_queue_grows(
+    tmp_path: Path, service_s: float, kept_up: bool
+) -> None:
+    table = draw(LoadOptions(rate=50, requests=2000, seed=2), [1])
+    measured = result(tmp_path, table, lambda call, count: service_s)
+    assert measured.kept_up is kept_up
+
+
+def test_objectives_of_text_models() -> None:
+    requests = Requests(
+        arrival_s=(0.0, 1.0),
+        begin_s=(0.0, 1.0),
+        end_s=(0.9, None),
+        call=(0, 0),
+        first_token_s=(0.1, None),
+        output_tokens=(9, None),
+    )
+    from torchproof.measure.loadtest import metric_ms
+
+    inf = float("inf")
+    assert metric_ms(requests, "latency") == pytest.approx([900, inf])
+    assert metric_ms(requests, "first_token") == pytest.approx([100, inf])
+    assert metric_ms(requests, "token") == pytest.approx([100, inf])
+
+
+# -- the highest rate ------------------------------------------------------------------
+
+
+def search(folder: Path, service_s: float, arrivals: str, first: float) -> RateSearch:
+    options = LoadOptions(rate=first, arrivals=arrivals, requests=1)
+    server = VirtualServer(folder, lambda call, count: service_s)
+
+    def measure(rate: float, requests: int) -> LoadResult:
+        table = draw(options, [1], rate=rate, requests=requests)
+        served = server.serve(table)
+        return result_of("full", served, table, objective=OBJECTIVE, cold=False)
+
+    found = RateSearch(OBJECTIVE, measure)
+    found.run(first)
+    return found
+
+
+@pytest.mark.parametrize("first", [3.0, 100.0, 5000.0])
+def test_the_highest_rate_of_a_server_with_constant_arrivals(
+    tmp_path: Path, first: float
+) -> None:
+    """It answers each request in 10 ms: up to 100 requests per second."""
+    found = search(tmp_path, 0.01, "constant", first)
+    assert 100 / PRECISION <= found.highest <= 101
+    assert all(t.verdict == "met" for t in found.trials if t.rate <= found.highest)
+    assert found.lowest_missed / found.highest <= PRECISION
+
+
+def test_random_arrivals_need_room(tmp_path: Path) -> None:
+    """At a utilisation of 0.8, p99 of M/D/1 is above 100 ms; at 0.5 it is 43 ms."""
+    found = search(tmp_path, 0.01, "poisson", 40.0)
+    assert 40 <= found.highest <= 70
+
+
+def test_a_server_that_always_misses_has_no_highest_rate(tmp_path: Path) -> None:
+    found = search(tmp_path, 0.06, "constant", 10.0)
+    assert found.highest is None
+    assert found.is_hopeless
+    assert len(found.trials) == 1
+    assert {trial.verdict for trial in found.trials} == {"missed"}

@@ -1,0 +1,90 @@
+"""Waiting times agree with the formulas for a queue with constant service time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+from virtual_server import VirtualServer
+
+from torchproof.measure.loadtest import LoadOptions, draw
+from torchproof.measure.loadtest.dependence import cycle_starts
+from torchproof.measure.loadtest.percentiles import percentiles
+from torchproof.measure.loadtest.results import answers_of
+
+SERVICE_S = 0.01
+
+
+def waiting_at_most(seconds: float, utilisation: float) -> float:
+    """The share of requests of an M/D/1 queue that wait at most so long (Erlang)."""
+    rate = utilisation / SERVICE_S
+    total = 0.0
+    for k in range(int(seconds / SERVICE_S) + 1):
+        work = rate * (seconds - k * SERVICE_S)
+        total += (-work) ** k / math.factorial(k) * math.exp(work)
+    return (1 - utilisation) * total
+
+
+def latency_ms(percent: float, utilisation: float) -> float:
+    """The percentile of the time from arrival to answer."""
+    low, high = 0.0, 60 * SERVICE_S / 2
+    if waiting_at_most(0.0, utilisation) >= percent / 100:
+        return SERVICE_S * 1e3
+    for _ in range(60):
+        middle = (low + high) / 2
+        if waiting_at_most(middle, utilisation) < percent / 100:
+            low = middle
+        else:
+            high = middle
+    return (high + SERVICE_S) * 1e3
+
+
+def served(folder: Path, utilisation: float, seed: int, requests: int) -> object:
+    options = LoadOptions(rate=utilisation / SERVICE_S, requests=requests, seed=seed)
+    server = VirtualServer(folder, lambda call, count: SERVICE_S)
+    return server.serve(draw(options, [1.0]))
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+def test_percentiles_agree_with_the_formula(tmp_path: Path, utilisation: float) -> None:
+    requests = served(tmp_path, utilisation, seed=4, requests=20_000)
+    starts = cycle_starts(requests)
+    for each in percentiles(answers_of(requests).latency, starts)[:3]:
+        expected = latency_ms(each.percent, utilisation)
+        # A constant time of service makes ties: the bound itself is a value.
+        assert each.low_ms - 1e-6 <= expected <= each.high_ms + 1e-6, each
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+def test_the_mean_wait_agrees_with_the_formula(
+    tmp_path: Path, utilisation: float
+) -> None:
+    requests = served(tmp_path, utilisation, seed=5, requests=20_000)
+    waits_ms = answers_of(requests).queueing
+    count, mean = len(waits_ms), sum(waits_ms) / len(waits_ms)
+    bounds = [*cycle_starts(requests), count]
+    squares = sum(
+        (sum(waits_ms[a:b]) - mean * (b - a)) ** 2
+        for a, b in itertools.pairwise(bounds)
+    )
+    error = math.sqrt(squares) / count
+    expected = 1e3 * utilisation * SERVICE_S / (2 * (1 - utilisation))
+    assert abs(mean - expected) < 2.58 * error
+    assert error < 0.1 * expected  # the interval is narrow enough to say something
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say(tmp_path: Path) -> None:
+    """As if requests were independent, they would miss it far more often."""
+    truth = latency_ms(90, 0.8)
+    held = useful = 0
+    for seed in range(40):
+        requests = served(tmp_path, 0.8, seed=seed, requests=3000)
+        starts = cycle_starts(requests)
+        p90 = percentiles(answers_of(requests).latency, starts)[1]
+        bounded = p90.high_ms is not None
+        held += p90.low_ms <= truth and (not bounded or truth <= p90.high_ms)
+        useful += bounded
+    assert held >= 36
+    assert useful >= 20

@@ -1,0 +1,202 @@
+"""The open loop: latency counts from the arrival, whatever the server does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from virtual_server import VirtualServer
+
+from torchproof.measure.loadtest import Batching, LoadOptions, Timetable, draw, serve
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.results import answers_of, result_of
+from torchproof.measure.loadtest.serving import OTHER_ERRORS, Queue
+
+
+def constant(count: int, gap_s: float, calls: tuple[int, ...] = ()) -> Timetable:
+    times = tuple(number * gap_s for number in range(count))
+    return Timetable(times, calls or (0,) * count, count * gap_s)
+
+
+def test_a_stall_delays_the_requests_behind_it(tmp_path: Path) -> None:
+    """Measured from the begin of service, the stall would hit one request only."""
+    calls = (0, 0, 1, 0, 0, 0, 0, 0, 0, 0)
+    server = VirtualServer(tmp_path, lambda call, count: 0.35 if call else 0.01)
+    requests = server.serve(constant(10, 0.1, calls))
+    answers = answers_of(requests)
+    expected = [10, 10, 350, 260, 170, 80, 10, 10, 10, 10]
+    assert answers.latency == pytest.approx(expected)
+    assert answers.service == pytest.approx([10, 10, 350, *[10] * 7])
+    assert answers.queueing == pytest.approx(
+        [0, 0, 0, 250, 160, 70, 0, 0, 0, 0], abs=1e-6
+    )
+
+
+def test_an_idle_worker_that_wakes_up_late_is_detected(tmp_path: Path) -> None:
+    table = draw(LoadOptions(rate=20, requests=200), [1])
+    for late_s, on_time in ((0.0, True), (0.03, False)):
+        server = VirtualServer(tmp_path, lambda call, count: 0.005, wakes_late_s=late_s)
+        requests = server.serve(table)
+        result = result_of(
+            "eager",
+            requests,
+            table,
+            objective=None,
+            cold=True,
+            lateness_ms=server.log.lateness_ms(),
+        )
+        assert result.on_time is on_time
+        assert result.late_ms == pytest.approx(late_s * 1e3, abs=1e-6)
+
+
+def test_a_server_that_is_too_slow_ends_after_a_bounded_drain(tmp_path: Path) -> None:
+    table = constant(300, 0.1)  # 30 s
+    requests = VirtualServer(tmp_path, lambda call, count: 0.5).serve(table)
+    answered = [end for end in requests.end_s if end is not None]
+    assert len(answered) == 121  # until the first request that begins after 60 s
+    assert requests.begin_s[121:] == (None,) * 179
+    result = result_of("eager", requests, table, objective=None, cold=True)
+    assert result.kept_up is False
+    assert result.unserved == 179
+
+
+def test_the_time_to_the_first_answer_does_not_count_as_drain(tmp_path: Path) -> None:
+    slow = iter([100.0])
+    server = VirtualServer(tmp_path, lambda call, count: next(slow, 0.001))
+    requests = server.serve(constant(50, 0.1))
+    assert None not in requests.end_s
+
+
+def test_failing_requests_are_counted_by_their_text(tmp_path: Path) -> None:
+    def answer(call: int, count: int) -> None:
+        if call == 1:
+            raise ValueError("no such\ntoken")
+        if call == 2:
+            raise SystemExit("enough")
+
+    table = constant(6, 0.0, (0, 1, 0, 1, 2, 0))
+    log = RequestLog(tmp_path / "log", 6, create=True)
+    served = serve(answer, table, log)
+    assert served.errors == {"ValueError: no such token": 2, "SystemExit: enough": 1}
+    requests = log.requests(table)
+    assert requests.failed == (1, 3, 4)
+    result = result_of("eager", requests, table, objective=None, cold=False)
+    assert (result.answered, result.failed, result.unserved) == (3, 3, 0)
+
+
+def test_errors_of_many_texts_are_added_up(tmp_path: Path) -> None:
+    numbers = iter(range(100))
+
+    def answer(call: int, count: int) -> None:
+        raise ValueError(f"request {next(numbers)}")
+
+    log = RequestLog(tmp_path / "log", 100, create=True)
+    errors = serve(answer, constant(100, 0.0), log).errors
+    assert len(errors) == 21
+    assert errors[OTHER_ERRORS] == 80
+
+
+def test_the_observer_sees_each_request(tmp_path: Path) -> None:
+    seen = []
+
+    class Observer:
+        def begin_request(self, number: int) -> None:
+            seen.append(number)
+
+        def end_request(self, number: int) -> None:
+            seen.append(-number)
+
+    server = VirtualServer(tmp_path, lambda call, count: 0.01)
+    server.serve(constant(3, 1.0), observer=Observer())
+    assert seen == [0, 0, 1, -1, 2, -2]
+
+
+def test_the_parent_can_stop_a_test(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = RequestLog(path, 1000, create=True)
+
+    def answer(call: int, count: int) -> None:
+        if log.finished == 10:
+            RequestLog(path, 1000).stop()  # as another process sees it
+
+    served = serve(answer, constant(1000, 0.0), log)
+    assert served.stopped
+    assert log.finished == 11
+    assert log.elapsed_s >= 0
+
+
+def test_several_workers_serve_at_the_same_time(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=30)
+    log = RequestLog(tmp_path / "log", 4, create=True)
+    table = constant(4, 0.0)
+    # Each request waits for one that is served beside it.
+    served = serve(lambda call, count: both.wait() and None, table, log, workers=2)
+    assert not served.errors
+    assert {*log.requests(table).worker} == {0, 1}
+
+
+# -- batches ---------------------------------------------------------------------------
+
+
+def taken(table: Timetable, batching: Batching, now: float) -> list[tuple[int, ...]]:
+    queue = Queue(table, batching)
+    batches = []
+    while claim := queue.take(now):
+        batches.append((*claim[0],))
+    return batches
+
+
+def test_requests_of_one_call_within_the_window_are_a_batch() -> None:
+    table = Timetable((0.0, 0.01, 0.02, 0.03, 0.2), (0, 1, 0, 0, 0), 1.0)
+    window = Batching(0.025, 8)
+    assert taken(table, window, now=0.0) == [(0, 2), (1,), (3,), (4,)]
+    assert taken(table, Batching(0.025, 2), now=0.0) == [(0, 2), (1,), (3,), (4,)]
+    assert taken(table, Batching(0.1, 2), now=0.0) == [(0, 2), (1,), (3,), (4,)]
+    # What waits already needs no window.
+    assert taken(table, Batching(0.0, 8), now=0.5) == [(0, 2, 3, 4), (1,)]
+
+
+def test_a_batch_begins_when_it_is_full_or_its_window_ends() -> None:
+    table = Timetable((0.0, 0.01, 0.02), (0, 0, 0), 1.0)
+    assert Queue(table, Batching(0.1, 3)).take(0.0) == ([0, 1, 2], 0.02)
+    assert Queue(table, Batching(0.1, 4)).take(0.0) == ([0, 1, 2], 0.1)
+    assert Queue(table, Batching(0.1, 4)).take(5.0) == ([0, 1, 2], 5.0)
+
+
+def test_a_batch_is_answered_once(tmp_path: Path) -> None:
+    sizes = []
+
+    def service(call: int, count: int) -> float:
+        sizes.append(count)
+        return 0.05
+
+    table = constant(100, 0.01)
+    requests = VirtualServer(tmp_path, service).serve(table, batching=Batching(0.02, 8))
+    assert sum(sizes) == 100
+    assert max(sizes) > 3
+    assert sorted(requests.batch) == sorted(size for size in sizes for _ in range(size))
+    result = result_of(
+        "full", requests, table, objective=None, cold=True, window_s=0.02
+    )
+    assert result.kept_up is True
+
+
+@pytest.mark.slow
+def test_real_time_agrees_with_the_formula(tmp_path: Path) -> None:
+    """The mean wait of M/D/1 at half its capacity, with real sleeps."""
+    service_s = 0.01
+    table = draw(LoadOptions(rate=50, requests=600, seed=3), [1])
+    log = RequestLog(tmp_path / "log", len(table), create=True)
+    serve(lambda call, count: time.sleep(service_s), table, log)
+    real = answers_of(log.requests(table))
+    # A sleep takes longer than asked on a loaded machine: the same timetable in
+    # virtual time, with the times of service that were measured.
+    measured = iter(real.service)
+    virtual = VirtualServer(tmp_path, lambda call, count: next(measured) / 1e3)
+    expected = answers_of(virtual.serve(table))
+    late_ms = log.lateness_ms()
+    slack_ms = sum(late_ms) / len(late_ms) * 5 + 0.5
+    difference = sum(real.queueing) - sum(expected.queueing)
+    assert -1e-6 < difference / len(table) < slack_ms

@@ -1,0 +1,185 @@
+"""Timetables: seeded, absolute, of the asked rate; and files of requests."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchproof.measure.loadtest import LoadOptions, Timetable, draw
+from torchproof.measure.loadtest.timetable import CallKind, from_trace, read_trace
+from torchproof.records import UserError
+
+DRAWN = """
+import json
+from torchproof.measure.loadtest import LoadOptions, draw
+table = draw(LoadOptions(rate=20, arrivals="gamma:0.5", seed=7, duration_s=5), [3, 1])
+print(json.dumps(table.to_json()))
+"""
+
+
+def gaps(table: Timetable) -> list[float]:
+    pairs = zip(table.arrival_s, table.arrival_s[1:], strict=False)
+    return [late - early for early, late in pairs]
+
+
+def test_two_processes_draw_the_same_timetable() -> None:
+    tables = [
+        subprocess.run(
+            [sys.executable, "-c", DRAWN], capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
+    assert tables[0] == tables[1]
+    assert len(Timetable.from_json(json.loads(tables[0]))) > 50
+
+
+def test_another_seed_draws_other_arrivals() -> None:
+    first, second = (
+        draw(LoadOptions(rate=10, requests=20, seed=seed), [1, 1]) for seed in (0, 1)
+    )
+    assert first.arrival_s != second.arrival_s
+    assert first.call != second.call
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "variation"),
+    [("poisson", 1.0), ("constant", 0.0), ("gamma:0.25", 2.0), ("gamma:4", 0.5)],
+)
+def test_gaps_have_the_asked_mean_and_variation(
+    arrivals: str, variation: float
+) -> None:
+    table = draw(LoadOptions(rate=50, arrivals=arrivals, requests=20_000), [1])
+    mean = statistics.mean(gaps(table))
+    assert mean == pytest.approx(1 / 50, rel=0.05)
+    measured = statistics.stdev(gaps(table)) / mean
+    assert measured == pytest.approx(variation, rel=0.1, abs=1e-6)
+
+
+def test_a_duration_holds_all_arrivals_before_its_end() -> None:
+    table = draw(LoadOptions(rate=1000, duration_s=3), [1])
+    assert 2700 < len(table) < 3300
+    assert table.arrival_s[-1] < 3 == table.length_s
+    more = draw(LoadOptions(rate=1000, requests=len(table) + 1), [1])
+    assert more.arrival_s[: len(table)] == table.arrival_s
+    assert more.arrival_s[-1] >= 3
+
+
+def test_another_rate_has_the_same_bursts() -> None:
+    options = LoadOptions(rate=10, requests=50)
+    slow, fast = draw(options, [1, 2]), draw(options, [1, 2], rate=20)
+    assert fast.arrival_s == pytest.approx([time / 2 for time in slow.arrival_s])
+    assert fast.call == slow.call
+
+
+def test_calls_are_drawn_by_weight() -> None:
+    table = draw(LoadOptions(rate=10, requests=10_000), [6, 0, 3, 1])
+    shares = [table.call.count(call) / 10_000 for call in range(4)]
+    assert shares[1] == 0
+    assert shares == pytest.approx([0.6, 0, 0.3, 0.1], abs=0.02)
+
+
+def test_a_timetable_can_be_cut() -> None:
+    table = Timetable((0.0, 1.0, 2.0), (0, 1, 0), 3.0)
+    assert table.until(1.0) == Timetable((0.0, 1.0), (0, 1), 1.0)
+    assert table.until(9.0) == table
+
+
+def test_no_request_within_the_duration_is_an_error() -> None:
+    with pytest.raises(UserError, match="--duration"):
+        draw(LoadOptions(rate=0.001, duration_s=0.1), [1])
+
+
+# -- files -----------------------------------------------------------------------------
+
+
+def written(folder: Path, *lines: str) -> str:
+    path = folder / "requests.txt"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def test_a_file_of_times_and_calls(tmp_path: Path) -> None:
+    path = written(tmp_path, "time,call", "5.0,2", "", "# a pause", "5.5,0", "7,2")
+    trace = read_trace(path)
+    table = from_trace(trace, LoadOptions(arrivals=path), calls=3)
+    assert table.arrival_s == (0.0, 0.5, 2.0)
+    assert table.call == (2, 0, 2)
+    assert table.length_s == 3.0
+
+
+def test_a_file_with_sizes_names_calls_after_those_of_the_target(
+    tmp_path: Path,
+) -> None:
+    path = written(
+        tmp_path,
+        '{"time": 0, "sizes": {"batch": 4, "sequence": 16}}',
+        '{"time": 1, "call": 1}',
+        '{"time": 2, "sizes": {"sequence": 16, "batch": 4}}',
+        '{"time": 3, "call": 1, "sizes": {"batch": 4, "sequence": 16}}',
+    )
+    trace = read_trace(path)
+    sizes = {"batch": 4, "sequence": 16}
+    assert trace.sized == (CallKind(0, sizes), CallKind(1, sizes))
+    table = from_trace(trace, LoadOptions(arrivals=path), calls=2)
+    assert table.call == (2, 1, 2, 3)
+
+
+def test_a_file_can_be_cut(tmp_path: Path) -> None:
+    path = written(tmp_path, *(f"{time},0" for time in range(10)))
+    trace = read_trace(path)
+    some = from_trace(trace, LoadOptions(arrivals=path, requests=4), calls=1)
+    assert some.arrival_s == (0, 1, 2, 3)
+    early = from_trace(trace, LoadOptions(arrivals=path, duration_s=2.5), calls=1)
+    assert early.arrival_s == (0, 1, 2)
+    assert early.length_s == 2.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "soon,1",
+        "1.0,one",
+        "1.0,-1",
+        "-1,0",
+        "nan,0",
+        "1,2,3",
+        "{",
+        "[1, 2]",
+        '{"call": 1}',
+        '{"time": "1"}',
+        '{"time": true}',
+        '{"time": 1, "call": 1.5}',
+        '{"time": 1, "size": {"batch": 1}}',
+        '{"time": 1, "sizes": {"width": 1}}',
+        '{"time": 1, "sizes": {"batch": 0}}',
+        '{"time": 1, "sizes": [1]}',
+        "{" * 5000,
+    ],
+)
+def test_an_invalid_line_is_one_error_with_its_number(
+    tmp_path: Path, line: str
+) -> None:
+    path = written(tmp_path, "0,0", line)
+    with pytest.raises(UserError, match=r"requests\.txt:2: ") as caught:
+        read_trace(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_requests_or_with_unsorted_ones(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no requests"):
+        read_trace(written(tmp_path, "# nothing"))
+    with pytest.raises(UserError, match=":3: "):
+        read_trace(written(tmp_path, "0,0", "2,0", "1,0"))
+    with pytest.raises(UserError, match="poisson"):
+        read_trace(str(tmp_path / "nowhere"))
+
+
+def test_a_call_that_the_target_does_not_have(tmp_path: Path) -> None:
+    path = written(tmp_path, "0,0", "1,1", "2,5")
+    with pytest.raises(UserError, match=":3: call 5"):
+        from_trace(read_trace(path), LoadOptions(arrivals=path), calls=2)

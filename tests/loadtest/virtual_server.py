@@ -1,0 +1,66 @@
+"""A server in virtual time: a load test of minutes takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import Batching, Observer, Served, serve
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import Requests
+
+Service = Callable[[int, int], float]  # seconds, by call and size of the batch
+
+
+class VirtualClock:
+    """Time passes only by sleeping and serving; an idle worker may wake up late."""
+
+    def __init__(self, wakes_late_s: float = 0.0) -> None:
+        self.time = 100.0
+        self._wakes_late_s = wakes_late_s
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep_until(self, moment: float) -> None:
+        self.time = max(self.time, moment + self._wakes_late_s)
+
+
+class VirtualServer:
+    """One worker whose calls take the time that `service` says."""
+
+    def __init__(
+        self, folder: Path, service: Service, *, wakes_late_s: float = 0.0
+    ) -> None:
+        self._folder = folder
+        self._service = service
+        self._wakes_late_s = wakes_late_s
+        self._tests = 0
+        self.served: Served | None = None
+        self.log: RequestLog | None = None
+
+    def serve(
+        self,
+        timetable: Timetable,
+        *,
+        batching: Batching | None = None,
+        observer: Observer | None = None,
+    ) -> Requests:
+        clock = VirtualClock(self._wakes_late_s)
+
+        def answer(call: int, count: int) -> None:
+            clock.time += self._service(call, count)
+
+        self._tests += 1
+        path = self._folder / f"log-{self._tests}"
+        self.log = RequestLog(path, len(timetable), create=True)
+        self.served = serve(
+            answer,
+            timetable,
+            self.log,
+            batching=batching,
+            observer=observer,
+            clock=clock,
+        )
+        return self.log.requests(timetable)
