@@ -35,6 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 ARMS = ("eager", "full", "reduce-overhead", "regional", "regional+graph", "pack")
+GRAPHS = ("regional+graph",)
 ON_CPU = ("eager", "full", "regional", "pack")
 ROWS = ("decoder", "vision", "audio", "decoder-training", "encoder-decoder-training")
 # Of a cold start of reduce-overhead, or of `full` on the CPU; packs with all imports.
@@ -149,11 +150,18 @@ def start(name: str, arm: str, *, device: str, pack: str | None, frames: int) ->
         row["frames"] = {
             key: round(s, 3) for key, s in sampler.frames.most_common(frames)
         }
-    if arm in ("regional+graph", "pack", "regional"):
-        import torchproof
+    return row | status_of(step, arm)
 
-        row["status"] = torchproof.status(step).to_json()
-    return row
+
+def status_of(step: Any, arm: str) -> Row:
+    """What torchproof says of the step, if it compiled it."""
+    if arm in GRAPHS:
+        return {"status": step.status().to_json()}
+    if arm not in ("regional", "pack"):
+        return {}
+    import torchproof
+
+    return {"status": torchproof.status(step).to_json()}
 
 
 def made(name: str, device: str) -> tuple[Any, tuple[Any, ...], bool]:
@@ -195,7 +203,7 @@ def prepared(step: Any, arm: str, pack: str | None) -> Any:
         return torch.compile(step, mode="reduce-overhead")
     import torchproof
 
-    if arm == "regional+graph":
+    if arm in GRAPHS:
         return torchproof.graph(step, strategy="regional")
     if arm == "regional":
         return torchproof.compile(step, strategy="regional")
@@ -320,9 +328,9 @@ def measure(name: str, known: Row, options: argparse.Namespace) -> Row:
     for arm in arms_of(name, options.device):
         if arm not in chosen:
             continue
-        if options.again:
-            arms[arm] = []
-        while len(arms.setdefault(arm, [])) < options.repeat:
+        kept = [] if options.again else arms.get(arm, [])
+        arms[arm] = [start for start in kept if "error" not in start]
+        while len(arms[arm]) < options.repeat:
             begun = in_process(name, arm, options)
             arms[arm].append(begun)
             row["ratios"] = ratios(arms, options.device)
