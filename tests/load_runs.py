@@ -10,9 +10,10 @@ from typing import Any
 
 import bench_runs
 
+from torchproof.measure.loadtest import Timetable, metric_ms, result_of
+from torchproof.measure.loadtest.percentiles import percentiles
 from torchproof.records import Run
 from torchproof.records.load_test import (
-    ColdPhase,
     Generation,
     LatencyObjective,
     LoadResult,
@@ -29,8 +30,6 @@ from torchproof.records.run import Finding
 RATE, COUNT = 50.0, 1500
 OBJECTIVE = LatencyObjective(percent=99, limit_ms=50)
 RECOMPILED, COLLECTED = 700, 1100  # the requests in which `full` stalls
-PERCENTS = (50.0, 90.0, 99.0, 99.9)
-NEEDED = {50.0: 7, 90.0: 44, 99.0: 459, 99.9: 4603}
 REMEDY = "mark size 1 of `x` dynamic, or pad to 576"
 PLACE = {"file": "model.py", "line": 42, "function": "Model.forward"}
 
@@ -69,70 +68,33 @@ def queued(
 
 
 def services(
-    count: int, middle_s: float, planted: Mapping[int, float] | None = None
+    count: int,
+    middle_s: float,
+    planted: Mapping[int, float] | None = None,
+    *,
+    seed: int = 1,
 ) -> list[float]:
     """Service times around a middle; `planted` adds seconds to some requests."""
-    draw = random.Random(1)
+    draw = random.Random(seed)
     times = [middle_s * draw.lognormvariate(0, 0.12) for _ in range(count)]
     for number, seconds in (planted or {}).items():
         times[number] += seconds
     return times
 
 
-def spans(requests: Requests, first: int = 0) -> dict[str, list[float]]:
-    """Latency, queueing and service in ms; infinite for what was never served."""
-    kinds: dict[str, list[float]] = {"latency": [], "queueing": [], "service": []}
-    rows = zip(requests.arrival_s, requests.begin_s, requests.end_s, strict=True)
-    for due, begin, end in list(rows)[first:]:
-        if begin is None or end is None:
-            kinds["latency"].append(math.inf)
-            continue
-        kinds["latency"].append((end - due) * 1e3)
-        kinds["queueing"].append((begin - due) * 1e3)
-        kinds["service"].append((end - begin) * 1e3)
-    return kinds
+def latencies(requests: Requests) -> list[float]:
+    """In ms; infinite for what was never served."""
+    return metric_ms(requests, "latency")
 
 
-def percentiles(values: Sequence[float]) -> tuple[Percentile, ...]:
-    """Order statistics with an interval of 2.6 standard deviations of their rank."""
-    ordered, count = sorted(values), len(values)
-    rows = []
-    for percent in PERCENTS:
-        part = percent / 100
-        spread = 2.6 * math.sqrt(count * part * (1 - part))
-        ranks = [part * count - spread, part * count, part * count + spread]
-        at = [ordered[min(count - 1, max(0, round(rank)))] for rank in ranks]
-        if count < NEEDED[percent] or math.isinf(at[1]):
-            needed = NEEDED[percent] if count < NEEDED[percent] else None
-            rows.append(Percentile(percent, needed=needed))
-            continue
-        high = None if math.isinf(at[2]) else at[2]
-        rows.append(Percentile(percent, at[1], low_ms=at[0], high_ms=high))
-    return tuple(rows)
-
-
-def result(strategy: str, requests: Requests, first: int, **more: Any) -> LoadResult:
-    """The numbers of a strategy whose cold phase ends before request `first`."""
-    warm, count = spans(requests, first), len(requests.arrival_s)
-    answered = sum(end is not None for end in requests.end_s)
-    within = sum(ms <= OBJECTIVE.limit_ms for ms in warm["latency"])
-    lasted = requests.arrival_s[-1]
-    plain: dict[str, Any] = {
-        "latency": percentiles(warm["latency"]),
-        "queueing": percentiles(warm["queueing"]),
-        "service": percentiles(warm["service"]),
-        "all_latency": percentiles(spans(requests)["latency"]),
-        "answered": answered,
-        "failed": 0,
-        "rejected": 0,
-        "unserved": count - answered,
-        "offered_rate": count / lasted,
-        "answered_rate": answered / lasted,
-        "goodput_rate": within / (lasted - requests.arrival_s[first]),
-        "kept_up": answered == count,
-        "late_ms": 0.12,
-    }
-    return LoadResult(strategy, requests, **{**plain, **more})
+def result(strategy: str, requests: Requests, **more: Any) -> LoadResult:
+    """What a load test computes from requests, and what `more` adds."""
+    times = requests.arrival_s
+    plan = Timetable(times, requests.call, length_s=times[-1])
+    made = result_of(strategy, requests, plan, objective=OBJECTIVE, cold=True)
+    assert made.cold is not None
+    cold = dataclasses.replace(made.cold, start_s=1.2)
+    return dataclasses.replace(made, cold=cold, late_ms=0.12, on_time=True, **more)
 
 
 # -- three strategies -----------------------------------------------------------------
@@ -142,10 +104,6 @@ def recompiling() -> LoadResult:
     """`full`: compiles at first, again at request 700; a collection at 1100."""
     planted = {0: 6.2, RECOMPILED: 1.4, COLLECTED: 0.4}
     requests = queued(arrivals(COUNT), services(COUNT, 0.005, planted))
-    begins = enumerate(zip(requests.arrival_s, requests.begin_s, strict=True))
-    first = next(number for number, (due, at) in begins if number and at == due)
-    latency = spans(requests)["latency"]
-    slow = [n for n in range(first, COUNT) if latency[n] > 20]
     stalls = (
         _stall("compile", 0, requests, 6.2, "first compile of Model.forward"),
         _stall("inductor", 0, requests, 4.0, "Inductor"),
@@ -153,50 +111,48 @@ def recompiling() -> LoadResult:
         _stall("inductor", RECOMPILED, requests, 0.9, "Inductor"),
         _stall("gc", COLLECTED, requests, 0.4, "garbage collection, generation 2"),
     )
-    excess = {n: latency[n] - 5.3 for n in slow}
-    behind = [n for n in slow if RECOMPILED <= n < COLLECTED]
-    causes = (
-        _cause("LT101", "compile", behind, excess, stalls=(2,)),
-        _cause("LT103", "gc", [n for n in slow if n >= COLLECTED], excess, stalls=(4,)),
+    made = result("full", requests, stalls=stalls)
+    assert made.cold is not None and made.cold.requests is not None
+    warm = made.cold.requests
+    cold_tail = _tail(requests, range(warm), {"LT102": (0, 0)})
+    cold = dataclasses.replace(made.cold, tail=cold_tail)
+    causes = {"LT101": (RECOMPILED, 2), "LT103": (COLLECTED, 4)}
+    tail = _tail(requests, range(warm, COUNT), causes)
+    missing = {"triton": "torch 2.13 without a GPU compiles no Triton kernels"}
+    return dataclasses.replace(
+        made, cold=cold, tail=dataclasses.replace(tail, missing=missing)
     )
-    total, explained = sum(excess.values()), sum(c.excess_ms or 0 for c in causes)
-    tail = Tail(
-        threshold_ms=20.0,
+
+
+def _tail(
+    requests: Requests,
+    members: Sequence[int],
+    codes: Mapping[str, tuple[int, int]],
+) -> Tail:
+    """Slow requests; a cause explains all from its culprit to the next one's.
+
+    `codes` has the culprit and the stall of each cause. What is before the first is
+    plain load, with a part that is unexplained.
+    """
+    latency, usual = latencies(requests), 5.3
+    slow = [n for n in members if latency[n] > 4 * usual]
+    excess = {n: latency[n] - usual for n in slow}
+    total = sum(excess.values())
+    causes, until = [], COUNT
+    for code, (culprit, stall) in reversed(codes.items()):
+        mine = [n for n in slow if culprit <= n < until]
+        causes.append(_cause(code, mine, sum(excess[n] for n in mine), total, stall))
+        until = culprit
+    rest = sum(excess[n] for n in slow if n < until)
+    return Tail(
+        threshold_ms=4 * usual,
         slow=tuple(slow),
         excess_ms=total,
-        causes=causes,
-        load_ms=(total - explained) * 0.6,
-        load_share=(total - explained) * 0.6 / total,
-        unexplained_ms=(total - explained) * 0.4,
-        unexplained_share=(total - explained) * 0.4 / total,
-        missing={"triton": "torch 2.13 without a GPU compiles no Triton kernels"},
-    )
-    cold = ColdPhase(
-        end_s=requests.arrival_s[first],
-        requests=first,
-        missed=sum(ms > OBJECTIVE.limit_ms for ms in latency[:first]),
-        first_answer_s=6.23,
-        start_s=3.4,
-        tail=_cold_tail(latency[:first]),
-    )
-    return result(
-        "full", requests, first, verdict="missed", stalls=stalls, tail=tail, cold=cold
-    )
-
-
-def _cold_tail(latency: Sequence[float]) -> Tail:
-    slow = [n for n, ms in enumerate(latency) if ms > 20]
-    excess = {n: latency[n] - 5.3 for n in slow}
-    cause = _cause("LT102", "compile", slow, excess, stalls=(0,))
-    return Tail(
-        threshold_ms=20.0,
-        slow=tuple(slow),
-        excess_ms=sum(excess.values()),
-        causes=(cause,),
-        load_ms=0.0,
-        load_share=0.0,
-        unexplained_ms=0.0,
-        unexplained_share=0.0,
+        causes=tuple(causes),
+        load_ms=rest * 0.9,
+        load_share=rest * 0.9 / total,
+        unexplained_ms=rest * 0.1,
+        unexplained_share=rest * 0.1 / total,
     )
 
 
@@ -210,26 +166,31 @@ def _stall(
     )
 
 
+TEXTS: dict[str, tuple[Any, str, str]] = {
+    "LT101": (
+        "compile",
+        "recompile of Model.forward: size 1 of x was 128, 256, 576 (model.py:42)",
+        REMEDY,
+    ),
+    "LT102": ("compile", "first compile of Model.forward", "answer a call at start"),
+    "LT103": ("gc", "garbage collection, generation 2", "`gc.freeze()` when warm"),
+}
+
+
 def _cause(
-    code: str, kind: Any, slow: Sequence[int], excess: Mapping[int, float], **more: Any
+    code: str, slow: Sequence[int], excess: float, total: float, stall: int
 ) -> TailCause:
-    texts = {
-        "LT101": ("recompile of Model.forward: size mismatch at index 1 of x", REMEDY),
-        "LT102": ("first compile of Model.forward", "answer one call before serving"),
-        "LT103": ("garbage collection, generation 2", "`gc.freeze()` after warm-up"),
-    }
-    text, remedy = texts[code]
-    mine = sum(excess[n] for n in slow)
+    kind, text, remedy = TEXTS[code]
     return TailCause(
         code,
         kind,
         text,
         remedy,
+        stalls=(stall,),
         culprits=tuple(slow[:1]),
         victims=tuple(slow[1:]),
-        excess_ms=mine,
-        share=mine / sum(excess.values()),
-        **more,
+        excess_ms=excess,
+        share=excess / total,
     )
 
 
@@ -237,61 +198,32 @@ def overloaded() -> LoadResult:
     """`eager`: 26 ms a request at 50 a second, so that the queue grows."""
     times = arrivals(COUNT)
     requests = queued(times, services(COUNT, 0.026), end_s=times[-1] + 2)
-    first = 1
-    latency = spans(requests)["latency"]
-    slow = [n for n in range(first, COUNT) if 100 < latency[n] < math.inf]
-    excess = sum(latency[n] for n in slow)
+    made = result("eager", requests)
+    slow = [n for n, ms in enumerate(latencies(requests)) if 100 < ms < math.inf]
     tail = Tail(
         threshold_ms=100.0,
         slow=tuple(slow),
-        excess_ms=excess,
-        load_ms=excess * 0.97,
+        excess_ms=1e6,
+        load_ms=0.97e6,
         load_share=0.97,
-        unexplained_ms=excess * 0.03,
+        unexplained_ms=0.03e6,
         unexplained_share=0.03,
     )
-    cold = ColdPhase(
-        requests=COUNT, missed=COUNT - 40, first_answer_s=0.05, start_s=1.2
-    )
-    return result("eager", requests, first, verdict="missed", tail=tail, cold=cold)
+    return dataclasses.replace(made, tail=tail)
 
 
 def interrupted() -> LoadResult:
     """`compile:nowait`, which Ctrl-C ended after 120 requests."""
     requests = queued(arrivals(120), services(120, 0.006))
-    cold = ColdPhase(
-        end_s=0.1,
-        requests=3,
-        missed=0,
-        objective_met_s=0.0,
-        first_answer_s=0.04,
-        start_s=2.1,
-    )
-    return result(
-        "compile:nowait",
-        requests,
-        3,
-        verdict="undecided",
-        needed=459,
-        tail=Tail(threshold_ms=20.0, slow=(), excess_ms=0.0),
-        cold=cold,
-        ending="interrupted",
-    )
+    tail = Tail(threshold_ms=30.0, excess_ms=0.0)
+    return result("compile:nowait", requests, tail=tail, ending="interrupted")
 
 
 def clean(strategy: str = "full", *, middle_s: float = 0.004) -> LoadResult:
     """A strategy without a slow request."""
     requests = queued(arrivals(COUNT), services(COUNT, middle_s))
-    cold = ColdPhase(
-        end_s=0.1,
-        requests=3,
-        missed=0,
-        objective_met_s=0.0,
-        first_answer_s=0.03,
-        start_s=1.0,
-    )
-    tail = Tail(threshold_ms=30.0, slow=(), excess_ms=0.0)
-    return result(strategy, requests, 3, verdict="met", tail=tail, cold=cold)
+    tail = Tail(threshold_ms=40.0, excess_ms=0.0)
+    return result(strategy, requests, tail=tail)
 
 
 def searched() -> LoadResult:

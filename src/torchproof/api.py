@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchproof.measure import Comparison as Comparison
     from torchproof.measure import LoadOptions as LoadOptions
     from torchproof.measure import Thresholds as Thresholds
+    from torchproof.measure import assert_comparable as assert_comparable
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
     from torchproof.measure import read_duration as read_duration

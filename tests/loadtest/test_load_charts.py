@@ -78,10 +78,12 @@ def test_percentiles_are_marked_with_their_intervals(three: LoadTest) -> None:
     marks = {strip.name: {m.name: m for m in strip.marks} for strip in drawn.strips}
     assert set(marks["full"]) == {"p50", "p90", "p99"}
     assert set(marks["compile:nowait"]) == {"p50", "p90"}
-    tail = marks["full"]["p99"]
-    assert tail.low is not None and tail.high is not None
-    assert tail.low < tail.x < tail.high
-    assert marks["full"]["p50"].x < drawn.limit < tail.x
+    middle, tail = marks["full"]["p50"], marks["full"]["p99"]
+    assert middle.low is not None and middle.high is not None
+    assert middle.low < middle.x < middle.high
+    # Too few stalls to say how slow the slowest are, at most.
+    assert tail.low is not None and tail.low < tail.x and tail.high is None
+    assert middle.x < drawn.limit < tail.x
     assert {strip.lost for strip in drawn.strips} == {0, three.results[1].unserved}
 
 

@@ -65,7 +65,7 @@ def test_too_few_requests_have_no_percentile_but_a_number(shown: str) -> None:
 def test_the_cold_phase_is_part_of_the_result(run: Run, shown: str) -> None:
     cold = run.load_test.results[0].cold
     cells = " ".join(row(shown, "full", "goodput"))
-    assert missing(cells, "missed", "6.23 s", f"{cold.missed} of {cold.requests}") == []
+    assert missing(cells, "missed", "6.24 s", f"{cold.missed} of {cold.requests}") == []
     assert "undecided" in row(shown, "compile:nowait", "goodput")
 
 

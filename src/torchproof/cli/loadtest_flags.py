@@ -17,6 +17,16 @@ def loadtest_flags(parser: argparse.ArgumentParser) -> None:
     _serving_flags(parser)
     flags.run_flags(parser)
     flags.output_flags(parser)
+    parser.add_argument(
+        "--baseline",
+        metavar="RUN",
+        help="exit 1 if a strategy is worse than in RUN, a load test of the same load",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="also write the timeline as trace events, for Perfetto",
+    )
 
 
 def _load_flags(parser: argparse.ArgumentParser) -> None:

@@ -35,7 +35,7 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
         display.end()
 
 
-def assert_writable(output: str | None) -> None:
+def assert_writable(output: str | None, flag: str = "-o") -> None:
     """Nothing is overwritten, and a bad path fails before the work."""
     if output is None:
         return
@@ -43,11 +43,11 @@ def assert_writable(output: str | None) -> None:
     try:
         is_taken = files.is_taken(path)
     except OSError as error:
-        raise UserError(f"-o {output}: {error.strerror}") from None
+        raise UserError(f"{flag} {output}: {error.strerror}") from None
     if is_taken:
-        raise UserError(f"{output} exists: remove it or choose another name for -o")
+        raise UserError(f"{output} exists: remove it or choose another name for {flag}")
     if not os.path.isdir(path.parent) or not os.access(path.parent, os.W_OK):
-        raise UserError(f"-o {output}: {path.parent} is not a writable directory")
+        raise UserError(f"{flag} {output}: {path.parent} is not a writable directory")
 
 
 def show(
@@ -112,11 +112,15 @@ def write(text: str, options: argparse.Namespace) -> None:
         plain = options.format in ("text", "md")
         sys.stdout.write(printable.no_commands(text) if plain else text)
         return
-    assert_writable(options.output)
-    with open(options.output, "x", encoding="utf-8") as file:
+    write_file(options.output, text, quiet=options.quiet)
+
+
+def write_file(path: str, text: str, *, flag: str = "-o", quiet: bool = False) -> None:
+    assert_writable(path, flag)
+    with open(path, "x", encoding="utf-8") as file:
         file.write(text)
-    if not options.quiet:
-        note(f"written to {options.output}")
+    if not quiet:
+        note(f"written to {path}")
 
 
 def note(text: str) -> None:

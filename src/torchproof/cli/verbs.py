@@ -193,20 +193,32 @@ def bench(options: argparse.Namespace) -> int:
 
 def loadtest(options: argparse.Namespace) -> int:
     """Serve requests on a timetable: what users wait for under load, and why."""
-    from torchproof import api
+    from torchproof import api, report
 
     output.assert_writable(options.output)
+    output.assert_writable(options.trace, "--trace")
+    load_options = _load_options(options)
+    baseline = store.load(options.baseline) if options.baseline else None
+    if baseline:
+        api.assert_comparable(baseline, load_options)
     with output.progress(options) as progress:
         run = api.loadtest(
             api.parse(options.target, options.script),
             _run_options(options),
-            load_options=_load_options(options),
+            load_options=load_options,
             progress=progress,
             command=options.command,
         )
-    output.show(run, options)
+    if options.trace:
+        text, quiet = report.load_trace.render(run), options.quiet
+        output.write_file(options.trace, text, flag="--trace", quiet=quiet)
     failed = _failed(run, options)
-    return _missed_objective(run) if failed is None else failed
+    comparison = api.compare(baseline, run) if baseline and failed is None else None
+    output.show(run, options, comparison)
+    if failed is not None:
+        return failed
+    missed = _missed_objective(run)
+    return missed or (_comparison_code(comparison) if comparison else 0)
 
 
 def _load_options(options: argparse.Namespace) -> LoadOptions:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         exclusion_reason as exclusion_reason,
     )
     from torchproof.measure.comparison.decisions import name_of as name_of
+    from torchproof.measure.comparison.load_tests import (
+        assert_comparable as assert_comparable,
+    )
     from torchproof.measure.comparison.metrics import Metric as Metric
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side

@@ -15,6 +15,7 @@ _UNITS: dict[str, Callable[[float | None], str]] = {
     "s": numbers.seconds,
     "bytes": numbers.size,
     "count": numbers.count,
+    "per_s": numbers.per_second,
     "x": lambda value: numbers.times(value, None, None),
 }
 
@@ -113,7 +114,7 @@ def _metrics(metrics: tuple[Metric, ...], width: int) -> Iterator[str]:
     for metric in measured:
         name, a, b, verdict = cells(metric)
         mark = "  REGRESSION" if metric.regression else ""
-        yield f"{INDENT}{name:<10} {a:>10}  ->{b:>11}   {verdict}{mark}"
+        yield f"{INDENT}{name:<12} {a:>10}  ->{b:>11}   {verdict}{mark}"
         if metric.why:
             yield from wrap(metric.why, width, INDENT * 2)
 

@@ -29,7 +29,6 @@ METRICS = {
     "token": "time per output token, ",
 }
 _LISTED = 3  # request numbers that a sentence names
-_LATE_SHARE = 0.1  # of the median: what the generator itself may add
 
 
 def load_test_of(run: Run) -> LoadTest:
@@ -118,14 +117,27 @@ def latencies(test: LoadTest, *, intervals: bool = False) -> Table:
     header = ("strategy", *map(percent_name, shown), f"queue {name}", f"serve {name}")
     rows = [
         (
-            result.strategy,
-            *(cell(result.latency, percent) for percent in shown),
+            f"{result.strategy} *" if stayed_cold(result) else result.strategy,
+            *(cell(latency_of(result), percent) for percent in shown),
             value(result.queueing, judged),
             value(result.service, judged),
         )
         for result in test.results
     ]
-    return Table("", header, tuple(rows), tuple(unknown(test)))
+    return Table("", header, tuple(rows), tuple(_explained(test)))
+
+
+def stayed_cold(result: LoadResult) -> bool:
+    """Whether the cold phase did not end before the test."""
+    cold = result.cold
+    if cold is None or not result.answered:
+        return False
+    return cold.requests in (None, len(result.requests.arrival_s))
+
+
+def latency_of(result: LoadResult) -> tuple[Percentile, ...]:
+    """After the cold phase; of all requests if it did not end."""
+    return result.all_latency if stayed_cold(result) else result.latency
 
 
 def value(percentiles: Sequence[Percentile], percent: float) -> str:
@@ -134,19 +146,23 @@ def value(percentiles: Sequence[Percentile], percent: float) -> str:
 
 
 def spread(percentiles: Sequence[Percentile], percent: float) -> str:
-    """`5.44 (5.35-5.55)`."""
+    """`5.44 (5.35-5.55)`; `1275 (from 780)` if the requests give no upper bound."""
     row, text = at(percentiles, percent), value(percentiles, percent)
-    if row is None or row.low_ms is None or row.high_ms is None:
+    if row is None or row.value_ms is None or row.low_ms is None:
         return text
+    if row.high_ms is None:
+        return f"{text} (from {numbers.plain(row.low_ms)})"
     return f"{text} ({numbers.interval(row.low_ms, row.high_ms)})"
 
 
-def unknown(test: LoadTest) -> Iterator[str]:
-    """What a `-` among the percentiles means, and how many requests they need."""
+def _explained(test: LoadTest) -> Iterator[str]:
+    """What signs in the table mean, and how many requests percentiles need."""
+    if any(map(stayed_cold, test.results)):
+        yield "`*`: the cold phase did not end, so that all requests count"
     needed = {
         p.percent: p.needed
         for result in test.results
-        for p in result.latency
+        for p in latency_of(result)
         if p.needed is not None
     }
     if needed:
@@ -155,7 +171,7 @@ def unknown(test: LoadTest) -> Iterator[str]:
     unserved = [
         result.strategy
         for result in test.results
-        if any(p.value_ms is None and p.needed is None for p in result.latency)
+        if any(p.value_ms is None and p.needed is None for p in latency_of(result))
     ]
     if unserved:
         yield f"`-` of {', '.join(unserved)}: too many requests got no answer"
@@ -165,13 +181,13 @@ def outcomes(test: LoadTest) -> Table:
     """The verdict, the goodput and the cold phase of each strategy."""
     columns = {
         "objective": [result.verdict or numbers.UNKNOWN for result in test.results],
-        "goodput": [per_second(result.goodput_rate) for result in test.results],
+        "goodput": [numbers.per_second(result.goodput_rate) for result in test.results],
         "first answer": [_first_answer(result) for result in test.results],
         "cold misses": [_missed(result) for result in test.results],
         "met from": [_met_from(result) for result in test.results],
     }
     if any(result.trials for result in test.results):
-        columns["max rate"] = [per_second(r.highest_rate) for r in test.results]
+        columns["max rate"] = [numbers.per_second(r.highest_rate) for r in test.results]
     names = [result.strategy for result in test.results]
     rows = tuple(zip(names, *columns.values(), strict=True))
     return Table("", ("strategy", *columns), rows)
@@ -185,7 +201,7 @@ def best(test: LoadTest) -> LoadResult | None:
     met = [result for result in test.results if result.verdict == "met"]
 
     def order(result: LoadResult) -> tuple[float, float]:
-        rows = (at(result.latency, p) for p in (judged_percent(test), 50.0))
+        rows = (at(latency_of(result), p) for p in (judged_percent(test), 50.0))
         tail, middle = (row.value_ms if row else None for row in rows)
         return (
             math.inf if tail is None else tail,
@@ -193,10 +209,6 @@ def best(test: LoadTest) -> LoadResult | None:
         )
 
     return min(met or test.results, key=order, default=None)
-
-
-def per_second(rate: float | None) -> str:
-    return numbers.UNKNOWN if rate is None else f"{numbers.plain(rate)}/s"
 
 
 def _first_answer(result: LoadResult) -> str:
@@ -227,8 +239,8 @@ def generation(test: LoadTest) -> Table | None:
     columns = {
         "first token": [_pair(each.first_token) for each in every],
         "per token": [_pair(each.per_token) for each in every],
-        "tokens": [per_second(each.tokens_per_s) for each in every],
-        "capacity": [per_second(each.capacity_tokens_per_s) for each in every],
+        "tokens": [numbers.per_second(each.tokens_per_s) for each in every],
+        "capacity": [numbers.per_second(each.capacity_tokens_per_s) for each in every],
         "watts": [numbers.plain(each.watts) for each in every],
         "cost/M": [numbers.plain(each.cost_per_million) for each in every],
     }
@@ -268,7 +280,7 @@ def _remarks(result: LoadResult) -> Iterator[str]:
     if result.failed:
         texts = ", ".join(f"{text} ({count})" for text, count in result.errors.items())
         yield f"failed in {result.failed} of {total} requests: {texts or 'no text'}"
-    if _is_late(result):
+    if result.on_time is False:
         late = numbers.milliseconds(result.late_ms)
         yield f"took due requests {late} late (p99) while a worker was idle"
     if result.verdict == "undecided" and result.needed is not None:
@@ -276,58 +288,41 @@ def _remarks(result: LoadResult) -> Iterator[str]:
     yield from result.notes
 
 
-def _is_late(result: LoadResult) -> bool:
-    median = at(result.latency, 50.0)
-    if result.late_ms is None or median is None or median.value_ms is None:
-        return False
-    return result.late_ms > _LATE_SHARE * median.value_ms
-
-
 # -- causes of the tail ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SlowRequests:
-    """The slow requests of a strategy in one phase: causes as (share, text)."""
+    """The slow requests of a strategy in one phase, with the largest cause first."""
 
     title: str
-    causes: tuple[tuple[str, str], ...]
+    causes: tuple[TailCause, ...]
     rest: str  # what the causes do not explain
 
 
-def slow_requests(test: LoadTest) -> list[SlowRequests]:
-    return [
-        section for result in test.results for _, section in slow_requests_of(result)
-    ]
+def slow_requests(test: LoadTest) -> Iterator[SlowRequests]:
+    """Of each strategy until it is warm, and from there on."""
+    for result in test.results:
+        cold = result.cold.tail if result.cold else None
+        for tail, phase in ((cold, " until warm"), (result.tail, "")):
+            if tail is not None and tail.slow:
+                limit = numbers.milliseconds(tail.threshold_ms)
+                total = numbers.amount(len(tail.slow), "request")
+                title = f"{result.strategy}: {total} above {limit}{phase}"
+                causes = sorted(tail.causes, key=lambda cause: -(cause.share or 0))
+                yield SlowRequests(title, tuple(causes), _rest(tail))
 
 
-def slow_requests_of(result: LoadResult) -> Iterator[tuple[Tail, SlowRequests]]:
-    """Until the strategy is warm, and from there on."""
-    cold = result.cold.tail if result.cold else None
-    for tail, phase in ((cold, " until warm"), (result.tail, "")):
-        if tail is not None and tail.slow:
-            limit = numbers.milliseconds(tail.threshold_ms)
-            total = numbers.amount(len(tail.slow), "request")
-            title = f"{result.strategy}: {total} above {limit}{phase}"
-            rows = tuple(_causes(result, tail))
-            yield tail, SlowRequests(title, rows, _rest(tail))
-
-
-def by_share(tail: Tail) -> list[TailCause]:
-    return sorted(tail.causes, key=lambda cause: -(cause.share or 0))
-
-
-def _causes(result: LoadResult, tail: Tail) -> Iterator[tuple[str, str]]:
-    for cause in by_share(tail):
-        text = f"{cause.code} {cause.text}{place(cause, result)}"
-        yield share(cause.share), f"{text}; {involved(cause)}"
+def caused(cause: TailCause) -> str:
+    """`LT101 recompile of forward: ...; in request 700, 95 waited`."""
+    return f"{cause.code} {cause.text}; {involved(cause)}"
 
 
 def _rest(tail: Tail) -> str:
     unexplained = f"{share(tail.unexplained_share)} unexplained"
     if not tail.load_share:
         return unexplained
-    return f"{share(tail.load_share)} load (usual service and queueing), {unexplained}"
+    return f"{share(tail.load_share)} usual load, {unexplained}"
 
 
 def without_slow_requests(test: LoadTest) -> list[str]:
@@ -343,21 +338,11 @@ def share(part: float | None) -> str:
     return "<1%" if 0 < part < 0.01 else f"{part:.0%}"
 
 
-def place(cause: TailCause, result: LoadResult) -> str:
-    """` (model.py:42)`, unless the text has it."""
-    stalls = [result.stalls[n] for n in cause.stalls if n < len(result.stalls)]
-    for stall in stalls:
-        if stall.file:
-            line = "" if stall.line is None else f":{stall.line}"
-            where = f"{stall.file}{line}"
-            return "" if where in cause.text else f" ({where})"
-    return ""
-
-
 def involved(cause: TailCause) -> str:
     """Culprits and victims: `in request 700, 95 waited`."""
     where = requests(cause.culprits) if cause.culprits else "another thread"
-    return f"in {where}, {len(cause.victims)} waited"
+    waited = f", {len(cause.victims)} waited" if cause.victims else ""
+    return f"in {where}{waited}"
 
 
 def requests(members: Sequence[int]) -> str:

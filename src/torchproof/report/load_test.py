@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torchproof.records import LoadTest, Run
+from torchproof.records import LoadTest, Run, TailCause
 from torchproof.report import bench, load_sections, markup, numbers, text_layout
 from torchproof.report.heading import heading
 from torchproof.report.text_layout import INDENT, wrap
 
 _CAPTION = "After the cold phase, in ms from the intended arrival:"
+_NOTABLE = 0.01  # the smallest share of a cause in a report that is not verbose
 _FEW = 2  # causes of a strategy, and remedies, in a report that is not verbose
 
 
@@ -40,17 +41,30 @@ def _opening(run: Run, width: int) -> Iterator[str]:
 
 def _slow_requests(test: LoadTest, width: int, *, verbose: bool) -> Iterator[str]:
     for section in load_sections.slow_requests(test):
+        causes = section.causes if verbose else _largest(section)
+        hidden = numbers.amount(len(section.causes) - len(causes), "smaller cause")
+        rest = (
+            section.rest
+            if len(causes) == len(section.causes)
+            else (f"{section.rest}, {hidden} (show -v)")
+        )
+        if not causes:
+            yield from wrap(f"{section.title}: {rest}", width, "", INDENT)
+            continue
         yield from wrap(section.title, width)
-        few = len(section.causes) if verbose else _FEW
-        for share, text in section.causes[:few]:
-            first = f"{INDENT}{share:>4}  "
+        for cause in causes:
+            first = f"{INDENT}{load_sections.share(cause.share):>4}  "
+            text = load_sections.caused(cause)
             yield from wrap(text, width, first, " " * len(first))
-        more = len(section.causes) - few
-        if more > 0:
-            yield f"{INDENT}{numbers.amount(more, 'smaller cause')}: show -v"
-        yield from wrap(section.rest, width, INDENT)
+        yield from wrap(rest, width, INDENT)
     if names := load_sections.without_slow_requests(test):
         yield from wrap(f"No slow requests: {', '.join(names)}", width)
+
+
+def _largest(section: load_sections.SlowRequests) -> tuple[TailCause, ...]:
+    """Those that a reader should know first."""
+    notable = [cause for cause in section.causes if (cause.share or 0) >= _NOTABLE]
+    return tuple(notable[:_FEW])
 
 
 def _ending(run: Run, width: int, *, verbose: bool) -> Iterator[str]:
@@ -96,7 +110,13 @@ def markdown(run: Run) -> Iterator[str]:
 def _slow_requests_markdown(test: LoadTest) -> Iterator[str]:
     for section in load_sections.slow_requests(test):
         yield f"## {markup.inline(section.title)}"
-        rows = [(share, markup.inline(text)) for share, text in section.causes]
+        rows = [
+            (
+                load_sections.share(cause.share),
+                markup.inline(load_sections.caused(cause)),
+            )
+            for cause in section.causes
+        ]
         if rows:
             yield markup.table(("Share of the excess", "Cause"), rows)
         yield markup.prose(f"{section.rest}.")

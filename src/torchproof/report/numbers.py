@@ -30,6 +30,10 @@ def seconds(value: float | None) -> str:
     return UNKNOWN if value is None else f"{plain(value)} s"
 
 
+def per_second(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{plain(value)}/s"
+
+
 def duration(value: float | None) -> str:
     """`12 s`, `5 min 12 s`, `1 h 3 min`."""
     if value is None:

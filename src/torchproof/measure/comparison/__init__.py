@@ -10,6 +10,7 @@ Rules for the verdict:
 - Eager is the control. If eager itself differs between the runs, the machine or the
   target changed. A compiled row is then faster or slower only if both its time and its
   gain over eager say so. A tail or a compile time must change by more than eager did.
+- Load tests are compared only if they had the same load: rate, arrivals and seed.
 - More breaks or recompiles, a row that only B fails or gets wrong, and an open finding
   that A did not have are regressions.
 """
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchproof.measure.comparison import metrics
+from torchproof.measure.comparison import load_tests, metrics
 from torchproof.measure.comparison.decisions import (
     Decision,
     decide_pair,
@@ -35,6 +36,7 @@ from torchproof.measure.comparison.metrics import (
     NOT_JUDGED,
     NOT_SIGNIFICANT,
     Metric,
+    Row,
     Thresholds,
     ratio_text,
 )
@@ -78,19 +80,10 @@ TIMING_CONDITIONS = (
 )
 # Suffixes of variables that name folders and do not change the compiled code.
 PATH_SUFFIXES = ("_DIR", "_TRACE", "_PATH")
+# Without an interval of these metrics, a row is not compared.
+_NEEDED = ("speed", load_tests.MEDIAN)
 # Findings of these categories are regressions whatever their severity.
 _ALWAYS_REGRESSIONS = {"Graph breaks", "Recompilation", "CUDA graphs", "Correctness"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One strategy in both runs. `broken` says why the row of B fails."""
-
-    name: str
-    metrics: tuple[Metric, ...] = ()
-    broken: str = ""
-    note: str = ""
-    control: bool = False  # eager beside compiled rows; it gets no verdict
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,7 @@ class Comparison:
             f"{row.name}: {metric.why}"
             for row in self.rows
             for metric in row.metrics
-            if metric.name == "speed" and metric.low is None
+            if metric.name in _NEEDED and metric.low is None
         )
 
     @property
@@ -161,6 +154,8 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
 
     A run of `fix` stands for its target with all verified fixes.
     """
+    if "loadtest" in (a.verb, b.verb):
+        return _compare_load_tests(a, b, thresholds or Thresholds())
     fixed = [name for name, run in (("A", a), ("B", b)) if run.verb == "fix"]
     a, b = _with_fixes(a), _with_fixes(b)
     limits = thresholds or Thresholds()
@@ -193,6 +188,27 @@ def compare(a: Run, b: Run, thresholds: Thresholds | None = None) -> Comparison:
             *(f"{name} is compared with all of its fixes" for name in fixed),
         ),
         decision=_decision(a, b, limits, pair=pair),
+    )
+
+
+def _compare_load_tests(a: Run, b: Run, limits: Thresholds) -> Comparison:
+    if a.load_test is None or b.load_test is None:
+        raise UserError(
+            f"nothing to compare: A is a run of {a.verb}, B of {b.verb}; a load test is"
+            " compared with another load test"
+        )
+    unlike = tuple(_unlike(a, b))
+    rows = load_tests.rows(a.load_test, b.load_test, limits)
+    if unlike:
+        rows = [replace(row, metrics=_unjudged(row.metrics)) for row in rows]
+    return Comparison(
+        a={"id": a.id, "target": a.target},
+        b={"id": b.id, "target": b.target},
+        thresholds=limits,
+        unlike=unlike,
+        eager=None if unlike else load_tests.control(a.load_test, b.load_test, limits),
+        rows=tuple(rows),
+        notes=(*_notes(a, b, pair=True), *load_tests.notes(a.load_test, b.load_test)),
     )
 
 

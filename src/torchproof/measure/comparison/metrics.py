@@ -82,6 +82,17 @@ class Metric:
         return counted and self.significant and (self.ratio or 0) > 1
 
 
+@dataclass(frozen=True)
+class Row:
+    """One strategy in both runs. `broken` says why the row of B fails."""
+
+    name: str
+    metrics: tuple[Metric, ...] = ()
+    broken: str = ""
+    note: str = ""
+    control: bool = False  # eager beside compiled rows; it gets no verdict
+
+
 def speed(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("speed", a.median_ms, b.median_ms, "ms")
     if why := _unusable(a, b):
@@ -169,7 +180,7 @@ def _with_verdict(metric: Metric, ratio: Ratio | None, percent: float) -> Metric
         return replace(metric, verdict=NOT_SIGNIFICANT, why=few)
     if ratio.verdict == "not significant":
         return replace(metric, verdict=NOT_SIGNIFICANT)
-    small = _is_small(metric, percent)
+    small = is_small(metric, percent)
     return replace(
         metric,
         verdict=ratio_text(ratio.value),
@@ -178,7 +189,7 @@ def _with_verdict(metric: Metric, ratio: Ratio | None, percent: float) -> Metric
     )
 
 
-def _is_small(metric: Metric, percent: float) -> bool:
+def is_small(metric: Metric, percent: float) -> bool:
     """Divides the larger by the smaller value, so that swapping A and B is neutral."""
     assert metric.a and metric.b
     return max(metric.a, metric.b) / min(metric.a, metric.b) < 1 + percent / 100
@@ -188,7 +199,7 @@ def _memory(a: Measurement, b: Measurement, percent: float) -> Metric:
     metric = Metric("memory", a.peak_bytes, b.peak_bytes, "bytes")
     if not _positive(a.peak_bytes, b.peak_bytes):
         return replace(metric, why="not measured in both")
-    return _compare_single(metric, ("less", "more"), percent)
+    return compare_single(metric, ("less", "more"), percent)
 
 
 def _positive(*values: float | None) -> bool:
@@ -212,14 +223,14 @@ def _compile(a: Measurement, b: Measurement, percent: float) -> Metric:
             verdict=NOT_SIGNIFICANT,
             why=f"less than {LEAST_COMPILE_S:g} s apart",
         )
-    return _compare_single(metric, ("faster", "slower"), percent)
+    return compare_single(metric, ("faster", "slower"), percent)
 
 
-def _compare_single(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
+def compare_single(metric: Metric, words: tuple[str, str], percent: float) -> Metric:
     """Compares single measurements: no interval, so the threshold alone decides."""
     assert metric.a and metric.b
     ratio = metric.a / metric.b
-    small = _is_small(metric, percent)
+    small = is_small(metric, percent)
     if ratio == 1:
         return replace(metric, ratio=1.0, verdict="same")
     return replace(

@@ -227,15 +227,15 @@ def _served(run: Run) -> Iterator[Tile]:
         return
     name = result.strategy
     for percent in (50.0, load_sections.judged_percent(test)):
-        row = load_sections.at(result.latency, percent)
+        row = load_sections.at(load_sections.latency_of(result), percent)
         if row and row.value_ms is not None:
             spread = numbers.interval(row.low_ms, row.high_ms)
-            note = f"{name}, {spread}" if spread != numbers.UNKNOWN else name
+            note = name if spread == numbers.UNKNOWN else f"{name}, {spread}"
             label = f"Latency {load_sections.percent_name(percent)}"
             yield Tile(label, numbers.milliseconds(row.value_ms), note)
     if result.goodput_rate is not None:
-        offered = load_sections.per_second(result.offered_rate)
-        value = load_sections.per_second(result.goodput_rate)
+        offered = numbers.per_second(result.offered_rate)
+        value = numbers.per_second(result.goodput_rate)
         yield Tile("Goodput", value, f"{name}, of {offered} offered")
     cold = result.cold
     if cold and cold.first_answer_s is not None:
@@ -244,7 +244,7 @@ def _served(run: Run) -> Iterator[Tile]:
         note = f"{name}, of {numbers.amount(cold.requests, 'request')}"
         yield Tile("Missed until warm", str(cold.missed), note)
     if result.highest_rate is not None:
-        yield Tile("Highest rate", load_sections.per_second(result.highest_rate), name)
+        yield Tile("Highest rate", numbers.per_second(result.highest_rate), name)
 
 
 def _worth(row: Measurement | None, eager: Measurement | None) -> Iterator[Tile]:

@@ -153,8 +153,8 @@ def _timeline(result: LoadResult, place_x: Place, place_y: Place) -> Timeline:
 
 def _words(result: LoadResult, answered: int, slow: int) -> str:
     """The description for screen readers."""
-    p50 = load_sections.value(result.latency, 50.0)
-    p99 = load_sections.value(result.latency, 99.0)
+    latency = load_sections.latency_of(result)
+    p50, p99 = (load_sections.value(latency, percent) for percent in (50.0, 99.0))
     total = len(result.requests.arrival_s)
     return (
         f"{result.strategy}: {answered} of {total} requests answered, {slow} slow,"
@@ -290,15 +290,15 @@ def distribution(test: LoadTest) -> Distribution | None:
 
 
 def _warm(result: LoadResult) -> list[float]:
-    cold = result.cold
-    first = (cold.requests or 0) if cold and cold.end_s is not None else 0
+    is_warm = result.cold and not load_sections.stayed_cold(result)
+    first = (result.cold.requests or 0) if result.cold and is_warm else 0
     return [ms for number, ms in _answered(result) if number >= first]
 
 
 def _strip(result: LoadResult, latencies: Sequence[float], place: Place) -> Strip:
     values = []
     for percent in (50.0, 99.0):
-        text = load_sections.value(result.latency, percent)
+        text = load_sections.value(load_sections.latency_of(result), percent)
         values.append((load_sections.percent_name(percent), text))
     return Strip(
         name=result.strategy,
@@ -314,7 +314,8 @@ def _percentiles(result: LoadResult, place: Place) -> Iterator[Mark]:
     """The median and the tail get a label first, others if there is room."""
     labelled: list[float] = []
     order = {50.0: 0, 99.0: 1, 99.9: 2}
-    for row in sorted(result.latency, key=lambda row: order.get(row.percent, 3)):
+    latency = load_sections.latency_of(result)
+    for row in sorted(latency, key=lambda row: order.get(row.percent, 3)):
         if row.value_ms is None or row.value_ms <= 0:
             continue
         x = place(row.value_ms)
@@ -327,7 +328,7 @@ def _percentiles(result: LoadResult, place: Place) -> Iterator[Mark]:
         yield Mark(
             x=round(x, 2),
             name=name,
-            title=f"{name} {load_sections.spread(result.latency, row.percent)} ms",
+            title=f"{name} {load_sections.spread(latency, row.percent)} ms",
             label=has_room,
             low=ends[0],
             high=ends[1],
@@ -395,9 +396,7 @@ def rates(test: LoadTest) -> Rates | None:
         _series(result.strategy, trials, place_x, place_y, tone=f"p{index % 6}")
         for index, (result, trials) in enumerate(searched)
     ]
-    found = [
-        f"{r.strategy} {load_sections.per_second(r.highest_rate)}" for r, _ in searched
-    ]
+    found = [f"{r.strategy} {numbers.per_second(r.highest_rate)}" for r, _ in searched]
     return Rates(
         series=tuple(series),
         x=x,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from torchproof.records import LoadResult, Run, TailCause
+from torchproof.records import Run, TailCause
 from torchproof.report import load_sections, numbers
 from torchproof.report.html import load_charts
 
@@ -34,13 +34,6 @@ class Cause:
     victims: str
 
 
-@dataclass(frozen=True)
-class Causes:
-    title: str
-    causes: tuple[Cause, ...]
-    rest: str
-
-
 def content(run: Run) -> dict[str, Any]:
     """The variables of load.html."""
     test = load_sections.load_test_of(run)
@@ -58,7 +51,10 @@ def content(run: Run) -> dict[str, Any]:
         "distribution": load_charts.distribution(test),
         "rates": load_charts.rates(test),
         "trial_shape": _SHAPES.__getitem__,
-        "slow": [causes for result in test.results for causes in _slow(result)],
+        "slow": [
+            (section.title, list(map(_cause, section.causes)), section.rest)
+            for section in load_sections.slow_requests(test)
+        ],
         "not_slow": load_sections.without_slow_requests(test),
         "unobserved": list(load_sections.missing(test)),
         "next_steps": list(load_sections.more_to_ask(test)),
@@ -76,17 +72,10 @@ def sections(values: Mapping[str, Any]) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _slow(result: LoadResult) -> Iterator[Causes]:
-    for tail, section in load_sections.slow_requests_of(result):
-        ordered = load_sections.by_share(tail)
-        causes = [_cause(cause, result) for cause in ordered]
-        yield Causes(section.title, tuple(causes), section.rest)
-
-
-def _cause(cause: TailCause, result: LoadResult) -> Cause:
+def _cause(cause: TailCause) -> Cause:
     return Cause(
         code=cause.code,
-        text=f"{cause.text}{load_sections.place(cause, result)}",
+        text=cause.text,
         share=load_sections.share(cause.share),
         length=round(min(1.0, max(0.0, cause.share or 0.0)) * 100, 2),
         involved=load_sections.involved(cause),

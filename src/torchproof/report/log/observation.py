@@ -161,7 +161,10 @@ def _load_test(run: Run) -> Iterator[str]:
     test = load_sections.load_test_of(run)
     yield from map(prose, load_sections.remarks(test))
     for section in load_sections.slow_requests(test):
-        each = [f"{share} {text}" for share, text in section.causes]
+        each = [
+            f"{load_sections.share(cause.share)} {load_sections.caused(cause)}"
+            for cause in section.causes
+        ]
         yield prose(f"{section.title}: {'; '.join([*each, section.rest])}")
 
 

@@ -1,0 +1,294 @@
+"""Compares two load tests, strategy by strategy: p50, p99, goodput, first answer.
+
+A percentile differs if its intervals in A and B do not overlap. Goodput differs if the
+intervals of the share of requests within the objective do not. Both count dependent
+requests for what they are worth. As elsewhere, a difference below the threshold is no
+regression, and eager is the control.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torchproof.measure.comparison import metrics
+from torchproof.measure.comparison.metrics import (
+    NOT_SIGNIFICANT,
+    Metric,
+    Row,
+    Thresholds,
+    ratio_text,
+)
+from torchproof.measure.loadtest.dependence import cycle_starts, design_effect
+from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.results import metric_ms
+from torchproof.records import (
+    LatencyObjective,
+    LoadResult,
+    LoadTest,
+    Percentile,
+    Run,
+    UserError,
+)
+
+MEDIAN, TAIL = "p50", "p99"
+_PERCENTS = {MEDIAN: 50.0, TAIL: 99.0}
+_DEVIATIONS = 2.33  # each bound is wrong in 1 of 100 tests
+_EAGER = "eager"
+
+
+def assert_same_load(a: LoadTest, b: LoadTest) -> None:
+    """Raises `UserError` if the requests of two tests came at different times."""
+    loads = [load_of(test) for test in (a, b)]
+    if loads[0] != loads[1]:
+        raise UserError(
+            f"different loads cannot be compared: {loads[0]} in A, {loads[1]} in B"
+        )
+
+
+def assert_comparable(baseline: Run, options: LoadOptions) -> None:
+    """Raises `UserError` if a run is no baseline of a test with these options."""
+    if baseline.load_test is None:
+        raise UserError(
+            f"--baseline {baseline.id} is a run of {baseline.verb}: give a run of"
+            " loadtest"
+        )
+    planned = LoadTest(options.rate, options.arrivals, options.seed, planned=0)
+    assert_same_load(baseline.load_test, planned)
+
+
+def load_of(test: LoadTest) -> str:
+    """`50 requests/s, poisson, seed 0`."""
+    if test.rate is None:  # the file has the times, so there is nothing to draw
+        return f"requests of {test.arrivals}"
+    return f"{test.rate:g} requests/s, {test.arrivals}, seed {test.seed}"
+
+
+def rows(a: LoadTest, b: LoadTest, limits: Thresholds) -> list[Row]:
+    """One for each strategy of both tests; raises `UserError` if there is none."""
+    assert_same_load(a, b)
+    before, after = _by_name(a), _by_name(b)
+    shared = [name for name in before if name in after]
+    if not shared:
+        names = [", ".join(each) or "no strategy" for each in (before, after)]
+        raise UserError(f"nothing to compare: A has {names[0]}, B has {names[1]}")
+    objective = b.objective if a.objective == b.objective else None
+    compared = {
+        name: _Pair(before[name], after[name], objective, a.workers).row(limits)
+        for name in shared
+    }
+    if _EAGER not in compared or len(compared) == 1:
+        return list(compared.values())
+    eager = compared.pop(_EAGER)
+    judged = [_beyond(row, eager, limits) for row in compared.values()]
+    plain = tuple(replace(metric, regression=False) for metric in eager.metrics)
+    return [replace(eager, metrics=plain, control=True), *judged]
+
+
+def control(a: LoadTest, b: LoadTest, limits: Thresholds) -> Metric | None:
+    """The median of eager, if it was served beside other strategies."""
+    before, after = _by_name(a), _by_name(b)
+    if _EAGER not in before or len(before.keys() & after.keys()) < 2:
+        return None
+    if _EAGER not in after:
+        return None
+    return _percentile(before[_EAGER], after[_EAGER], MEDIAN, limits.speed)
+
+
+def notes(a: LoadTest, b: LoadTest) -> Iterator[str]:
+    """Differences that the user may have made on purpose."""
+    settings = {
+        "workers": (a.workers, b.workers),
+        "batch window, ms": (a.batch_window_ms, b.batch_window_ms),
+        "largest batch": (a.max_batch, b.max_batch),
+        "requests": (a.planned, b.planned),
+    }
+    for name, (was, is_) in settings.items():
+        if was != is_:
+            was, is_ = ("-" if value is None else value for value in (was, is_))
+            yield f"{name}: {was} in A, {is_} in B"
+    if a.calls != b.calls:
+        yield "the calls of the target differ, so B answered other requests"
+    if a.objective != b.objective:
+        yield "the objectives differ, so goodput is not compared"
+    before, after = _by_name(a), _by_name(b)
+    for one, other, where in ((before, after, "A"), (after, before, "B")):
+        if alone := [name for name in one if name not in other]:
+            yield f"only in {where}: {', '.join(alone)}"
+
+
+def _by_name(test: LoadTest) -> dict[str, LoadResult]:
+    return {result.strategy: result for result in test.results}
+
+
+# -- one strategy ----------------------------------------------------------------------
+
+
+class _Pair:
+    """A strategy in A and in B."""
+
+    def __init__(
+        self,
+        a: LoadResult,
+        b: LoadResult,
+        objective: LatencyObjective | None,
+        workers: int,
+    ) -> None:
+        self._a, self._b = a, b
+        self._objective, self._workers = objective, workers
+
+    def row(self, limits: Thresholds) -> Row:
+        a, b = self._a, self._b
+        name = b.strategy
+        was, is_ = _failure(a), _failure(b)
+        if was and is_:
+            return Row(name, note=f"failed in both runs; in B it {is_}")
+        if was or is_:
+            note = f"works in B; in A it {was}" if was else ""
+            return Row(name, broken=is_, note=note)
+        compared = [
+            _percentile(a, b, MEDIAN, limits.speed),
+            _percentile(a, b, TAIL, limits.tail),
+            self._goodput(limits.speed),
+            _first_answer(a, b, limits.compile),
+            _failed_requests(a, b),
+        ]
+        grown = a.kept_up is True and b.kept_up is False
+        broken = "could not keep up with the requests" if grown else ""
+        return Row(name, tuple(compared), broken=broken)
+
+    def _goodput(self, percent: float) -> Metric:
+        """More is better, so the ratio is that of B to A."""
+        a, b = self._a.goodput_rate, self._b.goodput_rate
+        metric = Metric("goodput", a, b, "per_s")
+        if a is None or b is None or self._objective is None:
+            return replace(metric, why="no objective that both runs share")
+        old, new = self._within(self._a), self._within(self._b)
+        if not a or not b:
+            lost = old[0] > new[1]
+            verdict = "none left" if lost else NOT_SIGNIFICANT
+            return replace(metric, verdict=verdict, regression=lost)
+        # The interval of the share, in the unit of the rate.
+        scale = (b / new[2]) / (a / old[2])
+        low, high = (
+            scale * new[n] / old[1 - n] if old[1 - n] else None for n in (0, 1)
+        )
+        return _judged(
+            replace(metric, ratio=b / a), low, high, percent, words=("more", "less")
+        )
+
+    def _within(self, result: LoadResult) -> tuple[float, float, float]:
+        """The share of requests within the limit: lower and upper bound, and value."""
+        assert self._objective is not None
+        values = metric_ms(result.requests, self._objective.metric)
+        within = [value <= self._objective.limit_ms for value in values]
+        starts = cycle_starts(result.requests, self._workers)
+        worth = len(within) / design_effect(within, starts)
+        share = sum(within) / len(within)
+        return (*_score_interval(share, worth), share)
+
+
+def _score_interval(share: float, count: float) -> tuple[float, float]:
+    """Wilson's interval of a share of so many independent requests."""
+    z = _DEVIATIONS**2 / count
+    middle = share + z / 2
+    reach = _DEVIATIONS * math.sqrt((share * (1 - share) + z / 4) / count)
+    return max(0.0, (middle - reach) / (1 + z)), min(1.0, (middle + reach) / (1 + z))
+
+
+def _failure(result: LoadResult) -> str:
+    """Why a strategy has no numbers; empty if it has."""
+    if result.error:
+        return f"failed: {result.error}"
+    if result.ending == "skipped":
+        return f"was skipped: {'; '.join(result.notes) or 'no reason given'}"
+    return "" if result.answered else "answered no request"
+
+
+def _percentile(a: LoadResult, b: LoadResult, name: str, percent: float) -> Metric:
+    before, after = _at(a, _PERCENTS[name]), _at(b, _PERCENTS[name])
+    metric = Metric(name, before.value_ms, after.value_ms, "ms")
+    if not before.value_ms or not after.value_ms:
+        return replace(metric, why="not known in both: too few requests were answered")
+    metric = replace(metric, ratio=before.value_ms / after.value_ms)
+    low = _divided(before.low_ms, after.high_ms)
+    return _judged(metric, low, _divided(before.high_ms, after.low_ms), percent)
+
+
+def _at(result: LoadResult, percent: float) -> Percentile:
+    rows = (row for row in result.latency if row.percent == percent)
+    return next(rows, Percentile(percent))
+
+
+def _divided(above: float | None, below: float | None) -> float | None:
+    return above / below if above and below else None
+
+
+def _judged(
+    metric: Metric,
+    low: float | None,
+    high: float | None,
+    percent: float,
+    *,
+    words: tuple[str, str] = ("faster", "slower"),
+) -> Metric:
+    """The verdict for the bounds of a ratio; a bound that is not known is None."""
+    assert metric.ratio is not None
+    metric = replace(metric, low=low, high=high)
+    worse = high is not None and high < 1
+    if not worse and not (low is not None and low > 1):
+        few = low is None or high is None
+        why = "too few independent requests for an interval" if few else ""
+        return replace(metric, verdict=NOT_SIGNIFICANT, why=why)
+    small = metrics.is_small(metric, percent)
+    return replace(
+        metric,
+        verdict=ratio_text(metric.ratio, *words),
+        regression=worse and not small,
+        why=f"within the threshold of {percent:g} percent" if small else "",
+    )
+
+
+def _first_answer(a: LoadResult, b: LoadResult, percent: float) -> Metric:
+    """A single measurement in each run: only the threshold decides."""
+    was, is_ = (each.cold.first_answer_s if each.cold else None for each in (a, b))
+    metric = Metric("first answer", was, is_, "s")
+    if not was or not is_:
+        return replace(metric, why="not measured in both")
+    if abs(was - is_) < metrics.LEAST_COMPILE_S:
+        why = f"less than {metrics.LEAST_COMPILE_S:g} s apart"
+        return replace(metric, ratio=was / is_, verdict=NOT_SIGNIFICANT, why=why)
+    return metrics.compare_single(metric, ("faster", "slower"), percent)
+
+
+def _failed_requests(a: LoadResult, b: LoadResult) -> Metric:
+    was, is_ = a.failed or 0, b.failed or 0
+    metric = Metric("failed", was, is_, "count")
+    if was == is_:
+        return replace(metric, verdict="same")
+    word = "more" if is_ > was else "fewer"
+    return replace(metric, verdict=f"{abs(is_ - was)} {word}", regression=is_ > was)
+
+
+# -- the control -----------------------------------------------------------------------
+
+
+def _beyond(row: Row, eager: Row, limits: Thresholds) -> Row:
+    """Drops changes of latency that are no larger than eager's."""
+    controls = {metric.name: metric for metric in eager.metrics}
+    least = {MEDIAN: limits.speed, TAIL: limits.tail}
+
+    def kept(metric: Metric) -> Metric:
+        base = controls.get(metric.name)
+        if metric.name not in least or base is None:
+            return metric
+        if not base.significant or not metric.significant:
+            return metric
+        beyond = metric.log - base.log if metric.log > 0 else base.log - metric.log
+        if beyond >= math.log1p(least[metric.name] / 100):
+            return metric
+        why = f"{metric.verdict} in time, but eager is {base.verdict}"
+        return replace(metric, verdict=NOT_SIGNIFICANT, regression=False, why=why)
+
+    return replace(row, metrics=tuple(map(kept, row.metrics)))

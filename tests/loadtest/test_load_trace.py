@@ -1,0 +1,147 @@
+"""The trace of a load test: valid events, on one clock, that nest on every track."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from itertools import groupby
+from typing import Any
+
+import load_runs
+import pytest
+
+from torchproof.records import LoadResult, Requests, Run, Stall
+from torchproof.report import load_trace
+
+Event = dict[str, Any]
+# The keys that the Trace Event Format asks of each phase.
+NEEDED = {
+    "M": {"name", "pid", "args"},
+    "X": {"name", "cat", "ts", "dur", "pid", "tid"},
+    "b": {"name", "cat", "id", "ts", "pid", "tid"},
+    "e": {"name", "cat", "id", "ts", "pid", "tid"},
+    "C": {"name", "ts", "pid", "args"},
+    "i": {"name", "ts", "pid", "tid", "s"},
+}
+
+
+def events(run: Run) -> list[Event]:
+    made = json.loads(load_trace.render(run))["traceEvents"]
+    assert isinstance(made, list)
+    return made
+
+
+def assert_valid(made: list[Event]) -> None:
+    for event in made:
+        assert NEEDED[event["ph"]] <= set(event), event
+        assert event.get("ts", 0) >= 0 and event.get("dur", 0) >= 0
+    assert_nested([event for event in made if event["ph"] == "X"])
+    waits = [event for event in made if event["ph"] in "be"]
+    for _, pair in groupby(waits, key=lambda event: event["id"]):
+        begin, end = pair
+        assert (begin["ph"], end["ph"]) == ("b", "e")
+        assert begin["ts"] < end["ts"]
+
+
+def assert_nested(slices: list[Event]) -> None:
+    """On one track, slices lie beside or inside each other."""
+
+    def track(event: Event) -> tuple[int, int]:
+        return event["pid"], event["tid"]
+
+    for _, members in groupby(sorted(slices, key=track), key=track):
+        ends: list[float] = []
+        for event in sorted(members, key=lambda e: (e["ts"], -e["dur"])):
+            begin, end = event["ts"], round(event["ts"] + event["dur"], 3)
+            while ends and ends[-1] <= begin:
+                ends.pop()
+            assert not ends or end <= ends[-1], event
+            ends.append(end)
+
+
+def names(made: list[Event], kind: str) -> dict[tuple[int, int], str]:
+    named = [event for event in made if event["ph"] == "M" and event["name"] == kind]
+    return {(e["pid"], e["tid"]): e["args"]["name"] for e in named}
+
+
+@pytest.fixture(scope="module")
+def made() -> list[Event]:
+    return events(load_runs.run())
+
+
+def test_events_are_valid_and_nest(made: list[Event]) -> None:
+    assert_valid(made)
+
+
+def test_a_process_per_strategy_with_its_tracks(made: list[Event]) -> None:
+    processes = names(made, "process_name")
+    assert [*processes.values()] == ["full", "eager", "compile:nowait"]
+    tracks = names(made, "thread_name")
+    first = [name for (process, _), name in tracks.items() if process == 1]
+    assert first == ["queue", "worker 0", "stalls, worker 0"]
+
+
+def test_every_request_is_there_once(made: list[Event]) -> None:
+    result = load_runs.recompiling()
+    requests = [e for e in made if e["pid"] == 1 and e.get("cat") == "request"]
+    assert len(requests) == len(result.requests.arrival_s)
+    (culprit,) = (e for e in requests if e["name"] == "request 700")
+    begin = result.requests.begin_s[700]
+    assert culprit["ts"] == pytest.approx(begin * 1e6)
+    assert culprit["args"]["slow"] is True and culprit["args"]["causes"] == ["LT101"]
+
+
+def test_a_stall_lies_within_its_request(made: list[Event]) -> None:
+    (stall,) = (
+        e for e in made if e.get("cat") == "compile" and e["args"].get("request") == 700
+    )
+    (request,) = (e for e in made if e["pid"] == 1 and e["name"] == "request 700")
+    assert request["ts"] <= stall["ts"]
+    assert stall["ts"] + stall["dur"] <= request["ts"] + request["dur"] + 1e3
+
+
+def test_the_queue_is_empty_in_the_end(made: list[Event]) -> None:
+    for process in (1, 2, 3):
+        lengths = [
+            event["args"]["requests"]
+            for event in made
+            if event["ph"] == "C" and event["pid"] == process
+        ]
+        assert min(lengths) == lengths[-1] == 0
+    unserved = load_runs.overloaded().unserved
+    assert Counter(e["pid"] for e in made if e["ph"] == "i") == {2: unserved}
+
+
+def test_requests_of_a_batch_have_slots() -> None:
+    """Two requests served together, and a third one that overlaps both."""
+    requests = Requests(
+        arrival_s=(0.0, 0.0, 0.1, 0.4),
+        begin_s=(0.1, 0.1, 0.2, 0.4),
+        end_s=(0.3, 0.3, 0.4, 0.5),
+        call=(0, 0, 0, 0),
+        worker=(0, 0, 0, 0),
+        batch=(2, 2, 1, 1),
+    )
+    stalls = (  # the second overlaps the first without being part of it
+        Stall("compile", 0.1, 0.3, "compile", thread="t"),
+        Stall("gil", 0.2, 0.35, "GIL", thread="t"),
+        Stall("inductor", 0.15, 0.2, "Inductor", thread="t"),
+    )
+    made = events(load_runs.run([LoadResult("full", requests, stalls=stalls)]))
+    assert_valid(made)
+    tracks = [*names(made, "thread_name").values()]
+    assert tracks == [
+        *("queue", "worker 0", "worker 0, slot 2", "worker 0, slot 3"),
+        *("stalls, t", "stalls, t, slot 2"),
+    ]
+
+
+def test_names_are_data() -> None:
+    result = dataclasses.replace(load_runs.interrupted(), strategy='</script>"\n')
+    made = events(load_runs.run([result]))
+    assert names(made, "process_name") == {(1, 0): '</script>"\n'}
+
+
+def test_without_results_the_trace_is_empty() -> None:
+    assert events(load_runs.run([])) == []
