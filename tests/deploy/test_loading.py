@@ -155,7 +155,7 @@ def test_without_a_model_there_is_no_going_without_the_pack(tmp_path: Path) -> N
         ({"torch": "2.99.0"}, "torch 2.99.0"),
         ({"commit": "0"}, "commit 0"),
         ({"python": "3.9"}, "Python 3.9"),
-        ({"isa": "AVX512"}, "AVX512"),
+        ({"isa": "ZVECTOR"}, "ZVECTOR"),
         ({"features": ["quux"]}, "quux"),
         ({"machine": "vax"}, "machine vax"),
         ({"device": "cuda"}, "cuda"),

@@ -12,6 +12,7 @@ import faulthandler
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,8 @@ class Call(NamedTuple):
     default_dtype: Any
 
 
-def main(task: str, stacks: int) -> None:
+def main(arguments: Sequence[str]) -> None:
+    task, stacks = arguments[0], int(arguments[1])
     hold(descendants=True)
     os.set_inheritable(stacks, False)
     faulthandler.enable(stacks, all_threads=False)
@@ -125,4 +127,4 @@ def _run(call: Call) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1:])
