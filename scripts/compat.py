@@ -39,6 +39,12 @@ missing = {each.name: contract.missing(each.name) for each in contract.contract(
 print(json.dumps({
     "torch": torch.__version__, "python": platform.python_version(),
     "missing": {name: messages for name, messages in missing.items() if messages},
+    "probed": sorted({
+        name
+        for each in contract.contract()
+        for names in each.hooks.values()
+        for name in names
+    }),
 }))
 """
 

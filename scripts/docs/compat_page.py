@@ -88,17 +88,19 @@ def _feature(feature: Feature) -> str:
 
 
 def _seen(feature: str, listed: tuple[str, ...]) -> str:
-    """The versions that have all names of a hook."""
+    """The versions that were probed for all names of a hook, and have them."""
     paths = [f"has no {name.partition('(')[0]}" for name in listed]
-    return ", ".join(
+    versions = [
         version
         for version, result in _results().items()
-        if not any(
+        if set(listed) <= set(result["probed"])
+        and not any(
             path in message
             for message in result["missing"].get(feature, ())
             for path in paths
         )
-    )
+    ]
+    return ", ".join(versions) or "-"
 
 
 TABLES = {

@@ -167,6 +167,7 @@ def loadtest(
         strategy=", ".join(each.strategy for each in result.test.results),
         environment=result.environment,
         counts=dict.fromkeys(COUNTS),
+        findings=tuple(checking.check_load(result.test)),
         load_test=result.test,
         verb="loadtest",
         command=command,

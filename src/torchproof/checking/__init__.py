@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchproof.checking.counts import counts_of as counts_of
     from torchproof.checking.rules import RULES as RULES
     from torchproof.checking.rules import by_code as by_code
+    from torchproof.checking.rules import check_load as check_load
     from torchproof.checking.rules import parts_of as parts_of
     from torchproof.checking.rules import torch_pages as torch_pages
     from torchproof.checking.rules.rule import Rule as Rule

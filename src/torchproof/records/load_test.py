@@ -25,6 +25,7 @@ StallKind = Literal[
     "allocator",
     "fallback",
     "gil",
+    "cpu",  # the thread waited for one
 ]
 
 

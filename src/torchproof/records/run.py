@@ -59,6 +59,7 @@ CATEGORIES: dict[str, str] = {
     "slowdown": "Performance",
     "compile_time": "Performance",
     "memory": "Performance",
+    "latency": "Performance",
     "config": "Configuration",
     "hazard": "Configuration",
 }

@@ -30,6 +30,7 @@ IMPACT = {
     "slowdown": "compiled code is not faster than eager",
     "compile_time": "compilation takes longer than necessary",
     "memory": "compiled code needs more device memory than eager",
+    "latency": "requests wait longer when the target is served under load",
     "config": "a setting or a call has no effect, or not the intended one",
     "hazard": "it may fail when it is compiled",
 }

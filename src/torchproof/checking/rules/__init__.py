@@ -20,6 +20,7 @@ from torchproof.checking.rules import (
     errors,
     host_syncs,
     lifetimes,
+    load,
     no_ops,
     python_breaks,
     recompile_inputs,
@@ -37,7 +38,14 @@ from torchproof.checking.rules import (
 from torchproof.checking.rules.breaks import with_costs as with_costs
 from torchproof.checking.rules.rule import EventGroup, Facts, Rule
 from torchproof.observe import Guard
-from torchproof.records import SEVERITIES, Finding, Frame, Observation, UserError
+from torchproof.records import (
+    SEVERITIES,
+    Finding,
+    Frame,
+    LoadTest,
+    Observation,
+    UserError,
+)
 
 # In a family the first rule that matches makes the finding: specific rules come first.
 _LISTED: tuple[type[Rule], ...] = (
@@ -155,6 +163,17 @@ _LISTED: tuple[type[Rule], ...] = (
     torchscript.Unscriptable,
     torchscript.TracedTraining,
     torchscript.MixedWithCompile,
+    load.RecompileUnderLoad,
+    load.FirstCompileUnderLoad,
+    load.CollectionUnderLoad,
+    load.RecordingUnderLoad,
+    load.GilHeldUnderLoad,
+    load.FallbackUnderLoad,
+    load.AllocatorRetryUnderLoad,
+    load.KernelCompileUnderLoad,
+    load.BackgroundCompileUnderLoad,
+    load.CpuWaitUnderLoad,
+    load.PlainLoad,
     *advisories.ADVISORIES,
 )
 _IN_ORDER = tuple(rule() for rule in _LISTED)
@@ -172,6 +191,11 @@ class Matched(NamedTuple):
 def check(observation: Observation) -> list[Finding]:
     """All findings of a run, worst first."""
     return [each.finding for each in matched(observation)]
+
+
+def check_load(test: LoadTest) -> list[Finding]:
+    """All findings of a load test, worst first."""
+    return check(load.observation_of(test))
 
 
 def with_stacks(

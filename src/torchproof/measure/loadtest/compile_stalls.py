@@ -133,6 +133,7 @@ class CompileWatch:
 
     def _end(self, stall: OpenStall, code: CodeType) -> None:
         """Keeps the stall, unless nothing was compiled: most frames are skipped."""
+        stall.has_ended = True  # a helper that begins later works in the background
         if _COMPILE_ID in stall.data or "inductor" in self.missing:
             self._compiled.add(code)
             self._log.end(stall)

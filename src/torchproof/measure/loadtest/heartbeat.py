@@ -1,6 +1,7 @@
-"""A thread that wakes up often, and notices when another thread holds the GIL.
+"""A thread that wakes up often, and notices what keeps threads from running.
 
-It asks for the GIL at each beat. If it gets it late, the kernel's statistics of the
+The kernel counts how long each thread waited for a CPU. The rest is about the GIL: the
+thread asks for it at each beat. If it gets it late, the kernel's statistics of the
 thread tell why: a thread that waits for the GIL wakes up at each switch interval to ask
 again, and a thread that waits for a CPU does not. Which thread held the GIL shows
 afterwards: it has moved on since the last beat, and has not waited for the GIL itself.
@@ -13,13 +14,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Iterator, KeysView, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
 PERIOD_S = 0.005
 _SHORTEST_S = 0.010  # of what counts as holding the GIL: two switch intervals
+_SHORTEST_CPU_WAIT_S = 0.001
 _POLL_EVERY = 4  # beats
 _MORE_OFTEN = 3  # turns on a CPU by which waiting threads differ from the holder
 # Threads that wait in these files wait for each other, without the GIL.
@@ -55,6 +57,7 @@ class _Scheduling(NamedTuple):
     """What the kernel has counted for a thread since its start."""
 
     running_s: float
+    waited_s: float  # for a CPU, while it was ready to run
     turns: int  # how often it got a CPU
 
 
@@ -69,12 +72,19 @@ class _Threads:
         self._positions: dict[int, tuple[int, int]] = {}
         self._scheduling: dict[int, _Scheduling] = {}
 
-    def note(self) -> None:
+    def note(self) -> Iterator[tuple[int, float]]:
+        """Notes all threads; yields those that waited for a CPU, and how long."""
         frames = sys._current_frames()
         if frames.keys() != self._known:
             self._open(frames)
         self._positions = {ident: _position(each) for ident, each in frames.items()}
+        before = self._scheduling
         self._scheduling = {ident: self._read(ident) for ident in self._files}
+        for ident, now in self._scheduling.items():
+            if ident in before and ident != self._own:
+                waited_s = now.waited_s - before[ident].waited_s
+                if waited_s >= _SHORTEST_CPU_WAIT_S:
+                    yield ident, waited_s
 
     def is_waiting(self, late_s: float) -> bool:
         """Whether this thread asked for the GIL at each switch interval."""
@@ -138,10 +148,11 @@ class _Threads:
 
     def _read(self, ident: int) -> _Scheduling:
         try:
-            running, _, turns = os.pread(self._files[ident], 64, 0).split()
+            counts = os.pread(self._files[ident], 64, 0).split()
+            running, waited, turns = map(int, counts)
         except (KeyError, OSError, ValueError):  # it has ended, or is not known yet
-            return _Scheduling(0.0, 0)
-        return _Scheduling(int(running) / 1e9, int(turns))
+            return _Scheduling(0.0, 0.0, 0)
+        return _Scheduling(running / 1e9, waited / 1e9, turns)
 
 
 def _path(native_id: int | None) -> str:
@@ -169,12 +180,19 @@ def why_blind() -> str | None:
 
 
 class Heartbeat:
-    """Calls `note(hold)` when the GIL was held, and `poll()` every few beats."""
+    """Calls `held(hold)` when the GIL was held, and `poll()` every few beats.
+
+    `waited(ident, seconds)` is called for a thread that waited for a CPU.
+    """
 
     def __init__(
-        self, note: Callable[[Hold], None], poll: Callable[[], None] | None = None
+        self,
+        held: Callable[[Hold], None],
+        waited: Callable[[int, float], None],
+        poll: Callable[[], None] | None = None,
     ) -> None:
-        self._note = note
+        self._held = held
+        self._waited = waited
         self._poll = poll
         self._sees_holders = why_blind() is None
         self._running = True
@@ -194,14 +212,15 @@ class Heartbeat:
         beats = 0
         while self._running:
             if self._sees_holders:
-                threads.note()
+                for ident, seconds in threads.note():
+                    self._waited(ident, seconds)
             due = time.perf_counter() + PERIOD_S
             time.sleep(PERIOD_S)
             now = time.perf_counter()
             late_s = now - due
             is_late = self._sees_holders and late_s >= _SHORTEST_S
             if is_late and threads.is_waiting(late_s):
-                self._note(Hold(due, now, threads.holders(late_s)))
+                self._held(Hold(due, now, threads.holders(late_s)))
             beats += 1
             if self._poll is not None and beats % _POLL_EVERY == 0:
                 self._poll()

@@ -45,10 +45,10 @@ class StallLog:
 
     def __init__(self) -> None:
         self.serving: dict[int, int] = {}  # the request of each thread, by its ident
+        self.names: dict[int, str] = {}  # of threads that have served a request
         self.stalls: list[OpenStall] = []
         self.dropped = 0
         self._unfinished: dict[int, OpenStall] = {}
-        self._servers: set[int] = set()  # threads that have served a request
         self._local = threading.local()
 
     def begin(self, kind: StallKind, text: str = "") -> OpenStall:
@@ -62,7 +62,7 @@ class StallLog:
         if waiting is not None:
             data["helper"] = thread
             thread, request = waiting.thread, waiting.request
-        elif ident not in self._servers:
+        elif ident not in self.names:
             data["background"] = True
         return OpenStall(
             kind=kind,
@@ -77,8 +77,9 @@ class StallLog:
 
     def begin_request(self, number: int) -> None:
         ident = threading.get_ident()
-        self._servers.add(ident)
         self.serving[ident] = number
+        if ident not in self.names:
+            self.names[ident] = threading.current_thread().name
 
     def end_request(self) -> None:
         self.serving.pop(threading.get_ident(), None)

@@ -1,9 +1,9 @@
 """Records what can delay a request in this process, with begin, end and thread.
 
 `StallRecorder` watches the compiler (`compile_stalls.py`), garbage collection, retries
-of the CUDA allocator, fallbacks of `torchproof.compile`, and threads that hold the GIL
-(`heartbeat.py`). A request costs two writes to a dictionary; the hooks run only when
-something happens, and the heartbeat 200 times a second.
+of the CUDA allocator, fallbacks of `torchproof.compile`, threads that hold the GIL, and
+waiting for a CPU (`heartbeat.py`). A request costs two writes to a dictionary; the
+hooks run only when something happens, and the heartbeat 200 times a second.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class StallRecorder:
 
     def __enter__(self) -> Self:
         uses_cuda = self._start_polling()
-        heartbeat = Heartbeat(self._held, self._poll if uses_cuda else None)
+        poll = self._poll if uses_cuda else None
+        heartbeat = Heartbeat(self._held, self._waited, poll)
         with contextlib.ExitStack() as hooks:
             hooks.enter_context(self._compiler.installed())
             gc.callbacks.append(self._collect)
@@ -56,7 +57,7 @@ class StallRecorder:
             hooks.callback(heartbeat.stop)
             self._hooks = hooks.pop_all()
         if why := why_blind():
-            self._missing["gil"] = why
+            self._missing |= {"gil": why, "cpu": why}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -118,6 +119,22 @@ class StallRecorder:
             stall.request = self._log.serving.get(holder.ident)
             stall.place = place_of_frame(holder.frame)
             stall.text = f"thread {stall.thread} held the GIL"
+        self._log.keep(stall)
+
+    def _waited(self, ident: int, seconds: float) -> None:
+        """A thread waited for a CPU until about now; only requests matter."""
+        request = self._log.serving.get(ident)
+        if request is None:
+            return
+        now = time.perf_counter()
+        stall = OpenStall(
+            kind="cpu",
+            begin=now - seconds,
+            end=now,
+            thread=self._log.names.get(ident, ""),
+            request=request,
+            text="the serving thread waited for a CPU",
+        )
         self._log.keep(stall)
 
     def _start_polling(self) -> bool:

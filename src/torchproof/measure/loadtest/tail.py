@@ -255,6 +255,8 @@ def _rank(stall: Stall, unit: _Unit) -> int | None:
     """How a stall delays a unit; None if it does not."""
     if stall.kind == "allocator" and stall.request is None:
         return _POLLED
+    if stall.kind == "cpu" and stall.request not in unit.members:
+        return None
     if stall.request in unit.members:
         if stall.kind == "gil":
             return None  # its own code

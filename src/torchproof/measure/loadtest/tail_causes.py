@@ -21,6 +21,7 @@ ALLOCATOR = "LT107"
 PLAIN_LOAD = "LT108"
 KERNEL = "LT109"
 BACKGROUND = "LT110"
+CPU_WAIT = "LT111"
 
 _WARM_UP = "answer each call of the target once before serving"
 _PACK = "serve from a pack (torchproof pack TARGET --for deploy)"
@@ -56,6 +57,8 @@ def key_of(stall: Stall) -> CauseKey:
             return CauseKey(FALLBACK, stall.text)
         case "allocator":
             return CauseKey(ALLOCATOR, ())
+        case "cpu":
+            return CauseKey(CPU_WAIT, ())
 
 
 def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
@@ -185,5 +188,9 @@ _REMEDIES: dict[str, Callable[[Sequence[Stall]], str]] = {
         " first"
     ),
     KERNEL: lambda _: f"{_WARM_UP}, or {_PACK}",
+    CPU_WAIT: lambda _: (
+        "leave CPUs to the serving process: fewer workers, fewer threads"
+        " (OMP_NUM_THREADS), and no other programs beside it"
+    ),
     BACKGROUND: lambda _: f"{_PACK}, so that nothing is compiled while requests arrive",
 }

@@ -36,6 +36,7 @@ KINDS = {
     "gil": ("p3", "GIL held by another thread"),
     "allocator": ("p5", "allocator"),
     "fallback": ("p8", "fallback"),
+    "cpu": ("p9", "waiting for a CPU"),
 }
 
 
