@@ -77,8 +77,11 @@ class StallRecorder:
         return self._compiler.missing | self._missing
 
     def stalls(self, origin: float) -> tuple[Stall, ...]:
-        """All stalls so far; their times count from `origin`."""
-        stalls = self._log.all()
+        """The stalls since `origin`; their times count from then.
+
+        Of one that began earlier, the rest counts.
+        """
+        stalls = [stall for stall in self._log.all() if stall.end > origin]
         add_guards(stalls)
         if self._log.dropped:
             self._missing["gc"] = f"{self._log.dropped} stalls were too many to keep"
@@ -208,7 +211,7 @@ def _record(stall: OpenStall, origin: float) -> Stall:
     place = stall.place
     return Stall(
         kind=stall.kind,
-        begin_s=stall.begin - origin,
+        begin_s=max(0.0, stall.begin - origin),
         end_s=stall.end - origin,
         text=stall.text,
         request=stall.request,

@@ -1,0 +1,279 @@
+"""`torchproof loadtest` as a user runs it: requests, exit codes, what is saved."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import PROGRAM, Done
+from forked_commands import torchproof
+
+from torchproof.cli import main
+from torchproof.records import LoadTest, Run, store
+
+TARGETS = """
+import os, time
+import torch
+
+answered = 0
+
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+def make(batch=1):
+    return Net(), [(torch.ones(batch, 2),), (torch.ones(batch, 3),)]
+
+
+def call_weight(call):
+    return call[0].shape[-1]
+
+
+def _counting(act):
+    def fn(x):
+        global answered
+        answered += 1
+        act(answered)
+        return x
+
+    return fn, [(torch.ones(1),)]
+
+
+def fails_at_17():
+    def act(number):
+        if number == 17:
+            raise ValueError("no room for request 17")
+
+    return _counting(act)
+
+
+def always_fails():
+    def act(number):
+        raise RuntimeError("no weights")
+
+    return _counting(act)
+
+
+def dies_at_10():
+    return _counting(lambda number: number == 10 and os._exit(7))
+
+
+def hangs_at_10():
+    return _counting(lambda number: number == 10 and time.sleep(99))
+
+
+def one_size():
+    return Net(), [(torch.ones(1),)]
+
+
+def compiled():
+    return torch.compile(Net(), backend="eager"), [(torch.ones(1),)]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("loadtest")
+    (root / "served.py").write_text(TARGETS)
+    return root
+
+
+def loadtest(folder: Path, factory: str, *arguments: str) -> Done:
+    line = ["loadtest", f"served.py:{factory}", "--format", "json", "-q", *arguments]
+    if "--strategies" not in line and "--as-written" not in line:
+        line += ["--strategies", "eager"]
+    return torchproof(*line, cwd=folder)
+
+
+def load_test_of(done: Done) -> LoadTest:
+    run = Run.from_json(json.loads(done.stdout))
+    assert run.verb == "loadtest"
+    assert run.load_test is not None
+    return run.load_test
+
+
+def test_strategies_answer_the_same_timetable(folder: Path) -> None:
+    arguments = ("--rate", "200", "--requests", "60", "--slo", "p50=10s")
+    strategies = ("--strategies", "eager,compile:eager,full+graph")
+    done = loadtest(folder, "make", *arguments, *strategies, "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    test = load_test_of(done)
+    assert test.calls == ("1x2", "1x3")
+    assert test.weights == (2.0, 3.0)
+    assert (test.planned, test.workers, test.rate) == (60, 2, 200)
+    eager, compiled, graph = test.results
+    assert eager.requests.arrival_s == compiled.requests.arrival_s
+    assert eager.requests.call == compiled.requests.call
+    assert {*eager.requests.call} == {0, 1}
+    assert eager.answered == compiled.answered == 60
+    assert eager.verdict == "met"
+    assert eager.cold.start_s > 0
+    assert eager.cold.first_answer_s > 0
+    assert "torchproof.compile(model" in compiled.source
+    assert (graph.ending, graph.answered) == ("skipped", None)
+    assert graph.notes
+    saved = store.load(json.loads(done.stdout)["id"], folder / store.RUNS)
+    assert saved.load_test == test
+
+
+def test_a_missed_objective_exits_1(folder: Path) -> None:
+    arguments = ("--rate", "500", "--requests", "60", "--slo", "p50=1us")
+    done = loadtest(folder, "make", *arguments, "--no-cold")
+    assert done.returncode == 1
+    [result] = load_test_of(done).results
+    assert result.verdict == "missed"
+    assert result.goodput_rate == 0
+    assert result.cold is None
+
+
+def test_a_request_that_fails_is_counted(folder: Path) -> None:
+    done = loadtest(folder, "fails_at_17", "--rate", "500", "--requests", "40")
+    assert done.returncode == 0
+    [result] = load_test_of(done).results
+    assert (result.answered, result.failed) == (39, 1)
+    assert result.requests.failed == (16,)
+    assert result.errors == {"ValueError: no room for request 17": 1}
+
+
+def test_exit_2_if_all_requests_fail(folder: Path) -> None:
+    done = loadtest(folder, "always_fails", "--rate", "500", "--requests", "10")
+    assert done.returncode == 2
+    [result] = load_test_of(done).results
+    assert (result.answered, result.failed) == (0, 10)
+    assert len(done.stderr.splitlines()) == 1
+    assert "RuntimeError: no weights" in done.stderr
+
+
+def test_a_process_that_dies_keeps_what_it_answered(folder: Path) -> None:
+    done = loadtest(folder, "dies_at_10", "--rate", "500", "--requests", "40")
+    [result] = load_test_of(done).results
+    assert (result.answered, result.unserved) == (9, 31)
+    assert result.ending == "crashed"
+    assert "exit code 7" in result.error
+    assert done.returncode == 0  # requests were answered: the result says the rest
+
+
+def test_a_call_that_hangs_ends_with_the_timeout(folder: Path) -> None:
+    done = loadtest(
+        folder, "hangs_at_10", "--rate", "500", "--requests", "40", "--timeout", "5"
+    )
+    [result] = load_test_of(done).results
+    assert result.answered == 9
+    assert result.ending == "timeout"
+    assert result.error
+
+
+def test_requests_are_batched_by_the_factory(folder: Path) -> None:
+    window = ("--batch-window", "20ms", "--max-batch", "4")
+    done = loadtest(folder, "make", "--rate", "500", "--requests", "80", *window)
+    assert done.returncode == 0
+    test = load_test_of(done)
+    assert (test.batch_window_ms, test.max_batch) == (20, 4)
+    [result] = test.results
+    assert max(result.requests.batch) == 4
+    assert result.answered == 80
+
+
+def test_a_file_of_requests(folder: Path) -> None:
+    lines = ["0.0,1", "0.01,0", '{"time": 0.02, "sizes": {"batch": 5}}']
+    (folder / "requests.txt").write_text("\n".join(lines))
+    done = loadtest(folder, "make", "--arrivals", "requests.txt")
+    assert done.returncode == 0, done.stderr
+    test = load_test_of(done)
+    assert test.calls == ("1x2", "1x3", "5x2")
+    [result] = test.results
+    assert result.requests.call == (1, 0, 2)
+    assert result.requests.arrival_s == (0.0, 0.01, 0.02)
+    assert (test.rate, test.weights) == (None, ())
+
+
+def test_a_target_that_compiles_itself_is_served_as_written(folder: Path) -> None:
+    arguments = ("--rate", "500", "--requests", "20")
+    done = loadtest(folder, "compiled", *arguments, "--as-written")
+    assert done.returncode == 0
+    [result] = load_test_of(done).results
+    assert (result.strategy, result.answered) == ("as-written", 20)
+    refused = loadtest(folder, "compiled", *arguments)
+    assert refused.returncode == 2
+    assert "--as-written" in refused.stderr
+
+
+def test_the_highest_rate_is_searched_from_the_rate(folder: Path) -> None:
+    arguments = ("--rate", "100", "--requests", "20", "--slo", "p50=1us")
+    done = loadtest(folder, "make", *arguments, "--find-rate")
+    [result] = load_test_of(done).results
+    assert result.highest_rate is None
+    assert [trial.verdict for trial in result.trials] == ["missed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rate", "0"), "--rate"),
+        (("--rate", "10", "--slo", "fast"), "--slo"),
+        (("--rate", "10", "--arrivals", "gamma:x"), "gamma:x"),
+        (("--arrivals", "invalid.txt"), "invalid.txt:3"),
+        (("--rate", "10", "--strategies", "ful"), "full"),
+        (("--rate", "10", "--strategies", "pack:nowhere"), "nowhere"),
+        (("--rate", "10", "--duration", "soon"), "--duration"),
+        (("--rate", "10", "--train"), "--train"),
+        (("--rate", "10", "--size", "tiny"), "--size"),
+        (("--rate", "10", "--find-rate"), "--slo"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: tuple[str, ...],
+    words: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "invalid.txt").write_text("0,0\n1,0\nlater,0\n")
+    monkeypatch.chdir(folder)
+    assert main(["loadtest", "served.py:make", *arguments]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
+    assert words in output.err
+
+
+def test_a_factory_without_batch_serves_no_batches(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    window = ["--batch-window", "5ms", "--max-batch", "4"]
+    assert main(["loadtest", "served.py:one_size", "--rate", "9", *window]) == 2
+    assert "'batch'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
+    command = [*PROGRAM, "loadtest", "served.py:make", "--rate", "50", "--duration"]
+    command += ["600s", "--strategies", "eager", "--format", "json"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines: list[Any] = []
+        deadline = time.monotonic() + 120
+        while not any(" of " in line and "requests" in line for line in lines):
+            assert time.monotonic() < deadline
+            lines.append(process.stderr.readline())
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    run = Run.from_json(json.loads(stdout))
+    assert run.ending == "interrupted"
+    [result] = run.load_test.results
+    assert result.ending == "interrupted"
+    assert result.answered > 50
+    assert result.unserved <= 2
+    assert len(result.requests.arrival_s) < run.load_test.planned
+    assert store.load(run.id, folder / store.RUNS).load_test == run.load_test
