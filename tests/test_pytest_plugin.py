@@ -67,6 +67,7 @@ PASSED += ["test_leaves_no_compiled_code_behind", "test_nothing_is_fine"]
 PASSED += ["TestClass::test_nearest_wins", "TestClass::test_limit_lifted"]
 PASSED += ["test_errors_stay_errors", "test_meant_so", "test_shared"]
 PASSED += ["test_shared_is_watched_no_more", "test_shared_again"]
+PASSED += ["test_in_time", "test_load_without_a_budget"]
 
 
 @pytest.mark.parametrize("name", PASSED)
@@ -89,6 +90,9 @@ SAID = {
     "test_not_measured": r"compile_budget\(cudagraph_skips=0\): .*CUDA.*--effort full",
     "test_no_calls": r"compile_check: .*\bcall\b",
     "test_used_in_vain": r"compile_check: .*\bdynamic\b",
+    "test_too_slow": r"latency_budget\(p50_ms=0.5\): p50 is \d.* ms at 200 requests",
+    "test_serves_nothing": r"latency_budget\(p50_ms=5000\): .*latency_check",
+    "test_requests_fail": r"latency_budget\(.*\): 20 of 20 .*no such request",
     "test_bad_call": r"compile_check: call 0 .*\bTensor\b.*\btuple\b.*\bdict\b",
 }
 
@@ -134,6 +138,27 @@ def test_other_marks_are_heeded(output: str) -> None:
 def test_a_wrong_mark_is_an_error_of_its_test(output: str) -> None:
     assert outcome("test_typo", output) == "ERROR"
     assert re.search(r"^compile_budget .*graph_brakes.*graph_breaks", output, re.M)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("test_too_few_requests", r"^latency_budget\(.*requests=100\): 459 "),
+        ("test_no_rate", r"^latency_budget .*rate=20"),
+        ("test_misspelt", r"^latency_budget .* p99: .*p99_ms"),
+    ],
+)
+def test_a_budget_that_cannot_be_judged_is_an_error(
+    name: str, said: str, output: str
+) -> None:
+    assert outcome(name, output) == "ERROR"
+    assert re.search(said, output, re.M)
+
+
+def test_the_load_test_of_a_failure_is_a_section(output: str) -> None:
+    told = output.partition("torchproof, pause")[2].partition("\n____")[0]
+    assert "200 requests/s" in told and "p50 at most 0.5 ms" in told
+    assert "torchproof show" not in told  # there is no saved run to show
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Tests with compile budgets, kept and broken: test_pytest_plugin.py runs them."""
 
 import gc
+import time
 import unittest
 
 import pytest
@@ -223,3 +224,62 @@ def test_no_calls(compile_check):
 
 def test_used_in_vain(compile_check):
     compile_check(early, [(X, 1)], dynamic=True)
+
+
+# -- latency ---------------------------------------------------------------------------
+
+latency = pytest.mark.latency_budget
+QUICK = {"rate": 200, "requests": 20}
+
+
+def pause(seconds):
+    time.sleep(seconds)
+
+
+def refuse(seconds):
+    raise ValueError("no such request")
+
+
+@latency(p50_ms=5000, **QUICK)
+def test_in_time(latency_check):
+    run = latency_check(pause, [(0.0,), (0.001,)])
+    (result,) = run.load_test.results
+    assert result.answered == 20 and set(result.requests.call) == {0, 1}
+    assert run.load_test.seed == 0
+
+
+@latency(p50_ms=0.5, **QUICK)
+def test_too_slow(latency_check):
+    latency_check(pause, [(0.002,)])
+
+
+@latency(p50_ms=5000, **QUICK)
+def test_serves_nothing():
+    pass
+
+
+@latency(p50_ms=5000, cold=True, **QUICK)
+def test_requests_fail(latency_check):
+    latency_check(refuse, [(0.0,)])
+
+
+@latency(p99_ms=50, rate=20, requests=100)
+def test_too_few_requests():
+    pass
+
+
+@latency(p99_ms=50)
+def test_no_rate():
+    pass
+
+
+@latency(p99=50, rate=20)
+def test_misspelt():
+    pass
+
+
+def test_load_without_a_budget(latency_check):
+    run = latency_check(pause, [(0.0,)], rate=500, requests=10)
+    assert run.load_test.objective is None
+    with pytest.raises(pytest.fail.Exception):
+        latency_check(pause, [], rate=500, requests=10)

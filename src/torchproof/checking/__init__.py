@@ -11,6 +11,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.checking import budget as budget
+    from torchproof.checking import latency_budget as latency_budget
     from torchproof.checking import rules as rules
     from torchproof.checking.budget import Budget as Budget
     from torchproof.checking.budget import Watch as Watch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torchproof.checking.checker import EFFORTS as EFFORTS
     from torchproof.checking.checker import check as check
     from torchproof.checking.counts import counts_of as counts_of
+    from torchproof.checking.latency_budget import LatencyBudget as LatencyBudget
     from torchproof.checking.rules import RULES as RULES
     from torchproof.checking.rules import by_code as by_code
     from torchproof.checking.rules import check_load as check_load

@@ -182,7 +182,7 @@ def check(
     **arguments: Any,
 ) -> Run:
     """Compiles a function, makes the calls, and checks what was observed."""
-    _assert_calls(inputs)
+    assert_calls(inputs)
     watch = Watch()
     try:
         watch.start()
@@ -194,7 +194,8 @@ def check(
         watch.stop()
 
 
-def _assert_calls(inputs: Sequence[Any]) -> None:
+def assert_calls(inputs: Sequence[Any]) -> None:
+    """Raises `UserError` unless each call has arguments as a tuple or a dict."""
     if not inputs:
         raise UserError("no call to make: pass a list of tuples or dicts")
     for index, call in enumerate(inputs):

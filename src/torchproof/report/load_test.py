@@ -80,7 +80,8 @@ def _ending(run: Run, width: int, *, verbose: bool) -> Iterator[str]:
     codes = [finding.code for finding in run.findings if finding.status == "open"]
     if codes:
         yield f"Explain one: torchproof rule {codes[0]}"
-    yield f"Plots: torchproof show {run.id} --format html -o load.html"
+    if run.id:  # it is saved
+        yield f"Plots: torchproof show {run.id} --format html -o load.html"
 
 
 def _paragraphs(lines: Iterable[str], width: int) -> Iterator[str]:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.measure.loadtest.in_process import serve_here as serve_here
     from torchproof.measure.loadtest.options import LoadOptions as LoadOptions
     from torchproof.measure.loadtest.options import read_duration as read_duration
     from torchproof.measure.loadtest.options import read_objective as read_objective
     from torchproof.measure.loadtest.percentiles import judge as judge
+    from torchproof.measure.loadtest.percentiles import (
+        requests_needed as requests_needed,
+    )
     from torchproof.measure.loadtest.request_log import RequestLog as RequestLog
+    from torchproof.measure.loadtest.results import judge_result as judge_result
     from torchproof.measure.loadtest.results import metric_ms as metric_ms
     from torchproof.measure.loadtest.results import result_of as result_of
     from torchproof.measure.loadtest.serving import Batching as Batching

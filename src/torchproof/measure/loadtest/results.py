@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.measure.loadtest.dependence import cycle_starts
-from torchproof.measure.loadtest.percentiles import judge, percentiles
+from torchproof.measure.loadtest.percentiles import Judgement, judge, percentiles
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import (
     ColdPhase,
@@ -106,16 +106,26 @@ def result_of(
     result = _with_lateness(result, lateness_ms, service_ms)
     if objective is None:
         return result
-    over = _over(requests, objective)
-    if first == len(over):  # the cold phase did not end, so all of it counts
-        first, warm_starts = 0, starts
-    judgement = judge(over[first:], objective.percent, warm_starts)
+    judgement = judge_result(result, objective, workers=workers)
+    within = _over(requests, objective).count(False)
     return replace(
         result,
         verdict=judgement.verdict,
         needed=judgement.needed,
-        goodput_rate=_rate(over.count(False), _seconds(requests, timetable)),
+        goodput_rate=_rate(within, _seconds(requests, timetable)),
     )
+
+
+def judge_result(
+    result: LoadResult, objective: LatencyObjective, *, workers: int = 1
+) -> Judgement:
+    """Whether a strategy meets an objective; it need not be that of the test."""
+    over = _over(result.requests, objective)
+    first = _first_warm(result.cold, result.requests)
+    if first == len(over):  # the cold phase did not end, so all of it counts
+        first = 0
+    starts = _from(first, cycle_starts(result.requests, workers))
+    return judge(over[first:], objective.percent, starts)
 
 
 def _counted(strategy: str, requests: Requests, timetable: Timetable) -> LoadResult:

@@ -1,0 +1,76 @@
+"""Serves a function in this process, under the load of a test that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torchproof.measure.loadtest.options import LoadOptions
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.results import result_of
+from torchproof.measure.loadtest.serving import serve
+from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.tail import explained
+from torchproof.measure.loadtest.timetable import draw
+from torchproof.records import LoadTest
+from torchproof.targets import calls
+
+_WARM_ANSWERS = 3  # of every call, before the timetable
+
+
+def serve_here(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any],
+    options: LoadOptions,
+    *,
+    name: str,
+    folder: Path,
+) -> LoadTest:
+    """Answers every call first, unless the cold phase is wanted; fails as they do."""
+
+    def answer(call: int, count: int) -> None:
+        calls.invoke(fn, inputs[call], train=False)
+        synchronise()
+
+    synchronise = _synchronise()
+    if not options.cold:
+        for call in [*range(len(inputs))] * _WARM_ANSWERS:
+            answer(call, 1)
+    timetable = draw(options, [1.0] * len(inputs))
+    log = RequestLog(folder / "requests", len(timetable), create=True)
+    with StallRecorder() as recorder:
+        served = serve(
+            answer, timetable, log, workers=options.workers, observer=recorder
+        )
+    result = result_of(
+        name,
+        log.requests(timetable),
+        timetable,
+        objective=options.objective,
+        cold=options.cold,
+        workers=options.workers,
+        lateness_ms=log.lateness_ms(),
+    )
+    result = replace(result, errors=served.errors)
+    stalls = recorder.stalls(served.origin)
+    return LoadTest(
+        rate=options.rate,
+        arrivals=options.arrivals,
+        seed=options.seed,
+        planned=len(timetable),
+        workers=options.workers,
+        duration_s=timetable.length_s,
+        objective=options.objective,
+        results=(explained(result, stalls, recorder.missing),),
+    )
+
+
+def _synchronise() -> Callable[[], None]:
+    """Waits for the kernels of a call, where there can be any."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.synchronize
+    return lambda: None
