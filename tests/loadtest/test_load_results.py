@@ -138,16 +138,22 @@ def test_objectives_of_text_models() -> None:
 # -- the highest rate ------------------------------------------------------------------
 
 
-def search(folder: Path, service_s: float, arrivals: str, first: float) -> RateSearch:
+def search(
+    folder: Path,
+    service_s: float,
+    arrivals: str,
+    first: float,
+    objective: LatencyObjective = OBJECTIVE,
+) -> RateSearch:
     options = LoadOptions(rate=first, arrivals=arrivals, requests=1)
     server = VirtualServer(folder, lambda call, count: service_s)
 
     def measure(rate: float, requests: int) -> LoadResult:
         table = draw(options, [1], rate=rate, requests=requests)
         served = server.serve(table)
-        return result_of("full", served, table, objective=OBJECTIVE, cold=False)
+        return result_of("full", served, table, objective=objective, cold=False)
 
-    found = RateSearch(OBJECTIVE, measure)
+    found = RateSearch(objective, measure)
     found.run(first)
     return found
 
@@ -167,6 +173,13 @@ def test_random_arrivals_need_room(tmp_path: Path) -> None:
     """At a utilisation of 0.8, p99 of M/D/1 is above 100 ms; at 0.5 it is 43 ms."""
     found = search(tmp_path, 0.01, "poisson", 40.0)
     assert 40 <= found.highest <= 70
+
+
+def test_a_short_burst_is_no_capacity(tmp_path: Path) -> None:
+    """28 requests decide p50, but a queue needs longer to exceed a generous limit."""
+    generous = LatencyObjective(50, 500)
+    found = search(tmp_path, 0.01, "constant", 30.0, generous)
+    assert 100 / PRECISION <= found.highest <= 101 * PRECISION
 
 
 def test_a_server_that_always_misses_has_no_highest_rate(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Finds the highest rate that meets an objective, by bisection.
 
-Each trial has enough requests to tell. A trial that stays undecided is repeated with
-four times as many requests, and then counts as not met: the rate that is reported is
+Each trial has enough requests to tell, and lasts long enough for a queue to grow. A
+trial that stays undecided is repeated with four times as many requests, and then counts
+as not met, as does one whose queue grows until the end. So the rate that is reported is
 one that was shown to meet the objective.
 """
 
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable
 
 from torchproof.measure.loadtest.dependence import cycle_starts
+from torchproof.measure.loadtest.options import MOST_REQUESTS
 from torchproof.measure.loadtest.percentiles import (
     judge,
     percentile,
@@ -26,6 +28,10 @@ _STEP = 2.0
 # A rate with half the allowed share of slow requests is decided by this multiple of the
 # requests that suffice without any.
 _FIRST, _AGAIN = 4, 4
+# A rate 5 percent above capacity delays requests by 5 percent of the time that passed:
+# a trial has to last until that exceeds the limit for many of them.
+_LEAST_LIMITS = 40
+_LEAST_S = 3.0
 
 
 Measure = Callable[[float, int], LoadResult]  # by rate and number of requests
@@ -66,11 +72,12 @@ class RateSearch:
                 rate = math.sqrt(self.highest * self.lowest_missed)
 
     def _meets(self, rate: float) -> bool:
-        requests = self._requests
+        seconds = max(_LEAST_S, _LEAST_LIMITS * self._objective.limit_ms / 1e3)
+        requests = min(max(self._requests, math.ceil(rate * seconds)), MOST_REQUESTS)
         trial = self._try(rate, requests)
         if trial.verdict == "undecided":
-            trial = self._try(rate, requests * _AGAIN)
-        return trial.verdict == "met"
+            trial = self._try(rate, min(requests * _AGAIN, MOST_REQUESTS))
+        return trial.verdict == "met" and trial.kept_up is not False
 
     def _try(self, rate: float, requests: int) -> RateTrial:
         result = self._measure(rate, requests)

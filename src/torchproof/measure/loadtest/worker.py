@@ -189,7 +189,7 @@ class LoadWorker:
 
 
 def _process_age_s() -> float:
-    return time.time() - psutil.Process().create_time()
+    return time.time() - float(psutil.Process().create_time())
 
 
 def _key(shape: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
