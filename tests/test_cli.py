@@ -33,6 +33,13 @@ FLAGS = {
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
     | {"--seconds", "--repeats", "--profile", "--baseline"}
     | OUTPUT,
+    "loadtest": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
+    | {"--device", "--size", "--timeout", "--strategies", "--rate", "--arrivals"}
+    | {"--duration", "--requests", "--slo", "--find-rate", "--seed", "--workers"}
+    | {"--batch-window", "--max-batch", "--no-cold", "--baseline", "--prompt-tokens"}
+    | {"--output-tokens", "--temperature", "--slots", "--queue-limit", "--price"}
+    | {"--trace"}
+    | OUTPUT,
     "tune": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
     | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
     from torchproof.measure import LoadOptions as LoadOptions
+    from torchproof.measure import TextOptions as TextOptions
     from torchproof.measure import Thresholds as Thresholds
     from torchproof.measure import assert_comparable as assert_comparable
     from torchproof.measure import bench_plan as bench_plan
     from torchproof.measure import compare as compare
     from torchproof.measure import read_duration as read_duration
     from torchproof.measure import read_objective as read_objective
+    from torchproof.measure import read_range as read_range
     from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions

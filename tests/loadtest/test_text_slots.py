@@ -13,17 +13,17 @@ from torch import Tensor
 
 from torchproof.measure.loadtest.generation import TextSource, serve_generation
 from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.served_strategy import named
+from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.measure.loadtest.text_requests import (
-    TextLengths,
-    TextOptions,
-    draw_lengths,
     shape_of,
     text_request,
+    with_lengths,
 )
 from torchproof.measure.loadtest.text_slots import TextSlots, sample
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Frame, UserError
-from torchproof.strategies import parse, with_arguments
+from torchproof.strategies import NotApplicable
 from torchproof.targets import Loaded, TextModel, text_model
 from torchproof.targets.workloads import gpt
 
@@ -117,40 +117,46 @@ def _reset() -> Iterator[None]:
     torch.compiler.reset()
 
 
+OPTIONS = TextOptions(prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
+
+
+def at_once(count: int, seed: int) -> Timetable:
+    """Requests that all arrive at the start."""
+    table = Timetable((0.0,) * count, (0,) * count, 100.0)
+    return with_lengths(table, OPTIONS, seed)
+
+
 def generated(
-    slots: TextSlots, lengths: TextLengths, path: Path, *, seed: int
+    slots: TextSlots, table: Timetable, path: Path, *, seed: int
 ) -> dict[int, list[int]]:
-    """The tokens of all requests, which arrive at once."""
-    count = len(lengths)
-    timetable = Timetable((0.0,) * count, (0,) * count, 100.0)
+    """The tokens of all requests."""
     tokens: dict[int, list[int]] = {}
     source = TextSource(
         lambda number: text_request(
-            number, lengths, vocabulary=slots.model.vocabulary, seed=seed
+            number, table, vocabulary=slots.model.vocabulary, seed=seed
         ),
         receive=tokens.__setitem__,
     )
-    log = RequestLog(path / f"log-{seed}-{slots.count}", count, create=True)
-    served = serve_generation(slots, source, timetable, log)
+    log = RequestLog(path / f"log-{seed}-{slots.count}", len(table), create=True)
+    served = serve_generation(slots, source, table, log)
     assert not served.errors
     return tokens
 
 
 def slots_of(model: TextModel, count: int, temperature: float = 0.0) -> TextSlots:
-    shape = shape_of(PROMPTS, PROMPTS[1] + OUTPUTS[1], model.context)
+    shape = shape_of(OPTIONS, model.context)
     return TextSlots(model, shape, slots=count, temperature=temperature)
 
 
 def assert_as_one_by_one(
     subject: Subject, slots: TextSlots, path: Path, *, seed: int, count: int = 12
 ) -> None:
-    options = TextOptions(prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
-    lengths = draw_lengths(options, seed, count)
-    answers = generated(slots, lengths, path, seed=seed)
+    table = at_once(count, seed)
+    answers = generated(slots, table, path, seed=seed)
     vocabulary = subject.model.vocabulary
     expected = {}
     for number in range(count):
-        request = text_request(number, lengths, vocabulary=vocabulary, seed=seed)
+        request = text_request(number, table, vocabulary=vocabulary, seed=seed)
         expected[number] = subject.one_by_one(request.prompt, request.output_tokens)
     assert answers == expected
     # Tokens that repeat would not show a wrong position.
@@ -188,7 +194,7 @@ def test_compiled_tokens_are_those_of_one_by_one(
 ) -> None:
     subject = make()
     slots = slots_of(subject.model, 3)
-    slots.compile(with_arguments(parse(name), backend="eager"))
+    slots.compile(named(name, {"backend": "eager"}))
     assert_as_one_by_one(subject, slots, tmp_path, seed=7)
 
 
@@ -197,16 +203,15 @@ def test_compiled_tokens_are_those_of_one_by_one(
 def test_inductor_tokens_are_those_of_one_by_one(name: str, tmp_path: Path) -> None:
     subject = small_gpt()
     slots = slots_of(subject.model, 3)
-    slots.compile(parse(name))
+    slots.compile(named(name))
     slots.warm_up()
     assert_as_one_by_one(subject, slots, tmp_path, seed=7)
 
 
 def test_sampled_tokens_do_not_depend_on_the_other_slots(tmp_path: Path) -> None:
-    options = TextOptions(prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
-    lengths = draw_lengths(options, 3, 10)
+    table = at_once(10, 3)
     alone, together, greedy = (
-        generated(slots_of(small_gpt().model, *how), lengths, tmp_path, seed=3)
+        generated(slots_of(small_gpt().model, *how), table, tmp_path, seed=3)
         for how in ((1, 0.8), (4, 0.8), (4, 0.0))
     )
     assert alone == together
@@ -227,6 +232,17 @@ def test_chances_at_the_ends_give_tokens_of_the_vocabulary() -> None:
     logits = torch.tensor([[-30.0, 0.0, 0.0, -30.0]]).expand(2, -1)
     tokens = sample(logits, torch.tensor([0.0, 1.0]), 1.0)
     assert int(tokens.max()) < 4
+
+
+@pytest.mark.parametrize("name", ["eager+graph", "core+graph:decode"])
+def test_graphs_are_not_applicable_on_the_cpu(name: str) -> None:
+    with pytest.raises(NotApplicable):
+        slots_of(small_gpt().model, 2).compile(named(name))
+
+
+def test_a_pack_has_no_text_model(tmp_path: Path) -> None:
+    with pytest.raises(NotApplicable):
+        slots_of(small_gpt().model, 2).compile(named(f"pack:{tmp_path}"))
 
 
 def test_a_model_that_generates_nothing_is_refused() -> None:

@@ -15,6 +15,7 @@ def loadtest_flags(parser: argparse.ArgumentParser) -> None:
     )
     _load_flags(parser)
     _serving_flags(parser)
+    _text_flags(parser)
     flags.run_flags(parser)
     flags.output_flags(parser)
     parser.add_argument(
@@ -53,7 +54,10 @@ def _load_flags(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--slo",
         metavar="OBJECTIVE",
-        help="exit 1 if it is missed: p99=50ms, or p99.9=0.2s",
+        help=(
+            "exit 1 if it is missed: p99=50ms, p99.9=0.2s; of text also"
+            " first_token:p99=200ms and token:p99=30ms"
+        ),
     )
     load.add_argument(
         "--find-rate",
@@ -96,4 +100,29 @@ def _serving_flags(parser: argparse.ArgumentParser) -> None:
         "--no-cold",
         action="store_true",
         help="answer every call before the test, so that it begins warm",
+    )
+
+
+def _text_flags(parser: argparse.ArgumentParser) -> None:
+    text = parser.add_argument_group(
+        "text models",
+        "--prompt-tokens or --output-tokens serves the target as prefill and decode.",
+    )
+    text.add_argument(
+        "--prompt-tokens", metavar="MIN-MAX", help="lengths of prompts (16-128)"
+    )
+    text.add_argument(
+        "--output-tokens", metavar="MIN-MAX", help="lengths of answers (16-64)"
+    )
+    text.add_argument(
+        "--temperature", type=float, metavar="T", help="of sampling (0: most likely)"
+    )
+    text.add_argument(
+        "--slots", type=int, metavar="N", help="requests decoded together (8)"
+    )
+    text.add_argument(
+        "--queue-limit", type=int, metavar="N", help="reject a request if N are waiting"
+    )
+    text.add_argument(
+        "--price", type=float, metavar="P", help="of the machine per hour, for the cost"
     )

@@ -32,7 +32,7 @@ from torchproof.records import (
 )
 
 if TYPE_CHECKING:
-    from torchproof.api import Comparison, LoadOptions, Options, Target
+    from torchproof.api import Comparison, LoadOptions, Options, Target, TextOptions
 
 
 class _Parser(argparse.ArgumentParser):
@@ -242,7 +242,30 @@ def _load_options(options: argparse.Namespace) -> LoadOptions:
         workers=options.workers,
         seed=options.seed,
         cold=not options.no_cold,
+        text=_text_options(options),
     )
+
+
+def _text_options(options: argparse.Namespace) -> TextOptions | None:
+    """How to serve a text model; None if no flag asks for it."""
+    from torchproof import api
+
+    ranges: dict[str, Any] = {
+        name: api.read_range(text, f"--{name.replace('_', '-')}")
+        for name in ("prompt_tokens", "output_tokens")
+        if (text := getattr(options, name)) is not None
+    }
+    others = {
+        name: value
+        for name in ("temperature", "slots", "queue_limit", "price")
+        if (value := getattr(options, name)) is not None
+    }
+    if ranges:
+        return api.TextOptions(**ranges, **others)
+    if others:
+        flag = f"--{next(iter(others)).replace('_', '-')}"
+        raise UserError(f"{flag}: add --output-tokens, which serves a text model")
+    return None
 
 
 def _missed_objective(run: Run) -> int:

@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from torchproof.measure.comparison.metrics import ratio_text as ratio_text
     from torchproof.measure.comparison.ratios import side_by_side as side_by_side
     from torchproof.measure.loadtest import LoadOptions as LoadOptions
+    from torchproof.measure.loadtest import TextOptions as TextOptions
     from torchproof.measure.loadtest import read_duration as read_duration
     from torchproof.measure.loadtest import read_objective as read_objective
+    from torchproof.measure.loadtest import read_range as read_range
     from torchproof.measure.replies import Done as Done
     from torchproof.measure.replies import Facts as Facts
     from torchproof.measure.replies import FirstPass as FirstPass

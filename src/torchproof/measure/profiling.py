@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from torchproof.records import stats
 
 LOOKUP = "TorchDynamo Cache Lookup"
@@ -294,3 +296,9 @@ def covered_us(events: list[Any]) -> float:
         total += max(0.0, end - max(begin, reached))
         reached = max(reached, end)
     return total
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, imports included."""
+    created: float = psutil.Process().create_time()
+    return time.time() - created

@@ -159,6 +159,7 @@ class RateTrial(Record):
     percentile: Percentile
     kept_up: bool | None = None
     seconds: float | None = None
+    tokens_per_s: float | None = None  # of text models
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,9 @@ class Generation(Record):
     watts: float | None = None
     cost_per_million: float | None = None
     currency_per_hour: float | None = None
+    slots: int | None = None  # requests that are decoded together
+    temperature: float | None = None  # 0: always the most likely token
+    queue_limit: int | None = None  # a request that finds so many waiting is rejected
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 

@@ -227,6 +227,11 @@ def _checked(
     answer: Any, target: Target, *, text_models: bool
 ) -> tuple[Callable[..., Any], list[Any]]:
     what = f"{target.where}:{target.factory}"
+    if is_text_model(answer):
+        raise UserError(
+            f"{what} returns a text model without calls, which only loadtest serves,"
+            " with --output-tokens"
+        )
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise UserError(f"{what} must return (fn, calls), not {type(answer).__name__}")
     fn, calls = answer

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torchproof.measure.loadtest.session import LoadPlan as LoadPlan
     from torchproof.measure.loadtest.session import LoadTestResult as LoadTestResult
     from torchproof.measure.loadtest.session import run_load_test as run_load_test
+    from torchproof.measure.loadtest.text_options import TextOptions as TextOptions
+    from torchproof.measure.loadtest.text_options import read_range as read_range
     from torchproof.measure.loadtest.timetable import Timetable as Timetable
     from torchproof.measure.loadtest.timetable import draw as draw
 else:

@@ -102,6 +102,13 @@ class _Loop:
         self._answers: dict[int, _Answer] = {}  # by slot
 
     def run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            for slot in list(self._answers):  # of a test that ended early
+                self._leave(slot)
+
+    def _serve(self) -> None:
         while True:
             now = self._timekeeper.now()
             if self._timekeeper.is_over(now):

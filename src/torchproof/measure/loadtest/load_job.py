@@ -8,7 +8,9 @@ from typing import Any
 
 from torchproof.measure.loadtest.served_strategy import ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
+from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.measure.loadtest.timetable import CallKind
+from torchproof.measure.replies import Energy
 from torchproof.records import Record, Stall
 from torchproof.targets import Job
 
@@ -22,6 +24,8 @@ class LoadJob(Record):
     workers: int = 1
     batching: Batching | None = None
     sized: tuple[CallKind, ...] = ()  # calls with other sizes, after the target's own
+    text: TextOptions | None = None  # serve prefill and decode instead of the calls
+    seed: int = 0  # of prompts
 
 
 @dataclass(frozen=True)
@@ -45,3 +49,4 @@ class ServedTimetable(Record):
     stalls: tuple[Stall, ...] | None = None  # None: the process did not reply
     missing: Mapping[str, str] = field(default_factory=dict)
     peak_bytes: int | None = None
+    energy: Energy | None = None  # of GPUs, while they generated text

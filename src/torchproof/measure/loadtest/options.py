@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
+from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.records import LatencyMetric, LatencyObjective, UserError
 
 POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
@@ -43,11 +44,13 @@ class LoadOptions:
     workers: int = 1
     seed: int = 0
     cold: bool = True
+    text: TextOptions | None = None  # serve a text model as prefill and decode
 
     def __post_init__(self) -> None:
         self._check_arrivals()
         self._check_counts()
         self._check_batching()
+        self._check_text()
         if self.find_rate and self.objective is None:
             raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
 
@@ -103,6 +106,25 @@ class LoadOptions:
                 f"--rate {self.rate:g} for {seconds:g} s are more than {MOST_REQUESTS}"
                 " requests: choose a shorter --duration"
             )
+
+    @property
+    def at_once(self) -> int:
+        """How many requests are served at the same time."""
+        return self.workers if self.text is None else self.text.slots
+
+    def _check_text(self) -> None:
+        metric = self.objective.metric if self.objective else "latency"
+        if self.text is None:
+            if metric != "latency":
+                raise UserError(
+                    f"--slo {metric}:...: only generated text has tokens: add"
+                    " --output-tokens"
+                )
+            return
+        if self.workers != 1:
+            raise UserError("--workers: text is served in --slots, by one thread")
+        if self.max_batch is not None:
+            raise UserError("--max-batch: text is batched continuously, in --slots")
 
     def _check_batching(self) -> None:
         if (self.batch_window_s is None) != (self.max_batch is None):

@@ -92,6 +92,7 @@ class RateSearch:
             percentile=percentile(values, self._objective.percent, starts),
             kept_up=result.kept_up,
             seconds=max(ends, default=None),
+            tokens_per_s=result.generation.tokens_per_s if result.generation else None,
         )
         self.trials = (*self.trials, trial)
         self.is_hopeless = self._is_too_slow(result)

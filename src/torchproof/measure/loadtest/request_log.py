@@ -102,6 +102,7 @@ class RequestLog:
             failed=_where(state == FAILED),
             rejected=_where(state == REJECTED),
             first_token_s=_times(first_token, ended) if has_tokens else (),
+            prompt_tokens=timetable.prompt_tokens,
             output_tokens=_numbers(tokens, ended) if has_tokens else (),
         )
 

@@ -89,9 +89,9 @@ def result_of(
     `window_s` is the time that requests wait for others of their batch.
     """
     phase = cold_phase(requests, timetable, objective, window_s) if cold else None
-    first = _first_warm(phase, requests)
+    first = first_warm(phase, requests)
     starts = cycle_starts(requests, workers)
-    warm_starts = _from(first, starts)
+    warm_starts = starts_from(first, starts)
     answers = answers_of(requests)
     service_ms = _finite(answers.service[first:])
     result = replace(
@@ -150,7 +150,7 @@ def _over(requests: Requests, objective: LatencyObjective) -> list[bool]:
     return [value > objective.limit_ms for value in values]
 
 
-def _from(first: int, starts: Sequence[int]) -> list[int]:
+def starts_from(first: int, starts: Sequence[int]) -> list[int]:
     """The starts of cycles, counted from a request that begins one itself."""
     return [0, *(start - first for start in starts if start > first)]
 
@@ -298,7 +298,7 @@ def _met_from(
     return requests.arrival_s[best]
 
 
-def _first_warm(phase: ColdPhase | None, requests: Requests) -> int:
+def first_warm(phase: ColdPhase | None, requests: Requests) -> int:
     """The number of the first request after the cold phase."""
     if phase is None:
         return 0

@@ -48,6 +48,7 @@ class ServedStrategy(Record):
     strategy: Strategy | None = None
     lines: str = ""
     on_cuda: bool = False  # it records CUDA graphs
+    in_graph: Strategy | None = None  # how the step is compiled inside the graph
 
     @property
     def as_written(self) -> bool:
@@ -85,7 +86,7 @@ def named(text: str, compile_arguments: dict[str, Any] | None = None) -> ServedS
     lines = source_lines.recorded(
         strategy, _MODEL, Plan(), at_first_call=True, wait=waits
     )
-    return ServedStrategy(text, lines=lines, on_cuda=True)
+    return ServedStrategy(text, lines=lines, on_cuda=True, in_graph=strategy.in_graph)
 
 
 def _compiled(text: str, words: Sequence[str]) -> ServedStrategy:

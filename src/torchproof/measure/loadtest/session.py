@@ -26,6 +26,8 @@ from torchproof.measure.loadtest.results import result_of
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
 from torchproof.measure.loadtest.tail import explained
+from torchproof.measure.loadtest.text_requests import with_lengths
+from torchproof.measure.loadtest.text_results import with_capacity, with_generation
 from torchproof.measure.loadtest.timetable import (
     Timetable,
     Trace,
@@ -110,6 +112,7 @@ class LoadPlan:
             device=self.device,
             size=self.size,
             as_written=self.as_written,
+            text_models=self.options.text is not None,
         )
         return LoadJob(
             run,
@@ -117,12 +120,21 @@ class LoadPlan:
             workers=self.options.workers,
             batching=self.batching,
             sized=self.trace.sized if self.trace else (),
+            text=self.options.text,
+            seed=self.options.seed,
         )
 
     def timetable(self, prepared: Prepared) -> Timetable:
         if self.trace is None:
-            return draw(self.options, prepared.weights)
-        return from_trace(self.trace, self.options, prepared.own_calls)
+            table = draw(self.options, prepared.weights)
+        else:
+            table = from_trace(self.trace, self.options, prepared.own_calls)
+        return self.completed(table)
+
+    def completed(self, table: Timetable) -> Timetable:
+        """The timetable with the lengths of prompts and outputs, of a text model."""
+        text = self.options.text
+        return table if text is None else with_lengths(table, text, self.options.seed)
 
 
 @dataclass(frozen=True)
@@ -359,6 +371,7 @@ class _StrategyRun:
                 self._served, f"searching, {rate:.4g} requests per second"
             )
             table = draw(options, prepared.weights, rate=rate, requests=requests)
+            table = self._plan.completed(table)
             log = self._new_log(table)
             self._serve(log, table, self._stop_when_missed(log, table))
             if log.is_stopped:
@@ -367,7 +380,7 @@ class _StrategyRun:
 
         assert options.rate is not None and options.objective is not None
         search = rate_search.RateSearch(
-            options.objective, measure, workers=options.workers
+            options.objective, measure, workers=options.at_once
         )
         try:
             search.run(options.rate)
@@ -375,12 +388,13 @@ class _StrategyRun:
             notes = self.result.notes
             if search.is_hopeless and search.highest is None:
                 notes += ("no rate meets the objective: its calls alone take longer",)
-            self.result = replace(
+            searched = replace(
                 self.result,
                 trials=search.trials,
                 highest_rate=search.highest,
                 notes=notes,
             )
+            self.result = with_capacity(searched)
 
     def _stop_when_missed(self, log: RequestLog, timetable: Timetable) -> Tick | None:
         """Ends a trial whose verdict no later request can change."""
@@ -419,16 +433,19 @@ class _StrategyRun:
         self, log: RequestLog, timetable: Timetable, *, cold: bool
     ) -> LoadResult:
         options = self._plan.options
-        return result_of(
+        result = result_of(
             self._served.name,
             log.requests(timetable),
             timetable,
             objective=options.objective,
             cold=cold,
-            workers=options.workers,
+            workers=options.at_once,
             window_s=options.batch_window_s or 0.0,
             lateness_ms=log.lateness_ms(),
         )
+        if options.text is None:
+            return result
+        return with_generation(result, options.text, self._known.energy)
 
 
 def _position(log: RequestLog, timetable: Timetable) -> str:

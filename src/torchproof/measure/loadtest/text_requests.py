@@ -6,15 +6,15 @@ answers the same prompts, and another rate does not change them.
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Sequence
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from torchproof.records import Record, UserError
+from torchproof.measure.loadtest.text_options import TextOptions
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import UserError
 
 # Streams of the seed; the timetable uses those below.
 _LENGTHS, _TOKENS, _CHANCE = 2, 3, 4
@@ -23,82 +23,29 @@ _LENGTHS, _TOKENS, _CHANCE = 2, 3, 4
 _MOST_SIZES = 8
 _SMALLEST_SIZE = 16
 _ALIGNMENT = 64  # of the cache: attention kernels need masks of aligned length
-MOST_SLOTS = 1024
-LONGEST = 1_000_000
-_RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?")
 
 
-@dataclass(frozen=True)
-class TextOptions(Record):
-    """How text is requested and served.
+def with_lengths(timetable: Timetable, options: TextOptions, seed: int) -> Timetable:
+    """Adds lengths, drawn evenly from the ranges; a longer draw begins with a shorter.
 
-    A `temperature` of 0 takes the most likely token. A request that arrives while
-    `queue_limit` others wait is rejected. `price` is per hour, in any currency.
+    The kind of call of a request is then the size that its prompt is padded to.
     """
-
-    prompt_tokens: tuple[int, ...] = (16, 128)  # from, to
-    output_tokens: tuple[int, ...] = (16, 64)
-    temperature: float = 0.0
-    slots: int = 8
-    queue_limit: int | None = None
-    price: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_range(self.prompt_tokens, "--prompt-tokens")
-        _check_range(self.output_tokens, "--output-tokens")
-        if not 0 <= self.temperature < math.inf:
-            raise UserError(f"--temperature {self.temperature:g}: expected 0 or more")
-        if not 0 < self.slots <= MOST_SLOTS:
-            raise UserError(f"--slots {self.slots}: expected 1 to {MOST_SLOTS}")
-        if self.queue_limit is not None and self.queue_limit < 0:
-            raise UserError(f"--queue-limit {self.queue_limit}: expected 0 or more")
-        if self.price is not None and not 0 < self.price < math.inf:
-            raise UserError(
-                f"--price {self.price:g}: expected a price per hour above 0"
-            )
-
-
-def read_range(text: str, flag: str) -> tuple[int, int]:
-    """Parses `16-128`, or `64` for one length."""
-    match = _RANGE.fullmatch(text)
-    if match is None:
-        raise UserError(f"{flag} {text!r}: expected a range of lengths such as 16-128")
-    limits = int(match[1]), int(match[2] or match[1])
-    _check_range(limits, flag)
-    return limits
-
-
-def _check_range(limits: Sequence[int], flag: str) -> None:
-    low, high = limits
-    if not 0 < low <= high <= LONGEST:
-        raise UserError(
-            f"{flag} {low}-{high}: expected two numbers of tokens from 1 to {LONGEST},"
-            " the smaller first"
-        )
-
-
-@dataclass(frozen=True)
-class TextLengths(Record):
-    """The tokens of each request, in order of arrival."""
-
-    prompt: tuple[int, ...]
-    output: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.prompt)
-
-
-def draw_lengths(options: TextOptions, seed: int, count: int) -> TextLengths:
-    """Draws lengths evenly from the ranges; a longer draw begins with the shorter."""
     generator = np.random.default_rng([seed, _LENGTHS])
-    uniform = generator.random((count, 2))
+    uniform = generator.random((len(timetable), 2))
     prompt, output = (
         (low + np.floor(uniform[:, column] * (high - low + 1))).astype(int).tolist()
         for column, (low, high) in enumerate(
             (options.prompt_tokens, options.output_tokens)
         )
     )
-    return TextLengths(tuple(prompt), tuple(output))
+    # The context of the model may only change the largest size, not the number of it.
+    shape = shape_of(options)
+    return dataclasses.replace(
+        timetable,
+        call=tuple(shape.size_of(tokens) for tokens in prompt),
+        prompt_tokens=tuple(prompt),
+        output_tokens=tuple(output),
+    )
 
 
 @dataclass(frozen=True)
@@ -113,19 +60,15 @@ class TextShape:
         return int(np.searchsorted(self.prompt_sizes, prompt_tokens))
 
 
-def shape_of(
-    prompt_tokens: tuple[int, int], tokens: int, context: int | None = None
-) -> TextShape:
-    """Powers of two that fit all prompts, and a cache for `tokens` per request.
-
-    `prompt_tokens` are those of the shortest prompt and of the longest.
-    """
+def shape_of(options: TextOptions, context: int | None = None) -> TextShape:
+    """Powers of two that fit all prompts, and a cache that fits every request."""
+    shortest, longest = options.prompt_tokens
+    tokens = longest + options.output_tokens[1]
     if context is not None and tokens > context:
         raise UserError(
             f"a request may have {tokens} tokens, but the model takes {context}: choose"
             " shorter --prompt-tokens or --output-tokens"
         )
-    shortest, longest = prompt_tokens
     size = max(_SMALLEST_SIZE, 1 << (longest - 1).bit_length())
     length = -(-max(tokens, size) // _ALIGNMENT) * _ALIGNMENT
     length = length if context is None else min(length, context)
@@ -155,9 +98,9 @@ class TextRequest:
 
 
 def text_request(
-    number: int, lengths: TextLengths, *, vocabulary: int, seed: int
+    number: int, timetable: Timetable, *, vocabulary: int, seed: int
 ) -> TextRequest:
     """The request with random tokens as prompt."""
     generator = np.random.default_rng([seed, _TOKENS, number])
-    prompt = generator.integers(vocabulary, size=lengths.prompt[number])
-    return TextRequest(number, prompt, lengths.output[number], seed)
+    prompt = generator.integers(vocabulary, size=timetable.prompt_tokens[number])
+    return TextRequest(number, prompt, timetable.output_tokens[number], seed)

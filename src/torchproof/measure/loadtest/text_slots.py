@@ -13,6 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchproof.measure.loadtest import served_strategy
+from torchproof.measure.loadtest.served_strategy import (
+    COMPILE,
+    NOWAIT,
+    PACK,
+    ServedStrategy,
+)
 from torchproof.measure.loadtest.text_requests import TextRequest, TextShape
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import TextModel
@@ -26,7 +33,7 @@ class Compiled:
 
     prefill: Callable[..., Tensor]
     decode: Callable[..., Tensor]
-    source: str | None = None  # the lines that compiled decode
+    source: str = ""  # the lines that compiled them
 
 
 class TextSlots:
@@ -57,10 +64,10 @@ class TextSlots:
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=self._device)
 
-    def compile(self, strategy: Strategy) -> None:
+    def compile(self, served: ServedStrategy) -> None:
         """Compiles prefill and decode separately; nothing runs compiled yet."""
         self.compiled = compiled(
-            strategy, self.model, self._prefill_calls(), self._decode_calls()
+            served, self.model, self._prefill_calls(), self._decode_calls()
         )
 
     def warm_up(self) -> None:
@@ -148,37 +155,52 @@ def device_of(model: TextModel) -> torch.device:
 
 
 def compiled(
-    strategy: Strategy,
+    served: ServedStrategy,
     model: TextModel,
     prefill_calls: list[Call],
     decode_calls: list[Call],
 ) -> Compiled:
     """Applies a strategy to prefill and to decode.
 
-    With `+graph`, only decode is recorded. Its shapes never change, and it launches as
-    many kernels as prefill for far less work.
+    With a CUDA graph, only decode is recorded. Its shapes never change, and it launches
+    as many kernels as prefill for far less work.
     """
-    if strategy.form == "core":
-        return _compiled_method(strategy, model)
-    before = strategy.in_graph if strategy.graph else strategy
-    prefill, _ = _compiled_function(before, model.prefill, prefill_calls)
-    decode, source = _compiled_function(strategy, model.decode, decode_calls)
+    if served.as_written:
+        return Compiled(model.prefill, model.decode)
+    if served.strategy is not None and served.strategy.form == "core":
+        return _compiled_method(served.strategy, model)
+    if served.in_graph is not None and served.in_graph.form == "core":
+        raise NotApplicable("of text models, eager+graph or full+graph record decode")
+    if served.name.startswith(f"{PACK}:"):
+        raise NotApplicable("a pack does not contain prefill and decode")
+    before = _for_prefill(served)
+    prefill, prefill_source = _compiled_function(before, model.prefill, prefill_calls)
+    decode, source = _compiled_function(served, model.decode, decode_calls)
+    if before.name != served.name:
+        source = f"# decode\n{source}\n\n# prefill\n{prefill_source}"
     return Compiled(prefill, decode, source)
 
 
+def _for_prefill(served: ServedStrategy) -> ServedStrategy:
+    """The strategy without the CUDA graph, which waits for the compiler or does not."""
+    if not served.on_cuda:
+        return served
+    if served.in_graph is None or served.name.endswith(f":{NOWAIT}"):
+        return served_strategy.named(f"{COMPILE}:{NOWAIT}")
+    return ServedStrategy(served.in_graph.name, served.in_graph)
+
+
 def _compiled_function(
-    strategy: Strategy, fn: Callable[..., Tensor], calls: list[Call]
+    served: ServedStrategy, fn: Callable[..., Tensor], calls: list[Call]
 ) -> tuple[Callable[..., Tensor], str]:
+    if served.strategy is None:
+        return served_strategy.apply(served, fn, calls), served.lines
     with torch.no_grad():
-        plan = strategy.plan(fn, calls)
-        # Without a call: a CUDA graph is recorded when the first request comes.
-        applied = strategy.apply(fn, [], plan)
+        applied = served.strategy.apply(fn, calls)
     return applied.fn, applied.source
 
 
 def _compiled_method(strategy: Strategy, model: TextModel) -> Compiled:
     """`core:decode` compiles decode alone, and `core:prefill` prefill."""
-    if strategy.graph:
-        raise NotApplicable("a CUDA graph of decode is eager+graph or full+graph")
     applied = strategy.apply(model, [])  # type: ignore[arg-type]
     return Compiled(model.prefill, model.decode, applied.source)

@@ -45,6 +45,9 @@ class Timetable(Record):
     arrival_s: tuple[float, ...]
     call: tuple[int, ...]
     length_s: float  # of the whole timetable: the last request may arrive earlier
+    # Of text models only: the lengths of each request.
+    prompt_tokens: tuple[int, ...] = ()
+    output_tokens: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -53,7 +56,11 @@ class Timetable(Record):
         """What of it had arrived by then."""
         count = bisect.bisect_right(self.arrival_s, moment_s)
         return Timetable(
-            self.arrival_s[:count], self.call[:count], min(moment_s, self.length_s)
+            self.arrival_s[:count],
+            self.call[:count],
+            min(moment_s, self.length_s),
+            prompt_tokens=self.prompt_tokens[:count],
+            output_tokens=self.output_tokens[:count],
         )
 
 

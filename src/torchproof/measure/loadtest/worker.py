@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from torchproof.measure import profiling
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.loadtest import served_strategy
@@ -33,7 +31,11 @@ _WARM_ANSWERS = 3  # of every call, before a timetable without a cold phase
 
 def main(arguments: list[str]) -> int:
     job = LoadJob.from_json(json.loads(arguments[0]))
-    return run_commands(LoadWorker(job))
+    if job.text is None:
+        return run_commands(LoadWorker(job))
+    from torchproof.measure.loadtest.text_worker import TextWorker
+
+    return run_commands(TextWorker(job, job.text))
 
 
 class LoadWorker:
@@ -62,7 +64,7 @@ class LoadWorker:
             calls=tuple(_words(by_batch[1]) for by_batch in self._calls),
             own_calls=len(self._loaded.calls),
             weights=calls.weights(self._loaded),
-            start_s=_process_age_s() - other_s,
+            start_s=profiling.process_age_s() - other_s,
             environment=describe(self._run),
             source=source,
             notes=notes,
@@ -186,10 +188,6 @@ class LoadWorker:
             return fn, served.lines, ()
         applied = served.strategy.apply(loaded.fn, loaded.calls, plan)
         return applied.fn, applied.source, (applied.note,) if applied.note else ()
-
-
-def _process_age_s() -> float:
-    return time.time() - float(psutil.Process().create_time())
 
 
 def _key(shape: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
