@@ -121,10 +121,10 @@ def judge_result(
 ) -> Judgement:
     """Whether a strategy meets an objective; it need not be that of the test."""
     over = _over(result.requests, objective)
-    first = _first_warm(result.cold, result.requests)
+    first = first_warm(result.cold, result.requests)
     if first == len(over):  # the cold phase did not end, so all of it counts
         first = 0
-    starts = _from(first, cycle_starts(result.requests, workers))
+    starts = starts_from(first, cycle_starts(result.requests, workers))
     return judge(over[first:], objective.percent, starts)
 
 
