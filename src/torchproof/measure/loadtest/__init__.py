@@ -2,7 +2,9 @@
 
 `options.py` says what to ask, `timetable.py` when requests arrive, `serving.py` answers
 them in the process of a strategy (`worker.py`), and `session.py` runs the strategies,
-one after the other. `results.py` turns requests into percentiles and verdicts.
+one after the other. `results.py` turns requests into percentiles and verdicts,
+`tail.py` explains slow ones by what `stalls.py` recorded, and `text_worker.py` serves
+text models.
 """
 
 from typing import TYPE_CHECKING
