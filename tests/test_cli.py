@@ -68,7 +68,6 @@ PUBLIC += [
     "host_value",
     "in_graph",
     "load",
-    "loadtest",
     "on_host",
     "pack",
     "plan",

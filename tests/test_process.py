@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -215,3 +217,34 @@ def test_a_quiet_child_that_fails_leaves_its_last_words() -> None:
     )
     assert child.code and child.ending == "finished"
     assert missing in child.last_words
+
+
+FRAMES_AND_GARBAGE = """
+import faulthandler, gc, threading
+from torchproof.process import frames_of_threads
+
+faulthandler.dump_traceback_later(60, exit=True)
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+        self.local = threading.local()
+
+def deep(depth, count):
+    allocated = [[] for _ in range(count % 7)]
+    return deep(depth - 1, count) if depth else frames_of_threads()
+
+gc.set_threshold(5, 1, 1)
+for count in range(4000):
+    Cycle()
+    deep(3, count)
+assert gc.isenabled() and threading.get_ident() in frames_of_threads()
+gc.disable()
+frames_of_threads()
+assert not gc.isenabled()
+"""
+
+
+def test_frames_of_threads_are_safe_beside_garbage_collections() -> None:
+    """`sys._current_frames` itself blocks for ever here, on Python 3.11."""
+    subprocess.run([sys.executable, "-c", FRAMES_AND_GARBAGE], check=True, timeout=90)

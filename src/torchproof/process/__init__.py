@@ -32,6 +32,7 @@ from torchproof.process.streams import Entry as Entry
 from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
+from torchproof.process.thread_frames import frames_of_threads as frames_of_threads
 from torchproof.process.trees import kill_tree as kill_tree
 from torchproof.process.trees import tree as tree
 
@@ -53,6 +54,7 @@ __all__ = [
     "describe",
     "follow",
     "forks",
+    "frames_of_threads",
     "hold",
     "kill_tree",
     "leave",

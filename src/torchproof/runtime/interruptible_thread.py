@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from torchproof.process import forks
+from torchproof.process import forks, frames_of_threads
 
 _INTERRUPT_EVERY_S = 0.05
 _LOOK_EVERY_S = 0.002
@@ -128,7 +128,7 @@ def _wait_for_imports() -> None:
 
 
 def _is_importing() -> bool:
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     others = {thread.thread_id for thread in list(_threads)} - {threading.get_ident()}
     return any(_imports(frames[thread_id]) for thread_id in others & frames.keys())
 
@@ -150,7 +150,7 @@ def _stop_all() -> None:
 
 def stack_of(thread_id: int) -> list[traceback.FrameSummary]:
     """The stack of a thread, innermost frame last; empty if the thread has ended."""
-    frame = sys._current_frames().get(thread_id)
+    frame = frames_of_threads().get(thread_id)
     if frame is None:
         return []
     # Source lines are not read: a hung file system must not hang this thread too.
@@ -251,7 +251,7 @@ def _interrupt(thread_id: int) -> bool:
     and the process would abort. A thread that released the GIL at the backward jump of
     a loop raises it there.
     """
-    frame = sys._current_frames().get(thread_id)
+    frame = frames_of_threads().get(thread_id)
     if frame is None or not _is_interruptible(frame):
         return False
     _raise_in(thread_id)

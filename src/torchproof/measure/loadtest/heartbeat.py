@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NamedTuple
 
+from torchproof.process import frames_of_threads
+
 PERIOD_S = 0.005
 _SHORTEST_S = 0.010  # of what counts as holding the GIL: two switch intervals
 _SHORTEST_CPU_WAIT_S = 0.001
@@ -74,7 +76,7 @@ class _Threads:
 
     def note(self) -> Iterator[tuple[int, float]]:
         """Notes all threads; yields those that waited for a CPU, and how long."""
-        frames = sys._current_frames()
+        frames = frames_of_threads()
         if frames.keys() != self._known:
             self._open(frames)
         self._positions = {ident: _position(each) for ident, each in frames.items()}
@@ -97,7 +99,7 @@ class _Threads:
         A thread that holds the GIL does not ask for it before it has released it. By
         then it may have ended.
         """
-        frames = sys._current_frames()
+        frames = frames_of_threads()
         ran = {
             ident: frame
             for ident, frame in frames.items()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from torchproof.process import frames_of_threads
 from torchproof.records import Frame, whose
 from torchproof.targets import frame_of, stack
 from torchproof.torch_private import backends
@@ -47,7 +48,7 @@ def user_stack() -> tuple[Frame, ...]:
     if frames or threading.current_thread() is threading.main_thread():
         return frames
     main = threading.main_thread().ident
-    return _frames(sys._current_frames().get(main or 0))
+    return _frames(frames_of_threads().get(main or 0))
 
 
 def _frames(frame: FrameType | None) -> tuple[Frame, ...]:
@@ -80,7 +81,7 @@ def running_frames() -> list[FrameType]:
     call and keep the variables of all its callers alive.
     """
     this_thread = threading.get_ident()
-    others = {k: v for k, v in sys._current_frames().items() if k != this_thread}
+    others = {k: v for k, v in frames_of_threads().items() if k != this_thread}
     frames = _outside_compiled(sys._getframe(1))
     for top in others.values():
         frames += _outside_compiled(top)
