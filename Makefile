@@ -13,6 +13,10 @@ INSTALLED := .venv/.installed
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
+# Without compiled files, each of the hundreds of processes of the tests compiles the
+# whole source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # An index of torch builds need not carry the pinned versions of what torch depends on:
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 
 Done = subprocess.CompletedProcess[str]
@@ -26,13 +25,3 @@ def torchproof(
         timeout=300,
         check=False,
     )
-
-
-def all_of(commands: Mapping[str, Sequence[str]], cwd: Path) -> dict[str, Done]:
-    """The answer to each command; two run at a time."""
-    with ThreadPoolExecutor(2) as pool:
-        begun = {
-            name: pool.submit(torchproof, *arguments, cwd=cwd)
-            for name, arguments in commands.items()
-        }
-        return {name: future.result() for name, future in begun.items()}

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from forked_children import forked
+
 from torchproof.fixing import FixOptions, fix
 from torchproof.fixing.edits import located, overlay_of, replacements, unified
 from torchproof.fixing.source_text import digest, read_source
@@ -34,12 +36,13 @@ def fixed(
     """The run of `fix` for a program with a factory `make`."""
     path = tmp_path / "model.py"
     path.write_text(text)
-    run = fix(
-        f"{path}:make",
-        Options(train=train, as_written=as_written),
-        fix_options=FixOptions(effort="quick", **options),
-        save_in=tmp_path / "runs",
-    )
+    with forked():
+        run = fix(
+            f"{path}:make",
+            Options(train=train, as_written=as_written),
+            fix_options=FixOptions(effort="quick", **options),
+            save_in=tmp_path / "runs",
+        )
     assert path.read_text() == text  # nothing on disk changes
     return run
 

@@ -9,6 +9,7 @@ torch imported.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib
 import json
 import multiprocessing
@@ -27,6 +28,7 @@ import psutil
 from commands import Done
 
 PATIENCE_S = 300.0
+_ASIDE = 512  # descriptors from here on are not in use
 
 
 def torchproof(*arguments: str, cwd: Path) -> Done:
@@ -102,7 +104,7 @@ def _serve(
     for number, path in enumerate(outputs, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
     _fork_children()
-    _end(lambda: act(*told))
+    end(lambda: act(*told))
 
 
 def _command(*arguments: str) -> int:
@@ -148,7 +150,7 @@ def _place(cwd: str, env: Mapping[str, str]) -> None:
     resource_tracker._resource_tracker._fd = None  # type: ignore[attr-defined]
 
 
-def _end(act: Callable[[], int]) -> None:
+def end(act: Callable[[], int]) -> None:
     """Ends this process as Python does at the end of a program."""
     code: Any = 1
     try:
@@ -186,8 +188,12 @@ class Forked:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            _connect((read, stdout, stderr), pass_fds)
-            _end(lambda: _become(command, env))
+            streams = (stdin if read is None else read, stdout, stderr)
+            connect(
+                {number: number for number in pass_fds}
+                | {n: descriptor(n, stream) for n, stream in enumerate(streams)}
+            )
+            end(lambda: become(command, env))
         if read is not None:
             os.close(read)
 
@@ -205,22 +211,32 @@ class Forked:
         return self.returncode
 
 
-def _connect(streams: Sequence[Any], passed: Sequence[int]) -> None:
-    """The three streams; all else is closed, as a pipe ends when nobody has it open."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number, given in enumerate(streams):
-        if given == subprocess.DEVNULL:
-            os.dup2(nowhere, number)
-        elif given is not None:
-            os.dup2(given if isinstance(given, int) else given.fileno(), number)
+def descriptor(number: int, stream: Any) -> int:
+    """A copy of what `Popen` accepts as one of the three streams; None inherits it."""
+    if stream == subprocess.DEVNULL:
+        return os.open(os.devnull, os.O_RDWR)
+    if stream is None:
+        return os.dup(number)
+    return os.dup(stream if isinstance(stream, int) else stream.fileno())
+
+
+def connect(descriptors: Mapping[int, int]) -> None:
+    """Gives each its number; all else is closed, as a pipe ends when nobody has it
+    open."""
+    copies = {
+        number: fcntl.fcntl(each, fcntl.F_DUPFD, _ASIDE)
+        for number, each in descriptors.items()
+    }
+    for number, copy in copies.items():
+        os.dup2(copy, number)
     for number in map(int, os.listdir("/proc/self/fd")):
-        if number > 2 and number not in passed:
+        if number > 2 and number not in descriptors:
             with contextlib.suppress(OSError):
                 os.close(number)
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
 
 
-def _become(command: Sequence[str], env: Mapping[str, str]) -> int:
+def become(command: Sequence[str], env: Mapping[str, str]) -> int:
     os.setsid()
     _place(os.getcwd(), env)
     from torchproof.targets import script

@@ -68,6 +68,7 @@ PUBLIC += [
     "host_value",
     "in_graph",
     "load",
+    "loadtest",
     "on_host",
     "pack",
     "plan",

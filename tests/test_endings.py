@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import psutil
 import pytest
 from commands import PROGRAM, torchproof
@@ -102,7 +103,8 @@ def test_timeout_saves_what_was_seen_and_leaves_no_process(folder: Path) -> None
 def test_a_script_that_fails_keeps_its_findings(tmp_path: Path) -> None:
     program = SLEEPER.split("subprocess.Popen(")[0] + "os.kill(os.getpid(), 9)\n"
     (tmp_path / "dies.py").write_text(program)
-    done = torchproof("check", "dies.py", "-q", "--", "with-torch", cwd=tmp_path)
+    check = ("check", "dies.py", "-q", "--", "with-torch")
+    done = forked_commands.torchproof(*check, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("torchproof: error: ")
     assert "SIGKILL" in done.stderr and done.stderr.count("\n") == 1

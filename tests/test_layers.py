@@ -125,10 +125,13 @@ def _imports(path: Path) -> Iterator[Import]:
                 yield Import(f"{origin}.{alias.name}", node.lineno, late)
         elif isinstance(node, ast.Call) and node.args:
             name = node.args[0]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                called = ast.unparse(node.func)
-                if called.endswith(("import_module", "__import__")):
-                    yield Import(name.value, node.lineno, late)
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if (
+                called in {"import_module", "__import__"}
+                and isinstance(name, ast.Constant)
+                and isinstance(name.value, str)
+            ):
+                yield Import(name.value, node.lineno, late)
 
 
 def imported_room(name: str) -> str | None:

@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 from commands import PROGRAM
-from forked_workers import Forked, backends, by_backend, forked, measured
+from forked_children import Forked, forked
+from forked_workers import backends, by_backend, measured
 
 from torchproof import observe
 from torchproof.cli import main

@@ -31,11 +31,10 @@ from torchproof.measure.specs import EAGER, StrategyJob
 
 def begin():
     job = StrategyJob(EAGER)
-    arms.append(worker_process.WorkerProcess(job, {}, quiet=True))
+    arms.append(worker_process.WorkerProcess(job, {}, quiet=True, module="hangs"))
     while not os.path.exists("asleep"):
         time.sleep(0.05)
 
-worker_process._WORKER = "hangs"
 arms = []
 thread = threading.Thread(target=begin)
 thread.start()

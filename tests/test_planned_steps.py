@@ -119,7 +119,13 @@ for step in range(15):
 """
 
 
-@pytest.mark.parametrize("more", ["", "compiled(torch.ones(2, 4))\n"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("", id="no call after the loop", marks=pytest.mark.slow),
+        pytest.param("compiled(torch.ones(2, 4))\n", id="a call after the loop"),
+    ],
+)
 def test_a_script_with_too_few_steps_is_stopped_at_once(
     more: str, tmp_path: Path
 ) -> None:

@@ -9,8 +9,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
-from commands import PROGRAM, Done, all_of, torchproof
+from commands import PROGRAM, Done, torchproof
 
 from torchproof import api
 from torchproof.measure.bench_plan import BenchOptions
@@ -126,10 +127,13 @@ MORE = ("--format", "json", "--", "--rate", "3")
 
 @pytest.fixture(scope="module")
 def answers(folder: Path) -> dict[str, Done]:
-    """bench of two scripts, at the same time."""
+    """bench of two scripts."""
     scripts = {"training": TRAINING, "raising": OWN_STANCE}
     write(folder, **scripts)
-    return all_of({n: ("bench", f"{n}.py", *MORE) for n in scripts}, folder)
+    return {
+        name: forked_commands.torchproof("bench", f"{name}.py", *MORE, cwd=folder)
+        for name in scripts
+    }
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from facts import numbers
-from forked_workers import forked
+from forked_children import forked
 
 from torchproof.records.run import Measurement, Run
 from torchproof.targets.target import keywords

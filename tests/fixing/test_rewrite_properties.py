@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, note, settings
 from sites import function_of, rewritten
@@ -180,7 +181,7 @@ def _is_sound(results: list[Any]) -> bool:
 
 
 PROPERTY = settings(
-    max_examples=60,
+    max_examples=12,
     phases=(Phase.explicit, Phase.generate),  # shrinking takes minutes
     deadline=None,
     derandomize=True,
@@ -188,9 +189,23 @@ PROPERTY = settings(
 )
 
 
+MANY = settings(PROPERTY, max_examples=60)
+
+
 @PROPERTY
 @given(branches())
 def test_branches(text: str) -> None:
+    assert_branches_are_equivalent(text)
+
+
+@pytest.mark.slow
+@MANY
+@given(branches())
+def test_many_branches(text: str) -> None:
+    assert_branches_are_equivalent(text)
+
+
+def assert_branches_are_equivalent(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert_equivalent(select, text)
@@ -199,6 +214,17 @@ def test_branches(text: str) -> None:
 @PROPERTY
 @given(masked())
 def test_masks(text: str) -> None:
+    assert_masks_are_equivalent(text)
+
+
+@pytest.mark.slow
+@MANY
+@given(masked())
+def test_many_masks(text: str) -> None:
+    assert_masks_are_equivalent(text)
+
+
+def assert_masks_are_equivalent(text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert_equivalent(write, text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake_executor import Fate, Setting
-from forked_workers import forked
+from forked_children import forked
 
 from torchproof.measure import replays
 from torchproof.measure.specs import Plan, StrategySpec

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_workers import forked
+from forked_children import forked
 
 from torchproof.records import Run, SearchState, UserError
 from torchproof.strategies import recipe

@@ -40,7 +40,7 @@ class FileStream(Stream):
             self._file.flush()
 
 
-def main(path: Path) -> None:
+def main(arguments: list[str]) -> int:
     hold()
     # Makes torch ask NVML instead of CUDA, which does not work after a fork.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
@@ -49,13 +49,14 @@ def main(path: Path) -> None:
     torch.compile(_example, backend="aot_eager")(torch.ones(2))
     torch.compiler.reset()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return
-    for name in _modules(path):
+        return 0
+    for name in _modules(Path(arguments[0])):
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a collection in a fork would copy every page it touches
     serve(_run)
+    return 0
 
 
 def _modules(path: Path) -> list[str]:
@@ -82,4 +83,4 @@ def _run(job: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))
