@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from torchproof.records.load_test import StallKind as StallKind
     from torchproof.records.load_test import Tail as Tail
     from torchproof.records.load_test import TailCause as TailCause
+    from torchproof.records.load_test import TextLoad as TextLoad
     from torchproof.records.modules import located as located
     from torchproof.records.operations import INPUT as INPUT
     from torchproof.records.operations import Operation as Operation

@@ -175,9 +175,6 @@ class Generation(Record):
     watts: float | None = None
     cost_per_million: float | None = None
     currency_per_hour: float | None = None
-    slots: int | None = None  # requests that are decoded together
-    temperature: float | None = None  # 0: always the most likely token
-    queue_limit: int | None = None  # a request that finds so many waiting is rejected
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -219,6 +216,25 @@ class LoadResult(Record):
 
 
 @dataclass(frozen=True)
+class TextLoad(Record):
+    """What is asked of a text model. Lengths are drawn from ranges: from, to."""
+
+    prompt_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+    temperature: float = 0.0  # 0: always the most likely token
+    queue_limit: int | None = None  # a request that finds so many waiting is rejected
+
+    @property
+    def lengths(self) -> str:
+        """`prompts of 16-128 and outputs of 64 tokens`."""
+        prompt, output = (
+            "-".join(map(str, sorted({*limits})))
+            for limits in (self.prompt_tokens, self.output_tokens)
+        )
+        return f"prompts of {prompt} and outputs of {output} tokens"
+
+
+@dataclass(frozen=True)
 class LoadTest(Record):
     """The question of a load test, and the result of each strategy."""
 
@@ -226,12 +242,13 @@ class LoadTest(Record):
     arrivals: str  # poisson, constant, gamma:K, or the name of a file
     seed: int
     planned: int  # requests in the timetable
-    workers: int = 1
+    workers: int = 1  # threads; of a text model, the slots that decode together
     duration_s: float | None = None
     objective: LatencyObjective | None = None
     batch_window_ms: float | None = None
     max_batch: int | None = None
     calls: tuple[str, ...] = ()  # what each call of the target is: `x: 8x128`
     weights: tuple[float, ...] = ()
+    text: TextLoad | None = None
     results: tuple[LoadResult, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)

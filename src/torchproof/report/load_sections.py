@@ -49,11 +49,13 @@ def question(test: LoadTest) -> str:
             text += f" for {numbers.duration(test.duration_s)}"
         text += f" ({test.arrivals}, seed {test.seed})"
     text += f": {numbers.amount(test.planned, 'request')}"
-    text += f", {numbers.amount(test.workers, 'worker')}"
+    text += f", {numbers.amount(test.workers, 'slot' if test.text else 'worker')}"
     if test.batch_window_ms is not None:
         window = numbers.milliseconds(test.batch_window_ms)
         text += f", batches of up to {test.max_batch or '-'} within {window}"
-    if len(test.calls) > 1:
+    if test.text:
+        text += f", {test.text.lengths}"
+    elif len(test.calls) > 1:
         text += f", {len(test.calls)} calls"
     return text
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from torchproof.measure.comparison import metrics
 from torchproof.measure.comparison.metrics import (
@@ -54,15 +55,23 @@ def assert_comparable(baseline: Run, options: LoadOptions) -> None:
             f"--baseline {baseline.id} is a run of {baseline.verb}: give a run of"
             " loadtest"
         )
-    planned = LoadTest(options.rate, options.arrivals, options.seed, planned=0)
+    planned = LoadTest(
+        options.rate,
+        options.arrivals,
+        options.seed,
+        planned=0,
+        text=options.text.load if options.text else None,
+    )
     assert_same_load(baseline.load_test, planned)
 
 
 def load_of(test: LoadTest) -> str:
     """`50 requests/s, poisson, seed 0`."""
     if test.rate is None:  # the file has the times, so there is nothing to draw
-        return f"requests of {test.arrivals}"
-    return f"{test.rate:g} requests/s, {test.arrivals}, seed {test.seed}"
+        text = f"requests of {test.arrivals}"
+    else:
+        text = f"{test.rate:g} requests/s, {test.arrivals}, seed {test.seed}"
+    return f"{text}, {test.text.lengths}" if test.text else text
 
 
 def rows(a: LoadTest, b: LoadTest, limits: Thresholds) -> list[Row]:
@@ -98,8 +107,10 @@ def control(a: LoadTest, b: LoadTest, limits: Thresholds) -> Metric | None:
 
 def notes(a: LoadTest, b: LoadTest) -> Iterator[str]:
     """Differences that the user may have made on purpose."""
-    settings = {
+    settings: dict[str, tuple[Any, ...]] = {
         "workers": (a.workers, b.workers),
+        "temperature": tuple(t.text.temperature if t.text else None for t in (a, b)),
+        "queue limit": tuple(t.text.queue_limit if t.text else None for t in (a, b)),
         "batch window, ms": (a.batch_window_ms, b.batch_window_ms),
         "largest batch": (a.max_batch, b.max_batch),
         "requests": (a.planned, b.planned),

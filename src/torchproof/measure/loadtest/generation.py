@@ -147,7 +147,7 @@ class _Loop:
         """Prefill: puts a request into a slot."""
         log = self._log
         log.begin[number] = self._timekeeper.now()
-        log.worker[number] = 0
+        log.worker[number] = slot  # each serves one request at a time
         log.batch[number] = len(self._answers) + 1
         log.state[number] = SERVED
         self._observer.begin_request(number)

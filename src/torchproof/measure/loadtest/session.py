@@ -126,13 +126,17 @@ class LoadPlan:
 
     def timetable(self, prepared: Prepared) -> Timetable:
         if self.trace is None:
-            table = draw(self.options, prepared.weights)
-        else:
-            table = from_trace(self.trace, self.options, prepared.own_calls)
-        return self.completed(table)
+            return self.drawn(prepared)
+        table = from_trace(self.trace, self.options, prepared.own_calls)
+        return self._with_lengths(table)
 
-    def completed(self, table: Timetable) -> Timetable:
-        """The timetable with the lengths of prompts and outputs, of a text model."""
+    def drawn(self, prepared: Prepared, **other: Any) -> Timetable:
+        """The timetable of the options, or of another rate and number of requests."""
+        weights = prepared.weights or (1.0,)
+        return self._with_lengths(draw(self.options, weights, **other))
+
+    def _with_lengths(self, table: Timetable) -> Timetable:
+        """Adds the lengths of prompts and outputs, of a text model."""
         text = self.options.text
         return table if text is None else with_lengths(table, text, self.options.seed)
 
@@ -233,13 +237,14 @@ class _Session:
             arrivals=options.arrivals,
             seed=options.seed,
             planned=len(self._timetable) if self._timetable else 0,
-            workers=options.workers,
+            workers=options.at_once,
             duration_s=self._timetable.length_s if self._timetable else None,
             objective=options.objective,
             batch_window_ms=None if window_s is None else window_s * 1e3,
             max_batch=options.max_batch,
             calls=prepared.calls if prepared else (),
             weights=prepared.weights if prepared and not self._plan.trace else (),
+            text=options.text.load if options.text else None,
             results=tuple(self._results),
         )
 
@@ -370,8 +375,7 @@ class _StrategyRun:
             self._session.progress(
                 self._served, f"searching, {rate:.4g} requests per second"
             )
-            table = draw(options, prepared.weights, rate=rate, requests=requests)
-            table = self._plan.completed(table)
+            table = self._plan.drawn(prepared, rate=rate, requests=requests)
             log = self._new_log(table)
             self._serve(log, table, self._stop_when_missed(log, table))
             if log.is_stopped:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchproof.records import Record, UserError
+from torchproof.records import Record, TextLoad, UserError
 
 MOST_SLOTS = 1024
 LONGEST = 1_000_000
@@ -28,6 +28,16 @@ class TextOptions(Record):
     slots: int = 8
     queue_limit: int | None = None
     price: float | None = None
+
+    @property
+    def load(self) -> TextLoad:
+        """What is asked of the model, for the record."""
+        return TextLoad(
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=self.output_tokens,
+            temperature=self.temperature,
+            queue_limit=self.queue_limit,
+        )
 
     def __post_init__(self) -> None:
         _check_range(self.prompt_tokens, "--prompt-tokens")

@@ -39,9 +39,6 @@ def with_generation(
         watts=energy.watts if energy else None,
         cost_per_million=_cost(options.price, tokens_per_s),
         currency_per_hour=options.price,
-        slots=options.slots,
-        temperature=options.temperature,
-        queue_limit=options.queue_limit,
     )
     return replace(result, generation=generation)
 

@@ -49,7 +49,7 @@ class TextWorker:
         return Prepared(
             calls=tuple(f"prompt padded to {size}" for size in shape.prompt_sizes),
             own_calls=len(shape.prompt_sizes),
-            weights=(1.0,) * len(shape.prompt_sizes),
+            weights=(),  # the lengths of prompts decide
             start_s=profiling.process_age_s(),
             environment=environment,
             source=self._slots.compiled.source,
