@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -262,10 +263,9 @@ def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
     ) as process:
         lines: list[Any] = []
         deadline = time.monotonic() + 120
-        while not any(" of " in line and "requests" in line for line in lines):
+        while not any(re.search(r"[1-9]\d* of \d+ requests", line) for line in lines):
             assert time.monotonic() < deadline
             lines.append(process.stderr.readline())
-        time.sleep(2)
         process.send_signal(signal.SIGINT)
         stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -273,7 +273,7 @@ def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
     assert run.ending == "interrupted"
     [result] = run.load_test.results
     assert result.ending == "interrupted"
-    assert result.answered > 50
-    assert result.unserved <= 2
+    assert result.answered > 0
+    assert result.answered + result.unserved == len(result.requests.arrival_s)
     assert len(result.requests.arrival_s) < run.load_test.planned
     assert store.load(run.id, folder / store.RUNS).load_test == run.load_test

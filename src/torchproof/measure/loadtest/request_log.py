@@ -41,6 +41,7 @@ class RequestLog:
         rows: Any = np.memmap(path, dtype=_FIELDS, mode=mode, shape=(count + 1,))
         # The last row is about the test as a whole.
         self._flag, self._origin = rows["state"][count:], rows["begin"][count:]
+        self._stopped = rows["end"][count:]
         rows = rows[:count]
         self.begin = rows["begin"]
         self.end = rows["end"]
@@ -53,12 +54,14 @@ class RequestLog:
         if create:
             for times in (self.begin, self.end, self.late, self.first_token):
                 times[:] = math.nan
-            self._origin[:] = math.nan
+            self._origin[:] = self._stopped[:] = math.nan
             self.tokens[:] = -1
 
     def stop(self) -> None:
         """Asks the process to take no further request."""
-        self._flag[0] = 1
+        if not self.is_stopped:
+            self._stopped[0] = self.elapsed_s or 0.0
+            self._flag[0] = 1
 
     @property
     def is_stopped(self) -> bool:
@@ -76,6 +79,11 @@ class RequestLog:
         """The time since the timetable began; None if it did not."""
         origin = float(self._origin[0])
         return None if math.isnan(origin) else time.perf_counter() - origin
+
+    @property
+    def stopped_s(self) -> float | None:
+        """When the parent stopped the test; None if it did not."""
+        return float(self._stopped[0]) if self.is_stopped else None
 
     @property
     def finished(self) -> int:

@@ -318,13 +318,12 @@ class _StrategyRun:
         try:
             self._serve(log, timetable)
         except (KeyboardInterrupt, WorkerTimeout) as error:
-            interrupted = isinstance(error, KeyboardInterrupt)
-            if interrupted:
-                self._stop(log)
-            # What had not arrived by then is no part of the test.
-            arrived = timetable.until(log.elapsed_s or 0.0)
-            ending = "interrupted" if interrupted else "timeout"
-            self.result = self._result(log, arrived, prepared, ending)
+            log.stop()
+            ending = "timeout"
+            if isinstance(error, KeyboardInterrupt):
+                self._wait_for_the_rest()
+                ending = "interrupted"
+            self.result = self._result(log, _arrived(timetable, log), prepared, ending)
             raise
         except WorkerError:
             self.result = self._result(log, timetable, prepared, "crashed")
@@ -361,9 +360,8 @@ class _StrategyRun:
 
         self._known = self._process.reply(ServedTimetable, limit_s, show)
 
-    def _stop(self, log: RequestLog) -> None:
+    def _wait_for_the_rest(self) -> None:
         """Lets the process end its requests and say what it knows, for a moment."""
-        log.stop()
         with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
             self._known = self._process.reply(ServedTimetable, _STOP_S)
 
@@ -378,9 +376,7 @@ class _StrategyRun:
             table = self._plan.drawn(prepared, rate=rate, requests=requests)
             log = self._new_log(table)
             self._serve(log, table, self._stop_when_missed(log, table))
-            if log.is_stopped:
-                table = table.until(log.elapsed_s or 0.0)
-            return self._measured(log, table, cold=False)
+            return self._measured(log, _arrived(table, log), cold=False)
 
         assert options.rate is not None and options.objective is not None
         search = rate_search.RateSearch(
@@ -450,6 +446,12 @@ class _StrategyRun:
         if options.text is None:
             return result
         return with_generation(result, options.text, self._known.energy)
+
+
+def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:
+    """The timetable without what had not arrived when the test was stopped."""
+    moment_s = log.stopped_s
+    return timetable if moment_s is None else timetable.until(moment_s)
 
 
 def _position(log: RequestLog, timetable: Timetable) -> str:
