@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.inductor import backends as backends
     from torchproof.torch_private.inductor import cache_lookups as cache_lookups
     from torchproof.torch_private.inductor import compile_costs as compile_costs
+    from torchproof.torch_private.inductor import early_start as early_start
     from torchproof.torch_private.inductor import export as export
     from torchproof.torch_private.inductor import remote_codegen as remote_codegen
     from torchproof.torch_private.inductor import remote_graphs as remote_graphs

@@ -43,7 +43,7 @@ from torchproof.strategies import (
     recipe_source,
     source_lines,
 )
-from torchproof.torch_private import contract, remote_graphs
+from torchproof.torch_private import contract, early_start, remote_graphs
 
 BEST = "best"  # regional first, then full if that is faster
 
@@ -115,13 +115,16 @@ def build(
         )
         if not requested["wait"]:
             options = options.compiled_later()
+    padder = Padder.parse(step, **{**padding, **options.padding})
+    if options.strategy.compiles and not options.refused:
+        early_start.import_compiler()
     return build_graphed(
         step,
         train=options.train,
         strategy=options.strategy,
         pool=pool,
         buffers=buffers,
-        padder=Padder.parse(step, **{**padding, **options.padding}),
+        padder=padder,
         refused=options.refused or _lacking_hook(options.strategy),
         later=options.later,
     )

@@ -34,7 +34,7 @@ from torchproof.runtime.cudagraph.graph_status import (
     Stopped,
 )
 from torchproof.strategies import NotApplicable
-from torchproof.torch_private import remote_graphs, thread_state
+from torchproof.torch_private import early_start, remote_graphs, thread_state
 
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.preparation import Preparation
@@ -207,7 +207,7 @@ class Upgrade:
         self._start()
 
     def _start(self) -> None:
-        imports = _imports(remote_graphs.TRACER)
+        imports = _imports(early_start.TRACER)
         self._actions = deque([*imports, self._probe, self._trace])
 
     def _again(self, moment: Moment, why: str) -> None:
@@ -238,7 +238,7 @@ class Upgrade:
             raise NotApplicable("torch compiles nothing of this step")
         self._compilation = stage.compile(self._progress.deadline_s)
         # These imports overlap with the compilation.
-        self._actions = deque([*_imports(remote_graphs.LOADER), self._load])
+        self._actions = deque([*_imports(early_start.LOADER), self._load])
 
     def _load(self, moment: Moment) -> Recording | None:
         """Loads one graph, so that no call waits for all; then takes over."""

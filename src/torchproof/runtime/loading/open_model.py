@@ -34,7 +34,7 @@ from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
-from torchproof.torch_private import cache_lookups
+from torchproof.torch_private import cache_lookups, early_start
 
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
@@ -98,6 +98,7 @@ def compile_without_pack(model: Any, path: str, why: str) -> Any:
 
 def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
     start = time.perf_counter()
+    early_start.import_compiler()
     with _refusing():
         recipe = loads(contents.read(FILE).decode(), FILE)
         packed_graphs = read_graphs(contents)

@@ -14,6 +14,7 @@ import torch
 
 from torchproof.torch_private import contract
 from torchproof.torch_private.dynamo.switches import graph_compiler
+from torchproof.torch_private.inductor import early_start
 
 _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "torchproof_noted", default=None
@@ -166,9 +167,10 @@ def prepare_for_threads(*, inductor: bool) -> None:
     There the import would count against the deadline, and an interrupted import leaves
     modules half loaded. Raises `MissingHook` if torch lacks a hook of the runtime.
     """
-    contract.require("compile")
-    if inductor:
-        contract.require("compile with Inductor")
+    with early_start.collector_paused():
+        contract.require("compile")
+        if inductor:
+            contract.require("compile with Inductor")
     # Without a device, a CUDA build of torch 2.11 keeps an object of the first thread
     # that traces, and crashes after that thread has ended.
     torch._C._ensureCUDADeviceGuardSet()

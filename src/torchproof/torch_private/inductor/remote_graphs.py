@@ -85,15 +85,6 @@ class DeferredGraph:
         self._run = (lambda *args: run(*args, *held)) if held else run
 
 
-# Imported one by one between two calls: all at once would take seconds.
-TRACER = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch._dynamo")
-LOADER = (
-    "torch._functorch._aot_autograd.autograd_cache",
-    "torch._inductor.lowering",
-    "torch._inductor.compile_fx",
-)
-
-
 def probe() -> None:
     """Raises `MissingHook` if torch lacks a name that is needed here."""
     contract.require("graph of compiled code")
