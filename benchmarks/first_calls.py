@@ -87,8 +87,8 @@ class Sampler:
     """Counts what the calling thread does, from a thread of its own."""
 
     def __init__(self) -> None:
-        self.phases: collections.Counter[str] = collections.Counter()
-        self.frames: collections.Counter[str] = collections.Counter()
+        self.phases: dict[str, float] = collections.defaultdict(float)
+        self.frames: dict[str, float] = collections.defaultdict(float)
         self._thread_id = threading.get_ident()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -110,6 +110,10 @@ class Sampler:
             for place in {f"{path}:{name}" for path, name in stack}:
                 self.frames[place] += now - last
             last = now
+
+
+def longest_first(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda item: item[1], reverse=True)
 
 
 def _stack(frame: FrameType | None) -> Iterator[tuple[str, str]]:
@@ -136,7 +140,7 @@ def start(name: str, arm: str, *, device: str, pack: str | None, frames: int) ->
     import_s = time.perf_counter() - began
     step, args, trains = made(name, device)
     torch.set_grad_enabled(trains)
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait: Any = torch.cuda.synchronize if device == "cuda" else lambda: None
     wait()
     with Sampler() as sampler:
         begin = time.perf_counter()
@@ -145,10 +149,10 @@ def start(name: str, arm: str, *, device: str, pack: str | None, frames: int) ->
         wait()
         first_s = time.perf_counter() - begin
     row: Row = {"import_s": import_s, "first_s": first_s}
-    row["phases"] = {key: round(s, 3) for key, s in sampler.phases.most_common()}
+    row["phases"] = {key: round(s, 3) for key, s in longest_first(sampler.phases)}
     if frames:
         row["frames"] = {
-            key: round(s, 3) for key, s in sampler.frames.most_common(frames)
+            key: round(s, 3) for key, s in longest_first(sampler.frames)[:frames]
         }
     return row | status_of(step, arm)
 
