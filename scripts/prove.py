@@ -46,6 +46,11 @@ STEPS = (
         ("benchmarks/overhead.py", "--write"),
     ),
     Step(
+        "load-overhead",
+        "recording stalls costs at most 2% of the median latency of requests",
+        ("benchmarks/load_overhead.py", "--write"),
+    ),
+    Step(
         "check-cost",
         "check costs at most 1.3, 4 and 6 times a bare run: quick, normal, full",
         ("benchmarks/check_cost.py", "--again", "--write"),

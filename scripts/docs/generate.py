@@ -170,6 +170,24 @@ def overhead_table() -> str:
     return "\n".join(rows)
 
 
+def load_overhead_table() -> str:
+    """What recording stalls costs a request, from the measurements kept."""
+    rows = [
+        "| machine | torch | p50 plain | p50 with stalls recorded | ratio | pairs |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("load-overhead"):
+        p50, ratio = kept["p50_ms"], kept["ratio"]
+        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
+        machine += ", real-time priority" if kept["real_time"] else ""
+        rows.append(
+            f"| {machine} | {kept['versions']['torch']} | {p50['plain']:.2f} ms"
+            f" | {p50['observed']:.2f} ms | {ratio['median']:.3f}"
+            f" ({ratio['low']:.3f} to {ratio['high']:.3f}) | {kept['pairs']} |"
+        )
+    return "\n".join(rows)
+
+
 def check_cost_table() -> str:
     """What each effort of check takes, next to a bare run of the same calls."""
     rows = [
@@ -305,6 +323,7 @@ def parts() -> dict[str, Tables]:
             "packages": package_table,
             "imports": import_table,
             "overhead": overhead_table,
+            "load-overhead": load_overhead_table,
             "check-cost": check_cost_table,
         },
         "docs/bench.md": {"bench": lambda: bench_output(details="full")},
