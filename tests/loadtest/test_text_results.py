@@ -123,11 +123,13 @@ def test_the_capacity_is_that_of_the_highest_rate_that_met_the_objective() -> No
 
     result = LoadResult(
         "eager",
-        generation=Generation(),
+        generation=Generation(currency_per_hour=3.6, cost_per_million=50.0),
         trials=(trial(4.0, 40.0), trial(8.0, 80.0), trial(16.0, 90.0)),
         highest_rate=8.0,
     )
     found = with_capacity(result).generation
     assert found and found.capacity_tokens_per_s == 80.0
+    assert found.cost_per_million == pytest.approx(0.001 / 80 * 1e6)
     none = with_capacity(replace(result, highest_rate=None)).generation
     assert none and none.capacity_tokens_per_s is None
+    assert none.cost_per_million == 50.0

@@ -38,13 +38,15 @@ class Subject:
 
     model: TextModel
     logits: Logits  # (1, sequence) -> (1, sequence, vocabulary)
+    device: str = "cpu"
 
     def one_by_one(self, prompt: Any, count: int) -> list[int]:
         """Greedy tokens, each from a forward of everything before it."""
         tokens: list[int] = prompt.tolist()
         with torch.no_grad():
             for _ in range(count):
-                tokens.append(int(self.logits(torch.tensor([tokens]))[0, -1].argmax()))
+                before = torch.tensor([tokens], device=self.device)
+                tokens.append(int(self.logits(before)[0, -1].argmax()))
         return tokens[len(prompt) :]
 
 
@@ -54,10 +56,10 @@ def _loaded(fn: Any, served: Any = None) -> Loaded:
     )
 
 
-def small_gpt(window: int | None = None) -> Subject:
+def small_gpt(window: int | None = None, device: str = "cpu") -> Subject:
     torch.manual_seed(0)
-    model = gpt.GPT(SMALL, window=window).eval().requires_grad_(False)
-    return Subject(text_model(_loaded(model, gpt.served)), model)
+    model = gpt.GPT(SMALL, window=window).eval().requires_grad_(False).to(device)
+    return Subject(text_model(_loaded(model, gpt.served)), model, device)
 
 
 def _transformers(kind: Any, config: Any) -> Subject:
@@ -206,6 +208,27 @@ def test_inductor_tokens_are_those_of_one_by_one(name: str, tmp_path: Path) -> N
     slots.compile(named(name))
     slots.warm_up()
     assert_as_one_by_one(subject, slots, tmp_path, seed=7)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "full:reduce-overhead",
+        "eager+graph",
+        "full+graph",
+        "regional+graph",
+        "graph:nowait",
+    ],
+)
+def test_recorded_tokens_are_those_of_one_by_one(name: str, tmp_path: Path) -> None:
+    subject = small_gpt(device="cuda")
+    slots = slots_of(subject.model, 3)
+    slots.compile(named(name))
+    # The second time, the graphs are replayed.
+    for seed in (7, 8):
+        assert_as_one_by_one(subject, slots, tmp_path, seed=seed)
 
 
 def test_sampled_tokens_do_not_depend_on_the_other_slots(tmp_path: Path) -> None:

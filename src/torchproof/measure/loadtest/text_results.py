@@ -44,12 +44,20 @@ def with_generation(
 
 
 def with_capacity(result: LoadResult) -> LoadResult:
-    """Adds the tokens per second of the highest rate that meets the objective."""
-    if result.generation is None or result.highest_rate is None:
-        return result
+    """Adds the tokens per second of the highest rate that meets the objective.
+
+    The cost is then that of tokens at this rate.
+    """
+    generation = result.generation
     trials = [t for t in result.trials if t.rate == result.highest_rate]
-    capacity = trials[-1].tokens_per_s if trials else None
-    generation = replace(result.generation, capacity_tokens_per_s=capacity)
+    if generation is None or not trials:
+        return result
+    capacity = trials[-1].tokens_per_s
+    generation = replace(
+        generation,
+        capacity_tokens_per_s=capacity,
+        cost_per_million=_cost(generation.currency_per_hour, capacity),
+    )
     return replace(result, generation=generation)
 
 
