@@ -21,6 +21,7 @@ from typing import Any
 import bench_runs
 import fix_runs
 import forked_commands
+import load_runs
 import pytest
 import tune_runs
 from commands import Done
@@ -30,7 +31,7 @@ import torchproof
 from torchproof import api, measure, packs
 from torchproof.checking.rules import RULES
 from torchproof.cli import main
-from torchproof.records import Measurement, Run, Trial
+from torchproof.records import ColdPhase, Measurement, Run, Tail, Trial
 from torchproof.tuning import tuner
 from torchproof.tuning.candidate import Eager
 
@@ -48,13 +49,14 @@ BENCH = ROOT / "docs" / "bench.md"
 TUNE = ROOT / "docs" / "tune.md"
 PACK = ROOT / "docs" / "pack.md"
 LOAD = ROOT / "docs" / "load.md"
+LOADTEST = ROOT / "docs" / "loadtest.md"
 COMPARE = ROOT / "docs" / "compare.md"
 SHOW = ROOT / "docs" / "show.md"
 FIX = ROOT / "docs" / "fix.md"
 # Measuring takes its time: commands of these verbs, and the programs of these pages, go
 # through everything but the measuring, and are run where slow tests are.
-MEASURING = ("bench", "compare", "fix", "pack", "tune")
-MEASURED = (BENCH, TUNE, FIX)
+MEASURING = ("bench", "compare", "fix", "loadtest", "pack", "tune")
+MEASURED = (BENCH, LOADTEST, TUNE, FIX)
 # The program of load.md needs the pack that its command makes.
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 # Their short commands, or their programs, take long: they are slow tests too.
@@ -116,6 +118,9 @@ def write_runs(folder: Path) -> Run:
     run = bench_runs.bench([bench_runs.row("eager", 1.0), bench_runs.row("full", 0.5)])
     for name in ("before.json", "after.json"):
         (folder / name).write_text(json.dumps(run.to_json()))
+    served = load_runs.run([load_runs.clean()])
+    for name in ("load-before.json", "load-after.json"):
+        (folder / name).write_text(json.dumps(served.to_json()))
     return run
 
 
@@ -161,6 +166,7 @@ PRINTED = {
     "decide.md": "regional: 13.42 billion",
     "bench.md": "reference",
     "load.md": " tracing: 1",
+    "loadtest.md": "full met",
     "step.md": "marks",
     "graph.md": "8x512              1   2.4%    24.0 MiB",
     "recipes.md": "torch 2.0.1",
@@ -238,6 +244,9 @@ def unmeasured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(measure, "switches", lambda: known)
     monkeypatch.setattr(measure, "measure", lambda *_: found)
     monkeypatch.setattr(api, "_counted", lambda *_: {})
+    served = load_runs.load_test([load_runs.clean()])
+    tested = measure.loadtest.LoadTestResult(served, bench_runs.ENVIRONMENT)
+    monkeypatch.setattr(measure.loadtest, "run_load_test", lambda *_: tested)
     monkeypatch.setattr(tuner._Tuning, "run", unsearched)
     monkeypatch.setattr(tuner.outcome, "run_of", lambda *_, **__: tune_runs.tune())
     monkeypatch.setattr(api, "pack", unpacked)
@@ -394,6 +403,10 @@ NAMES = {
     | set(fix_runs.setting().to_json())
     | set(fix_runs.RECEIPT.to_json())
     | set(fix_runs.run_of().to_json()["fixing"]),
+    LOADTEST: FLAGS["loadtest"]
+    | set(load_runs.load_test([]).to_json())
+    | set(load_runs.clean().to_json())
+    | {field for record in (ColdPhase(), Tail()) for field in record.to_json()},
     PACK: FLAGS["pack"] - {"TARGET | RUN"} | {"--caches", "--clear"},
 }
 

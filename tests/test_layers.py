@@ -31,7 +31,7 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "architecture bench check ci compare compile decide fix getting-started graph load"
-    " log pack rule show step tune"
+    " loadtest log pack rule show step tune"
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations precision recipes

@@ -330,6 +330,7 @@ def parts() -> dict[str, Tables]:
         "docs/decide.md": strategy_tables.TABLES,
         "docs/getting-started.md": getting_started.TABLES,
         "docs/load.md": {"warm-starts": pack_tables.starts},
+        "docs/loadtest.md": {"loadtest": report_examples.load_test},
         "docs/pack.md": {"repro-packs": pack_tables.repros},
         "docs/show.md": report_examples.TABLES,
         "docs/tune.md": {"tune": tune_output},

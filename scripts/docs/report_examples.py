@@ -1,4 +1,4 @@
-"""The examples of docs/show.md: one check, made by hand, in each of its formats."""
+"""Examples made by hand: a check in the formats of docs/show.md, and a load test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import load_runs
 from check_runs import FULL, ITEM, SIZE, check
 
 from torchproof.report import finding_section, render
@@ -31,6 +32,10 @@ def sarif() -> str:
 
 def github() -> str:
     return f"```text\n{render(check(ITEM, SIZE), 'github').rstrip()}\n```"
+
+
+def load_test() -> str:
+    return f"```text\n{render(load_runs.run(), 'text').rstrip()}\n```"
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from itertools import pairwise
+from typing import get_args
 
 import html_runs
 import load_runs
@@ -13,7 +14,7 @@ import pytest
 from facts import missing
 from test_html import Reader
 
-from torchproof.records import LoadResult, LoadTest, Requests, Stall
+from torchproof.records import LoadResult, LoadTest, Requests, Stall, StallKind
 from torchproof.report import render
 from torchproof.report.html import load_charts
 from torchproof.report.html.load_charts import Timeline
@@ -65,6 +66,12 @@ def test_slow_requests_lie_above_usual_ones(three: LoadTest) -> None:
 def test_requests_without_an_answer_are_marked(three: LoadTest) -> None:
     eager = panel(three, "eager")
     assert eager.lost and not eager.culprits and not eager.bands
+
+
+def test_every_kind_of_stall_has_its_colour() -> None:
+    assert set(load_charts.KINDS) == set(get_args(StallKind))
+    tones = {tone for tone, _ in load_charts.KINDS.values()}
+    assert len(tones) == len(load_charts.KINDS)
 
 
 def test_a_clean_strategy_has_no_marks() -> None:

@@ -12,7 +12,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torchproof.records import LoadResult, LoadTest, RateTrial, Stall, TailCause
+from torchproof.records import (
+    LoadResult,
+    LoadTest,
+    RateTrial,
+    Stall,
+    StallKind,
+    TailCause,
+)
 from torchproof.report import load_sections, numbers
 from torchproof.report.html import axes, charts
 from torchproof.report.html.axes import Axis, Place
@@ -26,7 +33,7 @@ _MOST_BANDS = 300
 _MERGED = 0.2  # percent of the width: stalls closer than that are drawn as one
 _LABEL = 11.0  # percent of a phone's width that the name of a percentile needs
 # The colour of each kind of stall, and its name in the legend.
-KINDS = {
+KINDS: dict[StallKind, tuple[str, str]] = {
     "compile": ("p0", "compiling"),
     "inductor": ("p1", "Inductor"),
     "triton": ("p6", "Triton"),
