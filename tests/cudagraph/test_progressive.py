@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import torchproof
 from torchproof.records import UserError
 from torchproof.runtime.codegen_worker import ChildDied, Worker
-from torchproof.runtime.cudagraph import recorder
+from torchproof.runtime.cudagraph import progressive, recorder
 from torchproof.runtime.cudagraph.graph_status import StageStatus
 from torchproof.runtime.cudagraph.graphed_step import Graphed
 from torchproof.torch_private import comparison, remote_graphs
@@ -192,6 +192,44 @@ def test_each_shape_is_upgraded_by_itself(compiler: Compiler) -> None:
     assert [each.state for each in found] == ["replaced", "in use"] * 2
     assert len({each.shapes for each in found}) == 2
     assert compiler.graphs == 2
+
+
+def test_pauses_take_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progressive.time, "monotonic", lambda: now)
+    budget = progressive.PauseBudget()
+    budget.spend(5.0)
+    assert budget.allowed
+    budget.spend(3.0)  # two seconds too long
+    assert not budget.allowed
+    now += 9.0
+    assert not budget.allowed
+    now += 2.0
+    assert budget.allowed
+    now += 1000.0  # an idle hour saves up no more than the first pauses
+    assert budget.allowed
+    budget.spend(6.5)
+    assert not budget.allowed
+
+
+def test_shapes_are_recorded_later_if_calls_have_waited_too_long(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Stack().eval()
+    graphed = torchproof.graph(model, wait=False, strategy="full")
+    answers(graphed, model, calls=2)
+    assert graphed.status().recordings == 1
+    allowed = False
+    monkeypatch.setattr(
+        progressive.PauseBudget, "allowed", property(lambda self: allowed)
+    )
+    answers(graphed, model, calls=5)
+    answers(graphed, model, calls=5, rows=8)
+    assert graphed.status().recordings == 1
+    assert {each.state for each in graphed.status().stages} <= {"in use", "waiting"}
+    allowed = True
+    answers(graphed, model, calls=5, rows=8)
+    assert graphed.status().recordings > 1
 
 
 def test_a_graph_is_compiled_once_for_two_shapes_at_a_time(compiler: Compiler) -> None:

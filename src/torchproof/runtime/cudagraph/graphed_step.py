@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -243,7 +244,7 @@ class Graphed:
             )
             self._refuse(key, Stopped(Stop("python", reason)))
             return self._plain(call)
-        if self._later is not None and self._is_early(key):
+        if self._later is not None and self._is_early(key, self._later.progress):
             return self._prepared(call)
         # Outside of `except`: a traceback would keep the objects of the failed run
         # alive.
@@ -260,17 +261,23 @@ class Graphed:
         recording.keep()
         return recording.finish(list(call_inputs.tensors_in(call)))
 
-    def _is_early(self, key: Hashable) -> bool:
-        """Whether not to record yet: the first call, or one beside a compilation."""
+    def _is_early(self, key: Hashable, progress: Progress) -> bool:
+        """Whether not to record yet: the first call, or one beside a compilation.
+
+        Nor if calls have waited too long for other recordings.
+        """
         is_first = key not in self._seen
         self._seen.add(key)
-        return is_first or thread_state.another_thread_compiles()
+        if is_first or not progress.pauses.allowed:
+            return True
+        return thread_state.another_thread_compiles()
 
     def _attempt(self, key: Hashable, call: Call) -> Recording | None:
         """Records the call, which its first replay has then executed; None on failure.
 
         After a failure, calls with this key are refused, or the next one is tried.
         """
+        begin = time.monotonic()
         try:
             return self._record(key, call)
         except RecordLater:
@@ -282,6 +289,9 @@ class Graphed:
             reason = f"{type(error).__name__} during recording: {error}"
             self._failure = Stop("capture", reason)
             return None
+        finally:
+            if self._later is not None:
+                self._later.progress.pauses.spend(time.monotonic() - begin)
 
     def _record(self, key: Hashable, call: Call) -> Recording:
         call_inputs.assert_finite(call)

@@ -6,7 +6,8 @@ it loads the code, records it, compares it with eager, and times it against the
 recording in use; the faster one answers from then on. Each call gets the answer of one
 recording, and a stage that fails leaves the recording in use.
 
-What has to happen in this process is done in small actions, at most one before a call.
+What has to happen in this process is done in small actions, at most one before a call,
+and within a `PauseBudget`.
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("torchproof")
 
 DEADLINE_S = 900.0  # for the code of one stage
+# Calls may wait this long at once for recordings, traces and imports, and then for this
+# share of the time: a service with many shapes goes on answering.
+_FIRST_PAUSES_S = 6.0
+_PAUSE_SHARE = 0.2
 _ROUNDS = 7  # of timing, each with some replays of both recordings
 _REPLAYS = 3
 _TRIES = 3  # to trace a step that changes meanwhile
@@ -168,7 +173,9 @@ class Upgrade:
     @property
     def is_due(self) -> bool:
         """Whether the next action can be done without waiting for a compiler."""
-        if self.is_over or thread_state.another_thread_compiles():
+        if self.is_over or not self._progress.pauses.allowed:
+            return False
+        if thread_state.another_thread_compiles():
             return False
         compiles = self._compilation is not None and not self._compilation.is_done
         return not (compiles and self._actions[0] == self._load)
@@ -195,6 +202,7 @@ class Upgrade:
         finally:
             pause = time.monotonic() - begin
             entry.pause_s = max(entry.pause_s or 0.0, pause)
+            self._progress.pauses.spend(pause)
         return None
 
     def _next_stage(self, recording: Recording) -> None:
@@ -331,6 +339,28 @@ class _Entry:
         self.state, self.at_s, self.at_call = "in use", at_s, at_call
 
 
+class PauseBudget:
+    """How long calls may still wait for what is done between them.
+
+    A pause can be longer than what is left; the next one then comes later.
+    """
+
+    def __init__(self) -> None:
+        self._left_s = _FIRST_PAUSES_S
+        self._counted = time.monotonic()
+
+    @property
+    def allowed(self) -> bool:
+        now = time.monotonic()
+        gained = _PAUSE_SHARE * (now - self._counted)
+        self._left_s = min(_FIRST_PAUSES_S, self._left_s + gained)
+        self._counted = now
+        return self._left_s > 0
+
+    def spend(self, seconds: float) -> None:
+        self._left_s -= seconds
+
+
 class Progress:
     """The stages of one graphed step, and when each took over."""
 
@@ -338,6 +368,7 @@ class Progress:
         self.deadline_s = deadline_s
         self.started = time.monotonic()
         self.entries: list[_Entry] = []
+        self.pauses = PauseBudget()
         compile_job.shared_worker().warm()
 
     @property
