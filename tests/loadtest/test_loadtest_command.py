@@ -70,6 +70,15 @@ def hangs_at_10():
     return _counting(lambda number: number == 10 and time.sleep(99))
 
 
+def without_gradients():
+    def fn(x):
+        if torch.is_grad_enabled():
+            raise RuntimeError("gradients are enabled")
+        return x
+
+    return fn, [(torch.ones(1),)]
+
+
 def one_size():
     return Net(), [(torch.ones(1),)]
 
@@ -141,6 +150,12 @@ def test_a_request_that_fails_is_counted(folder: Path) -> None:
     assert (result.answered, result.failed) == (39, 1)
     assert result.requests.failed == (16,)
     assert result.errors == {"ValueError: no room for request 17": 1}
+
+
+def test_requests_run_without_gradients(folder: Path) -> None:
+    arguments = ("--rate", "500", "--requests", "10", "--workers", "2")
+    [result] = load_test_of(loadtest(folder, "without_gradients", *arguments)).results
+    assert result.answered == 10
 
 
 def test_exit_2_if_all_requests_fail(folder: Path) -> None:

@@ -103,14 +103,21 @@ class LoadWorker:
         )
 
     def _answer(self) -> Callable[[int, int], None]:
-        """Answers requests of a call until their last kernel has ended."""
+        """Answers requests of a call until their last kernel has ended.
+
+        Servers run models without gradients, and packs are built for that.
+        """
+        import torch
+
         loaded, fn, table = self._loaded, self._fn, self._calls
+        trains = calls.claims(loaded.fn, "trains_itself")
         indices = [*range(len(loaded.calls)), *(kind.index for kind in self._job.sized)]
         synchronise = profiling.Clock(self._device).synchronise
 
         def answer(call: int, count: int) -> None:
             calls.before(loaded, indices[call])
-            calls.invoke(fn, table[call][count], train=False)
+            with torch.set_grad_enabled(trains):
+                calls.invoke(fn, table[call][count], train=False)
             synchronise()
 
         return answer
