@@ -14,69 +14,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from served_requests import PLANTED, Served, work
 
 import torchproof
 from torchproof.measure.loadtest.compile_stalls import what_changed
 from torchproof.measure.loadtest.heartbeat import why_blind
-from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.serving import serve
 from torchproof.measure.loadtest.stalls import StallRecorder
-from torchproof.measure.loadtest.tail import Tails, explain
-from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.observe.guard_failures import parse
-from torchproof.records import Requests, Stall, TailCause
 from torchproof.torch_private import contract, recording_times
 
-EVERY_S = 0.012
-PLANTED = 40
 STALL_S = 0.2
 
 needs_scheduling = pytest.mark.skipif(
     why_blind() is not None, reason="the kernel does not count turns of threads"
 )
-
-
-class Served:
-    """The requests and stalls of one timetable, explained."""
-
-    def __init__(
-        self, folder: Path, answer: Callable[[int], None], count: int = 100
-    ) -> None:
-        table = Timetable(
-            arrival_s=tuple(EVERY_S * number for number in range(count)),
-            call=tuple(range(count)),
-            length_s=EVERY_S * count,
-        )
-        log = RequestLog(folder / "log", count, create=True)
-        with StallRecorder() as recorder:
-            served = serve(
-                lambda number, _: answer(number), table, log, observer=recorder
-            )
-        assert not served.errors
-        requests = log.requests(table)
-        # All requests are of one call; its index only told `answer` the number.
-        self.requests = Requests(
-            **{**vars(requests), "call": (0,) * count},
-        )
-        self.stalls = recorder.stalls(served.origin)
-        self.missing = recorder.missing
-        self.tails: Tails = explain(self.requests, self.stalls, 0, self.missing)
-
-    @property
-    def causes(self) -> dict[str, TailCause]:
-        assert self.tails.warm is not None
-        return {cause.code: cause for cause in self.tails.warm.causes}
-
-    def of_kind(self, kind: str) -> list[Stall]:
-        return [stall for stall in self.stalls if stall.kind == kind]
-
-
-def work() -> None:
-    time.sleep(0.002)
 
 
 @pytest.fixture
@@ -286,7 +242,44 @@ def test_a_recording_of_a_step_is_a_stall() -> None:
     first, again = [each for each in recorder.stalls(0.0) if each.kind == "cudagraph"]
     assert first.request == again.request == 5
     assert not first.data["again"] and again.data["again"]
-    assert not again.data["new_shapes"]
+    assert "8x128" in first.text and first.data["new_shapes"]
+
+
+def test_a_graph_that_is_recorded_for_another_size_is_recorded_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+
+    ran: list[Any] = []
+
+    def record_function(manager: Any, new_inputs: Any, function_id: Any) -> None:
+        ran.append(function_id)
+
+    monkeypatch.setattr(CUDAGraphTreeManager, "record_function", record_function)
+    model = object()
+    manager = SimpleNamespace(
+        ids_to_funcs={
+            number: SimpleNamespace(model=model, static_input_idxs=[0])
+            for number in (1, 2)
+        },
+        id_to_compile_id={1: None, 2: "0/0"},
+        warmed_up_functions=[1],
+        current_node=None,
+        roots={},
+    )
+    seen: list[recording_times.RecordingBegin] = []
+
+    def around(begin: recording_times.RecordingBegin) -> Any:
+        seen.append(begin)
+        return contextlib.nullcontext()
+
+    inputs = [torch.ones(3), torch.ones(4, 8)]
+    with recording_times.tree_recordings(around):
+        for function_id in (1, 2):
+            CUDAGraphTreeManager.record_function(manager, inputs, function_id)
+    assert [begin.again for begin in seen] == [False, True] and ran == [1, 2]
+    assert seen[1].shapes == ("4x8",) and seen[1].compile_id == "0/0"
+    assert CUDAGraphTreeManager.record_function is record_function
 
 
 def test_nothing_stays_installed() -> None:

@@ -38,6 +38,12 @@ _MISSES = {
     "fx_graph_cache_miss": "the graph is not in Inductor's cache",
     "autograd_cache_miss": "the graph is not in AOTAutograd's cache",
 }
+_STEP = "step"
+_RECORDINGS = {
+    "warm-up": "warm-up of a CUDA graph",
+    "recording": "recording of a CUDA graph",
+    _STEP: "recording of a step as a CUDA graph",
+}
 _UNNAMED = "the compiled callable"  # its code is torch's own
 
 
@@ -50,7 +56,7 @@ class CompileWatch:
         self._local = threading.local()
         self._waiting: dict[CodeType, OpenStall] = {}  # callers that wait for a helper
         self._compiled: set[CodeType] = set()
-        self._recorded: dict[int | None, set[tuple[str, ...]]] = {}
+        self._recorded_step = False
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -191,25 +197,21 @@ class CompileWatch:
     @contextlib.contextmanager
     def _recording(self, begin: Any) -> Iterator[None]:
         shapes = " and ".join(begin.shapes) or "no tensors"
-        stall = self._log.begin("cudagraph")
-        earlier = self._recorded.setdefault(begin.graph, set())
-        again = bool(earlier) and begin.how != "warm-up"
-        stall.text = f"CUDA graph {begin.how} for inputs {shapes}"
-        if again:
-            stall.text = f"CUDA graph recorded again for inputs {shapes}"
+        stall = self._log.begin("cudagraph", f"{_RECORDINGS[begin.how]} for {shapes}")
+        # Steps of `torchproof.graph` do not know of each other.
+        again = begin.again or (begin.how == _STEP and self._recorded_step)
+        self._recorded_step |= begin.how == _STEP
         stall.data |= {
             "how": begin.how,
             "shapes": list(begin.shapes),
             "reasons": list(begin.reasons),
             "again": again,
-            "new_shapes": again and begin.shapes not in earlier,
+            "new_shapes": begin.how == _STEP or (again and not begin.reasons),
             _COMPILE_ID: begin.compile_id,
         }
         try:
             yield
         finally:
-            if begin.how != "warm-up":
-                earlier.add(begin.shapes)
             self._log.end(stall)
 
     # -- Triton ------------------------------------------------------------------------

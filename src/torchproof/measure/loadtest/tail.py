@@ -120,7 +120,8 @@ class _Unit:
     arrival: float  # of the last member
     begin: float
     end: float
-    kind: Hashable  # units of one kind usually take the same time
+    kind: Hashable  # units of one kind usually take the same time for their size
+    tokens: int | None = None  # of a text; one thread generates several texts at once
     ready: float = 0.0
     occupied: float = 0.0
     usual: float = 0.0
@@ -128,6 +129,10 @@ class _Unit:
     parts: dict[int, float] = field(default_factory=dict)
     beside: dict[int, float] = field(default_factory=dict)
     stalls: dict[int, list[OutermostStall]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        return max(1, self.tokens or 1)
 
 
 class _Service(NamedTuple):
@@ -154,17 +159,12 @@ def _units(requests: Requests) -> list[_Unit]:
             arrival=max(requests.arrival_s[number] for number in members),
             begin=service.begin,
             end=service.end,
-            kind=_kind(requests, members),
+            kind=tuple(sorted(requests.call[number] for number in members)),
+            tokens=_at(requests.output_tokens, members[0]),
         )
         for service, members in services.items()
     ]
     return sorted(units, key=lambda unit: (unit.begin, unit.arrival))
-
-
-def _kind(requests: Requests, members: Sequence[int]) -> Hashable:
-    calls = tuple(sorted(requests.call[number] for number in members))
-    tokens = tuple(_at(requests.output_tokens, number) for number in members)
-    return calls, (tokens if any(tokens) else None)
 
 
 def _at(values: Sequence[int | None], number: int) -> int | None:
@@ -261,6 +261,8 @@ def _rank(stall: Stall, unit: _Unit) -> int | None:
         if stall.kind == "gil":
             return None  # its own code
         return _POLLED if stall.kind == "allocator" else _OWN
+    if unit.tokens is not None and not stall.data.get("background"):
+        return _HOLDING  # the thread that stopped also generates this text
     ranks = {"gc": _COLLECTING, "gil": _HOLDING}
     return ranks.get(stall.kind, _ELSEWHERE)
 
@@ -321,7 +323,7 @@ def _set_usual(units: Sequence[_Unit]) -> None:
     alone: dict[Hashable, list[float]] = defaultdict(list)
     every: dict[Hashable, list[float]] = defaultdict(list)
     for unit in units:
-        seconds = max(0.0, unit.occupied - sum(unit.parts.values()))
+        seconds = max(0.0, unit.occupied - sum(unit.parts.values())) / unit.size
         every[unit.kind].append(seconds)
         if not unit.beside:
             alone[unit.kind].append(seconds)
@@ -330,7 +332,7 @@ def _set_usual(units: Sequence[_Unit]) -> None:
         for kind, times in every.items()
     }
     for unit in units:
-        unit.usual = usual[unit.kind]
+        unit.usual = usual[unit.kind] * unit.size
 
 
 # -- the analysis ----------------------------------------------------------------------

@@ -23,12 +23,16 @@ _STEPS = {"run_eager": "warm-up", "record_function": "recording"}
 
 @dataclass(frozen=True)
 class RecordingBegin:
-    """A recording that begins; `reasons` are those why earlier ones did not fit."""
+    """A recording that begins.
+
+    `again` if the same graph was warmed up before for other sizes, or if an earlier
+    recording did not fit; `reasons` say why it did not.
+    """
 
     how: str  # warm-up, recording, or step: a whole step of `torchproof.graph`
     shapes: tuple[str, ...]
     reasons: tuple[str, ...] = ()
-    graph: int | None = None  # the same for all sizes of one compiled graph
+    again: bool = False
     compile_id: str | None = None
 
 
@@ -80,6 +84,8 @@ def _begin(
     wrapped = manager.ids_to_funcs[function_id]
     compile_id = manager.id_to_compile_id[function_id]
     static = set(wrapped.static_input_idxs)
+    reasons = tuple(_mismatches(manager, inputs, function_id))
+    others = [each for each in manager.warmed_up_functions if each != function_id]
     return RecordingBegin(
         how=how,
         shapes=tuple(
@@ -87,8 +93,9 @@ def _begin(
             for index, value in enumerate(inputs)
             if index not in static and isinstance(value, torch.Tensor)
         ),
-        reasons=tuple(_mismatches(manager, inputs, function_id)),
-        graph=id(wrapped.model),
+        reasons=reasons,
+        again=bool(reasons)
+        or any(manager.ids_to_funcs[each].model is wrapped.model for each in others),
         compile_id=None if compile_id is None else str(compile_id),
     )
 

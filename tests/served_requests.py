@@ -1,0 +1,54 @@
+"""Requests that a process answers under observation, with their stalls explained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from torchproof.measure.loadtest.request_log import RequestLog
+from torchproof.measure.loadtest.serving import serve
+from torchproof.measure.loadtest.stalls import StallRecorder
+from torchproof.measure.loadtest.tail import Tails, explain
+from torchproof.measure.loadtest.timetable import Timetable
+from torchproof.records import Stall, TailCause
+
+EVERY_S = 0.012
+PLANTED = 40  # the request in which a test plants its stall
+
+
+class Served:
+    """The requests and stalls of one timetable, explained."""
+
+    def __init__(
+        self, folder: Path, answer: Callable[[int], None], count: int = 100
+    ) -> None:
+        table = Timetable(
+            arrival_s=tuple(EVERY_S * number for number in range(count)),
+            call=tuple(range(count)),
+            length_s=EVERY_S * count,
+        )
+        log = RequestLog(folder / "log", count, create=True)
+        with StallRecorder() as recorder:
+            served = serve(
+                lambda number, _: answer(number), table, log, observer=recorder
+            )
+        assert not served.errors
+        # All requests are of one call; its index only told `answer` the number.
+        self.requests = replace(log.requests(table), call=(0,) * count)
+        self.stalls = recorder.stalls(served.origin)
+        self.missing = recorder.missing
+        self.tails: Tails = explain(self.requests, self.stalls, 0, self.missing)
+
+    @property
+    def causes(self) -> dict[str, TailCause]:
+        assert self.tails.warm is not None
+        return {cause.code: cause for cause in self.tails.warm.causes}
+
+    def of_kind(self, kind: str) -> list[Stall]:
+        return [stall for stall in self.stalls if stall.kind == kind]
+
+
+def work() -> None:
+    time.sleep(0.002)
