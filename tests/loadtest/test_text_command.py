@@ -51,6 +51,14 @@ def failing():
     return Failing()
 
 
+def llama():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = LlamaConfig(**sizes, num_attention_heads=2, vocab_size=32)
+    return LlamaForCausalLM(config).eval()
+
+
 def linear():
     return torch.nn.Linear(2, 2), [(torch.ones(1, 2),)]
 """
@@ -88,6 +96,15 @@ def test_text_is_generated_and_reported(folder: Path) -> None:
     assert generation is not None
     assert generation.output_tokens == sum(n or 0 for n in requests.output_tokens)
     assert generation.watts is None and generation.currency_per_hour == 2
+
+
+def test_a_factory_may_return_a_transformers_model_alone(folder: Path) -> None:
+    lengths = ("--prompt-tokens", "4", "--output-tokens", "3")
+    done = loadtest(folder, "llama", *lengths)
+    assert done.returncode == 0, done.stderr
+    test = Run.from_json(json.loads(done.stdout)).load_test
+    assert test is not None
+    assert test.results[0].answered == 60
 
 
 def test_a_step_that_always_fails_fails_the_test(folder: Path) -> None:

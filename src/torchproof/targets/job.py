@@ -26,7 +26,7 @@ class Job(Record):
     as_written: bool = False
     generates_code: bool = False  # an observed Inductor compile is not stopped
     overlay: str | None = None  # the file of edits that are applied in memory
-    text_models: bool = False  # the factory may return a text model without calls
+    text_models: bool = False  # the factory may return a model without calls
 
     @property
     def source_file(self) -> Path | None:

@@ -160,7 +160,7 @@ def load(
 ) -> Loaded:
     """Calls the factory. The caller must seed the random generators first.
 
-    With `text_models`, the factory may return a text model without any calls.
+    With `text_models`, the factory may return a model without any calls.
     """
     module = _module(target)
     factory = getattr(module, target.factory, None)
@@ -176,7 +176,7 @@ def load(
         raise
     except (Exception, SystemExit) as error:
         raise raised(f"the factory {target.factory} failed", error) from error
-    if text_models and is_text_model(answer):
+    if text_models and not isinstance(answer, tuple):
         answer = answer, ()
     fn, calls = _checked(answer, target, text_models=text_models)
     return Loaded(
@@ -235,8 +235,7 @@ def _checked(
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise UserError(f"{what} must return (fn, calls), not {type(answer).__name__}")
     fn, calls = answer
-    serves = text_models and is_text_model(fn)
-    if not callable(fn) and not serves:
+    if not callable(fn) and not (text_models and is_text_model(fn)):
         raise UserError(
             f"{what} returned a {type(fn).__name__} as fn, which is not callable"
         )
@@ -244,7 +243,7 @@ def _checked(
         raise UserError(
             f"{what} returned calls as {type(calls).__name__}, not as a list"
         )
-    if not calls and not serves:
+    if not calls and not text_models:
         raise UserError(f"{what} returned no calls: there is nothing to run")
     for index, call in enumerate(calls):
         if not isinstance(call, (tuple, dict)):
