@@ -1,39 +1,50 @@
-"""When `torchproof.graph` imports the compiler, and how."""
+"""What `torchproof.graph` starts before there is a graph to compile."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 from torch import Tensor, nn
 
 import torchproof
-from torchproof.torch_private import early_start
+from torchproof.torch_private import contract, early_start
 
 
 @pytest.fixture
-def imports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Notes that the compiler was imported."""
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The names of what was started, in order."""
     names: list[str] = []
-    monkeypatch.setattr(
-        early_start, "import_compiler", lambda: names.append("compiler")
-    )
-    return names
+    monkeypatch.setattr(early_start, "start_workers", lambda: names.append("workers"))
+    monkeypatch.setattr(early_start, "hash_sources", lambda: names.append("key"))
+    early_start.begin.cache_clear()
+    yield names
+    early_start.begin.cache_clear()
 
 
 def doubled(x: Tensor) -> Tensor:
     return 2 * x
 
 
-def test_a_compiling_strategy_imports_the_compiler_at_once(imports: list[str]) -> None:
+def test_a_compiling_strategy_starts_the_workers_once(started: list[str]) -> None:
     torchproof.graph(doubled, strategy="full")
-    assert imports == ["compiler"]
+    torchproof.graph(doubled, strategy="full")
+    assert started == ["workers", "key"]
 
 
-@pytest.mark.parametrize("options", [{}, {"strategy": "eager"}, {"wait": False}])
-def test_the_compiler_is_not_imported_before_it_is_needed(
-    options: dict[str, object], imports: list[str]
+@pytest.mark.parametrize("options", [{}, {"strategy": "eager"}])
+def test_nothing_starts_if_nothing_is_compiled(
+    options: dict[str, str], started: list[str]
 ) -> None:
-    torchproof.graph(nn.Linear(2, 2), **options)  # type: ignore[arg-type]
-    assert imports == []
+    torchproof.graph(nn.Linear(2, 2), **options)
+    assert started == []
+
+
+def test_nothing_starts_without_the_hooks(
+    started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contract, "missing", lambda feature: (f"no {feature}",))
+    early_start.begin()
+    assert started == []
 
 
 @pytest.mark.parametrize("enabled", [True, False])

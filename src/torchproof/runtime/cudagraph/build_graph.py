@@ -117,7 +117,7 @@ def build(
             options = options.compiled_later()
     padder = Padder.parse(step, **{**padding, **options.padding})
     if options.strategy.compiles and not options.refused:
-        early_start.import_compiler()
+        early_start.begin()
     return build_graphed(
         step,
         train=options.train,
