@@ -1,5 +1,5 @@
-"""The tables of docs/reference/first-seconds.md: benchmarks/first_seconds.py and
-benchmarks/start_memory.py.
+"""The tables of docs/reference/first-seconds.md: benchmarks/first_seconds.py,
+benchmarks/first_calls.py and benchmarks/start_memory.py.
 """
 
 from __future__ import annotations
@@ -95,4 +95,29 @@ def _peaks(arms: Row) -> list[str]:
     return cells
 
 
-TABLES = {"first-seconds": table, "start-memory": memory}
+def first_calls() -> str:
+    """The first call of each arm, against reduce-overhead, and its largest parts."""
+    known = json.loads((RESULTS.parent / "first-calls-cuda.json").read_text())
+    rows = []
+    for name, row in known["rows"].items():
+        theirs = row["arms"]["reduce-overhead"][0]["first_s"]
+        for arm, [start] in row["arms"].items():
+            phases = sorted(start["phases"].items(), key=lambda each: -each[1])
+            rows.append(
+                (
+                    f"`{name}`",
+                    arm,
+                    _number(start["first_s"], "s"),
+                    f"{_ratio(start['first_s'], theirs)}x",
+                    ", ".join(f"{phase} {s:.1f} s" for phase, s in phases[:4]),
+                )
+            )
+    said = (
+        f"{known['device']}, torch {known['versions']['torch']}, commit"
+        f" {known['commit']}; `{known['command']}`."
+    )
+    columns = ("step", "start", "first call", "ratio", "largest parts")
+    return said + "\n\n" + markdown.table(columns, rows)
+
+
+TABLES = {"first-seconds": table, "first-calls": first_calls, "start-memory": memory}
