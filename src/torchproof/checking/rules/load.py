@@ -48,9 +48,9 @@ class _Part:
 
     @property
     def requests(self) -> str:
-        where = f"in {_numbers(self.cause.culprits)}, " if self.cause.culprits else ""
-        waited = plural(len(self.cause.victims), "request")
-        return f"{where}{waited} waited"
+        where = f"in {_numbers(self.cause.culprits)}; " if self.cause.culprits else ""
+        others = "other request" if self.cause.culprits else "request"
+        return f"{where}{plural(len(self.cause.victims), others)} waited"
 
 
 def _numbers(requests: tuple[int, ...]) -> str:
