@@ -11,8 +11,10 @@ from forked_commands import torchproof
 
 from torchproof.measure.comparison.load_tests import assert_same_load
 from torchproof.measure.loadtest.options import LoadOptions, read_objective
+from torchproof.measure.loadtest.session import LoadPlan
 from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.records import LoadTest, Run, UserError
+from torchproof.targets import parse
 
 TARGETS = """
 import torch
@@ -149,6 +151,21 @@ def test_wrong_flags_are_one_line(folder: Path, arguments: tuple[str, ...]) -> N
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
     assert arguments[-2] in done.stderr
+
+
+def planned(path: Path, lines: str) -> LoadPlan:
+    (path / "trace.txt").write_text(lines)
+    options = LoadOptions(arrivals=str(path / "trace.txt"), text=TextOptions())
+    return LoadPlan.of(parse("workload:gpt"), options)
+
+
+def test_a_file_gives_times_of_text_and_nothing_else(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "0.5\n0.75\n")
+    assert plan.trace is not None and plan.trace.arrival_s == (0.0, 0.25)
+    for line in ("0.9,1", '{"time": 0.9, "sizes": {"batch": 2}}'):
+        with pytest.raises(UserError) as error:
+            planned(tmp_path, f"0.5\n{line}\n")
+        assert "trace.txt:2" in str(error.value)
 
 
 def test_objectives_of_tokens() -> None:

@@ -89,6 +89,8 @@ class LoadPlan:
             arguments = dict(compile_arguments or {})
             strategies = [served_strategy.named(name, arguments) for name in names]
         trace = read_trace(options.arrivals) if options.from_file else None
+        if trace is not None and options.text is not None:
+            _assert_only_times(trace)
         _assert_batches(target, options, trace)
         return cls(
             target,
@@ -149,6 +151,17 @@ class LoadTestResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
     ending: str = "finished"
     error: str | None = None  # one line, if no strategy answered a request
+
+
+def _assert_only_times(trace: Trace) -> None:
+    """Raises `UserError` if a line says more than when a request for text arrives."""
+    for kind, line in zip(trace.kinds, trace.lines, strict=True):
+        if kind.index or kind.sizes:
+            raise UserError(
+                f"{trace.file}:{line}: requests for text have no calls or sizes: write"
+                " times alone, lengths are drawn from --prompt-tokens and"
+                " --output-tokens"
+            )
 
 
 def _assert_batches(target: Target, options: LoadOptions, trace: Trace | None) -> None:
