@@ -49,7 +49,7 @@ def test_culprits_and_stalls_stand_where_they_happened(three: LoadTest) -> None:
     for number in (0, 700, 1100):
         at = 100 * requests.arrival_s[number] / last
         assert by_label[str(number)].x == pytest.approx(at, abs=0.1)
-    outermost = [band for band in full.bands if band.outermost]
+    outermost = [band for band in full.bands if band.whole]
     assert {band.tone for band in outermost} == {"p0", "p2"}  # not Inductor's
     stall = three.results[0].stalls[2]
     (band,) = (b for b in outermost if f"from {stall.begin_s:.1f} s" in b.title)
@@ -61,6 +61,19 @@ def test_slow_requests_lie_above_usual_ones(three: LoadTest) -> None:
     assert max(y for _, y in dots(full.slow)) < min(y for _, y in dots(full.usual))
     assert not full.lost and full.warm is not None
     assert all(0 <= x <= 100 and 0 <= y <= 100 for x, y in dots(full.usual + full.slow))
+
+
+def test_a_compilation_in_the_background_is_no_band() -> None:
+    """Requests do not wait for it, so it is only in the bar below the chart."""
+    result = load_runs.clean()
+    behind = Stall("compile", 1.0, 9.0, "compile", data={"background": True})
+    inside = Stall("gc", 2.0, 2.1, "collection")
+    result = dataclasses.replace(result, stalls=(behind, inside))
+    drawn = panel(load_runs.load_test([result]), "full")
+    assert [(band.tone, band.whole) for band in drawn.bands] == [
+        ("p0", False),
+        ("p2", True),
+    ]
 
 
 def test_requests_without_an_answer_are_marked(three: LoadTest) -> None:

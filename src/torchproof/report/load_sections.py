@@ -28,6 +28,7 @@ METRICS = {
     "first_token": "time to the first token, ",
     "token": "time per output token, ",
 }
+_NOTABLE = 0.01  # the smallest share of a cause that is not folded away
 _LISTED = 3  # request numbers that a sentence names
 
 
@@ -315,8 +316,13 @@ def slow_requests(test: LoadTest) -> Iterator[SlowRequests]:
                 yield SlowRequests(title, tuple(causes), _rest(tail))
 
 
+def is_notable(cause: TailCause) -> bool:
+    """Whether a reader should know it at once."""
+    return (cause.share or 0) >= _NOTABLE
+
+
 def caused(cause: TailCause) -> str:
-    """`LT101 recompile of forward: ...; in request 700, 95 waited`."""
+    """`LT101 recompile of forward: ...; in request 700; 95 waited`."""
     return f"{cause.code} {cause.text}; {involved(cause)}"
 
 
@@ -341,9 +347,9 @@ def share(part: float | None) -> str:
 
 
 def involved(cause: TailCause) -> str:
-    """Culprits and victims: `in request 700, 95 waited`."""
+    """Culprits and victims: `in request 700; 95 waited`."""
     where = requests(cause.culprits) if cause.culprits else "another thread"
-    waited = f", {len(cause.victims)} waited" if cause.victims else ""
+    waited = f"; {len(cause.victims)} waited" if cause.victims else ""
     return f"in {where}{waited}"
 
 

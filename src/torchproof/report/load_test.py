@@ -10,7 +10,6 @@ from torchproof.report.heading import heading
 from torchproof.report.text_layout import INDENT, wrap
 
 _CAPTION = "After the cold phase, in ms from the intended arrival:"
-_NOTABLE = 0.01  # the smallest share of a cause in a report that is not verbose
 _FEW = 2  # causes of a strategy, and remedies, in a report that is not verbose
 
 
@@ -63,7 +62,7 @@ def _slow_requests(test: LoadTest, width: int, *, verbose: bool) -> Iterator[str
 
 def _largest(section: load_sections.SlowRequests) -> tuple[TailCause, ...]:
     """Those that a reader should know first."""
-    notable = [cause for cause in section.causes if (cause.share or 0) >= _NOTABLE]
+    notable = list(filter(load_sections.is_notable, section.causes))
     return tuple(notable[:_FEW])
 
 

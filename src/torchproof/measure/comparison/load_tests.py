@@ -245,7 +245,8 @@ def _judged(
     words: tuple[str, str] = ("faster", "slower"),
 ) -> Metric:
     """The verdict for the bounds of a ratio; a bound that is not known is None."""
-    assert metric.ratio is not None
+    ratio = metric.ratio
+    assert ratio is not None
     metric = replace(metric, low=low, high=high)
     worse = high is not None and high < 1
     if not worse and not (low is not None and low > 1):
@@ -255,7 +256,7 @@ def _judged(
     small = metrics.is_small(metric, percent)
     return replace(
         metric,
-        verdict=ratio_text(metric.ratio, *words),
+        verdict=ratio_text(ratio, *words),
         regression=worse and not small,
         why=f"within the threshold of {percent:g} percent" if small else "",
     )

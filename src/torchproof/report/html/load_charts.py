@@ -28,7 +28,8 @@ SQUARE = 1000
 _COLUMNS, _ROWS = 500, 160  # dots that can be told apart
 _BINS = 80
 _MOST_MARKS = 30  # culprits that have a mark
-_MOST_LABELS = 6
+_LARGE = 0.05  # the least share of a cause whose culprits have a mark
+_NUMBER = (20.0, 9.0)  # width and height of a number on a phone, in percent
 _MOST_BANDS = 300
 _MERGED = 0.2  # percent of the width: stalls closer than that are drawn as one
 _LABEL = 11.0  # percent of a phone's width that the name of a percentile needs
@@ -58,7 +59,7 @@ class Band:
     x: float
     width: float
     title: str
-    outermost: bool  # not inside a longer stall
+    whole: bool  # as high as the chart: not in the background, nor inside a longer one
 
 
 @dataclass(frozen=True)
@@ -191,19 +192,24 @@ def _culprits(
     points: dict[int, tuple[float, float]],
     answered: dict[int, float],
 ) -> Iterator[Culprit]:
-    """The slowest requests in which a stall happened."""
+    """The slowest requests in which a stall of a large cause happened."""
     causes: dict[int, TailCause] = {}
     for tail in load_sections.tails_of(result):
         for cause in tail.causes:
-            for number in cause.culprits:
-                causes.setdefault(number, cause)
+            if (cause.share or 0) >= _LARGE:
+                causes.update(dict.fromkeys(cause.culprits, cause))
     slowest = sorted((n for n in causes if n in points), key=lambda n: -answered[n])
-    for rank, number in enumerate(slowest[:_MOST_MARKS]):
+    labelled: list[tuple[float, float]] = []
+    for number in slowest[:_MOST_MARKS]:
         x, y = points[number]
-        cause = causes[number]
-        took = numbers.milliseconds(answered[number])
+        cause, took = causes[number], numbers.milliseconds(answered[number])
         title = f"request {number}, {took}: {cause.code} {cause.text}"
-        label = str(number) if rank < _MOST_LABELS else ""
+        has_room = all(
+            abs(x - other[0]) > _NUMBER[0] or abs(y - other[1]) > _NUMBER[1]
+            for other in labelled
+        )
+        labelled += [(x, y)] if has_room else []
+        label = str(number) if has_room else ""
         anchor = "end" if x > 80 else "start"
         yield Culprit(round(x, 2), round(y, 2), title, label, anchor)
 
@@ -220,10 +226,20 @@ def _bands(stalls: Sequence[Stall], place_x: Place) -> Iterator[Band]:
         x, until = max(0.0, place_x(begin)), min(100.0, place_x(end))
         if until < x:
             continue
-        inside = any(_contains(other, begin, end) for other in stalls)
-        tone, _ = KINDS[group[0].kind]
-        width, title = round(until - x, 2), _band_title(group)
-        yield Band(tone, round(x, 2), width, title, outermost=not inside)
+        waited_for = all(map(_in_front, group))
+        inside = any(_contains(s, begin, end) for s in stalls if _in_front(s))
+        yield Band(
+            tone=KINDS[group[0].kind][0],
+            x=round(x, 2),
+            width=round(until - x, 2),
+            title=_band_title(group),
+            whole=waited_for and not inside,
+        )
+
+
+def _in_front(stall: Stall) -> bool:
+    """Whether requests wait for it; a compilation beside them only slows them down."""
+    return not stall.data.get("background")
 
 
 def _close_together(stalls: Sequence[Stall], place_x: Place) -> list[list[Stall]]:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from torchproof.records import Run, TailCause
 from torchproof.report import load_sections, numbers
 from torchproof.report.html import load_charts
+from torchproof.report.load_sections import is_notable
 
 _MOST_NUMBERS = 200  # of victims that the page lists
 # A trial of a rate by its verdict.
@@ -52,7 +53,12 @@ def content(run: Run) -> dict[str, Any]:
         "rates": load_charts.rates(test),
         "trial_shape": _SHAPES.__getitem__,
         "slow": [
-            (section.title, list(map(_cause, section.causes)), section.rest)
+            (
+                section.title,
+                [_cause(cause) for cause in section.causes if is_notable(cause)],
+                [_cause(cause) for cause in section.causes if not is_notable(cause)],
+                section.rest,
+            )
             for section in load_sections.slow_requests(test)
         ],
         "not_slow": load_sections.without_slow_requests(test),
