@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -88,9 +89,11 @@ def measured(row: Row, device: str, seconds: float, work: Path) -> Run:
 
 
 def short(value: Any) -> Any:
-    """Times to the microsecond, which halves the files."""
+    """Times to the microsecond, and no folders of this machine."""
     if isinstance(value, float):
         return round(value, 6)
+    if isinstance(value, str):
+        return re.sub(r"/[^\s:]*/(site-packages|torchproof-\w+)/", "", value)
     if isinstance(value, dict):
         return {key: short(each) for key, each in value.items()}
     return [*map(short, value)] if isinstance(value, (list, tuple)) else value

@@ -27,6 +27,7 @@ import fixes_page
 import getting_started
 import graph_coverage_page
 import limitations_page
+import load_tests_page
 import pack_tables
 import precision_tables
 import readme_tables
@@ -339,6 +340,7 @@ def parts() -> dict[str, Tables]:
         "docs/reference/first-seconds.md": first_seconds_page.TABLES,
         "docs/reference/graph-coverage.md": graph_coverage_page.TABLES,
         "docs/reference/limitations.md": limitations_page.TABLES,
+        "docs/reference/load-tests.md": load_tests_page.TABLES,
         "docs/reference/precision.md": precision_tables.TABLES,
         "docs/reference/reliability.md": reliability_tables.TABLES,
         "docs/reference/results.md": {

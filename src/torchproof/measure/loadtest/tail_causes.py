@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from torchproof.records import Stall
+from torchproof.records import Stall, shown_briefly
 
 RECOMPILE = "LT101"
 FIRST_COMPILE = "LT102"
@@ -77,10 +77,9 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
             text = _recordings(stalls)
         case "LT110":
             text = "requests were served beside a compilation in the background"
-    where = (
-        f" ({first.file}:{first.line})" if key.code in _PLACED and first.file else ""
-    )
-    return f"{text}{where}"
+    if key.code not in _PLACED or not first.file:
+        return text
+    return f"{text} ({shown_briefly(first.file)}:{first.line})"
 
 
 _PLACED = {RECOMPILE, HELD_GIL, GARBAGE_COLLECTION}
