@@ -15,6 +15,7 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,12 @@ LENGTHS = (16, 48, 96, 128, 192, 256, 384, 512)
 
 def bert() -> tuple[Any, list[Any]]:
     """BERT with requests of 16 to 512 tokens; small on a CPU, base on a GPU."""
-    from transformers import BertConfig, BertModel
+    import transformers
 
+    library: Any = transformers
     small = {"num_hidden_layers": 4, "hidden_size": 256, "intermediate_size": 1024}
     small["num_attention_heads"] = 4
-    config = BertConfig(**({} if torch.cuda.is_available() else small))
+    config = library.BertConfig(**({} if torch.cuda.is_available() else small))
     generator = torch.Generator().manual_seed(0)
     calls = [
         {
@@ -44,7 +46,7 @@ def bert() -> tuple[Any, list[Any]]:
         }
         for length in LENGTHS
     ]
-    return BertModel(config).eval(), calls
+    return library.BertModel(config).eval(), calls
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,8 @@ class Row:
     """A target with its load, by device: requests per second, and limit in ms."""
 
     target: str
-    load: dict[str, tuple[float, float]]
-    strategies: dict[str, tuple[str, ...]]
+    load: Mapping[str, tuple[float, float]]
+    strategies: Mapping[str, tuple[str, ...]]
 
 
 ON_CPU = ("eager", "full", "compile:nowait")

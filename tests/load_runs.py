@@ -139,7 +139,7 @@ def _tail(
     excess = {n: latency[n] - usual for n in slow}
     total = sum(excess.values())
     causes, until = [], COUNT
-    for code, (culprit, stall) in reversed(codes.items()):
+    for code, (culprit, stall) in reversed([*codes.items()]):
         mine = [n for n in slow if culprit <= n < until]
         causes.append(_cause(code, mine, sum(excess[n] for n in mine), total, stall))
         until = culprit
@@ -160,7 +160,7 @@ def _stall(
     kind: Any, request: int, requests: Requests, seconds: float, text: str
 ) -> Stall:
     begin = (requests.begin_s[request] or 0.0) + 0.001
-    place = PLACE if kind == "compile" else {}
+    place: dict[str, Any] = PLACE if kind == "compile" else {}
     return Stall(
         kind, begin, begin + seconds, text, request, thread="worker 0", **place
     )
