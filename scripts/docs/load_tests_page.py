@@ -35,7 +35,7 @@ def _table(path: Path) -> str:
     device = run.environment.get("gpu") or f"{run.environment['cores']} CPU cores"
     said = (
         f"{device}, torch {run.environment['torch']}, commit {commit}:"
-        f" {test.rate:g} requests/s, {test.planned} requests of {len(test.calls)} calls,"
+        f" {test.rate:g} requests/s, {test.planned} in all, {len(test.calls)} calls,"
         f" p{test.objective.percent:g} at most {test.objective.limit_ms:g} ms."
     )
     rows = [_cells(result, test.planned) for result in test.results if result.answered]
