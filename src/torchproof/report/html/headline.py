@@ -94,7 +94,7 @@ def _of_load_test(run: Run) -> Headline:
     if met:
         word = f"objective met by {met} of {numbers.amount(len(verdicts), 'strategy')}"
         return Headline("open", word, text, more)
-    word = "missed" if "missed" in verdicts else "undecided"
+    word = "undecided" if "undecided" in verdicts else "missed"
     tone = "bad" if word == "missed" else "open"
     return Headline(tone, f"objective {word}", text, more)
 
