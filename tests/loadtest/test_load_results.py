@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from virtual_server import Service, VirtualServer
 
 from torchproof.measure.loadtest import LoadOptions, Timetable, draw, result_of
 from torchproof.measure.loadtest.rate_search import PRECISION, RateSearch
+from torchproof.measure.loadtest.results import cold_phase, first_unknown, kept_up
 from torchproof.records import LatencyObjective, LoadResult, Requests
 
 OBJECTIVE = LatencyObjective(99, 50)
@@ -116,6 +118,64 @@ def test_whether_the_queue_grows(
     table = draw(LoadOptions(rate=50, requests=2000, seed=2), [1])
     measured = result(tmp_path, table, lambda call, count: service_s)
     assert measured.kept_up is kept_up
+
+
+def handled(
+    arrivals: list[float], ends: list[float | None], failed: tuple[int, ...] = ()
+) -> Requests:
+    """Requests of one worker that begin when the one before ended."""
+    begins: list[float | None] = []
+    free = 0.0
+    for arrival, end in zip(arrivals, ends, strict=True):
+        begins.append(None if end is None else max(arrival, free))
+        free = free if end is None else end
+    return Requests(
+        arrival_s=tuple(arrivals),
+        begin_s=tuple(begins),
+        end_s=tuple(ends),
+        call=(0,) * len(arrivals),
+        worker=(0,) * len(arrivals),
+        batch=(1,) * len(arrivals),
+        failed=failed,
+    )
+
+
+def test_a_failure_is_no_first_answer() -> None:
+    arrivals = [0.0, 1.0, 2.0, 3.0]
+    table = Timetable(tuple(arrivals), (0,) * 4, 4.0)
+    ends: list[float | None] = [0.1, 1.1, 2.5, 3.1]
+    phase = cold_phase(handled(arrivals, ends, failed=(0, 1)), table)
+    assert (phase.first_answer_s, phase.end_s) == (2.5, 2.5)
+    nothing = cold_phase(handled(arrivals, ends, failed=(0, 1, 2, 3)), table)
+    assert (nothing.first_answer_s, nothing.end_s) == (None, None)
+    everything = cold_phase(handled(arrivals, ends), table)
+    assert (everything.first_answer_s, everything.end_s) == (0.1, 0.1)
+
+
+def test_a_call_that_always_fails_does_not_prolong_the_cold_phase() -> None:
+    arrivals = [0.0, 1.0, 2.0, 3.0]
+    table = Timetable(tuple(arrivals), (0, 1, 0, 1), 4.0)
+    requests = handled(arrivals, [0.1, 1.1, 2.1, 3.1], failed=(1, 3))
+    phase = cold_phase(replace(requests, call=table.call), table)
+    assert (phase.first_answer_s, phase.end_s) == (0.1, 1.1)
+
+
+def test_an_interrupt_leaves_out_who_waited_as_usual() -> None:
+    arrivals = [0.00, 0.01, 0.02, 0.03, 0.04]
+    usual = handled(arrivals, [0.02, 0.04, 0.06, None, None])
+    assert first_unknown(usual, 0.05, None) == 3
+    # The fourth has been served for 10 s: whoever waited behind it is a result.
+    stuck = handled([*arrivals, 9.9], [0.02, 0.04, 0.06, None, None, None])
+    assert first_unknown(stuck, 10.0, None) == 6
+    assert first_unknown(stuck, 10.0, LatencyObjective(99, 500)) == 5
+    assert first_unknown(handled([0.0], [None]), 5.0, None) == 1
+
+
+def test_a_full_batch_before_its_window_ends_is_no_queue() -> None:
+    arrivals = [n / 10 for n in range(40)]
+    requests = handled(arrivals, [arrival + 0.01 for arrival in arrivals])
+    table = Timetable(tuple(arrivals), (0,) * 40, 4.0)
+    assert kept_up(requests, table, window_s=0.25) is True
 
 
 def test_objectives_of_text_models() -> None:

@@ -290,5 +290,6 @@ def test_ctrl_c_keeps_what_was_measured(folder: Path) -> None:
     assert result.ending == "interrupted"
     assert result.answered > 0
     assert result.answered + result.unserved == len(result.requests.arrival_s)
+    assert not result.unserved and result.kept_up is not False
     assert len(result.requests.arrival_s) < run.load_test.planned
     assert store.load(run.id, folder / store.RUNS).load_test == run.load_test

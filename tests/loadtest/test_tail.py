@@ -6,6 +6,7 @@ import heapq
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -300,6 +301,25 @@ def test_requests_that_were_not_served_are_left_out() -> None:
         rejected=(1,),
     )
     assert warm(explain(requests, [], 0)).slow == ()
+
+
+def test_errors_change_neither_the_median_nor_the_usual_service() -> None:
+    quick = [0.0001 if number % 3 else SERVICE_S for number in range(100)]
+    requests = served(EVERY_20_MS, services=quick)
+    failed = tuple(number for number in range(100) if number % 3)
+    assert warm(explain(requests, [], 0)).slow  # the control: as if those were answers
+    assert warm(explain(replace(requests, failed=failed), [], 0)).slow == ()
+    none_left = replace(requests, failed=tuple(range(100)))
+    assert explain(none_left, [], 0) == Tails(None, None)
+
+
+def test_a_request_that_fails_can_be_a_culprit() -> None:
+    requests = replace(served(EVERY_20_MS, {40: 0.200}), failed=(40,))
+    begin = requests.begin_s[40]
+    assert begin is not None
+    tail = warm(explain(requests, [recompile(begin, begin + 0.200, 40)], 0))
+    assert tail.causes[0].culprits == (40,)
+    assert tail.causes[0].victims == tuple(range(41, 60))
 
 
 def test_without_an_answer_there_is_no_tail() -> None:

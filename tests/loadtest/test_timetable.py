@@ -87,6 +87,8 @@ def test_a_timetable_can_be_cut() -> None:
     table = Timetable((0.0, 1.0, 2.0), (0, 1, 0), 3.0)
     assert table.until(1.0) == Timetable((0.0, 1.0), (0, 1), 1.0)
     assert table.until(9.0) == table
+    assert table.before(1) == Timetable((0.0,), (0,), 1.0)
+    assert table.before(3) == table
 
 
 def test_no_request_within_the_duration_is_an_error() -> None:
@@ -110,6 +112,14 @@ def test_a_file_of_times_and_calls(tmp_path: Path) -> None:
     assert table.arrival_s == (0.0, 0.5, 2.0)
     assert table.call == (2, 0, 2)
     assert table.length_s == 3.0
+
+
+def test_a_file_of_another_system_may_begin_with_a_byte_order_mark(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_bytes(b"\xef\xbb\xbftime,call\r\n0.5,0\r\n0.75,1\r\n")
+    assert read_trace(str(path)).arrival_s == (0.0, 0.25)
 
 
 def test_a_file_with_sizes_names_calls_after_those_of_the_target(

@@ -47,7 +47,7 @@ def question(test: LoadTest) -> str:
     else:
         text = f"{numbers.count(test.rate)} requests/s"
         if test.duration_s is not None:
-            text += f" for {numbers.duration(test.duration_s)}"
+            text += f" for {_length(test.duration_s)}"
         text += f" ({test.arrivals}, seed {test.seed})"
     text += f": {numbers.amount(test.planned, 'request')}"
     text += f", {numbers.amount(test.workers, 'slot' if test.text else 'worker')}"
@@ -59,6 +59,11 @@ def question(test: LoadTest) -> str:
     elif len(test.calls) > 1:
         text += f", {len(test.calls)} calls"
     return text
+
+
+def _length(seconds: float) -> str:
+    """`30 s`; a short test is not rounded to whole seconds."""
+    return numbers.duration(seconds) if seconds >= 10 else numbers.seconds(seconds)
 
 
 def objective(wanted: LatencyObjective) -> str:

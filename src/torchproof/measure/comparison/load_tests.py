@@ -84,7 +84,9 @@ def rows(a: LoadTest, b: LoadTest, limits: Thresholds) -> list[Row]:
         raise UserError(f"nothing to compare: A has {names[0]}, B has {names[1]}")
     objective = b.objective if a.objective == b.objective else None
     compared = {
-        name: _Pair(before[name], after[name], objective, a.workers).row(limits)
+        name: _Pair(before[name], after[name], objective, (a.workers, b.workers)).row(
+            limits
+        )
         for name in shared
     }
     if _EAGER not in compared or len(compared) == 1:
@@ -144,7 +146,7 @@ class _Pair:
         a: LoadResult,
         b: LoadResult,
         objective: LatencyObjective | None,
-        workers: int,
+        workers: tuple[int, int],
     ) -> None:
         self._a, self._b = a, b
         self._objective, self._workers = objective, workers
@@ -175,7 +177,10 @@ class _Pair:
         metric = Metric("goodput", a, b, "per_s")
         if a is None or b is None or self._objective is None:
             return replace(metric, why="no objective that both runs share")
-        old, new = self._within(self._a), self._within(self._b)
+        old, new = (
+            self._within(result, workers)
+            for result, workers in zip((self._a, self._b), self._workers, strict=True)
+        )
         if not a or not b:
             lost = old[0] > new[1]
             verdict = "none left" if lost else NOT_SIGNIFICANT
@@ -189,12 +194,12 @@ class _Pair:
             replace(metric, ratio=b / a), low, high, percent, words=("more", "less")
         )
 
-    def _within(self, result: LoadResult) -> tuple[float, float, float]:
+    def _within(self, result: LoadResult, workers: int) -> tuple[float, float, float]:
         """The share of requests within the limit: lower and upper bound, and value."""
         assert self._objective is not None
         values = metric_ms(result.requests, self._objective.metric)
         within = [value <= self._objective.limit_ms for value in values]
-        starts = cycle_starts(result.requests, self._workers)
+        starts = cycle_starts(result.requests, workers)
         worth = len(within) / design_effect(within, starts)
         share = sum(within) / len(within)
         return (*_score_interval(share, worth), share)

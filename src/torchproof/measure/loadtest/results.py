@@ -150,6 +150,34 @@ def _over(requests: Requests, objective: LatencyObjective) -> list[bool]:
     return [value > objective.limit_ms for value in values]
 
 
+def first_unknown(
+    requests: Requests, stopped_s: float, objective: LatencyObjective | None
+) -> int:
+    """The first request whose latency is not known because the test was stopped.
+
+    It had no answer, and had not waited long yet: no longer than the objective allows,
+    or about as long as the request that was answered last. One that had waited longer
+    is a result. The number of all requests if there is no such request.
+    """
+    latency = answers_of(requests).latency
+    ends = [
+        (end, latency[number])
+        for number, end in enumerate(requests.end_s)
+        if end is not None and math.isfinite(latency[number])
+    ]
+    # Who waits behind the last one has waited less; twice leaves room for its service.
+    usual_s = 2 * max(ends)[1] / 1e3 if ends else 0.0
+    patience_s = max(usual_s, objective.limit_ms / 1e3 if objective else 0.0)
+    rejected = {*requests.rejected}
+    for number, (arrival, end) in enumerate(
+        zip(requests.arrival_s, requests.end_s, strict=True)
+    ):
+        waits = end is None and number not in rejected
+        if waits and stopped_s - arrival <= patience_s:
+            return number
+    return len(requests.arrival_s)
+
+
 def starts_from(first: int, starts: Sequence[int]) -> list[int]:
     """The starts of cycles, counted from a request that begins one itself."""
     return [0, *(start - first for start in starts if start > first)]
@@ -208,7 +236,8 @@ def kept_up(
         return arrived - bisect.bisect_right(begins, moment)
 
     late = [begin for begin in begins if begin_s <= begin <= end_s]
-    if waiting(end_s) == 0 or any(waiting(begin) == 0 for begin in late):
+    # A batch that is full begins before the end of its window: fewer than none wait.
+    if waiting(end_s) <= 0 or any(waiting(begin) <= 0 for begin in late):
         return True
     count = bisect.bisect_right(arrivals, end_s) - bisect.bisect_left(arrivals, begin_s)
     growth = waiting(end_s) - waiting(begin_s)
@@ -228,9 +257,14 @@ def cold_phase(
 
     A request that waits for others within the window of its batch does not count.
     """
-    ends = [end for end in requests.end_s if end is not None]
-    end_s = _end_of_cold(requests, timetable, window_s)
-    phase = ColdPhase(end_s=end_s, first_answer_s=min(ends, default=None))
+    failed = {*requests.failed}
+    answers = [
+        end
+        for number, end in enumerate(requests.end_s)
+        if end is not None and number not in failed
+    ]
+    end_s = _end_of_cold(requests, timetable, window_s) if answers else None
+    phase = ColdPhase(end_s=end_s, first_answer_s=min(answers, default=None))
     if end_s is not None:
         count = bisect.bisect_right(requests.arrival_s, end_s)
         phase = replace(phase, requests=count)
@@ -245,20 +279,22 @@ def cold_phase(
 def _end_of_cold(
     requests: Requests, timetable: Timetable, window_s: float
 ) -> float | None:
-    first_end: dict[int, float | None] = {}
+    """When every call of the first half was answered and no request waits.
+
+    A call that fails in every request is never answered: the first failure counts.
+    """
+    failed = {*requests.failed}
     half_s = timetable.length_s / 2
+    ends: dict[int, list[tuple[bool, float]]] = {}
     for number, arrival in enumerate(requests.arrival_s):
         call, end = requests.call[number], requests.end_s[number]
-        if call in first_end:
-            earlier = first_end[call]
-            if end is not None and (earlier is None or end < earlier):
-                first_end[call] = end
-        elif arrival <= half_s or not first_end:
-            first_end[call] = end
-    answered = [end for end in first_end.values() if end is not None]
-    if len(answered) < len(first_end) or not answered:
+        if arrival <= half_s or not ends:
+            ends.setdefault(call, [])
+        if call in ends and end is not None:
+            ends[call].append((number in failed, end))  # answers sort before failures
+    if not all(ends.values()) or not ends:
         return None
-    return _first_idle(requests, max(answered), window_s)
+    return _first_idle(requests, max(min(each)[1] for each in ends.values()), window_s)
 
 
 def _first_idle(requests: Requests, moment: float, window_s: float) -> float | None:

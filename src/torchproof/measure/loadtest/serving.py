@@ -222,9 +222,14 @@ def serve(
     ]
     for thread in threads:
         thread.start()
-    loop.run(0)
-    for thread in threads:
-        thread.join()
+    try:
+        loop.run(0)
+    except BaseException:
+        log.stop()  # an interrupt reaches this thread alone
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
     return timekeeper.served()
 
 

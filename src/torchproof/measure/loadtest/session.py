@@ -22,7 +22,7 @@ from torchproof.measure.loadtest.load_job import LoadJob, Prepared, ServedTimeta
 from torchproof.measure.loadtest.options import LoadOptions
 from torchproof.measure.loadtest.percentiles import fewest_missed
 from torchproof.measure.loadtest.request_log import RequestLog
-from torchproof.measure.loadtest.results import result_of
+from torchproof.measure.loadtest.results import first_unknown, result_of
 from torchproof.measure.loadtest.served_strategy import AS_WRITTEN, ServedStrategy
 from torchproof.measure.loadtest.serving import Batching
 from torchproof.measure.loadtest.tail import explained
@@ -332,11 +332,12 @@ class _StrategyRun:
             self._serve(log, timetable)
         except (KeyboardInterrupt, WorkerTimeout) as error:
             log.stop()
-            ending = "timeout"
+            ending, table = "timeout", _arrived(timetable, log)
             if isinstance(error, KeyboardInterrupt):
                 self._wait_for_the_rest()
                 ending = "interrupted"
-            self.result = self._result(log, _arrived(timetable, log), prepared, ending)
+                table = self._known_part(table, log)
+            self.result = self._result(log, table, prepared, ending)
             raise
         except WorkerError:
             self.result = self._result(log, timetable, prepared, "crashed")
@@ -377,6 +378,12 @@ class _StrategyRun:
         """Lets the process end its requests and say what it knows, for a moment."""
         with contextlib.suppress(WorkerError, UserError, KeyboardInterrupt):
             self._known = self._process.reply(ServedTimetable, _STOP_S)
+
+    def _known_part(self, table: Timetable, log: RequestLog) -> Timetable:
+        """Without the requests that waited as usual when the user stopped the test."""
+        requests, stopped_s = log.requests(table), log.stopped_s or 0.0
+        objective = self._plan.options.objective
+        return table.before(first_unknown(requests, stopped_s, objective))
 
     def _find_rate(self, prepared: Prepared) -> None:
         """Searches the highest rate, in the process that is warm by now."""

@@ -80,10 +80,12 @@ def explain(
     boundary = len(requests.arrival_s) if first_warm is None else first_warm
     cold = [number for number in latency if number < boundary]
     warm = [number for number in latency if number >= boundary]
-    if not latency:
+    # An error may come much faster than an answer, so it says nothing about the median.
+    answered = latency.keys() - {*requests.failed}
+    if not answered:
         return Tails(None, None)
     analysis = _Analysis(requests, stalls)
-    limit = analysis.set_median(warm or cold)
+    limit = analysis.set_median(answered.intersection(warm) or answered)
     tails = [
         analysis.tail([n for n in phase if latency[n] > limit], limit, missing or {})
         if phase
@@ -121,6 +123,7 @@ class _Unit:
     begin: float
     end: float
     kind: Hashable  # units of one kind usually take the same time for their size
+    failed: bool = False
     tokens: int | None = None  # of a text; one thread generates several texts at once
     ready: float = 0.0
     occupied: float = 0.0
@@ -146,6 +149,7 @@ class _Service(NamedTuple):
 
 def _units(requests: Requests) -> list[_Unit]:
     """The services in the order in which they began."""
+    failed = {*requests.failed}
     services: dict[_Service, list[int]] = defaultdict(list)
     times = zip(requests.begin_s, requests.end_s, strict=True)
     for number, (begin, end) in enumerate(times):
@@ -160,6 +164,7 @@ def _units(requests: Requests) -> list[_Unit]:
             begin=service.begin,
             end=service.end,
             kind=tuple(sorted(requests.call[number] for number in members)),
+            failed=members[0] in failed,
             tokens=_at(requests.output_tokens, members[0]),
         )
         for service, members in services.items()
@@ -318,14 +323,15 @@ def _uncovered(
 def _set_usual(units: Sequence[_Unit]) -> None:
     """The median of what units of one kind take when nothing stops them.
 
-    Units beside a compilation in another thread count only if there are few others.
+    Units that failed, or were beside a compilation in another thread, count only if
+    there are few others.
     """
     alone: dict[Hashable, list[float]] = defaultdict(list)
     every: dict[Hashable, list[float]] = defaultdict(list)
     for unit in units:
         seconds = max(0.0, unit.occupied - sum(unit.parts.values())) / unit.size
         every[unit.kind].append(seconds)
-        if not unit.beside:
+        if not unit.beside and not unit.failed:
             alone[unit.kind].append(seconds)
     usual = {
         kind: statistics.median(alone[kind] if len(alone[kind]) >= _FEW else times)

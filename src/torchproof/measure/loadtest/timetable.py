@@ -55,10 +55,19 @@ class Timetable(Record):
     def until(self, moment_s: float) -> Timetable:
         """What of it had arrived by then."""
         count = bisect.bisect_right(self.arrival_s, moment_s)
+        return self._first(count, min(moment_s, self.length_s))
+
+    def before(self, number: int) -> Timetable:
+        """What of it arrives before the request of this number, if there is one."""
+        if number >= len(self):
+            return self
+        return self._first(number, self.arrival_s[number])
+
+    def _first(self, count: int, length_s: float) -> Timetable:
         return Timetable(
             self.arrival_s[:count],
             self.call[:count],
-            min(moment_s, self.length_s),
+            length_s,
             prompt_tokens=self.prompt_tokens[:count],
             output_tokens=self.output_tokens[:count],
         )
@@ -179,7 +188,7 @@ def read_trace(path: str) -> Trace:
     these sizes. Times are seconds, in order; the first one becomes 0.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(
             f"--arrivals {path}: expected poisson, constant, gamma:K or a file with one"
