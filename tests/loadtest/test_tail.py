@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from torchproof.measure.loadtest.tail import Tails, explain, outermost, slow_above
+from torchproof.measure.loadtest.tail_causes import key_of, text_of
 from torchproof.records import Requests, Stall, Tail
 
 SERVICE_S = 0.010
@@ -165,6 +166,18 @@ def test_garbage_collection_delays_requests_of_all_workers() -> None:
     assert cause.culprits == (100,)
     assert 101 in cause.victims and 102 in cause.victims
     assert cause.share is not None and cause.share > 0.9
+
+
+@pytest.mark.parametrize(
+    ("file", "where"),
+    [
+        ("/env/lib/python3.11/site-packages/bert/model.py", "(bert/model.py:7)"),
+        ("/tmp/torchproof-a1b2/inductor/4d/c4dq.py", "(in compiled code)"),
+    ],
+)
+def test_places_are_short(file: str, where: str) -> None:
+    collection = stall("gc", 0.0, 0.1, file=file, line=7)
+    assert text_of(key_of(collection), [collection]).endswith(where)
 
 
 def test_a_thread_that_holds_the_gil_has_victims_and_no_culprit() -> None:

@@ -79,10 +79,13 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
             text = "requests were served beside a compilation in the background"
     if key.code not in _PLACED or not first.file:
         return text
+    if _GENERATED.search(first.file):
+        return f"{text} (in compiled code)"
     return f"{text} ({shown_briefly(first.file)}:{first.line})"
 
 
 _PLACED = {RECOMPILE, HELD_GIL, GARBAGE_COLLECTION}
+_GENERATED = re.compile(r"/torchproof-\w+/inductor/")  # in the caches of a strategy
 
 
 def _changes(stalls: Sequence[Stall]) -> str:
