@@ -71,6 +71,8 @@ def test_a_nearer_mark_overrides_what_it_names() -> None:
         ({"p99_ms": 50, "rate": 0}, "rate=0"),
         ({"p99_ms": 50, "rate": True}, "rate=True"),
         ({"p99_ms": 50, "requests": 100}, "459"),
+        ({"p99_ms": 50, "requests": 500.5}, "500.5"),
+        ({"p99_ms": 50, "workers": 1.5}, "1.5"),
         ({"p99_ms": 50, "arrivals": "gamma:x"}, "gamma"),
     ],
 )

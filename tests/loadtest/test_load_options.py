@@ -43,6 +43,7 @@ def test_objectives(text: str, objective: LatencyObjective) -> None:
         "p99=5 parsecs",
         "word:p99=1s",
         "p99=1e400s",
+        f"p99={'9' * 330}s",
     ],
 )
 def test_an_objective_that_cannot_be_parsed(text: str) -> None:
@@ -80,6 +81,10 @@ def test_durations() -> None:
         ("--max-batch", {"rate": 10, "max_batch": 8}),
         ("--max-batch", {"rate": 10, "batch_window_s": 0.1, "max_batch": 1}),
         ("--find-rate", {"rate": 10, "find_rate": True}),
+        (
+            "--find-rate",
+            {"rate": 9, "find_rate": True, "objective": LatencyObjective(99.9999, 5)},
+        ),
         (
             "--find-rate",
             {"arrivals": "trace.csv", "find_rate": True, "objective": OBJECTIVE},

@@ -65,7 +65,7 @@ def test_too_few_requests_have_no_percentile_but_a_number(shown: str) -> None:
 def test_the_cold_phase_is_part_of_the_result(run: Run, shown: str) -> None:
     cold = run.load_test.results[0].cold
     cells = " ".join(row(shown, "full", "goodput"))
-    assert missing(cells, "missed", "6.24 s", f"{cold.missed} of {cold.requests}") == []
+    assert missing(cells, "missed", "6.21 s", f"{cold.missed} of {cold.requests}") == []
     assert "undecided" in row(shown, "compile:nowait", "goodput")
 
 
@@ -74,7 +74,7 @@ def test_causes_come_with_requests_shares_and_remedies(shown: str) -> None:
     assert missing(flat, "LT101", "request 700", "model.py:42", "LT103") == []
     assert missing(flat, "request 1100", "LT102", "request 0", "unexplained") == []
     after = shown.partition("Next:")[2]
-    assert missing(after, load_runs.REMEDY, "--requests 459", "rule LT101") == []
+    assert missing(after, load_runs.REMEDY, "--requests 463", "rule LT101") == []
 
 
 def test_a_strategy_that_cannot_keep_up_is_named(run: Run, shown: str) -> None:

@@ -82,7 +82,7 @@ def test_too_few_requests_decide_nothing(tmp_path: Path) -> None:
     table = Timetable(tuple(n / 10 for n in range(20)), (0,) * 20, 2.0)
     measured = result(tmp_path, table, lambda call, count: 0.02)
     assert measured.verdict == "undecided"
-    assert measured.needed == 459
+    assert measured.needed == 1 + 459  # the first one is cold
 
 
 def test_requests_without_an_answer_count_as_over_the_limit() -> None:
@@ -150,6 +150,28 @@ def test_a_failure_is_no_first_answer() -> None:
     assert (nothing.first_answer_s, nothing.end_s) == (None, None)
     everything = cold_phase(handled(arrivals, ends), table)
     assert (everything.first_answer_s, everything.end_s) == (0.1, 0.1)
+
+
+def test_waiting_for_the_first_answer_begins_with_the_first_arrival() -> None:
+    table = Timetable((2.0, 3.0), (0, 0), 4.0)
+    requests = handled([2.0, 3.0], [2.01, 3.01])
+    measured = result_of("full", requests, table, objective=OBJECTIVE, cold=True)
+    assert measured.first_answer_after_s == pytest.approx(0.01)
+    assert measured.objective_met_after_s == 0.0
+    without = replace(measured, cold=None)
+    assert without.first_answer_after_s is None
+    assert without.objective_met_after_s is None
+
+
+def test_the_requests_needed_include_those_of_the_cold_phase(tmp_path: Path) -> None:
+    def measured(count: int) -> LoadResult:
+        table = Timetable(tuple(n / 10 for n in range(count)), (0,) * count, count / 10)
+        return result(tmp_path, table, compiles_once_per_call(0.5, 0.02))
+
+    few = measured(400)
+    assert few.verdict == "undecided" and few.needed is not None
+    assert measured(few.needed).verdict == "met"
+    assert measured(few.needed - 1).verdict == "undecided"
 
 
 def test_a_call_that_always_fails_does_not_prolong_the_cold_phase() -> None:

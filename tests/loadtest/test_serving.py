@@ -98,6 +98,22 @@ def test_errors_of_many_texts_are_added_up(tmp_path: Path) -> None:
     assert errors[OTHER_ERRORS] == 80
 
 
+def test_an_interrupt_ends_the_other_workers_too(tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def answer(call: int, count: int) -> None:
+        both.wait()  # each worker has a request
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    log = RequestLog(tmp_path / "log", 3, create=True)
+    table = Timetable((0.0, 0.0, 3600.0), (0, 0, 0), 3601.0)
+    with pytest.raises(KeyboardInterrupt):
+        serve(answer, table, log, workers=2)
+    names = {thread.name for thread in threading.enumerate()}
+    assert log.is_stopped and "worker-1" not in names
+
+
 def test_the_observer_sees_each_request(tmp_path: Path) -> None:
     seen = []
 

@@ -134,6 +134,8 @@ def _assert_valid(name: str, value: Any) -> None:
         raise UserError(f"latency_budget({name}={value!r}): use milliseconds above 0")
     if name in ("rate", "requests", "workers") and not _is_positive(value):
         raise UserError(f"latency_budget({name}={value!r}): use a number above 0")
+    if name in ("requests", "workers") and not isinstance(value, int):
+        raise UserError(f"latency_budget({name}={value!r}): use a whole number")
 
 
 def _is_positive(value: Any) -> bool:

@@ -214,6 +214,20 @@ class LoadResult(Record):
     notes: tuple[str, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    @property
+    def first_answer_after_s(self) -> float | None:
+        """From the first arrival to the first answer; None if there is none."""
+        return self._since_first_arrival(self.cold and self.cold.first_answer_s)
+
+    @property
+    def objective_met_after_s(self) -> float | None:
+        """From the first arrival until the objective holds; None if it never does."""
+        return self._since_first_arrival(self.cold and self.cold.objective_met_s)
+
+    def _since_first_arrival(self, moment_s: float | None) -> float | None:
+        arrivals = self.requests.arrival_s
+        return None if moment_s is None or not arrivals else moment_s - arrivals[0]
+
 
 @dataclass(frozen=True)
 class TextLoad(Record):

@@ -220,7 +220,7 @@ def best(test: LoadTest) -> LoadResult | None:
 
 
 def _first_answer(result: LoadResult) -> str:
-    return numbers.seconds(result.cold.first_answer_s if result.cold else None)
+    return numbers.seconds(result.first_answer_after_s)
 
 
 def _missed(result: LoadResult) -> str:
@@ -232,7 +232,7 @@ def _missed(result: LoadResult) -> str:
 
 def _met_from(result: LoadResult) -> str:
     """When the objective began to hold, counted from the first arrival."""
-    since = result.cold.objective_met_s if result.cold else None
+    since = result.objective_met_after_s
     if since is None:
         return "never" if result.verdict == "missed" else numbers.UNKNOWN
     return numbers.seconds(since) if since else "the start"

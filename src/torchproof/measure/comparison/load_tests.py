@@ -269,7 +269,7 @@ def _judged(
 
 def _first_answer(a: LoadResult, b: LoadResult, percent: float) -> Metric:
     """A single measurement in each run: only the threshold decides."""
-    was, is_ = (each.cold.first_answer_s if each.cold else None for each in (a, b))
+    was, is_ = a.first_answer_after_s, b.first_answer_after_s
     metric = Metric("first answer", was, is_, "s")
     if not was or not is_:
         return replace(metric, why="not measured in both")

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import get_args
 
+from torchproof.measure.loadtest.percentiles import requests_needed
 from torchproof.measure.loadtest.text_options import TextOptions
 from torchproof.records import LatencyMetric, LatencyObjective, UserError
 
@@ -17,6 +18,7 @@ POISSON, CONSTANT, GAMMA = "poisson", "constant", "gamma"
 DEFAULT_DURATION_S = 30.0
 MOST_REQUESTS = 1_000_000
 MOST_WORKERS = 256
+_LONGEST_S = 365 * 24 * 3600.0
 _UNITS_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h)?\s*")
 _OBJECTIVE = re.compile(r"(?:(\w+):)?p(\d+(?:\.\d+)?)\s*=\s*(\S.*)")
@@ -51,8 +53,8 @@ class LoadOptions:
         self._check_counts()
         self._check_batching()
         self._check_text()
-        if self.find_rate and self.objective is None:
-            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
+        if self.find_rate:
+            self._check_search()
 
     @property
     def from_file(self) -> bool:
@@ -126,6 +128,17 @@ class LoadOptions:
         if self.max_batch is not None:
             raise UserError("--max-batch: text is batched continuously, in --slots")
 
+    def _check_search(self) -> None:
+        if self.objective is None:
+            raise UserError("--find-rate needs an objective, such as --slo p99=50ms")
+        percent = self.objective.percent
+        needed = requests_needed(percent)
+        if needed > MOST_REQUESTS:
+            raise UserError(
+                f"--find-rate: p{percent:.12g} needs {needed} requests at each rate, of"
+                f" at most {MOST_REQUESTS}: choose a lower percentile"
+            )
+
     def _check_batching(self) -> None:
         if (self.batch_window_s is None) != (self.max_batch is None):
             raise UserError("--batch-window and --max-batch belong together: give both")
@@ -168,6 +181,7 @@ def read_objective(text: str) -> LatencyObjective:
 def read_duration(text: str, flag: str) -> float:
     """Parses `50ms`, `1.5s`, `10m` or a number of seconds."""
     match = _DURATION.fullmatch(text)
-    if match is None:
+    seconds = float(match[1]) * _UNITS_S[match[2] or "s"] if match else math.inf
+    if seconds > _LONGEST_S:
         raise UserError(f"{flag} {text!r}: expected a time such as 50ms, 30s or 5m")
-    return float(match[1]) * _UNITS_S[match[2] or "s"]
+    return seconds

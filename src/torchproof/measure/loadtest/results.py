@@ -125,7 +125,11 @@ def judge_result(
     if first == len(over):  # the cold phase did not end, so all of it counts
         first = 0
     starts = starts_from(first, cycle_starts(result.requests, workers))
-    return judge(over[first:], objective.percent, starts)
+    judgement = judge(over[first:], objective.percent, starts)
+    if judgement.needed is None:
+        return judgement
+    # A longer test has the same cold phase, whose requests decide nothing.
+    return replace(judgement, needed=judgement.needed + first)
 
 
 def _counted(strategy: str, requests: Requests, timetable: Timetable) -> LoadResult:

@@ -238,8 +238,9 @@ def _served(run: Run) -> Iterator[Tile]:
         value = numbers.per_second(result.goodput_rate)
         yield Tile("Goodput", value, f"{name}, of {offered} offered")
     cold = result.cold
-    if cold and cold.first_answer_s is not None:
-        yield Tile("First answer", numbers.seconds(cold.first_answer_s), name)
+    if result.first_answer_after_s is not None:
+        waited = numbers.seconds(result.first_answer_after_s)
+        yield Tile("First answer", waited, name)
     if cold and cold.missed is not None:
         note = f"{name}, of {numbers.amount(cold.requests, 'request')}"
         yield Tile("Missed until warm", str(cold.missed), note)
