@@ -43,8 +43,7 @@ def _table(path: Path) -> str:
 
 
 def _cells(result: LoadResult, planned: int) -> tuple[str, ...]:
-    cold = result.cold
-    first = cold.first_answer_s if cold else None
+    first = result.first_answer_after_s
     within = (
         _NOTHING
         if result.goodput_rate is None

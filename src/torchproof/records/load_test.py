@@ -217,12 +217,14 @@ class LoadResult(Record):
     @property
     def first_answer_after_s(self) -> float | None:
         """From the first arrival to the first answer; None if there is none."""
-        return self._since_first_arrival(self.cold and self.cold.first_answer_s)
+        moment_s = self.cold.first_answer_s if self.cold else None
+        return self._since_first_arrival(moment_s)
 
     @property
     def objective_met_after_s(self) -> float | None:
         """From the first arrival until the objective holds; None if it never does."""
-        return self._since_first_arrival(self.cold and self.cold.objective_met_s)
+        moment_s = self.cold.objective_met_s if self.cold else None
+        return self._since_first_arrival(moment_s)
 
     def _since_first_arrival(self, moment_s: float | None) -> float | None:
         arrivals = self.requests.arrival_s
