@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,7 +130,16 @@ def test_strategies_and_phases_share_one_finding() -> None:
     )
     [found] = rules.check_load(_test(result, other))
     assert len(found.evidence) == 3
+    assert found.count == 2  # the first stall of each strategy
     assert "regional" in found.message  # the largest share after the cold phase
+
+
+def test_a_cause_names_the_line_of_its_longest_stall() -> None:
+    short = replace(STALL, kind="gc", end_s=1.1, line=3)
+    long = replace(STALL, kind="gc", line=9)
+    key = tail_causes.key_of(short)
+    assert key == tail_causes.key_of(long)
+    assert tail_causes.text_of(key, [short, long]).endswith("model.py:9)")
 
 
 def test_plain_load_is_a_finding_if_it_misses_the_objective() -> None:

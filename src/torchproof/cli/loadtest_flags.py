@@ -55,7 +55,7 @@ def _load_flags(parser: argparse.ArgumentParser) -> None:
         "--slo",
         metavar="OBJECTIVE",
         help=(
-            "exit 1 if it is missed: p99=50ms, p99.9=0.2s; of text also"
+            "exit 1 if every strategy misses it: p99=50ms, p99.9=0.2s; of text also"
             " first_token:p99=200ms and token:p99=30ms"
         ),
     )

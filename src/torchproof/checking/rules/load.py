@@ -120,7 +120,9 @@ class SlowRequests(Rule):
             function = ordered[0].function
             owner = "library" if function and whose(function.file) != "user" else "user"
             place = Place(function, owner if function else None, None)  # type: ignore[arg-type]
-            count = len({n for e in events for n in e.data["part"].cause.stalls})
+            parts = [event.data["part"] for event in events]
+            # Stalls have numbers of their own in each strategy.
+            count = len({(p.strategy, n) for p in parts for n in p.cause.stalls})
             yield EventGroup(tuple(ordered), place, facts, count=count)
 
     def matches(self, group: EventGroup) -> bool:

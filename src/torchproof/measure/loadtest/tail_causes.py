@@ -77,11 +77,15 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
             text = _recordings(stalls)
         case "LT110":
             text = "requests were served beside a compilation in the background"
-    if key.code not in _PLACED or not first.file:
+    placed = [each for each in stalls if key.code in _PLACED and each.file]
+    if not placed:
         return text
-    if _GENERATED.search(first.file):
+    # The finding is at the longest stall as well.
+    longest = max(placed, key=lambda each: each.end_s - each.begin_s)
+    file = longest.file or ""
+    if _GENERATED.search(file):
         return f"{text} (in compiled code)"
-    return f"{text} ({shown_briefly(first.file)}:{first.line})"
+    return f"{text} ({shown_briefly(file)}:{longest.line})"
 
 
 _PLACED = {RECOMPILE, HELD_GIL, GARBAGE_COLLECTION}
