@@ -174,6 +174,16 @@ def test_the_requests_needed_include_those_of_the_cold_phase(tmp_path: Path) -> 
     assert measured(few.needed - 1).verdict == "undecided"
 
 
+def test_the_percentile_of_the_objective_is_measured(tmp_path: Path) -> None:
+    table = Timetable(tuple(n / 10 for n in range(200)), (0,) * 200, 20.0)
+    requests = VirtualServer(tmp_path, lambda call, count: 0.02).serve(table)
+    p95 = LatencyObjective(95, 50)
+    measured = result_of("full", requests, table, objective=p95, cold=False)
+    for rows in (measured.latency, measured.service, measured.all_latency):
+        assert [row.percent for row in rows] == [50, 90, 95, 99, 99.9]
+        assert rows[2].value_ms == pytest.approx(20)
+
+
 def test_a_call_that_always_fails_does_not_prolong_the_cold_phase() -> None:
     arrivals = [0.0, 1.0, 2.0, 3.0]
     table = Timetable(tuple(arrivals), (0, 1, 0, 1), 4.0)

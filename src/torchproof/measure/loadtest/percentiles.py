@@ -37,10 +37,14 @@ def requests_needed(percent: float) -> int:
 
 
 def percentiles(
-    values_ms: Sequence[float], starts: Sequence[int] | None = None
+    values_ms: Sequence[float],
+    starts: Sequence[int] | None = None,
+    *,
+    more: Sequence[float] = (),
 ) -> tuple[Percentile, ...]:
-    """p50, p90, p99 and p99.9; see `percentile`."""
-    return tuple(percentile(values_ms, percent, starts) for percent in PERCENTS)
+    """p50, p90, p99 and p99.9, and more; see `percentile`."""
+    percents = sorted({*PERCENTS, *more})
+    return tuple(percentile(values_ms, percent, starts) for percent in percents)
 
 
 def percentile(

@@ -94,12 +94,13 @@ def result_of(
     warm_starts = starts_from(first, starts)
     answers = answers_of(requests)
     service_ms = _finite(answers.service[first:])
+    judged = () if objective is None else (objective.percent,)
     result = replace(
         _counted(strategy, requests, timetable),
-        latency=percentiles(answers.latency[first:], warm_starts),
-        queueing=percentiles(answers.queueing[first:], warm_starts),
-        service=percentiles(service_ms),
-        all_latency=percentiles(answers.latency, starts),
+        latency=percentiles(answers.latency[first:], warm_starts, more=judged),
+        queueing=percentiles(answers.queueing[first:], warm_starts, more=judged),
+        service=percentiles(service_ms, more=judged),
+        all_latency=percentiles(answers.latency, starts, more=judged),
         kept_up=kept_up(requests, timetable, window_s),
         cold=phase,
     )
