@@ -34,8 +34,8 @@ PAGES = (
     " loadtest log pack rule show step tune"
 )
 REFERENCE = """
-compat coverage first-seconds fixes graph-coverage limitations precision recipes
-reliability results rules workloads
+compat coverage first-seconds fixes graph-coverage limitations load-tests precision
+recipes reliability results rules workloads
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
