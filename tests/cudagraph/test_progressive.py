@@ -357,7 +357,7 @@ def test_a_step_without_operations_to_compile(compiler: Compiler) -> None:
 # -- the compile process ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("train", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("train", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_graph_is_compiled_in_another_process(train: bool) -> None:
     model = Stack()
     backend = remote_graphs.Deferred({"dynamic": False})

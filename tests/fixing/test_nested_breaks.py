@@ -91,6 +91,7 @@ def test_less_has_to_go_wrong(after: dict[str, int | None], why: str | None) -> 
     assert _not_easier(one, Proof(Overlay(), nothing, counts=after)) == why
 
 
+@pytest.mark.slow  # a proof of its own
 def test_a_recipe_keeps_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,6 +187,7 @@ def test_a_step_takes_keywords_of_any_name() -> None:
 AS_NAMED_THERE = {
     ("observe/audit/syncs.py", "show"),
     ("runtime/cudagraph/capture.py", "show"),
+    ("targets/transformers_text.py", "update"),
 }
 
 

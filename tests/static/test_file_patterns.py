@@ -119,7 +119,7 @@ def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() 
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("anew_bad", "RC219"),
+        pytest.param("anew_bad", "RC219", marks=pytest.mark.slow),
         ("rate_bad", "RC218"),
         ("thrown_away_bad", "NC801"),
         ("other_method_bad", "NC802"),

@@ -322,6 +322,7 @@ def test_a_recipe_keeps_settings_of_dynamo_and_production_applies_them(
     assert done.stdout.split() == ["full", "True"]
 
 
+@pytest.mark.slow
 def test_nested_breaks_are_tried_in_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,9 @@ BASE = "return self.base(x, turn, at)"
         pytest.param(True, "recompile", LENS_NET, marks=pytest.mark.slow),
         pytest.param(True, "recompile_limit", LENS_NET, marks=pytest.mark.slow),
         pytest.param(True, "no_op", BASE, marks=pytest.mark.slow),
-        (False, "recompile", "for entry in self.entries]"),
+        pytest.param(
+            False, "recompile", "for entry in self.entries]", marks=pytest.mark.slow
+        ),
         (False, "no_op", BASE),
     ],
 )
