@@ -34,6 +34,19 @@ LIMITS = {**COUNTS, **FINDINGS}
 SWITCHES = ("compiled", "generate_code")
 
 
+Marks = Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
+
+
+def combined(marks: Marks, name: str, example: str) -> dict[str, Any]:
+    """The keyword arguments of pytest marks; later ones override earlier ones."""
+    arguments: dict[str, Any] = {}
+    for positional, named in marks:
+        if positional:
+            raise UserError(f"{name} takes keyword arguments only, as in {example}")
+        arguments |= named
+    return arguments
+
+
 @dataclass(frozen=True)
 class Budget:
     """Limits by name, and whether the test must compile something."""
@@ -43,15 +56,9 @@ class Budget:
     generate_code: bool = False
 
     @classmethod
-    def of(cls, marks: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> Budget:
+    def of(cls, marks: Marks) -> Budget:
         """Combines marks, the nearest one last: it overrides the others."""
-        arguments: dict[str, Any] = {}
-        for positional, named in marks:
-            if positional:
-                raise UserError(
-                    "compile_budget takes keyword arguments only, as in graph_breaks=0"
-                )
-            arguments |= named
+        arguments = combined(marks, "compile_budget", "graph_breaks=0")
         for name, value in arguments.items():
             _assert_valid(name, value)
         limits = {

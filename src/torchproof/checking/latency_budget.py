@@ -35,17 +35,9 @@ class LatencyBudget:
     load: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(
-        cls, marks: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]
-    ) -> LatencyBudget:
+    def of(cls, marks: budget.Marks) -> LatencyBudget:
         """Combines marks, the nearest one last: it overrides the others."""
-        arguments: dict[str, Any] = {}
-        for positional, named in marks:
-            if positional:
-                raise UserError(
-                    "latency_budget takes keyword arguments only, as in p99_ms=50"
-                )
-            arguments |= named
+        arguments = budget.combined(marks, "latency_budget", "p99_ms=50")
         for name, value in arguments.items():
             _assert_valid(name, value)
         limits = {name: arguments[name] for name in LIMITS if arguments.get(name)}

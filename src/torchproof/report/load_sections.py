@@ -290,7 +290,7 @@ def _remarks(result: LoadResult) -> Iterator[str]:
         yield f"failed in {result.failed} of {total} requests: {texts or 'no text'}"
     if result.on_time is False:
         late = numbers.milliseconds(result.late_ms)
-        yield f"took due requests {late} late (p99) while a worker was idle"
+        yield f"took some due requests {late} late while a worker was idle"
     if result.verdict == "undecided" and result.needed is not None:
         yield f"needs {result.needed} requests to decide the objective"
     yield from result.notes

@@ -476,10 +476,12 @@ def _arrived(timetable: Timetable, log: RequestLog) -> Timetable:
 
 def _position(log: RequestLog, timetable: Timetable) -> str:
     elapsed_s = log.elapsed_s or 0.0
+    if not log.finished:
+        return f"no answer yet after {elapsed_s:.0f} s"
     text = f"{log.finished} of {len(timetable)} requests"
     if elapsed_s <= timetable.length_s:
         return f"{text}, {timetable.length_s - elapsed_s:.0f} s left"
-    return f"{text}, the timetable has ended"
+    return f"{text}, all have arrived"
 
 
 def _environment(folder: Path) -> dict[str, str]:
