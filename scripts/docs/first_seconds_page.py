@@ -90,8 +90,9 @@ def _peaks(arms: Row) -> list[str]:
     theirs = arms["reduce-overhead"]["reserved"]
     cells = []
     for name in start_memory.ARMS:
-        peak = arms[name]["reserved"]
-        cells.append(f"{peak >> 20} MiB ({_ratio(peak, theirs)}x)")
+        peak = arms.get(name, {}).get("reserved")
+        cell = f"{peak >> 20} MiB ({_ratio(peak, theirs)}x)" if peak else _NOTHING
+        cells.append(cell)
     return cells
 
 
