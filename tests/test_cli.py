@@ -82,7 +82,7 @@ PUBLIC += [
 # The contract of schema 1: fields may be added, never renamed or removed.
 RUN_FIELDS = ["schema", "id", "target", "strategy", "environment", "counts"]
 RUN_FIELDS += ["findings", "measurements", "parts", "configuration", "baseline"]
-RUN_FIELDS += ["options", "tuning", "fixes", "fixing", "load_test"]
+RUN_FIELDS += ["options", "tuning", "fixes", "fixing", "load_test", "ranks"]
 RUN_FIELDS += ["verb", "command", "started", "ending", "exit_code", "error"]
 COUNT_FIELDS = ["calls", "compiled_calls", "graphs", "graph_breaks"]
 COUNT_FIELDS += ["skipped_frames", "recompiles", "cudagraph_skips"]

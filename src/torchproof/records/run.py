@@ -15,6 +15,7 @@ from torchproof.records import shapes
 from torchproof.records.fixes import Fix, Mark
 from torchproof.records.load_test import LoadTest
 from torchproof.records.printable import seen
+from torchproof.records.ranks import RankRun
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
 
@@ -379,6 +380,7 @@ class Run(Record):
     fixes: tuple[Fix, ...] = ()
     fixing: Fixing | None = None
     load_test: LoadTest | None = None
+    ranks: RankRun | None = None  # of a run with several ranks
     verb: str = "check"
     command: str = ""
     started: str = ""
