@@ -93,6 +93,7 @@ FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "step
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
 FINDING_FIELDS += ["context", "context_from", "suspects", "marks", "identity"]
 FINDING_FIELDS += ["cause_of", "consequences", "because", "certainty", "gain"]
+FINDING_FIELDS += ["ranks", "step", "waited_s"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 
