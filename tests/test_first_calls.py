@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.first_calls import phase_of  # noqa: E402
+from benchmarks.first_calls import phase_of
 
 RECORDER = "/src/torchproof/runtime/cudagraph/recorder.py"
 RUN = ("/src/torchproof/runtime/cudagraph/capture.py", "rehearse")
