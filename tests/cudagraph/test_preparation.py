@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph import preparation
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import strategy
 from torchproof.strategies.strategy import NotApplicable
@@ -86,9 +87,10 @@ def learned(model: nn.Module, form: str = "regional") -> preparation.Preparation
     made = preparation.prepare(
         model, as_it_is, counted(form), StateSnapshot(model).modules
     )
-    with made.watching():
+    recorder = EagerRecorder(torch.device("cpu"), traces=made.traces)
+    with made.watching(), recorder:
         model(*call())
-    made.learn()
+    made.learn(recorder)
     return made
 
 
@@ -140,10 +142,11 @@ def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
     model = Model()
     model.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     made = preparation.prepare(model, as_it_is, counted("nested"), [model])
-    with made.watching():
+    recorder = EagerRecorder(torch.device("cpu"))
+    with made.watching(), recorder:
         answer = model(*(given := call()))
     with pytest.raises(NotApplicable, match=r"^Block\b.*\bforward\b"):
-        made.learn()
+        made.learn(recorder)
     with made.apart() as step:
         assert torch.equal(step(*given), answer)
     assert not compiled
@@ -154,6 +157,7 @@ def test_a_model_without_blocks() -> None:
         learned_plain = preparation.prepare(
             nn.Linear(4, 4), as_it_is, counted("regional"), [nn.Linear(4, 4)]
         )
-        with learned_plain.watching():
+        recorder = EagerRecorder(torch.device("cpu"), traces=True)
+        with learned_plain.watching(), recorder:
             pass
-        learned_plain.learn()
+        learned_plain.learn(recorder)

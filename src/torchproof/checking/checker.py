@@ -12,9 +12,14 @@ from typing import Any
 from torchproof.checking import causes, counts, history, rules, source_reading
 from torchproof.checking.join import Joined
 from torchproof.checking.neutralised import Neutraliser
-from torchproof.checking.observed_parts import ObservedParts, observe_parts
+from torchproof.checking.observed_parts import (
+    ObservedParts,
+    observe_on_ranks,
+    observe_parts,
+)
 from torchproof.checking.part_progress import CAUSES, PartProgress
 from torchproof.checking.source_reading import JoinedSource
+from torchproof.observe import RankOptions, assert_launchable
 from torchproof.records import (
     Finding,
     Observation,
@@ -59,10 +64,11 @@ class Scope:
     skip: tuple[str, ...]
     select: tuple[str, ...]
     ignore: tuple[str, ...]
+    ranks: RankOptions | None = None
 
     @property
     def parts(self) -> list[str]:
-        return [name for name in EFFORTS[self.effort] if name not in self.skip]
+        return [name for name in EFFORTS[self.effort] if not self.left_out(name)]
 
     def selected(self, findings: Iterable[Finding]) -> list[Finding]:
         return rules.select(list(findings), list(self.select), list(self.ignore))
@@ -73,6 +79,8 @@ class Scope:
             return Part("skipped", "left out with --skip")
         if part not in EFFORTS[self.effort]:
             return Part("skipped", f"not part of --effort {self.effort}")
+        if self.ranks is not None and part not in EFFORTS["quick"]:
+            return Part("skipped", "several ranks run the target only once")
         return None
 
 
@@ -85,6 +93,7 @@ def check(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     baseline: Run | str | None = None,
+    ranks: RankOptions | None = None,
     progress: Progress = lambda text: None,
     entering: Callable[[PartState], None] = lambda state: None,
     command: str = "",
@@ -92,12 +101,12 @@ def check(
 ) -> Run:
     """Checks how the target compiles; saves and returns the run.
 
-    `baseline` is the earlier run to compare with. By default it is the latest saved run
-    of this target with the same options. `entering` is told which part begins.
+    `baseline` is the run to compare with, by default the latest saved one with the same
+    options. With `ranks` the target runs on each. `entering` gets each part that runs.
     """
     target = parse_target(target) if isinstance(target, str) else target
     options = options or Options()
-    scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore))
+    scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore), ranks)
     _assert_possible(target, options, scope)
     store.assert_writable(save_in)
     if isinstance(baseline, str):
@@ -108,9 +117,9 @@ def check(
     alike = Run("", target.text, "", {}, {}, options=saved_options)
     earlier = history.latest(alike, target.name, save_in)
     reporting = _reporting(target, scope, earlier, progress, show=entering)
-    observed = observe_parts(target, options, scope.parts, reporting)
+    observed = _observed(target, options, scope, reporting)
     found = rules.matched(observed.observation)
-    every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
+    every = _findings(found, observed)
     source = _source(target, scope, observed, every, progress=reporting)
     run = replace(
         _record(target, scope, observed, source, every=every, found=found),
@@ -122,10 +131,27 @@ def check(
     if _verifies(target, scope):
         reporting.enter(CAUSES)
         run = _verified(run, Neutraliser(target, options, found, run.counts), progress)
-    before = baseline or earlier
-    if before is not None:
+    if (before := baseline or earlier) is not None:
         run = _with_resolved(run, before, scope, source)
     return store.save(run, save_in)
+
+
+def _observed(
+    target: Target, options: Options, scope: Scope, progress: PartProgress
+) -> ObservedParts:
+    if scope.ranks is None:
+        return observe_parts(target, options, scope.parts, progress)
+    return observe_on_ranks(target, options, scope.ranks, progress)
+
+
+def _findings(found: Sequence[rules.Matched], observed: ObservedParts) -> list[Finding]:
+    """The findings of all parts; those of rank 0, then what only other ranks show."""
+    findings = [each.finding for each in found]
+    for observation in observed.ranks.other_observations if observed.ranks else ():
+        known = {finding.identity for finding in findings}
+        others = rules.check(observation)
+        findings += [each for each in others if each.identity not in known]
+    return rules.with_costs(findings, observed.measured.gaps)
 
 
 def _reporting(
@@ -155,7 +181,8 @@ def _with_resolved(run: Run, before: Run, scope: Scope, source: JoinedSource) ->
 
 def _verifies(target: Target, scope: Scope) -> bool:
     """Whether the target is run without its causes after all parts."""
-    return scope.effort in _VERIFYING and target.kind in ("workload", "factory")
+    can_run_again = target.kind in ("workload", "factory") and scope.ranks is None
+    return scope.effort in _VERIFYING and can_run_again
 
 
 def _in_order(target: Target, scope: Scope) -> list[str]:
@@ -210,7 +237,10 @@ def _source(
 
 def _options_as_saved(target: Target, options: Options, scope: Scope) -> dict[str, Any]:
     """The options of the check, as the run saves them."""
+    ranks = scope.ranks
+    on_ranks = {} if ranks is None else {"ranks": ranks.count, "wrap": ranks.wrap}
     return {
+        **on_ranks,
         "effort": scope.effort,
         "skip": list(scope.skip),
         "select": list(scope.select),
@@ -245,6 +275,17 @@ def _assert_possible(target: Target, options: Options, scope: Scope) -> None:
             f"no part {unknown[0]!r} to skip: the parts are {', '.join(PARTS)}"
         )
     scope.selected([])  # raises for an unknown code, before the run
+    if scope.ranks is not None:
+        _assert_on_ranks(target, scope.ranks, scope.parts)
+
+
+def _assert_on_ranks(target: Target, ranks: RankOptions, parts: list[str]) -> None:
+    assert_launchable(target, ranks)
+    if "breaks" not in parts:
+        raise UserError(
+            "--ranks runs the target in part breaks, which this check leaves out: drop"
+            " --ranks, or --skip breaks and --effort static"
+        )
 
 
 def _record(
@@ -277,6 +318,7 @@ def _record(
         measurements=tuple(observed.measured.rows),
         parts=_statuses(scope, observed, source, findings),
         configuration=source_reading.configuration(source.read, observation.events),
+        ranks=observed.ranks.run if observed.ranks else None,
         ending="interrupted" if source.interrupted else observation.ending,
         exit_code=observation.exit_code,
         error=one_line(observation.error) if observation.error else None,

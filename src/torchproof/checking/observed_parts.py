@@ -12,7 +12,14 @@ from torchproof.checking import rules
 from torchproof.checking.measured_parts import MEASURED, MeasuredParts, PartsMeasurer
 from torchproof.checking.part_progress import PartProgress
 from torchproof.checking.rules import RULES
-from torchproof.observe import AuditResult, audit, observe
+from torchproof.observe import (
+    AuditResult,
+    JoinedRanks,
+    RankOptions,
+    audit,
+    observe,
+    observe_ranks,
+)
 from torchproof.records import Finding, Observation, Part
 from torchproof.targets import Options, Target
 
@@ -27,6 +34,7 @@ class ObservedParts:
     measured: MeasuredParts
     audited: AuditResult
     breaks_s: float | None = None  # what part breaks took
+    ranks: JoinedRanks | None = None  # of a check with several ranks
 
     @property
     def statuses(self) -> dict[str, Part]:
@@ -48,6 +56,19 @@ class ObservedParts:
         passed = {n for n, part in self.statuses.items() if part.status == "passed"}
         passed |= {"static", "breaks"}
         return {r.code: r.parts[0] for r in RULES if passed.isdisjoint(r.parts)}
+
+
+def observe_on_ranks(
+    target: Target, options: Options, ranks: RankOptions, progress: PartProgress
+) -> ObservedParts:
+    """Runs the target once on all ranks; the other parts measure one process only."""
+    begin = time.monotonic()
+    progress.enter("breaks", options.timeout_s)
+    joined = observe_ranks(target, options, ranks, progress)
+    seconds = round(time.monotonic() - begin, 2)
+    nothing = audit.skipped("")
+    observation = joined.observation
+    return ObservedParts(observation, MeasuredParts(), nothing, seconds, joined)
 
 
 def observe_parts(

@@ -50,6 +50,7 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
         "--list", action="store_true", help="list the bundled workloads and exit"
     )
     run_flags(parser)
+    _rank_flags(parser)
     _check_scope_flags(parser)
     output_flags(parser)
 
@@ -85,6 +86,27 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     )
     run.add_argument(
         "--timeout", type=_seconds, metavar="S", help="stop the target after S seconds"
+    )
+
+
+def _rank_flags(parser: argparse.ArgumentParser) -> None:
+    ranks = parser.add_argument_group("several ranks")
+    ranks.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="start N ranks with torch's launcher, observe each, and compare them",
+    )
+    ranks.add_argument(
+        "--launcher",
+        metavar="OPTIONS",
+        default="",
+        help='options for torch\'s launcher: "--nnodes 2 --rdzv-endpoint host:29500"',
+    )
+    ranks.add_argument(
+        "--wrap",
+        choices=("ddp", "fsdp2"),
+        help="what wraps the model of a factory on each rank",
     )
 
 

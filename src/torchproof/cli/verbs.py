@@ -32,7 +32,14 @@ from torchproof.records import (
 )
 
 if TYPE_CHECKING:
-    from torchproof.api import Comparison, LoadOptions, Options, Target, TextOptions
+    from torchproof.api import (
+        Comparison,
+        LoadOptions,
+        Options,
+        RankOptions,
+        Target,
+        TextOptions,
+    )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -147,12 +154,28 @@ def check(options: argparse.Namespace) -> int:
             select=flags.names(options.select),
             ignore=flags.names(options.ignore),
             baseline=baseline,
+            ranks=_rank_options(options),
             progress=progress,
             entering=progress.enter,
             command=options.command,
         )
     output.show(run, options)
     return _exit_code(run, options)
+
+
+def _rank_options(options: argparse.Namespace) -> RankOptions | None:
+    from torchproof import api
+
+    if options.ranks is None:
+        for flag in ("launcher", "wrap"):
+            if getattr(options, flag):
+                raise UserError(f"--{flag} is for several ranks: add --ranks N")
+        return None
+    try:
+        launcher = tuple(shlex.split(options.launcher))
+    except ValueError as error:
+        raise UserError(f"--launcher: {error}") from None
+    return api.RankOptions(options.ranks, launcher, options.wrap)
 
 
 def bench(options: argparse.Namespace) -> int:

@@ -52,6 +52,8 @@ class Options(TypedDict, total=False):
     device: str | None
     size: str | None
     effort: str | None
+    ranks: int | None
+    wrap: str | None
 
 
 class Start(TypedDict, total=False):

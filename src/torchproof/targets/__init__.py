@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchproof.targets.introspect import what as what
     from torchproof.targets.job import Job as Job
     from torchproof.targets.options import Options as Options
+    from torchproof.targets.target import WRAPS as WRAPS
     from torchproof.targets.target import Loaded as Loaded
     from torchproof.targets.target import Target as Target
     from torchproof.targets.target import assert_size as assert_size

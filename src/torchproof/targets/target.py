@@ -22,6 +22,7 @@ from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
 Kind = Literal["workload", "factory", "script", "trace", "source"]
+WRAPS = ("ddp", "fsdp2")  # what can wrap the model of a factory on several ranks
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,8 @@ class Loaded:
     call_weight: Callable[[Any], float] | None = None
     # Makes a text model of `fn`.
     served: Callable[[Any], Any] | None = None
+    # What wraps the model on several ranks: ddp or fsdp2.
+    wrap: str | None = None
 
 
 def is_text_model(value: Any) -> bool:
@@ -187,6 +190,16 @@ def load(
         work=getattr(module, "work", None),
         call_weight=getattr(module, "call_weight", None),
         served=getattr(module, "served", None),
+        wrap=_wrap_of(module, target),
+    )
+
+
+def _wrap_of(module: ModuleType, target: Target) -> str | None:
+    wrap = getattr(module, "wrap", None)
+    if wrap in (None, *WRAPS) or callable(wrap):  # a function of the file's own
+        return wrap if isinstance(wrap, str) else None
+    raise UserError(
+        f"{target.where} has wrap = {wrap!r}: it must be one of {', '.join(WRAPS)}"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.torch_private import collectives as collectives
     from torchproof.torch_private import comparison as comparison
     from torchproof.torch_private import configs as configs
     from torchproof.torch_private import contract as contract

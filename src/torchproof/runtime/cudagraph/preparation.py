@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph.kernel_origins import KernelOrigins
+from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.strategies import (
     CallRecorder,
     NotApplicable,
@@ -66,7 +66,7 @@ class Preparation:
 
     name = "eager"
     fails = False  # whether torch cannot compile the step
-    reads_each_shape = False  # whether `learn` reads an eager run of each shape
+    traces = False  # whether `learn` needs the Python stack of each operation
 
     def __init__(self, step: Forward, body: Body) -> None:
         self.step, self.body = step, body
@@ -77,11 +77,11 @@ class Preparation:
         return False
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """The context for the eager run that `learn` reads."""
+        """The context for the eager run."""
         return contextlib.nullcontext()
 
-    def learn(self) -> None:
-        """Reads the eager run: what there is to compile."""
+    def learn(self, eager_recorder: EagerRecorder) -> None:
+        """Reads the result of the eager run."""
 
     def during(self) -> contextlib.AbstractContextManager[Forward]:
         """The step to rehearse and record."""
@@ -138,7 +138,7 @@ class Blocks(Preparation):
                 stack.enter_context(watch)
             yield
 
-    def learn(self) -> None:
+    def learn(self, eager_recorder: EagerRecorder) -> None:
         if self.blocks:
             return
         for root, watch in zip(self.roots, self._watches, strict=True):
@@ -180,29 +180,25 @@ class Nested(Blocks):
 class Regional(Blocks):
     """Compiles the repeated blocks, and large functions outside of them."""
 
-    reads_each_shape = True
+    traces = True
 
     def __init__(
         self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
         super().__init__(step, body, plan, roots=roots)
         self.rest: set[CodeType] = set()
-        self._origins = KernelOrigins()
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        self._origins = KernelOrigins()
-        with super().watching(), self._origins:
-            yield
-
-    def learn(self) -> None:
-        origins, self._origins = self._origins, KernelOrigins()
-        super().learn()
+    def learn(self, eager_recorder: EagerRecorder) -> None:
+        super().learn(eager_recorder)
         codes = {_code(type(block).forward) for block in self.blocks}
-        above = origins.callers_of(codes)
+        above: set[CodeType] = set()
+        for stack, _, _ in eager_recorder.stacks:
+            inside = [place for place, code in enumerate(stack) if code in codes]
+            if inside:
+                above.update(stack[: inside[0]])
         self.rest |= {
             code
-            for code, origin in origins.by_function(above).items()
+            for code, origin in eager_recorder.origins(frozenset(above)).items()
             if code not in codes
             and origin.operations >= _OPERATIONS
             and origin.bytes >= _BYTES

@@ -290,9 +290,7 @@ class _Attempt:
         if stops := [*self.eager_recorder.stops, *self._unwatchable()]:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
-        preparation = self.recorder.preparation
-        if preparation.needs_eager_run or preparation.reads_each_shape:
-            self._show_eager_run()
+        self.recorder.preparation.learn(self.eager_recorder)
         self.recorder.state.extend()  # the run may have created objects
         return result
 
@@ -309,20 +307,10 @@ class _Attempt:
         self.eager_recorder = self._new_eager_recorder()
         self.eager_recorder.save([*like.written, *inputs, *gradients])
         if self.recorder.preparation.needs_eager_run:
-            self._show_eager_run()
-            self.gradients.undo()
-
-    def _show_eager_run(self) -> None:
-        """Runs the step once for the preparation, and undoes it.
-
-        Apart from the watched runs, because it takes long to watch observers.
-        """
-        preparation = self.recorder.preparation
-        self.gradients.begin()
-        with preparation.watching():
-            self._run_in_eager()
-        self._reset()
-        preparation.learn()
+            self.gradients.begin()
+            self._run_in_eager(self.eager_recorder)
+            self.undo()
+            self.recorder.preparation.learn(self.eager_recorder)
 
     def _in_eager_like(self, like: Recording) -> StepResult:
         """One eager run, not observed; returns the expected result."""
@@ -454,6 +442,7 @@ class _Attempt:
             self.device,
             [*self.recorder.state.tensors, *self.inputs.tensors],
             scratch=scratch,
+            traces=self.recorder.preparation.traces,
         )
 
     def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
@@ -470,6 +459,7 @@ class _Attempt:
             step_capture.force_eager(),
             _no_cached_casts(),
             self.recorder.learning_rates.in_memory(),
+            preparation.watching() if observers else contextlib.nullcontext(),
         ):
             return self.capture.rehearse(run)
 

@@ -1,0 +1,131 @@
+"""Joins the streams of all ranks: one clock, one record per rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from torchproof.observe.capture import gather
+from torchproof.observe.ranks.rank_events import RUNNING, RankReader
+from torchproof.observe.ranks.rank_streams import read_stream, stream_path
+from torchproof.process import Entry
+from torchproof.records import Observation, Rank, RankEvent, RankRun
+from torchproof.targets import Target
+
+
+@dataclass(frozen=True)
+class JoinedRanks:
+    """All ranks of a launch, and what `check` observed on each of them."""
+
+    run: RankRun
+    observations: Mapping[int, Observation] = field(default_factory=dict)
+    ending: str = "finished"
+
+    @property
+    def observation(self) -> Observation:
+        """That of the first rank that was observed, and why a rank failed."""
+        if not self.observations:
+            error = "no rank was observed" if self.ending == "finished" else None
+            nothing = {"torch": None, "device": None}
+            return Observation((), nothing, ending=self.ending, error=error)
+        first = next(iter(self.observations.values()))
+        return replace(first, ending=self.ending, error=self._error())
+
+    @property
+    def other_observations(self) -> tuple[Observation, ...]:
+        return tuple(self.observations.values())[1:]
+
+    def _error(self) -> str | None:
+        """One line on the rank that failed first; the launcher then ends the others."""
+        bad = [rank for rank in self.run.ranks if rank.outcome in ("failed", "killed")]
+        own = [rank for rank in bad if rank.exit_code is not None] or bad
+        if not own or self.ending != "finished":
+            return None
+        first = min(own, key=lambda rank: rank.last_seen_s or 0.0)
+        return f"rank {first.rank}: {first.error or first.outcome}"
+
+
+def join(
+    folder: Path, world_size: int, target: Target, *, ending: str = "finished"
+) -> JoinedRanks:
+    """Reads the streams in a folder; `ending` says how the launch ended."""
+    streams = {
+        rank: entries
+        for rank in range(world_size)
+        if (entries := read_stream(stream_path(folder, rank)))
+    }
+    origin = min((stream[0]["wall"] for stream in streams.values()), default=0.0)
+    ranks: list[Rank] = []
+    observations: dict[int, Observation] = {}
+    for rank, entries in streams.items():
+        observations[rank] = _observation(entries, target, ending)
+        reader = RankReader(entries, origin)
+        ranks.append(reader.record(observations[rank], ending))
+    run = RankRun(
+        world_size,
+        ranks=tuple(_with_collective_times(ranks)),
+        notes=tuple(_notes(streams, world_size)),
+    )
+    return JoinedRanks(run, observations, ending)
+
+
+def _observation(entries: list[Entry], target: Target, ending: str) -> Observation:
+    end = next((e for e in reversed(entries) if e["kind"] == "rank_end"), None)
+    if end is None:
+        return gather(entries, ending, None, target)
+    return gather(entries, end["ending"], end["code"], target)
+
+
+def _notes(streams: Mapping[int, list[Entry]], world_size: int) -> Iterable[str]:
+    for rank in range(world_size):
+        if rank not in streams:
+            yield f"rank {rank} left no events: it ended before it was observed"
+            continue
+        lost = sum(e["lost"] for e in streams[rank] if e["kind"] == "collectives")
+        if lost:
+            yield f"rank {rank}: {lost} collectives were not recorded"
+        for entry in streams[rank]:
+            if entry["kind"] == "missing_hook":
+                yield f"rank {rank}: {entry['message']}"
+
+
+def _with_collective_times(ranks: Iterable[Rank]) -> Iterable[Rank]:
+    """Sets the seconds of each collective to the arrival of its last rank.
+
+    A collective that a rank never reached has no end. Where torch recorded the end
+    itself, that is kept.
+    """
+    ranks = list(ranks)
+    arrivals: dict[tuple[str | None, int | None], dict[int, float]] = {}
+    for rank in ranks:
+        for event in rank.events:
+            if event.kind == "collective":
+                key = (event.group, event.nth)
+                arrivals.setdefault(key, {})[rank.rank] = event.start_s
+    for rank in ranks:
+        events = [
+            _timed(event, arrivals) if event.kind == "collective" else event
+            for event in rank.events
+        ]
+        yield replace(rank, events=tuple(events), activity=_activity(rank, events))
+
+
+def _activity(rank: Rank, events: Iterable[RankEvent]) -> str | None:
+    """What the rank did last: in its last collective, if that has no end."""
+    collectives = [event for event in events if event.kind == "collective"]
+    if rank.activity != RUNNING or not collectives:
+        return rank.activity
+    last = collectives[-1]
+    return f"in {last.function}" if last.seconds is None else rank.activity
+
+
+def _timed(
+    event: RankEvent, arrivals: Mapping[tuple[str | None, int | None], dict[int, float]]
+) -> RankEvent:
+    if event.seconds:
+        return event
+    came = arrivals[event.group, event.nth]
+    if not came.keys() >= set(event.members):
+        return replace(event, seconds=None)
+    return replace(event, seconds=max(came.values()) - event.start_s)

@@ -1,0 +1,115 @@
+"""Starts a target on several ranks, under torch's launcher, and collects the streams.
+
+The parent never imports torch. What a rank wrote before it was killed, or before the
+timeout, is still returned.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torchproof.observe.ranks import launcher, rank_supervisor
+from torchproof.observe.ranks.joined_ranks import JoinedRanks, join
+from torchproof.process import DEVNULL, Child, Ended, Garbled, spawn
+from torchproof.records import UserError
+from torchproof.targets import Job, Options, Target
+
+_TARGETS = ("script", "factory", "workload")
+_LOOK_S = 0.5
+# Options of torch's launcher that torchproof sets itself.
+_OWN = ("--nproc-per-node", "--nproc_per_node", "--no-python", "--no_python", "-m")
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """How many ranks to start on this machine, and how."""
+
+    count: int
+    launcher: tuple[str, ...] = ()  # options for torch.distributed.run
+    wrap: str | None = None  # what wraps the model of a factory: ddp or fsdp2
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The options of torch's launcher; by default all ranks are on this machine."""
+        where = self.launcher or ("--standalone",)
+        return (*where, f"--nproc-per-node={self.count}")
+
+
+def assert_launchable(target: Target, ranks: RankOptions) -> None:
+    """Raises `UserError` for what cannot run on several ranks."""
+    if ranks.count < 1:
+        raise UserError(f"--ranks {ranks.count}: at least one rank is needed")
+    if target.kind not in _TARGETS:
+        raise UserError(
+            f"{target.text} is a {target.kind}: --ranks needs a script, a factory or a"
+            " workload"
+        )
+    if ranks.wrap and target.kind == "script":
+        raise UserError(f"{target.text} is a script: it wraps its model itself")
+    for word in ranks.launcher:
+        if word.partition("=")[0] in _OWN:
+            raise UserError(f"--launcher: {word} is set by torchproof; use --ranks")
+
+
+def observe_ranks(
+    target: Target,
+    options: Options,
+    ranks: RankOptions,
+    progress: Callable[[str], None],
+) -> JoinedRanks:
+    """Runs the target on several ranks of this machine."""
+    job = replace(Job.of(target, options), wrap=ranks.wrap)
+    with tempfile.TemporaryDirectory(prefix="torchproof-ranks-") as folder:
+        rank = [sys.executable, "-P", "-m", rank_supervisor.MODULE]
+        text = json.dumps(job.to_json())
+        command = [*ranks.command, "--no-python", *rank, text, folder]
+        with spawn(
+            "-m",
+            launcher.MODULE,
+            *command,
+            stdin=None,
+            output=DEVNULL if options.quiet else None,
+        ) as child:
+            ending = _follow(child, options.timeout_s, progress)
+        started_by = f"torch.distributed.run {' '.join(ranks.command)}"
+        joined = join(Path(folder), ranks.count, target, ending=ending)
+        return replace(joined, run=replace(joined.run, launcher=started_by))
+
+
+def _follow(
+    child: Child, timeout_s: float | None, progress: Callable[[str], None]
+) -> str:
+    """Waits for the launcher; says how that ended: finished, timeout, interrupted."""
+    began = time.monotonic()
+    try:
+        for entry in _entries(child):
+            seconds = time.monotonic() - began
+            if entry is not None and entry["kind"] == "unusable":
+                raise UserError(entry["message"])
+            if timeout_s is not None and seconds > timeout_s:
+                return "timeout"
+            if seconds > 1:
+                progress(f"ranks are running, {seconds:.0f} s")
+        child.wait()
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "finished"
+
+
+def _entries(child: Child) -> Iterator[dict[str, str] | None]:
+    """What the launcher sends, and None while it sends nothing."""
+    while True:
+        try:
+            yield child.receive(_LOOK_S)
+        except TimeoutError:
+            yield None
+        except Garbled:
+            continue
+        except Ended:
+            return

@@ -1,0 +1,124 @@
+"""The process of one rank: runs the target under observation.
+
+A supervisor starts it with the variables of torch's launcher in its environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torchproof.observe.ranks.collectives import BUFFER_SIZE
+from torchproof.observe.ranks.launched import Place
+from torchproof.observe.ranks.rank_observer import RankObserver
+from torchproof.observe.ranks.rank_streams import RankStream
+from torchproof.process import Channel, hold
+from torchproof.records import UserError
+from torchproof.targets import Job, calls, raised, script
+from torchproof.torch_private import collectives, environment
+
+
+def main(arguments: list[str]) -> int:
+    text, path = arguments
+    stream = RankStream(Path(path))
+    place = Place.of(os.environ)
+    stream.begin(
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    # Torch reads this when the program creates its first process group.
+    os.environ.setdefault(collectives.BUFFER_VARIABLE, str(BUFFER_SIZE))
+    try:
+        return _observe(Job.from_json(json.loads(text)), stream)
+    except UserError as error:
+        stream.write("unusable", message=str(error), details=error.details)
+        return 2
+
+
+def _observe(job: Job, stream: RankStream) -> int:
+    is_script = job.target.kind == "script"
+    observer = RankObserver(stream, calls_are_wrapper_calls=is_script)
+    try:
+        if is_script:
+            script.when_imported("torch", observer.attach)
+            return script.run(job.target, stream)
+        observer.attach()
+        job = calls.resolved(job)
+        _run_factory(job, observer)
+        return 0
+    finally:
+        observer.detach()
+        stream.write("environment", **environment.describe(job))
+
+
+def _run_factory(job: Job, observer: RankObserver) -> None:
+    """Calls the factory on this rank, and runs its calls compiled."""
+    import torch
+
+    _join_group(job)
+    loaded = calls.fresh(job)
+    wrap = job.wrap or loaded.wrap
+    fn: Callable[..., Any] = loaded.fn if wrap is None else _wrapped(loaded.fn, wrap)
+    train = calls.trains(loaded, job)
+    if not calls.compiles_itself(fn, job):
+        observer.site, observer.asked = (loaded.place,), job.compile
+        fn = torch.compile(fn, **job.compile)
+        observer.site = None
+    observer.stream.write("plan", calls=len(loaded.calls))
+    for index, call in enumerate(loaded.calls):
+        calls.before(loaded, index)
+        with observer.observed_call(index):
+            try:
+                if train:
+                    calls.forget_gradients(loaded.fn, call)
+                calls.invoke(fn, call, train=train)
+            except UserError:
+                raise
+            except Exception as error:
+                rank = os.environ["RANK"]
+                raise raised(f"call {index} fails on rank {rank}", error) from error
+    torch.distributed.destroy_process_group()
+
+
+def _join_group(job: Job) -> None:
+    """Makes the process group, so that the factory may use it."""
+    import torch
+    import torch.distributed as dist
+
+    if job.device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    backend = "nccl" if job.device == "cuda" else "gloo"
+    dist.init_process_group(backend)
+
+
+def _wrapped(fn: Any, wrap: str) -> Any:
+    """The model under DDP or FSDP2, as torch's tutorials wrap it before compiling."""
+    import torch
+
+    if not isinstance(fn, torch.nn.Module):
+        raise UserError(
+            f"{type(fn).__name__} is not a module: DDP and FSDP2 wrap only modules"
+        )
+    if wrap == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(fn)
+    from torch.distributed.fsdp import fully_shard
+
+    for module in list(fn.modules()):
+        if isinstance(module, torch.nn.ModuleList):  # the repeated blocks of a model
+            for block in module:
+                fully_shard(block)
+    return fully_shard(fn)
+
+
+if __name__ == "__main__":
+    hold()
+    Channel.to_parent()  # unused: the stream is a file
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""The stream of a rank: one file of JSON lines, which outlives the rank.
+
+The first entry relates the clock of the stream to the time of day, so that the streams
+of all ranks can be laid on one clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from torchproof.process import Entry, Stream
+
+
+def stream_path(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank:05}.jsonl"
+
+
+class RankStream(Stream):
+    """Appends entries with their time; each is one write, so none is lost or mixed.
+
+    There is no lock: the garbage collector may report from within any write.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        self._file = os.open(path, flags, 0o644)
+        self._owner = os.getpid()
+
+    def write(self, kind: str, **values: Any) -> None:
+        if os.getpid() == self._owner:
+            entry = {"kind": kind, "at": round(time.monotonic(), 6), **values}
+            line = json.dumps(entry, default=str) + "\n"
+            with contextlib.suppress(OSError):  # a full disk must not stop the program
+                os.write(self._file, line.encode())
+
+    def begin(self, **facts: Any) -> None:
+        """The first entry: who writes, and what time its clock shows."""
+        self.write("rank", wall=time.time(), **facts)
+
+
+def read_stream(path: Path) -> list[Entry]:
+    """The entries of a stream; a line that was cut off at the end is left out."""
+    entries: list[Entry] = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return entries
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("kind"), str):
+                entries.append(entry)
+    return entries
