@@ -123,6 +123,18 @@ def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
         assert not any(map(is_running, members))
 
 
+def test_a_lower_priority_is_inherited(child: Child) -> None:
+    priority = "os.getpriority(os.PRIO_PROCESS, 0)"
+    own = int(child.ask({"run": f"message['own'] = {priority}"}, 60.0)["own"])
+    child.lower_priority(3)
+    command = f"[sys.executable, '-c', 'import os; print({priority})']"
+    run = f"message['started'] = int(subprocess.check_output({command}))"
+    assert child.ask({"run": run}, 60.0)["started"] == min(19, own + 3)
+    autogroup = Path(f"/proc/{child.pid}/autogroup")
+    if autogroup.exists() and "nice" in autogroup.read_text():
+        assert autogroup.read_text().split()[-1] == str(min(19, own + 3))
+
+
 def test_several_threads_send_whole_lines(child: Child) -> None:
     def send(number: int) -> None:
         for _ in range(50):

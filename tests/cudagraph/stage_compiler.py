@@ -25,7 +25,7 @@ class Compiler:
         self.runs = 0  # of loaded code
         self.slower = False
         self.limit_s: float | None = None  # of the latest graph
-        self._process = compile_job.shared_worker()
+        self._process = compile_job.background_worker()
 
     def warm(self) -> None:
         pass
@@ -66,7 +66,7 @@ def installed() -> Iterator[Compiler]:
         compiler.load(graph, compiled)
 
     with (
-        mock.patch.object(compile_job, "shared_worker", lambda: compiler),
+        mock.patch.object(compile_job, "background_worker", lambda: compiler),
         mock.patch.object(remote_graphs.DeferredGraph, "load", load),
         mock.patch.object(progressive, "timed", compiler.timed),
     ):

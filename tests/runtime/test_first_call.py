@@ -22,10 +22,13 @@ from torchproof.runtime import compile_job
 @pytest.fixture(autouse=True)
 def no_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    compile_job.shared_worker().close()
+    workers = [compile_job.worker_of(waits=waits) for waits in (True, False)]
+    for worker in workers:
+        worker.close()
     torch._dynamo.reset()
     yield
-    compile_job.shared_worker().close()
+    for worker in workers:
+        worker.close()
 
 
 def net(width: int) -> nn.Module:
@@ -47,6 +50,43 @@ def test_compile_starts_the_child_that_every_first_call_uses() -> None:
         status = torchproof.status(model)
         assert [each.in_child for each in status.compilations] == [1]
         assert children() - before == {child}
+
+
+def expected_niceness(waits: bool) -> int:
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    return here if waits else min(19, here + compile_job.BACKGROUND_NICENESS)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_child_yields_the_cpus_only_if_nobody_waits(waits: bool) -> None:
+    before = children()
+    torchproof.compile(net(4), wait=waits)
+    (child,) = wait_for(lambda: children() - before)
+    wait_for(lambda: child.nice() == expected_niceness(waits))
+
+
+# Coreutils' `nice` prints the niceness with which it runs itself.
+RECORDING_COMPILER = """#!/bin/sh
+nice >> {record}
+exec g++ "$@"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="needs C++ kernels")
+@pytest.mark.parametrize("waits", [True, False])
+def test_compilers_have_the_priority_of_the_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    record, compiler = tmp_path / "niceness", tmp_path / "compiler"
+    compiler.write_text(RECORDING_COMPILER.format(record=record))
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    model = torchproof.compile(net(4), wait=waits)
+    with torch.no_grad():
+        model(torch.randn(2, 4))
+    wait_for(record.exists)
+    assert {*map(int, record.read_text().split())} == {expected_niceness(waits)}
 
 
 @pytest.mark.parametrize(

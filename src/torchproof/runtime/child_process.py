@@ -37,7 +37,7 @@ def _search_path() -> str:
 class ChildProcess:
     """A process that runs `torchproof.runtime.child`, with its output and stacks."""
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, *, niceness: int = 0) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
         stacks = self._stacks.fileno()
@@ -47,6 +47,8 @@ class ChildProcess:
             output=self._output,
             keep=(stacks,),
         )
+        if niceness:
+            self.child.lower_priority(niceness)
 
     def __del__(self) -> None:
         self.close()

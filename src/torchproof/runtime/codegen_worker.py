@@ -67,20 +67,21 @@ class ChildTooBig(ChildError):
 class _Child:
     """One child process, from its start until all its descendants have ended."""
 
-    def __init__(self, memory_limit_bytes: int | None) -> None:
+    def __init__(self, memory_limit_bytes: int | None, niceness: int) -> None:
         self.gone = threading.Event()  # with all its descendants
         self.is_busy = False
         self.fate: ChildError | None = None  # set before `gone`
         self._is_ready = False
         self._doomed = threading.Event()
         self._limit_bytes = memory_limit_bytes
+        self._niceness = niceness
         self._process: ChildProcess | None = None
         keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
         keeper.start()
 
     def _keep(self) -> None:
         try:
-            self._process = process = ChildProcess("generate")
+            self._process = process = ChildProcess("generate", niceness=self._niceness)
             with process.child:
                 self.fate = self._watch(process)
             code = process.child.wait()
@@ -147,9 +148,15 @@ def _fate(code: int, last_line: str) -> ChildError:
 class Worker:
     """Has one child at a time; starts it when needed, or in `warm`."""
 
-    def __init__(self, *, memory_limit_bytes: int | None = None) -> None:
-        """The limit is by default half of the memory available at a child's start."""
+    def __init__(
+        self, *, memory_limit_bytes: int | None = None, niceness: int = 0
+    ) -> None:
+        """The limit is by default half of the memory available at a child's start.
+
+        A child has a lower priority than this process by `niceness`.
+        """
         self._memory_limit_bytes = memory_limit_bytes
+        self._niceness = niceness
         self._lock = threading.Lock()
         self._turn: threading.Thread | None = None
         self._child: _Child | None = None
@@ -167,7 +174,7 @@ class Worker:
         """Starts the child in the background, if none runs."""
         with self._lock:
             if self._child is None or self._child.gone.is_set():
-                self._child = _Child(self._memory_limit_bytes)
+                self._child = self._new_child()
 
     def close(self) -> None:
         """Kills the child and waits until it has ended."""
@@ -232,8 +239,11 @@ class Worker:
                 self._child.kill()
                 self._child = None
             if self._child is None:
-                self._child = _Child(self._memory_limit_bytes)
+                self._child = self._new_child()
             return self._child
+
+    def _new_child(self) -> _Child:
+        return _Child(self._memory_limit_bytes, self._niceness)
 
 
 def _exchange(child: _Child, request: Message, until: float) -> Message:

@@ -27,6 +27,10 @@ from torchproof.runtime import codegen_worker, compile_phases, interruptible_thr
 from torchproof.runtime.status_report import Compilation, Fallback
 from torchproof.torch_private import backends, remote_codegen
 
+# On busy CPUs, a process gets about a tenth of the time of one without it: compiling
+# goes on, within its deadline, and hardly delays calls.
+BACKGROUND_NICENESS = 10
+
 
 @dataclass
 class Job:
@@ -91,7 +95,7 @@ class Job:
         self.graphs_in_child += 1
         self.is_sending = True
         try:
-            return shared_worker().send(
+            return worker_of(waits=not self.in_background).send(
                 payload,
                 until=self.until,
                 environment=remote_codegen.cache_environment(),
@@ -131,10 +135,27 @@ def interrupted_at_deadline(job: Job) -> Iterator[None]:
         raise
 
 
+def worker_of(*, waits: bool) -> codegen_worker.Worker:
+    """The child for compilations for which a caller waits, or for all others."""
+    return shared_worker() if waits else background_worker()
+
+
 @functools.cache
 def shared_worker() -> codegen_worker.Worker:
     """One child for all models: they compile one after the other."""
     return codegen_worker.Worker(memory_limit_bytes=memory_limit_bytes())
+
+
+@functools.cache
+def background_worker() -> codegen_worker.Worker:
+    """The child for compilations for which nobody waits.
+
+    It yields the CPUs to the calls that are answered meanwhile. A process cannot raise
+    its priority again, so callers that wait need another child.
+    """
+    return codegen_worker.Worker(
+        memory_limit_bytes=memory_limit_bytes(), niceness=BACKGROUND_NICENESS
+    )
 
 
 def memory_limit_bytes() -> int | None:

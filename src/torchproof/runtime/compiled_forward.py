@@ -151,7 +151,7 @@ class CompiledForward(MethodReplacement):
         """Loads the compiler, here and in the child, before the first call."""
         if self.options.uses_inductor:
             # It loads torch while this process loads the compiler.
-            compile_job.shared_worker().warm()
+            compile_job.worker_of(waits=self.options.wait).warm()
         try:
             self.load_compiler()
         except (OSError, MissingHook):
@@ -183,7 +183,7 @@ class CompiledForward(MethodReplacement):
         packed = self.pack is not None and self.pack["used"]
         if in_child and self.strategy != "eager" and not packed:
             # The child may have ended since `prepare`. It loads torch for seconds.
-            compile_job.shared_worker().warm()
+            compile_job.worker_of(waits=self.options.wait).warm()
         if records:
             return self._find_regions(*args, **kwargs)
         return self.run(*args, **kwargs)

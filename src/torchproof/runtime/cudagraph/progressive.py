@@ -126,7 +126,7 @@ class Compilation:
             self.seconds = 0.0
 
     def _compile(self) -> None:
-        worker = compile_job.shared_worker()
+        worker = compile_job.background_worker()
         try:
             for number in self._numbers:
                 graph = self._stage.backend.graphs[number]
@@ -369,7 +369,7 @@ class Progress:
         self.started = time.monotonic()
         self.entries: list[_Entry] = []
         self.pauses = PauseBudget()
-        compile_job.shared_worker().warm()
+        compile_job.background_worker().warm()
 
     @property
     def seconds(self) -> float:
