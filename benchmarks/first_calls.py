@@ -8,7 +8,9 @@ from a model that is built, on its device, to the end of its first call: importi
 compiler is in it, importing torch is `import_s`. A thread looks at the stack of the
 starting thread every few milliseconds, and `phases` are the seconds in which that
 thread did each kind of work. Work of other processes is not in them, only waiting for
-it. `--frames` also keeps the functions that were on the stack most.
+it. Python between two operations of torch counts to the operations, where the thread
+gives up the interpreter. `--frames` also keeps the functions that were on the stack
+most.
 
 A start goes to FILE as it ends, and one that is there is not repeated. Exit code 1 when
 a ratio exceeds its limit.
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import json
 import os
 import platform
@@ -44,41 +47,51 @@ LIMITS = {"regional+graph": 0.4, "pack": 0.15}
 SAMPLE_S = 0.004
 
 Row = dict[str, Any]
+Rows = list[tuple[str, frozenset[str], str]]
+
+
+def _rows(*rows: tuple[str, str, str]) -> Rows:
+    return [(path, frozenset(names.split()), phase) for path, names, phase in rows]
+
 
 # Part of a file's path, functions (empty: all), and the phase. The innermost frame that
-# matches a row decides; rows above go first.
-PHASES = tuple(
-    (path, frozenset(functions.split()), phase)
-    for path, functions, phase in (
-        ("<frozen importlib", "_find_and_load", "imports"),
-        ("/torchproof/runtime/codegen_worker.py", "", "wait for a compile process"),
-        ("/torchproof/runtime/compile_pool.py", "", "wait for a compile process"),
-        ("/torch/_inductor/codecache.py", "torch_key get_system", "cache keys"),
-        ("/torch/_inductor/codecache.py", "compiled_fx_graph_hash", "cache keys"),
-        ("/autograd_cache.py", "autograd_cache_key", "cache keys"),
-        ("/torch/_inductor/pattern_matcher.py", "register_replacement", "patterns"),
-        ("/torch/_inductor/pattern_matcher.py", "gen_register_replacement", "patterns"),
-        ("/torch/_inductor/fx_passes/", "lazy_init _pad_mm_init", "patterns"),
-        ("/torch/_inductor/cpp_builder.py", "", "kernel compiler"),
-        ("/torch/_inductor/cpu_vec_isa.py", "", "kernel compiler"),
-        ("/torch/_inductor/async_compile.py", "", "kernel compiler"),
-        ("/torch/_inductor/runtime/triton_heuristics.py", "", "kernel compiler"),
-        ("/triton/", "", "kernel compiler"),
-        ("/torch/_inductor/cudagraph_trees.py", "", "capture"),
-        ("/torch/_inductor/", "", "code generation"),
-        ("/torch/_functorch/", "", "AOTAutograd"),
-        ("/torch/_dynamo/eval_frame.py", "", ""),
-        ("/torch/_dynamo/utils.py", "", ""),
-        ("/torch/_dynamo/", "", "tracing"),
-        ("/cudagraph/recorder.py", "_stable_run", "watched eager runs"),
-        ("/cudagraph/recorder.py", "_rehearse", "warm-up"),
-        ("/cudagraph/recorder.py", "_recorded", "capture"),
-        ("/cudagraph/recorder.py", "_first_replay", "comparison"),
-        ("/torchproof/runtime/cudagraph/", "", "other of graph"),
-        ("/torchproof/runtime/loading/", "", "other of load"),
-        ("/torchproof/", "", "other of torchproof"),
-    )
+# matches a row of a table decides; tables and rows above go first. What a module does
+# while it is imported is part of the import.
+IMPORTS = _rows(("<frozen importlib", "_find_and_load", "imports"))
+PHASES = _rows(
+    ("/torchproof/runtime/codegen_worker.py", "", "wait for a compile process"),
+    ("/torch/_inductor/codecache.py", "torch_key get_system", "cache keys"),
+    ("/torch/_inductor/codecache.py", "compiled_fx_graph_hash", "cache keys"),
+    ("/autograd_cache.py", "autograd_cache_key", "cache keys"),
+    ("/torch/_inductor/pattern_matcher.py", "register_replacement", "patterns"),
+    ("/torch/_inductor/pattern_matcher.py", "gen_register_replacement", "patterns"),
+    ("/torch/_inductor/fx_passes/", "lazy_init _pad_mm_init", "patterns"),
+    ("/torch/_inductor/cpp_builder.py", "", "kernel compiler"),
+    ("/torch/_inductor/cpu_vec_isa.py", "", "kernel compiler"),
+    ("/torch/_inductor/async_compile.py", "", "kernel compiler"),
+    ("/torch/_inductor/runtime/triton_heuristics.py", "", "kernel compiler"),
+    ("/triton/", "", "kernel compiler"),
+    ("/torch/_inductor/cudagraph_trees.py", "", "capture"),
+    ("/torch/_inductor/", "", "code generation"),
+    ("/torch/_functorch/", "", "AOTAutograd"),
+    ("/torch/_dynamo/eval_frame.py", "", ""),
+    ("/torch/_dynamo/utils.py", "", ""),
+    ("/torch/_dynamo/", "", "tracing"),
+    ("/cudagraph/state_snapshot.py", "", "state of the step"),
+    ("/cudagraph/reachable_state.py", "", "state of the step"),
+    ("/cudagraph/recorder.py", "_stable_run", "watched eager runs"),
+    ("/cudagraph/recorder.py", "_show_eager_run", "eager run to find blocks"),
+    ("/cudagraph/recorder.py", "_in_eager_like", "eager run to compare with"),
+    ("/cudagraph/recorder.py", "_rehearse", "warm-up"),
+    ("/cudagraph/recorder.py", "_recorded", "capture"),
+    ("/cudagraph/recorder.py", "_first_replay", "comparison"),
 )
+OTHERS = _rows(
+    ("/torchproof/runtime/cudagraph/", "", "other of graph"),
+    ("/torchproof/runtime/loading/", "", "other of load"),
+    ("/torchproof/", "", "other of torchproof"),
+)
+TABLES = (IMPORTS, PHASES, OTHERS)
 
 
 # -- one start, in a process of its own ------------------------------------------------
@@ -125,13 +138,25 @@ def _stack(frame: FrameType | None) -> Iterator[tuple[str, str]]:
 
 
 def phase_of(stack: Sequence[tuple[str, str]]) -> str:
-    for filename, function in stack:
-        for path, functions, phase in PHASES:
-            if path in filename and (not functions or function in functions):
-                if phase:
-                    return phase
-                break
+    phases = [phases_of_frame(*frame) for frame in stack]
+    for table in range(len(TABLES)):
+        for each in phases:
+            if each[table]:
+                return each[table]
     return "other"
+
+
+@functools.cache  # samples must not delay what they sample
+def phases_of_frame(filename: str, function: str) -> list[str]:
+    """The phase in each table; empty if no row matches."""
+    return [_phase_in(rows, filename, function) for rows in TABLES]
+
+
+def _phase_in(rows: Rows, filename: str, function: str) -> str:
+    for path, functions, phase in rows:
+        if path in filename and (not functions or function in functions):
+            return phase
+    return ""
 
 
 def start(name: str, arm: str, *, device: str, pack: str | None, frames: int) -> Row:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +94,7 @@ FINDING_FIELDS += ["file", "line", "function", "owner", "origin", "count", "step
 FINDING_FIELDS += ["cost_us", "status", "evidence", "column", "end_column", "source"]
 FINDING_FIELDS += ["context", "context_from", "suspects", "marks", "identity"]
 FINDING_FIELDS += ["cause_of", "consequences", "because", "certainty", "gain"]
+FINDING_FIELDS += ["ranks", "step", "waited_s"]
 PARTS = ["static", "breaks", "baseline", "batch", "sequence", "latency"]
 PARTS += ["guards", "lifetimes"]
 
@@ -179,11 +180,17 @@ def test_torch_is_not_imported(line: str, saved: Path) -> None:
 
 
 def test_help_answers_at_once(tmp_path: Path) -> None:
+    """In seconds of CPU time, which other programs on the machine disturb least."""
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
     seconds = []
     for _ in range(10):
-        start = time.perf_counter()
+        start = used()
         assert torchproof("--help", cwd=tmp_path).returncode == 0
-        seconds.append(time.perf_counter() - start)
+        seconds.append(used() - start)
         if seconds[-1] < 0.3:
             break
     assert min(seconds) < 0.3

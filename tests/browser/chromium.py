@@ -107,9 +107,14 @@ class Browser:
         wanted = [{"name": "prefers-color-scheme", "value": scheme}]
         self.cdp("Emulation.setEmulatedMedia", features=wanted)
 
-    def picture(self, path: Path, *, whole: bool = True) -> None:
-        options = {"format": "png", "captureBeyondViewport": whole}
-        if whole:
+    def picture(
+        self, path: Path, *, whole: bool = True, part: dict[str, float] | None = None
+    ) -> None:
+        """Of the window, the whole page, or a part of it: x, y, width, height."""
+        options: dict[str, Any] = {"format": "png", "captureBeyondViewport": whole}
+        if part:
+            options["clip"] = {**part, "scale": 1}
+        elif whole:
             room = self.cdp("Page.getLayoutMetrics")["cssContentSize"]
             options["clip"] = {**room, "height": min(room["height"], 6000), "scale": 1}
         shot = self.cdp("Page.captureScreenshot", **options)

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from torchproof.runtime.cudagraph import preparation
-from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.strategies import strategy
 from torchproof.strategies.strategy import NotApplicable
@@ -87,10 +86,9 @@ def learned(model: nn.Module, form: str = "regional") -> preparation.Preparation
     made = preparation.prepare(
         model, as_it_is, counted(form), StateSnapshot(model).modules
     )
-    recorder = EagerRecorder(torch.device("cpu"), traces=made.traces)
-    with made.watching(), recorder:
+    with made.watching():
         model(*call())
-    made.learn(recorder)
+    made.learn()
     return made
 
 
@@ -142,11 +140,10 @@ def test_blocks_that_cannot_be_regions_run_as_they_are() -> None:
     model = Model()
     model.blocks[1].forward = lambda x: x  # type: ignore[method-assign]
     made = preparation.prepare(model, as_it_is, counted("nested"), [model])
-    recorder = EagerRecorder(torch.device("cpu"))
-    with made.watching(), recorder:
+    with made.watching():
         answer = model(*(given := call()))
     with pytest.raises(NotApplicable, match=r"^Block\b.*\bforward\b"):
-        made.learn(recorder)
+        made.learn()
     with made.apart() as step:
         assert torch.equal(step(*given), answer)
     assert not compiled
@@ -157,7 +154,6 @@ def test_a_model_without_blocks() -> None:
         learned_plain = preparation.prepare(
             nn.Linear(4, 4), as_it_is, counted("regional"), [nn.Linear(4, 4)]
         )
-        recorder = EagerRecorder(torch.device("cpu"), traces=True)
-        with learned_plain.watching(), recorder:
+        with learned_plain.watching():
             pass
-        learned_plain.learn(recorder)
+        learned_plain.learn()

@@ -46,7 +46,7 @@ def test_all_records_survive_json() -> None:
             ),
         ),
         differences=(
-            RankDifference("recompile", ranks=(1,), others=(0,), events=((1, 0),)),
+            RankDifference("recompile", (1,), others=(0,), compile_ids=("0/1", None)),
         ),
         waits=(RankWait("all_reduce", 1, (0,), start_s=1.6, seconds=5.0, ended=False),),
         timeout=CollectiveTimeout("all_reduce", ranks=(0,), missing=(1,)),

@@ -98,7 +98,8 @@ def test_shipped_graphs_are_right_and_cached_like_others(
     expected = [p.grad for p in model.parameters()]
     torch.testing.assert_close(train(), expected)
     assert (elsewhere.sent, elsewhere.kept) == (2, [])
-    assert not [args for args in started if ".cpp" in str(args)], "compiled here"
+    # Kernels are in files named .main.cpp; others ask the compiler what it can.
+    assert not [args for args in started if ".main.cpp" in str(args)], "compiled here"
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -26,6 +26,7 @@ from torchproof.checking.rules.breaks import (
     separated_by,
 )
 from torchproof.checking.rules.no_ops import NothingCompiled
+from torchproof.checking.rules.ranks import FailedCollective, RankRule, evidence_of
 from torchproof.checking.rules.recompiles import Recompile, RecompileLimit
 from torchproof.checking.rules.shapes import QuietSpecialisation, sizes_of
 from torchproof.records import (
@@ -37,6 +38,7 @@ from torchproof.records import (
     definition,
     place_of,
     qualified_name,
+    ranks_in_words,
     resumed_at,
 )
 
@@ -360,6 +362,35 @@ def _known_bug(found: Sequence[Matched]) -> Links:
             yield each.finding.identity, Explanation(identities, because)
 
 
+def _on_some_ranks(found: Sequence[Matched]) -> Links:
+    """Findings of one rank that are part of what this rank does alone."""
+    having = {each.finding.identity: each.finding.ranks for each in found}
+    for each in found:
+        if not isinstance(each.rule, RankRule):
+            continue
+        ranks = ranks_in_words(each.finding.ranks)
+        for shown in (f for e in evidence_of(each.group) for f in e.shown):
+            if set(having.get(shown.identity, ())) <= set(each.finding.ranks):
+                because = f"it occurs on {ranks} only"
+                cause = (each.finding.identity,)
+                yield shown.identity, Explanation(cause, because)
+
+
+def _while_compiling(found: Sequence[Matched]) -> Links:
+    """Collectives that failed while a rank compiled alone."""
+    for failed in found:
+        if not isinstance(failed.rule, FailedCollective):
+            continue
+        compiles = {c for e in evidence_of(failed.group) for c in e.compiles if c[1]}
+        for each in found:
+            if isinstance(each.rule, RankRule) and each is not failed:
+                own = {c for e in evidence_of(each.group) for c in e.compiles}
+                if compiles & own:
+                    because = "the missing rank was compiling because of it"
+                    cause = (each.finding.identity,)
+                    yield failed.finding.identity, Explanation(cause, because)
+
+
 _FINDERS = (
     _behind,
     _alone,
@@ -369,6 +400,8 @@ _FINDERS = (
     _same_input,
     _same_line,
     _known_bug,
+    _on_some_ranks,
+    _while_compiling,
 )
 
 

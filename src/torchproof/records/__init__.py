@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from torchproof.records.printable import unbroken as unbroken
     from torchproof.records.ranks import CollectiveTimeout as CollectiveTimeout
     from torchproof.records.ranks import CompiledFunctionRow as CompiledFunctionRow
+    from torchproof.records.ranks import DifferenceKind as DifferenceKind
     from torchproof.records.ranks import FunctionOnRank as FunctionOnRank
     from torchproof.records.ranks import Rank as Rank
     from torchproof.records.ranks import RankDifference as RankDifference
@@ -76,7 +77,9 @@ if TYPE_CHECKING:
     from torchproof.records.ranks import RankOutcome as RankOutcome
     from torchproof.records.ranks import RankRun as RankRun
     from torchproof.records.ranks import RankWait as RankWait
+    from torchproof.records.ranks import WaitCause as WaitCause
     from torchproof.records.ranks import WrapOrder as WrapOrder
+    from torchproof.records.ranks import ranks_in_words as ranks_in_words
     from torchproof.records.repository import repository_of as repository_of
     from torchproof.records.run import CATEGORIES as CATEGORIES
     from torchproof.records.run import COUNTS as COUNTS

@@ -7,7 +7,7 @@ is None.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -50,6 +50,7 @@ class RankEvent(Record):
     function: str = ""
     file: str | None = None
     line: int | None = None
+    resumed_at: int | None = None  # of a compile: the line after a break it starts at
     # Of a compile or break: its number on this rank, for this function. Of a
     # collective: its number in its process group.
     nth: int | None = None
@@ -99,6 +100,7 @@ class FunctionOnRank(Record):
     cached: int | None = None  # compiles that a cache served; None: not known
     graphs: tuple[str | None, ...] = ()  # one hash for each compile
     seconds: float | None = None  # of all compiles that ended
+    unfinished: bool = False  # a compile had not ended when the rank did
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class CompiledFunctionRow(Record):
     function: str
     file: str | None = None
     line: int | None = None
+    resumed_at: int | None = None  # the line after a break at which it begins
     ranks: tuple[FunctionOnRank, ...] = ()
     differs: tuple[str, ...] = ()
 
@@ -129,8 +132,9 @@ class RankDifference(Record):
     seconds: float | None = None  # what it took, on the slowest of `ranks`
     waited_s: float | None = None  # what the rank that waited longest waited for it
     waiting: tuple[int, ...] = ()
-    # The compiles or breaks behind it, as pairs of a rank and an index into its events.
-    events: tuple[tuple[int, ...], ...] = ()
+    compile_ids: tuple[str | None, ...] = ()  # one for each of `ranks`
+    # Of a recompile: ranks whose first graph left sizes open that these fixed.
+    dynamic_on: tuple[int, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -146,7 +150,7 @@ class RankWait(Record):
     cause: WaitCause = "unknown"
     text: str = ""  # `compiling forward (model.py:12)`
     cause_s: float | None = None  # how much of the wait the cause explains
-    event: int | None = None  # index into the events of the late rank
+    compile_id: str | None = None  # of the late rank, if the cause is a compile
     nth: int | None = None
     group: str | None = None
     step: int | None = None
@@ -159,13 +163,15 @@ class RankWait(Record):
 class CollectiveTimeout(Record):
     """A collective that ended in an error because ranks did not come.
 
-    `activities` has one text for each of the missing ranks: what it did then.
+    `activities` has one text for each of the missing ranks: what it did then; the
+    compile id is None if it was not compiling.
     """
 
     collective: str
     ranks: tuple[int, ...]  # that waited
     missing: tuple[int, ...]
     activities: tuple[str, ...] = ()
+    compile_ids: tuple[str | None, ...] = ()
     nth: int | None = None
     group: str | None = None
     step: int | None = None
@@ -189,3 +195,13 @@ class RankRun(Record):
     timeout: CollectiveTimeout | None = None
     notes: tuple[str, ...] = ()  # what could not be observed, and why
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0, 2 and 3`, `ranks 1-7`."""
+    every = sorted(set(ranks))
+    if len(every) == 1:
+        return f"rank {every[0]}"
+    if len(every) > 2 and every[-1] - every[0] == len(every) - 1:
+        return f"ranks {every[0]}-{every[-1]}"
+    return f"ranks {', '.join(map(str, every[:-1]))} and {every[-1]}"

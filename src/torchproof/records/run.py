@@ -61,6 +61,7 @@ CATEGORIES: dict[str, str] = {
     "compile_time": "Performance",
     "memory": "Performance",
     "latency": "Performance",
+    "rank_difference": "Performance",
     "config": "Configuration",
     "hazard": "Configuration",
 }
@@ -190,6 +191,9 @@ class Finding(Record):
     because: str | None = None  # of a consequence: how it follows from its causes
     certainty: Certainty | None = None  # that it disappears with its causes
     gain: Gain | None = None  # of a cause: what a run without it did
+    ranks: tuple[int, ...] = ()  # of a run with several: those that it occurred on
+    step: int | None = None  # of a rank: the first step it occurred in
+    waited_s: float | None = None  # how long other ranks waited because of it
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property

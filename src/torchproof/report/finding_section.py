@@ -31,6 +31,7 @@ IMPACT = {
     "compile_time": "compilation takes longer than necessary",
     "memory": "compiled code needs more device memory than eager",
     "latency": "requests wait longer when the target is served under load",
+    "rank_difference": "the other ranks wait in their next collective, or time out",
     "config": "a setting or a call has no effect, or not the intended one",
     "hazard": "it may fail when it is compiled",
 }

@@ -27,6 +27,8 @@ _REGISTERED: Any = getattr(_pytree, "SUPPORTED_NODES", {})
 Path = tuple[int | str, ...]  # the keys that lead to a part: value[a][b]
 
 _ATOMS = frozenset({bool, int, float, complex, str, bytes, type(None), Tensor})
+_TENSORS = frozenset({Tensor, nn.Parameter})
+_FLAT = _ATOMS | _TENSORS | {torch.dtype, torch.device, torch.layout, torch.Size}
 _VALUES = (bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 # Values that have attributes but are not entered.
 _WHOLE = (
@@ -118,23 +120,32 @@ def leaves(value: Any, label: str = "") -> Iterator[tuple[str, Any]]:
             yield name, part
 
 
-def tensors(value: Any, *, objects: bool = False) -> Iterator[Tensor]:
-    """The tensors in a value, in order; one that occurs twice is yielded twice."""
+def tensors(value: Any, *, objects: bool = False) -> list[Tensor]:
+    """The tensors in a value, in order; one that occurs twice is listed twice.
+
+    Flat arguments of operations take few function calls: eager runs are watched with a
+    profile function, which every call would start.
+    """
     kind = type(value)
-    if isinstance(value, Tensor):
-        yield value
+    if kind in _TENSORS or isinstance(value, Tensor):
+        return [value]
+    if kind is list or kind is dict:
+        items = value if kind is list else value.values()
+        if _FLAT.issuperset(map(type, items)):
+            return [part for part in items if type(part) in _TENSORS]
     elif kind is tuple:  # of arguments, most often; it cannot contain itself
+        found: list[Tensor] = []
         for part in value:
-            if isinstance(part, Tensor):
-                yield part
-            elif type(part) not in _ATOMS:
-                yield from tensors(part, objects=objects)
-    elif kind is dict and _ATOMS.issuperset(map(type, value.values())):
-        yield from (part for part in value.values() if isinstance(part, Tensor))
-    else:
-        for _, part in _descend(value, None, lambda above, part: None, objects):
-            if isinstance(part, Tensor):
-                yield part
+            if type(part) in _TENSORS:
+                found += (part,)
+            elif type(part) not in _FLAT:
+                found += tensors(part, objects=objects)
+        return found
+    return [
+        part
+        for _, part in _descend(value, None, lambda above, part: None, objects)
+        if isinstance(part, Tensor)
+    ]
 
 
 def tensor_paths(value: Any) -> Iterator[tuple[Path, Tensor]]:

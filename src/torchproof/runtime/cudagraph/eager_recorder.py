@@ -1,16 +1,15 @@
 """Watches one eager run of a step, operation by operation.
 
 Collects what the recorder must know before a capture: which existing memory the step
-writes, with a copy of its old content; which operations synchronise with the device;
-and which Python functions launch its kernels.
+writes, with a copy of its old content, and which operations synchronise with the
+device.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -43,24 +42,13 @@ _HOST_NUMBER = (
 )
 _COPIES = ("copy_", "_to_copy", "set_")
 _MASKED = ("index", "index_put", "index_put_", "_index_put_impl_")
-# Kernels that fusion does not speed up.
-_OWN_KERNELS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "embedding", "index")
-
-
-@dataclass
-class Origin:
-    """The operations that one Python function launches, directly or through torch."""
-
-    operations: int = 0
-    bytes: int = 0
 
 
 class EagerRecorder(EagerDispatchMode):
     """Watches the operations inside its context; `device` is the step's device.
 
     `outside` are the tensors that exist before the step, and `scratch` those whose
-    content need not be saved. With `traces`, it also records the Python stack of each
-    operation.
+    content need not be saved.
     """
 
     def __init__(
@@ -69,17 +57,15 @@ class EagerRecorder(EagerDispatchMode):
         outside: Iterable[Tensor] = (),
         *,
         scratch: Iterable[Tensor] = (),
-        traces: bool = False,
     ) -> None:
         super().__init__()
-        self.device, self.traces = device, traces
+        self.device = device
         self._scratch = {key_of(each) for each in scratch}
         self._scratch_written: set[Key] = set()
         self.uses_scratch = False  # whether an operation had it as an input
         self._host_tensors = HostTensors(outside)
         self.saved: dict[Key, Region] = {}
         self.stops: list[Stop] = []
-        self.stacks: list[tuple[tuple[CodeType, ...], str, int]] = []
         self._created: set[Key] = set()
         self._inputs: set[Key] = set()
         self._precautions: set[Key] = set()
@@ -90,23 +76,21 @@ class EagerRecorder(EagerDispatchMode):
     ) -> Any:
         self._host_tensors.meet(args)
         kwargs = kwargs or {}
-        written = _tensors(written_arguments(func, args, kwargs))
+        name = func.overloadpacket.__name__
+        taken = _tensors(*args, *kwargs.values())
+        written = _tensors(*written_arguments(func, args, kwargs))
         for tensor in written:
             self._save(tensor)
-        if (why := self._waits(func, args, kwargs)) is not None:
+        if (why := self._waits(name, taken, args, kwargs)) is not None:
             self._stop(func, why)
         result = func(*args, **kwargs)
-        taken = _tensors((args, kwargs))
-        inputs = {key_of(each) for each in taken if _plain(each)}
-        outputs = [each for each in _tensors(result) if _plain(each)]
+        inputs = set(_keys(taken))
+        outputs = _tensors(result)
         self._host_tensors.note(func, args, taken, [*outputs, *written])
         # The memory of scratch that was freed may belong to another tensor.
         self.uses_scratch |= bool((inputs & self._scratch) - self._created)
-        self._created |= {key_of(each) for each in outputs} - inputs
+        self._created.update(set(_keys(outputs)) - inputs)
         self._inputs |= inputs
-        if self.traces and outputs:
-            size = sum(each.numel() * each.itemsize for each in outputs)
-            self.stacks.append((_codes(), func.overloadpacket.__name__, size))
         return result
 
     def save_as_precaution(self, tensors: Iterable[Tensor]) -> None:
@@ -180,15 +164,17 @@ class EagerRecorder(EagerDispatchMode):
             raise Stopped(self.stops[-1])
         return copy
 
-    def _waits(self, func: Any, args: Any, kwargs: Any) -> str | None:
-        name = func.overloadpacket.__name__
-        tensors = _tensors((args, kwargs))
-        on_device = any(self._on_device(each) for each in tensors)
-        varying = [each for each in tensors if self.varies(each)]
+    def _waits(
+        self, name: str, taken: list[Tensor], args: Any, kwargs: Any
+    ) -> str | None:
+        kind = self.device.type
+        on_host = [each for each in taken if each.device.type != kind]
+        on_device = len(on_host) < len(taken)
+        varying = [each for each in on_host if self._host_tensors.varies(each)]
         why = _why_data_dependent(name, args, kwargs)
         if why is not None and (on_device or varying):
             return why if on_device else _HOST_NUMBER
-        if on_device and not all(each.dim() for each in varying):
+        if on_device and varying and not all(each.dim() for each in varying):
             return _HOST_NUMBER
         if name in _COPIES and (on_device or name == "_to_copy"):
             return self._waiting_copy(name, args, kwargs)
@@ -246,24 +232,6 @@ class EagerRecorder(EagerDispatchMode):
         if len(self.stops) < _MOST_STOPS:
             self.stops.append(stop_here("host_sync", why, func.name()))
 
-    # -- where kernels come from ---------------------------------------------------
-
-    def origins(self, above: frozenset[CodeType]) -> dict[CodeType, Origin]:
-        """Operations by the outermost function that is not in `above`.
-
-        Only functions outside of torch count, because they can be compiled separately.
-        """
-        origins: dict[CodeType, Origin] = {}
-        for codes, name, size in self.stacks:
-            inner = [code for code in codes if code not in above]
-            owner = next((c for c in inner if _can_be_compiled(c)), None)
-            if owner is None or name in _OWN_KERNELS:
-                continue
-            origin = origins.setdefault(owner, Origin())
-            origin.operations += 1
-            origin.bytes += size
-        return origins
-
 
 def _why_data_dependent(name: str, args: Any, kwargs: Any) -> str | None:
     """Why Python needs the content of the tensors, for their number or a size."""
@@ -305,25 +273,17 @@ def stop_here(kind: StopKind, reason: str, operation: str | None = None) -> Stop
     return Stop(kind, reason, operation, *(library or ()))
 
 
-def _codes() -> tuple[CodeType, ...]:
-    """The code objects on the stack, the outermost first."""
-    codes = []
-    # In a backward, the caller can be the outermost frame of its thread.
-    frame = sys._getframe(1).f_back
-    while frame is not None:
-        codes.append(frame.f_code)
-        frame = frame.f_back
-    return tuple(reversed(codes))
-
-
-def _can_be_compiled(code: CodeType) -> bool:
-    return whose(code.co_filename) in ("user", "library")
-
-
 def _plain(tensor: Tensor) -> bool:
     return tensor.device.type != "meta" and has_plain_memory(tensor)
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a value; `owner_of` ignores all that this file's helpers run."""
-    return list(trees.tensors(value))
+# Executions ignore what these helpers run, which may be user code: see `owner_of`.
+
+
+def _tensors(*values: Any) -> list[Tensor]:
+    return trees.tensors(values)
+
+
+def _keys(tensors: Iterable[Tensor]) -> list[Key]:
+    """The storages of tensors with memory of their own."""
+    return [key_of(each) for each in tensors if _plain(each)]

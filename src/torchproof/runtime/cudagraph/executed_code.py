@@ -182,6 +182,21 @@ def _is_constant_lookup(rest: list[dis.Instruction]) -> bool:
     return False
 
 
+class _KnownCode:
+    """What a profile function needs of code that ran, each time that it runs."""
+
+    __slots__ = ("code", "computes_names", "is_noted", "owner")
+
+    def __init__(self, code: types.CodeType, owner: str) -> None:
+        self.code = code  # kept alive, so that its id stays unique
+        self.owner = owner
+        self.is_noted = False
+        # Objects that torch's own functions look up are not noted.
+        self.computes_names = (
+            owner not in ("sink", "internal", "torch") and reads_of(code).computes_names
+        )
+
+
 class Execution:
     """The code that ran in this thread inside the context, or was added to it.
 
@@ -198,7 +213,7 @@ class Execution:
         self._arguments: dict[int, _ObjectReference] = {}
         self._looked_up: dict[int, _ObjectReference] = {}
         self._functions: dict[types.CodeType, list[types.FunctionType]] = {}
-        self._owners: dict[types.CodeType, str] = {}
+        self._known: dict[int, _KnownCode] = {}  # by id, since hashing code is slow
         self._forgotten: dict[tuple[int, str | None], Any] = {}
         self._muted = 0
 
@@ -221,48 +236,55 @@ class Execution:
     def __enter__(self) -> None:
         for callback in gc.callbacks:  # they run at any time, independently of the step
             if isinstance(callback, types.FunctionType | types.MethodType):
-                self._owners[callback.__code__] = "sink"
+                self._meet(callback.__code__, owner="sink")
         sys.setprofile(self._note)
 
     def __exit__(self, *error: object) -> None:
         sys.setprofile(None)
 
     def _note(self, frame: types.FrameType, event: str, argument: Any) -> None:
-        owner = self._owners.get(frame.f_code)
-        if owner is None:
-            owner = self._owners[frame.f_code] = owner_of(frame.f_code)
+        known = self._known.get(id(frame.f_code))
+        if known is None:
+            known = self._meet(frame.f_code)
+        owner = known.owner
         if owner == "sink":
             self._muted += {"call": 1, "return": -1}.get(event, 0)
         elif self._muted:
             return
-        elif event == "c_call" and _is_memory_read(argument):
-            self._handle_read(argument.__self__)
+        elif event == "c_call":
+            if argument.__name__ in _MEMORY_READS and _is_of_tensor(argument):
+                self._handle_read(argument.__self__)
+            elif owner != "internal" and owner != "torch":
+                self._note_call_of_c(frame, owner, argument)
         elif owner == "internal":
             return
-        elif event == "c_call":
-            self._note_call_of_c(frame, owner, argument)
         elif event == "call":
-            self._note_call(frame, owner)
-        elif event == "return" and reads_of(frame.f_code).computes_names:
+            self._note_call(frame, known)
+        elif event == "return" and known.computes_names:
             self._note_lookups(frame, owner)
 
-    def _note_call(self, frame: types.FrameType, owner: str) -> None:
+    def _meet(self, code: types.CodeType, owner: str | None = None) -> _KnownCode:
+        known = self._known[id(code)] = _KnownCode(code, owner or owner_of(code))
+        return known
+
+    def _note_call(self, frame: types.FrameType, known: _KnownCode) -> None:
         code = frame.f_code
+        if known.owner == "torch":
+            if not known.is_noted:
+                self.codes.setdefault(code, frame.f_globals)
+                known.is_noted = True
+            return
         if code in _ABSTRACT and _is_asked_by_torchproof(frame):
             return
         self.codes.setdefault(code, frame.f_globals)
-        if owner == "torch":
-            return
         values = list(frame.f_locals.values())
         for value in values:
             if not isinstance_of(value, ATOMS) and _has_attributes(type(value)):
                 self._arguments.setdefault(id(value), _ObjectReference(value))
-        if reads_of(code).computes_names or code.co_name.startswith("__getattr"):
+        if known.computes_names or code.co_name.startswith("__getattr"):
             self.names.update(v for v in values if type(v) is str and v.isidentifier())
 
     def _note_call_of_c(self, frame: types.FrameType, owner: str, called: Any) -> None:
-        if owner == "torch":
-            return
         if (why := _why_impure(called, owner)) and len(self.stops) < 20:
             code = frame.f_code
             where = code.co_filename, frame.f_lineno, code.co_qualname
@@ -272,8 +294,6 @@ class Execution:
 
     def _note_lookups(self, frame: types.FrameType, owner: str) -> None:
         """Notes every object whose attributes the code could look up."""
-        if owner == "torch":
-            return
         reads = reads_of(frame.f_code)
         objects: dict[int, Any] = {}
         names = reads.attributes | reads.strings
@@ -341,10 +361,8 @@ _ABSTRACT = frozenset(
 )
 
 
-def _is_memory_read(called: Any) -> bool:
-    if getattr(called, "__name__", None) not in _MEMORY_READS:
-        return False
-    return isinstance_of(called.__self__, (Tensor,))
+def _is_of_tensor(called: Any) -> bool:
+    return isinstance_of(getattr(called, "__self__", None), (Tensor,))
 
 
 def _is_asked_by_torchproof(frame: types.FrameType) -> bool:

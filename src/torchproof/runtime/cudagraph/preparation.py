@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from torchproof.records import UserError
-from torchproof.runtime.cudagraph.eager_recorder import EagerRecorder
+from torchproof.runtime.cudagraph.kernel_origins import KernelOrigins
 from torchproof.strategies import (
     CallRecorder,
     NotApplicable,
@@ -66,7 +66,7 @@ class Preparation:
 
     name = "eager"
     fails = False  # whether torch cannot compile the step
-    traces = False  # whether `learn` needs the Python stack of each operation
+    reads_each_shape = False  # whether `learn` reads an eager run of each shape
 
     def __init__(self, step: Forward, body: Body) -> None:
         self.step, self.body = step, body
@@ -77,11 +77,11 @@ class Preparation:
         return False
 
     def watching(self) -> contextlib.AbstractContextManager[Any]:
-        """The context for the eager run."""
+        """The context for the eager run that `learn` reads."""
         return contextlib.nullcontext()
 
-    def learn(self, eager_recorder: EagerRecorder) -> None:
-        """Reads the result of the eager run."""
+    def learn(self) -> None:
+        """Reads the eager run: what there is to compile."""
 
     def during(self) -> contextlib.AbstractContextManager[Forward]:
         """The step to rehearse and record."""
@@ -138,7 +138,7 @@ class Blocks(Preparation):
                 stack.enter_context(watch)
             yield
 
-    def learn(self, eager_recorder: EagerRecorder) -> None:
+    def learn(self) -> None:
         if self.blocks:
             return
         for root, watch in zip(self.roots, self._watches, strict=True):
@@ -180,25 +180,29 @@ class Nested(Blocks):
 class Regional(Blocks):
     """Compiles the repeated blocks, and large functions outside of them."""
 
-    traces = True
+    reads_each_shape = True
 
     def __init__(
         self, step: Forward, body: Body, plan: Plan, *, roots: list[nn.Module]
     ) -> None:
         super().__init__(step, body, plan, roots=roots)
         self.rest: set[CodeType] = set()
+        self._origins = KernelOrigins()
 
-    def learn(self, eager_recorder: EagerRecorder) -> None:
-        super().learn(eager_recorder)
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        self._origins = KernelOrigins()
+        with super().watching(), self._origins:
+            yield
+
+    def learn(self) -> None:
+        origins, self._origins = self._origins, KernelOrigins()
+        super().learn()
         codes = {_code(type(block).forward) for block in self.blocks}
-        above: set[CodeType] = set()
-        for stack, _, _ in eager_recorder.stacks:
-            inside = [place for place, code in enumerate(stack) if code in codes]
-            if inside:
-                above.update(stack[: inside[0]])
+        above = origins.callers_of(codes)
         self.rest |= {
             code
-            for code, origin in eager_recorder.origins(frozenset(above)).items()
+            for code, origin in origins.by_function(above).items()
             if code not in codes
             and origin.operations >= _OPERATIONS
             and origin.bytes >= _BYTES

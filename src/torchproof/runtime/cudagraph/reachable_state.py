@@ -592,6 +592,8 @@ _VISITORS: tuple[tuple[tuple[Any, ...], Callable[[Any, str, Any], None]], ...] =
 
 def has_plain_memory(tensor: Tensor) -> bool:
     """Whether a tensor is one strided block: not sparse, lazy or a wrapper."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return tensor.layout is torch.strided
     return (
         tensor.layout is torch.strided
         and not hasattr(tensor, "__tensor_flatten__")

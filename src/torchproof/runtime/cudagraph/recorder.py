@@ -290,7 +290,9 @@ class _Attempt:
         if stops := [*self.eager_recorder.stops, *self._unwatchable()]:
             raise Stopped(*stops)
         self.inputs.assert_apart(self.call)
-        self.recorder.preparation.learn(self.eager_recorder)
+        preparation = self.recorder.preparation
+        if preparation.needs_eager_run or preparation.reads_each_shape:
+            self._show_eager_run()
         self.recorder.state.extend()  # the run may have created objects
         return result
 
@@ -307,10 +309,20 @@ class _Attempt:
         self.eager_recorder = self._new_eager_recorder()
         self.eager_recorder.save([*like.written, *inputs, *gradients])
         if self.recorder.preparation.needs_eager_run:
-            self.gradients.begin()
-            self._run_in_eager(self.eager_recorder)
-            self.undo()
-            self.recorder.preparation.learn(self.eager_recorder)
+            self._show_eager_run()
+            self.gradients.undo()
+
+    def _show_eager_run(self) -> None:
+        """Runs the step once for the preparation, and undoes it.
+
+        Apart from the watched runs, because it takes long to watch observers.
+        """
+        preparation = self.recorder.preparation
+        self.gradients.begin()
+        with preparation.watching():
+            self._run_in_eager()
+        self._reset()
+        preparation.learn()
 
     def _in_eager_like(self, like: Recording) -> StepResult:
         """One eager run, not observed; returns the expected result."""
@@ -442,7 +454,6 @@ class _Attempt:
             self.device,
             [*self.recorder.state.tensors, *self.inputs.tensors],
             scratch=scratch,
-            traces=self.recorder.preparation.traces,
         )
 
     def _run_in_eager(self, *observers: contextlib.AbstractContextManager[Any]) -> Any:
@@ -459,7 +470,6 @@ class _Attempt:
             step_capture.force_eager(),
             _no_cached_casts(),
             self.recorder.learning_rates.in_memory(),
-            preparation.watching() if observers else contextlib.nullcontext(),
         ):
             return self.capture.rehearse(run)
 

@@ -11,8 +11,10 @@ import functools
 import gc
 import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import torch
 
 from torchproof.torch_private import contract
 
@@ -25,6 +27,9 @@ LOADER = (
 )
 _WORKERS = "torch._inductor.async_compile"
 _CACHE = "torch._inductor.codecache"
+_TRITON = "torch.utils._triton"
+# Of what identifies Triton; imported first, so that no two threads import them.
+_TRITON_PARTS = ("triton.compiler.compiler", "triton.runtime.driver")
 
 
 def import_compiler() -> None:
@@ -36,7 +41,7 @@ def import_compiler() -> None:
 
 @functools.cache
 def begin() -> None:
-    """Starts the workers, imports the compiler and hashes torch's sources meanwhile.
+    """Starts the workers, imports the compiler and computes cache keys meanwhile.
 
     Once in a process. Without the hooks, torch does the same later.
     """
@@ -45,7 +50,7 @@ def begin() -> None:
             importlib.import_module(name)
         if not contract.missing("early start of compilers"):
             start_workers()
-            hash_sources()
+            compute_keys()
     import_compiler()
 
 
@@ -54,13 +59,44 @@ def start_workers() -> None:
     importlib.import_module(_WORKERS).maybe_warm_pool()
 
 
-def hash_sources() -> None:
-    """Computes in a thread the part of all cache keys that identifies torch."""
+def compute_keys() -> None:
+    """Computes in a thread what all cache keys contain, which torch keeps.
+
+    They identify torch and, where there is a device, Triton and its driver. Of that
+    Triton compiles a part with a C compiler, in another process.
+    """
     key: Any = importlib.import_module(_CACHE).torch_key
+    keys: list[Callable[[], Any]] = []
     if hasattr(key, "prefetch"):  # in newer versions; who needs the key waits for it
         key.prefetch()
-        return
-    threading.Thread(target=key, name="torchproof-torch-key", daemon=True).start()
+    else:
+        keys.append(key)
+    if torch.cuda.is_initialized() and _import_triton():
+        keys.append(functools.partial(_identify_triton, torch.cuda.current_device()))
+    if keys:
+        threading.Thread(
+            target=_compute_all, args=(keys,), name="torchproof-keys", daemon=True
+        ).start()
+
+
+def _compute_all(keys: list[Callable[[], Any]]) -> None:
+    for compute in keys:
+        with contextlib.suppress(Exception):  # torch computes it again, and reports it
+            compute()
+
+
+def _import_triton() -> bool:
+    try:
+        for name in _TRITON_PARTS:
+            importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
+
+
+def _identify_triton(device: int) -> None:
+    with torch.cuda.device(device):  # the current one of the caller's thread
+        importlib.import_module(_TRITON).triton_hash_with_backend()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,54 @@
+"""The findings of a run with ranks: those of each rank, and those between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torchproof.checking import rules
+from torchproof.checking.ranks.compare import compare_ranks
+from torchproof.checking.ranks.evidence import Evidence
+from torchproof.checking.rules import Matched
+from torchproof.records import Event, Observation, RankRun
+
+
+@dataclass(frozen=True)
+class CheckedRanks:
+    """The compared ranks, and the findings with the rules and events behind them."""
+
+    ranks: RankRun
+    found: tuple[Matched, ...]
+
+
+def check_ranks(
+    ranks: RankRun, observations: Mapping[int, Observation]
+) -> CheckedRanks:
+    """Compares the ranks, and finds what is wrong on each and between them."""
+    compared = compare_ranks(ranks)
+    by_rank = {rank: rules.matched(each) for rank, each in observations.items()}
+    evidence = Evidence(compared, observations, by_rank)
+    events = tuple(
+        Event("rank_evidence", data={"evidence": each}) for each in evidence.collect()
+    )
+    between = rules.matched(Observation(events, {}))
+    return CheckedRanks(compared, (*between, *merged(by_rank)))
+
+
+def merged(by_rank: Mapping[int, Sequence[Matched]]) -> list[Matched]:
+    """The findings of all ranks, each once, with the ranks that have it.
+
+    Its numbers are those of the rank on which it occurred most often.
+    """
+    same: dict[str, list[tuple[int, Matched]]] = {}
+    for rank, found in by_rank.items():
+        for each in found:
+            same.setdefault(each.finding.identity, []).append((rank, each))
+    return [
+        most._replace(
+            finding=replace(
+                most.finding, ranks=tuple(dict.fromkeys(rank for rank, _ in having))
+            )
+        )
+        for having in same.values()
+        for most in [max(having, key=lambda pair: pair[1].finding.count or 0)[1]]
+    ]

@@ -1,0 +1,89 @@
+"""Ranks and their events, made up, for tests of what compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from torchproof.records import Rank, RankEvent, RankRun
+
+FILE = "/home/me/train.py"
+SIZE = "0/0: tensor 'x' size mismatch at index 0. expected {}, actual {}"
+
+
+def compiled(step: int = 0, **more: Any) -> RankEvent:
+    """A compile of `Net.forward`, which begins 0.1 s after its step."""
+    plain: dict[str, Any] = {
+        "start_s": step + 0.1,
+        "seconds": 0.5,
+        "step": step,
+        "call": step,
+        "function": "Net.forward",
+        "file": FILE,
+        "line": 12,
+        "nth": 1,
+        "compile_id": "0/0",
+        "graph": "one",
+    }
+    return RankEvent("compile", **{**plain, **more})
+
+
+def recompiled(step: int, before: int = 8, after: int = 3, **more: Any) -> RankEvent:
+    plain = {"nth": 2, "compile_id": "0/1", "reason": SIZE.format(before, after)}
+    return compiled(step, **{**plain, **more})
+
+
+def broken(**more: Any) -> RankEvent:
+    plain: dict[str, Any] = {
+        "start_s": 0.3,
+        "step": 0,
+        "call": 0,
+        "function": "Net.forward",
+        "file": FILE,
+        "line": 14,
+        "compile_id": "0/0",
+        "reason": "Failed to trace builtin operator `print`",
+    }
+    return RankEvent("break", **{**plain, **more})
+
+
+def all_reduce(
+    nth: int, start_s: float, seconds: float | None = 0.01, **more: Any
+) -> RankEvent:
+    plain: dict[str, Any] = {
+        "step": nth - 1,
+        "function": "all_reduce",
+        "file": FILE,
+        "line": 30,
+        "group": "0",
+    }
+    return RankEvent(
+        "collective", start_s=start_s, seconds=seconds, nth=nth, **{**plain, **more}
+    )
+
+
+def rank(number: int, *events: RankEvent, **more: Any) -> Rank:
+    """A rank that made 20 steps of a second, each with a call of compiled code."""
+    plain: dict[str, Any] = {
+        "first_seen_s": 0.0,
+        "last_seen_s": 20.0,
+        "steps": 20,
+        "calls": 20,
+        "compiled_calls": 20,
+        "exit_code": 0,
+    }
+    ordered = tuple(sorted(events, key=lambda event: event.start_s))
+    return Rank(number, events=ordered, **{**plain, **more})
+
+
+def ranks(*each: Iterable[RankEvent], **more: Any) -> RankRun:
+    """A run whose ranks did these events."""
+    every = tuple(rank(number, *events, **more) for number, events in enumerate(each))
+    return RankRun(len(every), launcher="python -m torch.distributed.run", ranks=every)
+
+
+def with_rank(run: RankRun, number: int, **changes: Any) -> RankRun:
+    every = list(run.ranks)
+    every[number] = replace(every[number], **changes)
+    return replace(run, ranks=tuple(every))

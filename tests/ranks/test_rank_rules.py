@@ -1,0 +1,267 @@
+"""Each rule about ranks, on made-up events: a case and its clean twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rank_runs import (
+    FILE,
+    all_reduce,
+    broken,
+    compiled,
+    ranks,
+    recompiled,
+    with_rank,
+)
+
+from torchproof.checking import causes
+from torchproof.checking.ranks import check_ranks
+from torchproof.records import Finding, RankEvent, RankRun
+
+
+def findings(run: RankRun) -> list[Finding]:
+    return [each.finding for each in check_ranks(run, {}).found]
+
+
+def gc(start_s: float, seconds: float) -> RankEvent:
+    return RankEvent("gc", start_s=start_s, seconds=seconds, reason="generation 2")
+
+
+def wrapped(order: Any) -> RankEvent:
+    return RankEvent(
+        "wrap",
+        start_s=0.0,
+        function="DistributedDataParallel",
+        file=FILE,
+        line=20,
+        order=order,
+    )
+
+
+ATTRIBUTE = "0/0: self.scale == 1"
+ON_TIME = all_reduce(18, 17.2, 0.02)
+CASES: dict[str, tuple[RankRun, RankRun]] = {
+    "RK101": (
+        ranks([compiled()], [compiled(), recompiled(17, reason=ATTRIBUTE)]),
+        ranks(
+            [compiled(), recompiled(17, reason=ATTRIBUTE)],
+            [compiled(), recompiled(17, reason=ATTRIBUTE)],
+        ),
+    ),
+    "RK102": (
+        ranks([compiled()], [compiled(graph="other")]),
+        # Other sizes from the start on: the operations are the same.
+        ranks([compiled(sizes={"x": "8x4"})], [compiled(sizes={"x": "6x4"})]),
+    ),
+    "RK103": (
+        ranks([compiled(), broken()], [compiled()]),
+        ranks([compiled(), broken()], [compiled(), broken()]),
+    ),
+    "RK104": (
+        ranks([compiled(cached=True)], [compiled(cached=False, seconds=9.0)]),
+        ranks([compiled(cached=False)], [compiled(cached=False)]),
+    ),
+    "RK105": (
+        ranks([compiled()], [compiled(), recompiled(19)]),
+        ranks([compiled(), recompiled(19)], [compiled(), recompiled(19, after=4)]),
+    ),
+    "RK106": (
+        ranks([compiled(collectives=("all_gather_tensor",))], [compiled()]),
+        ranks(
+            [compiled(collectives=("all_gather_tensor",))],
+            [compiled(collectives=("all_gather_tensor",))],
+        ),
+    ),
+    "RK107": (
+        ranks([wrapped("compiled_first")], [wrapped("compiled_first")]),
+        ranks([wrapped("wrapped_first")], [wrapped("wrapped_first")]),
+    ),
+    "RK108": (
+        with_rank(ranks([compiled()], []), 1, compiled_calls=0),
+        ranks([compiled()], [compiled()]),
+    ),
+    "RK109": (
+        ranks(
+            [compiled(), all_reduce(18, 17.2, 0.5)],
+            [compiled(), gc(17.2, 0.4), all_reduce(18, 17.7)],
+        ),
+        ranks([compiled(), ON_TIME], [compiled(), gc(3.2, 0.4), ON_TIME]),
+    ),
+    "RK110": (
+        with_rank(
+            with_rank(
+                ranks(
+                    [compiled(), all_reduce(18, 17.2, 5.0)],
+                    [compiled(), recompiled(17, seconds=None)],
+                ),
+                0,
+                outcome="failed",
+                exit_code=1,
+                last_seen_s=22.2,
+                error="RuntimeError: Timed out waiting 5000ms for send operation",
+            ),
+            1,
+            outcome="killed",
+            exit_code=-15,
+            last_seen_s=22.5,
+        ),
+        # Both fail, and nobody waits in a collective.
+        ranks([compiled()], [compiled()], outcome="failed", exit_code=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_rule_finds_its_case(code: str) -> None:
+    found = {each.code: each for each in findings(CASES[code][0])}
+    assert code in found
+    finding = found[code]
+    assert finding.ranks and finding.cause and finding.fix
+    assert finding.status == "open" and finding.origin == "dynamic"
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_its_clean_twin_is_silent(code: str) -> None:
+    assert findings(CASES[code][1]) == []
+
+
+def test_a_case_shows_nothing_else() -> None:
+    """A break explains other graphs; a recompile explains a failed collective."""
+    also = {"RK110": {"RK105"}}
+    for code, (bad, _) in CASES.items():
+        codes = {each.code for each in findings(bad)}
+        assert codes - {code} == also.get(code, set()), code
+
+
+def test_a_lone_recompile_names_rank_step_line_and_wait() -> None:
+    run = ranks(
+        [compiled(), all_reduce(18, 17.2, 2.3)],
+        [compiled(), recompiled(17, seconds=2.2), all_reduce(18, 19.4)],
+    )
+    [finding] = findings(run)
+    assert (finding.code, finding.ranks, finding.step) == ("RK105", (1,), 17)
+    assert (finding.file, finding.line, finding.function) == (FILE, 12, "Net.forward")
+    assert finding.waited_s == pytest.approx(2.2)
+    assert finding.severity == "medium"
+
+
+def test_a_long_wait_is_high() -> None:
+    run = ranks(
+        [compiled(), all_reduce(18, 17.2, 8.0)],
+        [compiled(), recompiled(17, seconds=8.0), all_reduce(18, 25.2)],
+    )
+    assert [each.severity for each in findings(run)] == ["high"]
+
+
+def test_a_mark_on_one_rank_is_the_cause_rather_than_the_batch() -> None:
+    run = ranks(
+        [compiled(dynamic=("x.size(0)",))], [compiled(), recompiled(17, seconds=1.0)]
+    )
+    [finding] = findings(run)
+    assert finding.code == "RK101" and "mark" in finding.fix
+
+
+def test_a_larger_batch_is_no_short_one() -> None:
+    run = ranks([compiled()], [compiled(), recompiled(17, before=3, after=8)])
+    assert [each.code for each in findings(run)] == ["RK101"]
+
+
+@pytest.mark.parametrize("sizes", [(8, 1), (1, 8)])
+def test_a_batch_of_one_is_found_before_and_after(sizes: tuple[int, int]) -> None:
+    run = ranks([compiled()], [compiled(), recompiled(17, *sizes)])
+    assert [each.code for each in findings(run)] == ["RK105"]
+
+
+def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
+    again = [
+        recompiled(step, function=f"Block{step}.forward", line=step) for step in (3, 5)
+    ]
+    first = [compiled(function=e.function, line=e.line) for e in again]
+    [finding] = findings(ranks(first, [*first, *again]))
+    assert (finding.count, finding.steps, finding.step) == (2, 2, 3)
+
+
+def test_a_rank_that_ended_before_is_not_compared() -> None:
+    run = ranks([compiled()], [compiled(), recompiled(17)])
+    assert findings(with_rank(run, 0, steps=17, outcome="failed")) == []
+
+
+def test_breaks_explain_the_functions_they_cut_off() -> None:
+    resumed = compiled(resumed_at=15, compile_id="1/0", graph="rest")
+    run = ranks([compiled(graph="half"), broken(), resumed], [compiled()])
+    assert [each.code for each in findings(run)] == ["RK103"]
+
+
+def test_a_function_that_one_rank_never_compiles() -> None:
+    other = compiled(function="evaluate", line=40, compile_id="1/0")
+    [finding] = findings(ranks([compiled(), other], [compiled()]))
+    assert (finding.code, finding.ranks, finding.line) == ("RK102", (0,), 40)
+
+
+def test_a_straggler_is_told_apart_from_compiling() -> None:
+    run = ranks(
+        [compiled(), all_reduce(18, 17.2, 1.6)], [compiled(), all_reduce(18, 18.7)]
+    )
+    [finding] = findings(run)
+    assert (finding.code, finding.ranks, finding.severity) == ("RK109", (1,), "low")
+
+
+def test_ranks_that_start_at_other_times_do_not_count() -> None:
+    first = {"step": None}
+    run = ranks(
+        [all_reduce(1, 0.1, 3.0, **first), compiled(start_s=3.2)],
+        [all_reduce(1, 3.1, **first), compiled(start_s=3.2)],
+    )
+    assert findings(run) == []
+
+
+def test_a_failed_collective_names_what_the_missing_rank_compiled() -> None:
+    failed = next(f for f in findings(CASES["RK110"][0]) if f.code == "RK110")
+    assert (failed.ranks, failed.step, failed.line) == ((1,), 17, 30)
+    assert "Net.forward" in failed.message and failed.waited_s == pytest.approx(5.0)
+
+
+def test_a_failed_collective_follows_from_the_recompile() -> None:
+    found = check_ranks(CASES["RK110"][0], {}).found
+    codes = {each.finding.identity: each.finding.code for each in found}
+    links = causes.explain(found)
+    assert {codes[i]: [codes[c] for c in e.causes] for i, e in links.items()} == {
+        "RK110": ["RK105"]
+    }
+
+
+def test_a_rank_killed_while_it_compiles() -> None:
+    run = with_rank(
+        with_rank(
+            ranks([compiled(), all_reduce(1, 0.7, 2.0)], [compiled(seconds=None)]),
+            0,
+            outcome="failed",
+            exit_code=1,
+            steps=1,
+            error="RuntimeError: Connection closed by peer",
+        ),
+        1,
+        outcome="killed",
+        exit_code=-9,
+        last_seen_s=2.2,
+        steps=1,
+    )
+    [finding] = findings(run)
+    assert (finding.code, finding.ranks) == ("RK110", (1,))
+    assert "SIGKILL" in finding.message
+
+
+def test_eight_ranks_and_one_of_them_differs() -> None:
+    every = [[compiled(), all_reduce(18, 17.2, 3.0)] for _ in range(7)]
+    late = [compiled(), recompiled(17, seconds=2.9), all_reduce(18, 20.1)]
+    [finding] = findings(ranks(*every[:3], late, *every[3:]))
+    assert (finding.ranks, finding.code) == ((3,), "RK105")
+    assert finding.waited_s == pytest.approx(2.9)
+
+
+def test_groups_of_some_ranks_do_not_wait_for_others() -> None:
+    tensor = {"group": "tp", "members": (0, 1)}
+    each = [compiled(), all_reduce(1, 0.7, **tensor)]
+    run = ranks(each, each, [compiled()], [compiled()])
+    assert check_ranks(run, {}).ranks.waits == ()
