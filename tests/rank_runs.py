@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from torchproof.records import Rank, RankEvent, RankRun
+from torchproof.checking.ranks import check_ranks
+from torchproof.records import COUNTS, Part, Rank, RankEvent, RankRun, Run
 
 FILE = "/home/me/train.py"
 SIZE = "0/0: tensor 'x' size mismatch at index 0. expected {}, actual {}"
@@ -87,3 +88,34 @@ def with_rank(run: RankRun, number: int, **changes: Any) -> RankRun:
     every = list(run.ranks)
     every[number] = replace(every[number], **changes)
     return replace(run, ranks=tuple(every))
+
+
+def short_last_batch() -> RankRun:
+    """Rank 1 of 2 recompiles at step 17 for 2.2 s, and rank 0 waits."""
+    return ranks(
+        [compiled(sizes={"x": "8x4"}), all_reduce(18, 17.2, 2.3)],
+        [
+            compiled(sizes={"x": "8x4"}),
+            recompiled(17, seconds=2.2, dynamic=("x.size(0)",)),
+            RankEvent("gc", start_s=8.0, seconds=0.4, step=8, reason="generation 2"),
+            all_reduce(18, 19.4),
+        ],
+    )
+
+
+def checked(run: RankRun, **more: Any) -> Run:
+    """A run of `check` whose ranks did this."""
+    result = check_ranks(run, {})
+    plain: dict[str, Any] = {
+        "id": "20260102-0304-train",
+        "target": "train.py",
+        "strategy": "as-written",
+        "environment": {"torch": "2.13.0", "device": "cpu"},
+        "counts": dict.fromkeys(COUNTS),
+        "findings": tuple(each.finding for each in result.found),
+        "parts": {"breaks": Part("found")},
+        "ranks": result.ranks,
+        "command": "torchproof check train.py --ranks 2",
+        "started": "2026-01-02T03:04:05",
+    }
+    return Run(**{**plain, **more})

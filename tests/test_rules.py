@@ -33,8 +33,9 @@ OPTIONAL = {"severity", "status", "torch", "holder"}
 FIRST = {"bad", "good"}
 VARIANT = [pytest.mark.slow, pytest.mark.variant]
 # RC299 takes the guards that no other rule knows. NC806 needs a script, AD101 and AD102
-# need a GPU.
+# need a GPU. RK rules need several ranks: tests/ranks has their cases.
 WITHOUT_PROGRAMS = {"RC299", "NC806", "AD101", "AD102"}
+WITHOUT_PROGRAMS |= {rule.code for rule in rules.RULES if rule.code.startswith("RK")}
 
 
 def settings(program: Path) -> dict[str, Any]:

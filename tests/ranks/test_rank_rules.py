@@ -174,12 +174,19 @@ def test_a_batch_of_one_is_found_before_and_after(sizes: tuple[int, int]) -> Non
 
 
 def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
-    again = [
-        recompiled(step, function=f"Block{step}.forward", line=step) for step in (3, 5)
-    ]
-    first = [compiled(function=e.function, line=e.line) for e in again]
+    names = {step: {"function": f"Block{step}.forward"} for step in (3, 5)}
+    first = [compiled(**name, compile_id=f"{s}/0") for s, name in names.items()]
+    again = [recompiled(s, **name, compile_id=f"{s}/1") for s, name in names.items()]
     [finding] = findings(ranks(first, [*first, *again]))
     assert (finding.count, finding.steps, finding.step) == (2, 2, 3)
+
+
+def test_the_backward_of_a_lone_recompile_is_part_of_it() -> None:
+    backward = {"function": "Net.forward (backward)"}
+    first = [compiled(), compiled(**backward)]
+    again = [recompiled(17), recompiled(17, **backward, reason=None)]
+    [finding] = findings(ranks(first, [*first, *again]))
+    assert (finding.code, finding.count) == ("RK105", 1)
 
 
 def test_a_rank_that_ended_before_is_not_compared() -> None:

@@ -198,10 +198,20 @@ class RankRun(Record):
 
 
 def ranks_in_words(ranks: Iterable[int]) -> str:
-    """`rank 1`, `ranks 0, 2 and 3`, `ranks 1-7`."""
+    """`rank 1`, `ranks 0 and 2`, `ranks 0-2 and 4-7`."""
     every = sorted(set(ranks))
     if len(every) == 1:
         return f"rank {every[0]}"
-    if len(every) > 2 and every[-1] - every[0] == len(every) - 1:
-        return f"ranks {every[0]}-{every[-1]}"
-    return f"ranks {', '.join(map(str, every[:-1]))} and {every[-1]}"
+    rows: list[list[int]] = []
+    for rank in every:
+        if rows and rank == rows[-1][-1] + 1:
+            rows[-1].append(rank)
+        else:
+            rows.append([rank])
+    words = [
+        word
+        for row in rows
+        for word in ([f"{row[0]}-{row[-1]}"] if len(row) > 2 else map(str, row))
+    ]
+    *most, last = words
+    return f"ranks {', '.join(most)} and {last}" if most else f"ranks {last}"

@@ -31,7 +31,7 @@ IMPACT = {
     "compile_time": "compilation takes longer than necessary",
     "memory": "compiled code needs more device memory than eager",
     "latency": "requests wait longer when the target is served under load",
-    "rank_difference": "the other ranks wait in their next collective, or time out",
+    "rank_difference": "other ranks wait in their next collective, or time out",
     "config": "a setting or a call has no effect, or not the intended one",
     "hazard": "it may fail when it is compiled",
 }
@@ -131,6 +131,8 @@ def impact(finding: Finding) -> str:
         if not finding.is_suspicion:
             reached = "the known bug of torch strikes"
         text = f"if {reached}: {IMPACT[finding.suspects]}"
+    if finding.waited_s is not None:
+        return f"{text}. They waited {numbers.seconds(finding.waited_s)}."
     if finding.cost_us is None:
         return f"{text}. Its cost was not measured."
     return f"{text}. Measured cost: {numbers.plain(finding.cost_us)} us per call."

@@ -22,6 +22,7 @@ from torchproof.report import (
     cause_words,
     fix_words,
     load_sections,
+    rank_sections,
     search_words,
 )
 
@@ -35,15 +36,17 @@ def render(run: Run) -> str:
     still_open = [f for f in run.findings if f.status == "open"]
     tree = CauseTree(still_open)
     still_open.sort(key=lambda f: (tree.is_effect(f), SEVERITIES.index(f.severity)))
-    lines = [_annotation(finding, tree) for finding in still_open]
+    lines = [_annotation(finding, tree, run) for finding in still_open]
     return "\n".join([*lines, _summary(run, still_open)]) + "\n"
 
 
-def _annotation(finding: Finding, tree: CauseTree) -> str:
+def _annotation(finding: Finding, tree: CauseTree, run: Run) -> str:
     """A cause at the level of the worst it explains; an effect as a notice."""
     properties = ",".join(f"{k}={_property(v)}" for k, v in _properties(finding))
     why, fix = (line(text).rstrip(".") for text in (finding.cause, finding.fix))
-    text = f"{line(finding.message)}\nWhy: {why}.\nFix: {fix}."
+    ranks = rank_sections.only_on(finding, run)
+    where = f" ({ranks})" if ranks else ""
+    text = f"{line(finding.message)}{where}\nWhy: {why}.\nFix: {fix}."
     level = LEVELS[tree.severity(finding)]
     if effects := tree.effects(finding):
         text += f"\nIt {line(cause_words.also_explains(effects))}."

@@ -6,17 +6,23 @@ times count from the start of the timetable, so that strategies lie below each o
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from torchproof.records import LoadResult, Run, Stall
 from torchproof.report import load_sections
+from torchproof.report.trace_events import (
+    Event,
+    Slice,
+    complete,
+    document,
+    lanes,
+    microseconds,
+    named,
+    ordered,
+)
 
 _QUEUE = 0  # the thread of the queue; those of workers and stalls follow
 _MS = 1e3
-Event = dict[str, Any]
 
 
 def render(run: Run) -> str:
@@ -33,36 +39,23 @@ def render(run: Run) -> str:
         "command": run.command,
         "load": load_sections.question(test),
     }
-    document = {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
-    return json.dumps(document, separators=(",", ":")) + "\n"
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """Something that lasts, on a track of its own kind."""
-
-    track: str
-    name: str
-    begin_s: float
-    end_s: float
-    category: str
-    details: dict[str, Any] = field(default_factory=dict, hash=False)
+    return document(events, about)
 
 
 def _process(number: int, result: LoadResult, calls: Sequence[str]) -> Iterator[Event]:
-    yield _named("process_name", result.strategy, number)
-    yield _sorted("process_sort_index", number, number)
-    yield _named("thread_name", "queue", number, _QUEUE)
+    yield named("process_name", result.strategy, number)
+    yield ordered("process_sort_index", number, number)
+    yield named("thread_name", "queue", number, _QUEUE)
     yield from _queue(number, result)
-    served = _lanes(_requests(result, calls), nest=False)
-    stalled = _lanes(map(_stall, result.stalls), nest=True)
+    served = lanes(_requests(result, calls), nest=False)
+    stalled = lanes(map(_stall, result.stalls), nest=True)
     for thread, (name, slices) in enumerate([*served, *stalled], _QUEUE + 1):
-        yield _named("thread_name", name, number, thread)
-        yield _sorted("thread_sort_index", thread, number, thread)
-        yield from (_complete(each, number, thread) for each in slices)
+        yield named("thread_name", name, number, thread)
+        yield ordered("thread_sort_index", thread, number, thread)
+        yield from (complete(each, number, thread) for each in slices)
 
 
-def _requests(result: LoadResult, calls: Sequence[str]) -> Iterator[_Slice]:
+def _requests(result: LoadResult, calls: Sequence[str]) -> Iterator[Slice]:
     requests = result.requests
     slow = {n for tail in load_sections.tails_of(result) for n in tail.slow}
     codes: dict[int, list[str]] = {}
@@ -84,49 +77,14 @@ def _requests(result: LoadResult, calls: Sequence[str]) -> Iterator[_Slice]:
         }
         worker = requests.worker[number]
         track = "worker" if worker is None else f"worker {worker}"
-        yield _Slice(track, f"request {number}", begin, end, "request", details)
+        yield Slice(track, f"request {number}", begin, end, "request", details)
 
 
-def _stall(stall: Stall) -> _Slice:
+def _stall(stall: Stall) -> Slice:
     details = {"request": stall.request, "file": stall.file, "line": stall.line}
     details = {name: value for name, value in details.items() if value is not None}
     track = f"stalls, {stall.thread}" if stall.thread else "stalls"
-    return _Slice(
-        track, stall.text, stall.begin_s, stall.end_s, stall.kind, {**details}
-    )
-
-
-@dataclass
-class _Lane:
-    slices: list[_Slice] = field(default_factory=list)
-    open_ends: list[float] = field(default_factory=list)  # the innermost is the last
-
-    def has_room(self, each: _Slice, *, nest: bool) -> bool:
-        """Whether nothing on the lane overlaps it, unless one may contain it."""
-        while self.open_ends and self.open_ends[-1] <= each.begin_s:
-            self.open_ends.pop()
-        return not self.open_ends or (nest and each.end_s <= self.open_ends[-1])
-
-    def add(self, each: _Slice) -> None:
-        self.slices.append(each)
-        self.open_ends.append(each.end_s)
-
-
-def _lanes(
-    slices: Iterable[_Slice], *, nest: bool
-) -> Iterator[tuple[str, list[_Slice]]]:
-    """As many lanes for each track as it needs, each with its name."""
-    tracks: dict[str, list[_Lane]] = {}
-    for each in sorted(slices, key=lambda s: (s.track, s.begin_s, -s.end_s)):
-        lanes = tracks.setdefault(each.track, [])
-        lane = next((ln for ln in lanes if ln.has_room(each, nest=nest)), None)
-        if lane is None:
-            lane = _Lane()
-            lanes.append(lane)
-        lane.add(each)
-    for name, lanes in tracks.items():
-        for number, lane in enumerate(lanes, 1):
-            yield name if number == 1 else f"{name}, slot {number}", lane.slices
+    return Slice(track, stall.text, stall.begin_s, stall.end_s, stall.kind, {**details})
 
 
 # -- the queue -------------------------------------------------------------------------
@@ -141,48 +99,22 @@ def _queue(process: int, result: LoadResult) -> Iterator[Event]:
         begin = requests.begin_s[number]
         if begin is None:
             name = f"request {number} without an answer"
-            yield {"ph": "i", "name": name, "ts": _us(due), "s": "t", **place}
+            yield {"ph": "i", "name": name, "ts": microseconds(due), "s": "t", **place}
             continue
         if begin > due:
             changes += [(due, 1), (begin, -1)]
             same = {"cat": "queue", "id": f"{process}.{number}", "name": "waiting"}
             details = {"request": number}
-            yield {"ph": "b", **same, "ts": _us(due), **place, "args": details}
-            yield {"ph": "e", **same, "ts": _us(begin), **place}
+            yield {"ph": "b", **same, "ts": microseconds(due), **place, "args": details}
+            yield {"ph": "e", **same, "ts": microseconds(begin), **place}
     waiting = 0
     for moment, change in sorted(changes):
         waiting += change
         args = {"requests": waiting}
-        yield {"ph": "C", "name": "queue", "ts": _us(moment), **place, "args": args}
-
-
-# -- events ----------------------------------------------------------------------------
-
-
-def _us(seconds: float) -> float:
-    """Microseconds, of whole nanoseconds: rounding makes no neighbours overlap."""
-    return round(seconds * 1e9) / 1e3
-
-
-def _complete(each: _Slice, process: int, thread: int) -> Event:
-    begin, end = _us(each.begin_s), _us(each.end_s)
-    return {
-        "ph": "X",
-        "name": each.name,
-        "cat": each.category,
-        "ts": begin,
-        "dur": round(max(0.0, end - begin), 3),
-        "pid": process,
-        "tid": thread,
-        "args": each.details,
-    }
-
-
-def _named(kind: str, name: str, process: int, thread: int = 0) -> Event:
-    place = {"pid": process, "tid": thread}
-    return {"ph": "M", "name": kind, **place, "args": {"name": name}}
-
-
-def _sorted(kind: str, index: int, process: int, thread: int = 0) -> Event:
-    place = {"pid": process, "tid": thread}
-    return {"ph": "M", "name": kind, **place, "args": {"sort_index": index}}
+        yield {
+            "ph": "C",
+            "name": "queue",
+            "ts": microseconds(moment),
+            **place,
+            "args": args,
+        }

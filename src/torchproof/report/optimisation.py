@@ -25,6 +25,7 @@ from torchproof.report import (
     earlier_run,
     markup,
     numbers,
+    rank_sections,
     run_words,
 )
 from torchproof.report.finding_section import entry, title
@@ -52,6 +53,7 @@ def render(run: Run) -> Iterator[str]:
         yield entry(cause, run)
         yield from _explained(cause, tree)
     yield from _consequences(run, tree)
+    yield from _ranks(run)
     yield from _priorities(tree)
     yield from _commands(run)
     yield from earlier_run.markdown(run)
@@ -131,6 +133,22 @@ def _summary(run: Run, still_open: Sequence[Finding]) -> Iterator[str]:
         yield markup.table(names, [[numbers.count(v) for v in counts.values()]])
     if text := run_words.captured(run):
         yield f"{text}."
+
+
+def _ranks(run: Run) -> Iterator[str]:
+    """The functions and waits of all ranks, and a line of letters for each."""
+    if run.ranks is None:
+        return
+    yield f"## Ranks\n\n{markup.prose(rank_sections.summary(run.ranks))}."
+    if text := rank_sections.timeout(run.ranks):
+        yield f"**{markup.inline(text)}.**"
+    if run.ranks.functions:
+        yield rank_sections.functions(run.ranks).markdown()
+    if waits := rank_sections.waits(run.ranks):
+        yield waits.markdown()
+    if lines := rank_sections.timeline(run.ranks):
+        yield markup.fence("\n".join(lines), "text")
+    yield markup.bullets(map(markup.inline, run.ranks.notes))
 
 
 def _explained(cause: Finding, tree: CauseTree) -> Iterator[str]:

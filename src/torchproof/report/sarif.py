@@ -26,7 +26,7 @@ from torchproof.records import (
     shown,
     to_plain,
 )
-from torchproof.report import cause_words, commands, run_words
+from torchproof.report import cause_words, commands, rank_sections, run_words
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 HOME = "https://pypi.org/project/torchproof/"
@@ -59,7 +59,7 @@ def _run(run: Run) -> Plain:
     reported = placed[:MOST]
     codes = sorted({f.code for f in (*reported, *placeless)})
     identities = run.baseline.identities if run.baseline else None
-    notifications = [*_placeless(placeless, codes), *_left_out(placed)]
+    notifications = [*_placeless(placeless, codes, run), *_left_out(placed)]
     return {
         "tool": {"driver": _driver(codes)},
         "automationDetails": {"id": f"torchproof/{line(run.target)}/{line(run.id)}"},
@@ -142,11 +142,13 @@ def _notification(level: str, text: str) -> Plain:
     return {"level": level, "message": _text(text)}
 
 
-def _placeless(findings: Iterable[Finding], codes: Sequence[str]) -> Iterable[Plain]:
+def _placeless(
+    findings: Iterable[Finding], codes: Sequence[str], run: Run
+) -> Iterable[Plain]:
     for finding in findings:
         if finding.status == "open":
             rule = {"id": finding.code, "index": codes.index(finding.code)}
-            plain = _notification(LEVELS[finding.severity], _message(finding))
+            plain = _notification(LEVELS[finding.severity], _message(finding, run))
             yield {**plain, "associatedRule": rule}
 
 
@@ -166,7 +168,7 @@ def _result(
         "ruleId": finding.code,
         "ruleIndex": codes.index(finding.code),
         "level": LEVELS[finding.severity],
-        "message": _text(_message(finding)),
+        "message": _text(_message(finding, run)),
         "locations": [location(finding, run)],
         "partialFingerprints": {"torchproofIdentity/v1": finding.identity},
     }
@@ -234,9 +236,11 @@ def _fix(fix: Fix) -> Plain:
     }
 
 
-def _message(finding: Finding) -> str:
+def _message(finding: Finding, run: Run) -> str:
     """Message, cause and fix; readers show the first sentence as the title."""
-    texts = (finding.message, finding.cause, f"Fix: {finding.fix}")
+    ranks = rank_sections.only_on(finding, run)
+    message = f"{finding.message} ({ranks})" if ranks else finding.message
+    texts = (message, finding.cause, f"Fix: {finding.fix}")
     return " ".join(f"{line(text).rstrip('.')}." for text in texts)
 
 
@@ -249,6 +253,9 @@ def _properties(finding: Finding) -> Plain:
         "count": finding.count,
         "steps": finding.steps,
         "cost_us": to_plain(finding.cost_us),
+        "ranks": list(finding.ranks) or None,
+        "step": finding.step,
+        "waited_s": to_plain(finding.waited_s),
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -10,8 +10,15 @@ from collections.abc import Iterator
 from itertools import chain
 
 from torchproof.records import CauseTree, Finding, Part, Run
-from torchproof.report import cause_words, commands, numbers, run_words, source_columns
-from torchproof.report.text_layout import INDENT, wrap
+from torchproof.report import (
+    cause_words,
+    commands,
+    numbers,
+    rank_sections,
+    run_words,
+    source_columns,
+)
+from torchproof.report.text_layout import INDENT, items, wrap
 
 _COLOURS = {"high": "\x1b[31m", "medium": "\x1b[33m", "low": "\x1b[36m"}
 _PLAIN = "\x1b[0m"
@@ -32,7 +39,8 @@ def render(
         if heading:
             short.setdefault(heading, []).append(finding)
         elif verbose or not tree.is_effect(finding):
-            lines += _finding(finding, colour, width, verbose)
+            on = rank_sections.only_on(finding, run)
+            lines += _finding(finding, colour, width, verbose, on=on)
             lines += [*_links(finding, tree, width), ""]
     for heading, findings in short.items():
         lines += wrap(heading, width)
@@ -40,6 +48,7 @@ def render(
             text = f"{_place(finding)}  {finding.code}  {finding.message}"
             lines += wrap(text, width, INDENT, INDENT * 2)
         lines.append("")
+    lines += _ranks(run, width, verbose=verbose)
     return "\n".join([*lines, *_footer(run, width)]) + "\n"
 
 
@@ -95,12 +104,35 @@ def _run_header(run: Run, width: int) -> Iterator[str]:
     )
     yield from wrap(run_words.captured(run), width)
     yield from wrap(run_words.call_time(run), width)
+    if run.ranks is not None:
+        yield from wrap(rank_sections.summary(run.ranks), width)
     if why := run_words.incomplete(run):
         yield from wrap(f"Incomplete: {why}. Results so far follow.", width)
 
 
+def _ranks(run: Run, width: int, *, verbose: bool) -> Iterator[str]:
+    """The functions and waits of all ranks, and a line of letters for each."""
+    if run.ranks is None:
+        return
+    most_functions = None if verbose else rank_sections.FEW_FUNCTIONS
+    if run.ranks.functions:
+        yield from rank_sections.functions(run.ranks, most_functions).text(width)
+        yield ""
+    if run.ranks.waits:
+        few = None if verbose else rank_sections.FEW_WAITS
+        yield "Waits in collectives:"
+        yield from items(rank_sections.wait_lines(run.ranks, few), width)
+        yield ""
+    if lines := rank_sections.timeline(run.ranks):
+        yield from lines[:-1]
+        yield from wrap(lines[-1], width, INDENT)
+        yield ""
+    for note in run.ranks.notes:
+        yield from wrap(f"Not observed: {note}.", width, "", INDENT)
+
+
 def _finding(
-    finding: Finding, colour: bool, width: int, verbose: bool
+    finding: Finding, colour: bool, width: int, verbose: bool, *, on: str = ""
 ) -> Iterator[str]:
     severity: str = finding.severity
     if colour:
@@ -109,7 +141,8 @@ def _finding(
     cost = (
         "" if finding.cost_us is None else f"  {numbers.plain(finding.cost_us)} us/call"
     )
-    yield f"{_place(finding)}  {finding.code} {severity}{mark}{cost}"
+    where = f"  {on}" if on else ""
+    yield f"{_place(finding)}  {finding.code} {severity}{mark}{cost}{where}"
     yield from wrap(finding.message, width, INDENT)
     yield from _source(finding)
     for label, text in (("why: ", finding.cause), ("fix: ", finding.fix)):

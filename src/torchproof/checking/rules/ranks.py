@@ -65,7 +65,6 @@ class RankRule(Rule):
     """Base class of the rules for several ranks."""
 
     kind = "rank_difference"
-    parts = ("ranks",)
     reference = torch_pages.PARALLEL
     long_wait_severity: ClassVar[Severity] = "high"
     run_severity: ClassVar[Severity] = "medium"

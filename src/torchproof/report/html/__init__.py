@@ -30,7 +30,14 @@ from torchproof.report import (
     earlier_run,
     search_words,
 )
-from torchproof.report.html import charts, fix_section, headline, load_page, search
+from torchproof.report.html import (
+    charts,
+    fix_section,
+    headline,
+    load_page,
+    rank_page,
+    search,
+)
 from torchproof.report.html.finding_list import (
     PAGE,
     Entry,
@@ -125,6 +132,7 @@ def _content(run: Run) -> dict[str, Any]:
         **drawn,
         **searched,
         **loaded,
+        **rank_page.content(run),
     }
 
 
@@ -160,6 +168,7 @@ def _contents(
         "strategies": (_strategies(run), drawn["strategies"]),
         "time": ("Time", drawn["phases"] or drawn["costs"] or _shares(run, drawn)),
         "shapes": ("Shapes and settings", drawn["sweeps"] or _tables(run)),
+        "ranks": ("Ranks", run.ranks),
         "findings": (f"Findings ({len(run.findings)})", run.findings),
         "configuration": ("torch.compile calls", run.configuration),
         "history": ("Before and after", run.baseline or _closed(run)),

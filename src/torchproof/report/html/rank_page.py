@@ -1,0 +1,148 @@
+"""The section of the page about ranks: the table of functions, and a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchproof.records import Rank, RankRun, Run
+from torchproof.report import numbers, rank_sections
+from torchproof.report.html import axes
+from torchproof.report.html.axes import Axis, Place
+from torchproof.report.rank_sections import Segment, SegmentKind
+
+_MOST_RANKS = 64  # lanes of the timeline
+_MOST_BANDS = 300  # in one lane, the longest of them
+# The colour of each kind of segment.
+_TONES: dict[SegmentKind, str] = {
+    "compile": "p0",
+    "recompile": "p3",
+    "gc": "p2",
+    "wait": "p9",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    text: str
+    label: str
+    differs: bool
+
+
+@dataclass(frozen=True)
+class Band:
+    tone: str
+    x: float
+    width: float
+    title: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The time of one rank; positions are in percent."""
+
+    name: str
+    words: str
+    begin: float
+    width: float
+    bands: tuple[Band, ...]
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    lanes: tuple[Lane, ...]
+    x: Axis
+    kinds: tuple[tuple[str, str], ...]
+    hidden: int
+
+
+def content(run: Run) -> dict[str, Any]:
+    """The variables of ranks.html."""
+    ranks = run.ranks
+    if ranks is None:
+        return {"ranks": None}
+    return {
+        "ranks": ranks,
+        "rank_summary": rank_sections.summary(ranks),
+        "rank_timeout": rank_sections.timeout(ranks),
+        "rank_header": rank_sections.functions(ranks).header,
+        "rank_rows": list(_rows(ranks)),
+        "rank_timeline": timeline(ranks),
+        "rank_waits": rank_sections.waits(ranks),
+    }
+
+
+def _rows(ranks: RankRun) -> Iterator[tuple[str, list[Cell]]]:
+    table = rank_sections.functions(ranks)
+    for name, *texts in table.rows:
+        yield (
+            name,
+            [
+                Cell(
+                    text=text.removeprefix(rank_sections.MARK),
+                    label=label,
+                    differs=text.startswith(rank_sections.MARK),
+                )
+                for label, text in zip(table.header[1:], texts, strict=True)
+            ],
+        )
+
+
+def timeline(ranks: RankRun) -> Timeline | None:
+    """None if no rank has a time."""
+    end_s = rank_sections.end_s(ranks)
+    if end_s <= 0:
+        return None
+    place, x = axes.from_zero(end_s, axes.seconds)
+    shown = ranks.ranks[:_MOST_RANKS]
+    every = {rank.rank: rank_sections.segments(rank, ranks) for rank in shown}
+    kinds = {segment.kind for segments in every.values() for segment in segments}
+    return Timeline(
+        lanes=tuple(_lane(rank, every[rank.rank], place) for rank in shown),
+        x=x,
+        kinds=tuple(
+            (_TONES[kind], name)
+            for kind, (_, name) in rank_sections.LETTERS.items()
+            if kind in kinds
+        ),
+        hidden=len(ranks.ranks) - len(shown),
+    )
+
+
+def _lane(rank: Rank, segments: list[Segment], place: Place) -> Lane:
+    longest = sorted(segments, key=lambda s: s.begin_s - s.end_s)[:_MOST_BANDS]
+    begin, end = (place(t or 0.0) for t in (rank.first_seen_s, rank.last_seen_s))
+    totals = {
+        kind: sum(s.end_s - s.begin_s for s in segments if s.kind == kind)
+        for kind in rank_sections.LETTERS
+    }
+    said = [
+        f"{name} {numbers.seconds(totals[kind])}"
+        for kind, (_, name) in rank_sections.LETTERS.items()
+        if totals[kind]
+    ]
+    return Lane(
+        name=f"rank {rank.rank}",
+        words=f"rank {rank.rank}: {', '.join(said) or 'running'}",
+        begin=round(begin, 2),
+        width=round(max(0.0, end - begin), 2),
+        # A short one lies on top of one that contains it.
+        bands=tuple(_band(segment, place) for segment in longest),
+        outcome="" if rank.outcome == "finished" else rank.outcome,
+    )
+
+
+def _band(segment: Segment, place: Place) -> Band:
+    x, until = (
+        min(100.0, max(0.0, place(t))) for t in (segment.begin_s, segment.end_s)
+    )
+    step = "" if segment.step is None else f", step {segment.step}"
+    took = numbers.seconds(segment.end_s - segment.begin_s)
+    return Band(
+        tone=_TONES[segment.kind],
+        x=round(x, 2),
+        width=round(until - x, 2),
+        title=f"{segment.text}: {took} from {numbers.seconds(segment.begin_s)}{step}",
+    )

@@ -1,0 +1,292 @@
+"""The tables, sentences and timelines of a run with ranks, shared by all reports.
+
+Takes the `RankRun` of a run, returns `Table` records and plain text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torchproof.records import (
+    CompiledFunctionRow,
+    Finding,
+    FunctionOnRank,
+    Rank,
+    RankEvent,
+    RankRun,
+    RankWait,
+    Run,
+    ranks_in_words,
+    shown_briefly,
+)
+from torchproof.report import numbers
+from torchproof.report.text_layout import Table
+
+MARK = "! "  # before a cell that differs from those of the other ranks
+FEW_FUNCTIONS = 8  # in a report that is not verbose
+FEW_WAITS = 5
+_BAR = 60  # characters of a timeline
+_MOST_LINES = 16
+SegmentKind = Literal["compile", "recompile", "wait", "gc"]
+LETTERS: dict[SegmentKind, tuple[str, str]] = {
+    "compile": ("C", "compiling"),
+    "recompile": ("R", "recompiling"),
+    "gc": ("g", "garbage collection"),
+    "wait": ("w", "waiting in a collective"),
+}
+
+
+def summary(ranks: RankRun) -> str:
+    """`2 ranks: 1 finished, rank 1 killed (recompiling Net.forward)`."""
+    finished = sum(rank.outcome == "finished" for rank in ranks.ranks)
+    parts = [f"{finished} finished"] if finished else []
+    parts += [_ending(rank) for rank in ranks.ranks if rank.outcome != "finished"]
+    unseen = ranks.world_size - len(ranks.ranks)
+    parts += [f"{unseen} left no events"] if unseen > 0 else []
+    return f"{numbers.amount(ranks.world_size, 'rank')}: {', '.join(parts)}"
+
+
+def _ending(rank: Rank) -> str:
+    doing = f" while {rank.activity}" if rank.activity else ""
+    return f"rank {rank.rank} {rank.outcome}{doing}"
+
+
+def only_on(finding: Finding, run: Run) -> str:
+    """`rank 1 only`, for a finding of one process that not all ranks have."""
+    if run.ranks is None or not finding.ranks or finding.kind == "rank_difference":
+        return ""
+    if len(finding.ranks) >= len(run.ranks.ranks):
+        return ""
+    return f"{ranks_in_words(finding.ranks)} only"
+
+
+# -- compiled functions ----------------------------------------------------------------
+
+
+def functions(ranks: RankRun, most: int | None = None) -> Table:
+    """One row per function, one column per rank; equal ranks share a column."""
+    columns = _columns(ranks)
+    shown = ranks.functions[:most]
+    hidden = len(ranks.functions) - len(shown)
+    rest = numbers.amount(hidden, "more function")
+    return Table(
+        "Compiled functions",
+        ("function", *(ranks_in_words(column) for column in columns)),
+        tuple(_row(row, columns) for row in shown),
+        (f"{rest} without a difference shown (show -v)",) if hidden else (),
+    )
+
+
+def _columns(ranks: RankRun) -> list[tuple[int, ...]]:
+    """The ranks, those that did the same for every function together."""
+    alike: dict[object, list[int]] = {}
+    for number, rank in enumerate(ranks.ranks):
+        did = tuple(_did(row.ranks[number]) for row in ranks.functions)
+        alike.setdefault(did, []).append(rank.rank)
+    return [tuple(members) for members in alike.values()]
+
+
+def _did(cell: FunctionOnRank) -> tuple[object, ...]:
+    """What is compared of a rank: not the seconds."""
+    graphs = frozenset(cell.graphs)
+    return cell.compiles, cell.recompiles, cell.breaks, cell.cached, graphs
+
+
+def _row(
+    row: CompiledFunctionRow, columns: Sequence[tuple[int, ...]]
+) -> tuple[str, ...]:
+    cells = [[c for c in row.ranks if c.rank in column] for column in columns]
+    values = [_did(each[0]) for each in cells]
+    sizes = dict.fromkeys(values, 0)
+    for value, each in zip(values, cells, strict=True):
+        sizes[value] += len(each)
+    usual = max(values, key=lambda value: sizes[value])
+    marks = [MARK if row.differs and value != usual else "" for value in values]
+    texts = [cell_text(each) for each in cells]
+    return (
+        function_name(row),
+        *(f"{mark}{text}" for mark, text in zip(marks, texts, strict=True)),
+    )
+
+
+def function_name(row: CompiledFunctionRow) -> str:
+    """`Net.forward (model.py:12)`, with the line after a break at which it begins."""
+    after = "" if row.resumed_at is None else f" from line {row.resumed_at} on"
+    where = f" ({shown_briefly(row.file)}:{row.line})" if row.file else ""
+    return f"{row.function}{after}{where}"
+
+
+def cell_text(cells: Sequence[FunctionOnRank]) -> str:
+    """What ranks that did the same did: `2 compiles, 1 break, 2.7 s`."""
+    first = cells[0]
+    if not first.compiles:
+        return "not compiled"
+    parts = [numbers.amount(first.compiles, "compile")]
+    parts += [numbers.amount(first.breaks, "break")] if first.breaks else []
+    parts += [f"{first.cached} cached"] if first.cached else []
+    seconds = [cell.seconds for cell in cells if cell.seconds is not None]
+    if any(cell.unfinished for cell in cells):
+        parts.append("unfinished")
+    elif seconds:
+        parts.append(numbers.seconds(max(seconds)))
+    return ", ".join(parts)
+
+
+# -- waits -----------------------------------------------------------------------------
+
+
+def waits(ranks: RankRun) -> Table | None:
+    """Who waited for whom, the longest first; None if nobody did."""
+    if not ranks.waits:
+        return None
+    return Table(
+        "Waits in collectives",
+        ("waiting", "seconds", "step", "collective", "for"),
+        tuple(
+            (
+                ranks_in_words(wait.waiting),
+                numbers.plain(wait.seconds),
+                numbers.count(wait.step),
+                wait.collective,
+                f"rank {wait.late}: {wait_cause(wait)}",
+            )
+            for wait in ranks.waits
+        ),
+    )
+
+
+def wait_lines(ranks: RankRun, most: int | None = None) -> Iterator[str]:
+    """A sentence for each wait, the longest first."""
+    for wait in ranks.waits[:most]:
+        step = "" if wait.step is None else f" at step {wait.step}"
+        yield (
+            f"{ranks_in_words(wait.waiting)} waited {numbers.seconds(wait.seconds)} in"
+            f" {wait.collective}{step} for rank {wait.late}: {wait_cause(wait)}"
+        )
+    hidden = ranks.waits[most:] if most is not None else ()
+    if hidden:
+        total = numbers.seconds(sum(wait.seconds for wait in hidden))
+        yield f"{numbers.amount(len(hidden), 'shorter wait')}, {total} in all"
+
+
+def wait_cause(wait: RankWait) -> str:
+    if wait.cause in ("compile", "gc"):
+        return wait.text
+    words = {"slow": "slow", "ended": "it had ended", "unknown": numbers.UNKNOWN}
+    return words[wait.cause]
+
+
+def timeout(ranks: RankRun) -> str:
+    """The collective that failed, and what the missing ranks did; empty if none did."""
+    failed = ranks.timeout
+    if failed is None:
+        return ""
+    where = f" ({shown_briefly(failed.file)}:{failed.line})" if failed.file else ""
+    pairs = zip(failed.missing, failed.activities, strict=True)
+    doing = "; ".join(f"rank {rank} was {activity}" for rank, activity in pairs)
+    return (
+        f"{failed.collective}{where} failed on {ranks_in_words(failed.ranks)} after"
+        f" {numbers.seconds(failed.seconds)}: {doing}"
+    )
+
+
+# -- the timeline ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a rank's time, with what it did then."""
+
+    kind: SegmentKind
+    begin_s: float
+    end_s: float
+    text: str
+    step: int | None = None
+
+
+def end_s(ranks: RankRun) -> float:
+    """When the last rank was seen last."""
+    return max((rank.last_seen_s or 0.0 for rank in ranks.ranks), default=0.0)
+
+
+def segments(rank: Rank, ranks: RankRun) -> list[Segment]:
+    """What a rank spent time on besides running, in the order of begin."""
+    every = [*_own(rank), *_waited(rank, ranks)]
+    return sorted(every, key=lambda segment: segment.begin_s)
+
+
+def _own(rank: Rank) -> Iterator[Segment]:
+    for event in rank.events:
+        if event.kind not in ("compile", "gc"):
+            continue
+        kind: SegmentKind = "gc"
+        text = f"garbage collection {event.reason or ''}".strip()
+        if event.kind == "compile":
+            kind = "compile" if event.reason is None else "recompile"
+            text = f"{LETTERS[kind][1]} {event.function}"
+            text += f": {event.reason}" if event.reason else ""
+        yield Segment(kind, event.start_s, _end(event, rank), text, event.step)
+
+
+def _end(event: RankEvent, rank: Rank) -> float:
+    if event.seconds is not None:
+        return event.start_s + event.seconds
+    return max(event.start_s, rank.last_seen_s or 0.0)
+
+
+def _waited(rank: Rank, ranks: RankRun) -> Iterator[Segment]:
+    begins = {
+        (event.group, event.nth): event.start_s
+        for event in rank.events
+        if event.kind == "collective"
+    }
+    for wait in ranks.waits:
+        begin = begins.get((wait.group, wait.nth))
+        if rank.rank in wait.waiting and begin is not None:
+            text = f"waiting in {wait.collective} for rank {wait.late}"
+            text += f": {wait_cause(wait)}"
+            end = max(begin, wait.start_s + wait.seconds)
+            yield Segment("wait", begin, end, text, wait.step)
+
+
+def timeline(ranks: RankRun) -> list[str]:
+    """A line of letters for each rank, and a legend; empty if nothing was timed."""
+    last = end_s(ranks)
+    if last <= 0 or not any(segments(rank, ranks) for rank in ranks.ranks):
+        return []
+    alike: dict[str, list[int]] = {}
+    for rank in ranks.ranks:
+        alike.setdefault(_letters(rank, ranks, last), []).append(rank.rank)
+    names = {letters: ranks_in_words(each) for letters, each in alike.items()}
+    shown = sorted(alike, key=lambda letters: -_recompiling(letters))[:_MOST_LINES]
+    width = max(len(names[letters]) for letters in shown)
+    lines = [f"{names[each]:<{width}} {each}" for each in alike if each in shown]
+    hidden = sum(len(each) for letters, each in alike.items() if letters not in shown)
+    legend = [f"{letter} {name}" for letter, name in LETTERS.values()]
+    legend.append(f"{numbers.seconds(last / _BAR)} per character")
+    legend += [f"{numbers.amount(hidden, 'rank')} not shown"] if hidden else []
+    return [*lines, ", ".join(legend)]
+
+
+def _recompiling(letters: str) -> int:
+    return letters.count(LETTERS["recompile"][0])
+
+
+def _letters(rank: Rank, ranks: RankRun, last: float) -> str:
+    """`.` is running; what is shorter than a character still has one."""
+    seen_s = (rank.first_seen_s or 0.0, rank.last_seen_s or 0.0)
+    begin, end = (_position(moment, last) for moment in seen_s)
+    letters = ["." if begin <= place <= end else " " for place in range(_BAR)]
+    # The last to be drawn is what matters most where several fall on one character.
+    order = list(LETTERS)[::-1]
+    for segment in sorted(segments(rank, ranks), key=lambda s: order.index(s.kind)):
+        first, until = (_position(t, last) for t in (segment.begin_s, segment.end_s))
+        letter = LETTERS[segment.kind][0]
+        letters[first : until + 1] = letter * (until + 1 - first)
+    return "".join(letters).rstrip()
+
+
+def _position(moment_s: float, last: float) -> int:
+    return min(_BAR - 1, max(0, int(moment_s / last * _BAR)))

@@ -1,0 +1,104 @@
+"""The reports of a run with ranks: differences, waits, and a track for each rank."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import rank_runs
+from rank_runs import all_reduce, checked, compiled, ranks, recompiled, with_rank
+
+from torchproof.measure import compare
+from torchproof.records import RankRun, Run
+from torchproof.report import formats, rank_sections, rank_trace
+from torchproof.report.html import rank_page
+
+RUN = checked(rank_runs.short_last_batch())
+
+
+def compared(run: RankRun) -> RankRun:
+    result = checked(run).ranks
+    assert result is not None
+    return result
+
+
+def eight() -> RankRun:
+    every = [[compiled(), all_reduce(18, 17.2, 3.0)] for _ in range(7)]
+    late = [compiled(), recompiled(17, seconds=2.9), all_reduce(18, 20.1)]
+    return ranks(*every[:3], late, *every[3:])
+
+
+@pytest.mark.parametrize("format", formats.FORMATS)
+def test_every_format_names_the_rank(format: str) -> None:
+    text = formats.render(RUN, format)
+    assert "RK105" in text and "rank 1" in text
+
+
+def test_a_saved_run_is_shown_the_same() -> None:
+    read = Run.from_json(json.loads(json.dumps(RUN.to_json())))
+    assert formats.render(read, "text") == formats.render(RUN, "text")
+
+
+def test_the_table_marks_what_differs() -> None:
+    table = rank_sections.functions(compared(rank_runs.short_last_batch()))
+    assert table.header == ("function", "rank 0", "rank 1")
+    [row] = table.rows
+    assert [cell.startswith(rank_sections.MARK) for cell in row[1:]] == [False, True]
+
+
+def test_ranks_that_did_the_same_share_a_column() -> None:
+    table = rank_sections.functions(compared(eight()))
+    assert table.header == ("function", "ranks 0-2 and 4-7", "rank 3")
+
+
+def test_a_line_of_letters_shows_who_waited_and_who_compiled() -> None:
+    waiting, compiling, _ = rank_sections.timeline(compared(eight()))
+    assert waiting.startswith("ranks 0-2 and 4-7") and "w" in waiting.split()[-1]
+    assert "R" in compiling.split()[-1] and "w" not in compiling.split()[-1]
+
+
+def test_a_rank_that_did_not_finish_is_named() -> None:
+    run = with_rank(eight(), 3, outcome="killed", exit_code=-9)
+    assert "rank 3 killed" in rank_sections.summary(run)
+
+
+def test_a_finding_of_one_process_names_its_ranks_unless_all_have_it() -> None:
+    finding = replace(RUN.findings[0], code="RC201", kind="recompile")
+    assert rank_sections.only_on(finding, RUN) == "rank 1 only"
+    assert rank_sections.only_on(replace(finding, ranks=(0, 1)), RUN) == ""
+    alone = replace(RUN, findings=(finding,))
+    sarif = json.loads(formats.render(alone, "sarif"))
+    [result] = sarif["runs"][0]["results"]
+    assert "(rank 1 only)" in result["message"]["text"]
+    assert result["properties"]["ranks"] == [1]
+    assert "(rank 1 only)" in formats.render(alone, "github")
+
+
+def test_a_trace_has_a_track_for_each_rank() -> None:
+    events = json.loads(rank_trace.render(RUN))["traceEvents"]
+    tracks = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
+    assert tracks == ["rank 0", "rank 1"]
+    kinds = {(e["tid"], e["cat"]) for e in events if e["ph"] == "X"}
+    assert (1, "wait") in kinds and (2, "recompile") in kinds
+    assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
+
+
+def test_the_timeline_of_the_page_has_a_lane_for_each_rank() -> None:
+    drawn = rank_page.timeline(compared(eight()))
+    assert drawn is not None and len(drawn.lanes) == 8
+    for lane in drawn.lanes:
+        assert all(0 <= band.x <= band.x + band.width <= 100.1 for band in lane.bands)
+
+
+def test_a_rank_without_any_time_has_no_timeline() -> None:
+    empty = ranks([], [], first_seen_s=None, last_seen_s=None)
+    assert rank_page.timeline(empty) is None and rank_sections.timeline(empty) == []
+    assert "2 ranks" in formats.render(checked(empty), "text")
+    assert formats.render(checked(empty), "html")
+
+
+def test_runs_with_ranks_are_compared() -> None:
+    clean = checked(ranks([compiled()], [compiled()]))
+    result = compare(clean, RUN)
+    assert result.a["id"] == clean.id
