@@ -309,6 +309,18 @@ def test_nudged_runs_are_a_rounding_away_and_keep_whole_numbers() -> None:
     assert not torch.equal(runs[0], runs[1])
 
 
+def test_nudged_runs_keep_fp8_weights() -> None:
+    def fn(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return weight.to(x.dtype) * x
+
+    weight, x = torch.randn(100).to(torch.float8_e4m3fn), torch.randn(100)
+    told = reference(lambda: Made(fn=fn, calls=[weight, x]), run)
+    assert told.exact is not None and told.exact["output"].dtype == torch.float64
+    for answers in told.perturbed():
+        assert not torch.equal(answers["output"], told.eager["output"])
+        assert_close(answers["output"], told.eager["output"], rtol=3e-7, atol=1e-7)
+
+
 def test_a_target_whose_float64_takes_another_way_is_judged_by_eager() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return x.exp() if x.dtype == torch.float32 else x.exp()[:2]

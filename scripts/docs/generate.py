@@ -24,6 +24,7 @@ import compat_page
 import coverage_page
 import first_seconds_page
 import fixes_page
+import fp8_tables
 import getting_started
 import graph_coverage_page
 import limitations_page
@@ -352,6 +353,7 @@ def parts() -> dict[str, Tables]:
             "sizes": sizes_table,
             "diagnoses": diagnoses_table,
             "worth": worth_table,
+            **fp8_tables.TABLES,
         },
     }
 

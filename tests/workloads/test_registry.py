@@ -46,7 +46,7 @@ def parameters(fn: object) -> int:
 @pytest.mark.parametrize(("name", "size"), EVERY)
 def test_parameters_are_those_of_the_registry(name: str, size: str) -> None:
     module = importlib.import_module(WORKLOADS[name].module)
-    fn, _ = module.make(size=size, device="meta", train=True)
+    fn, _ = module.make(size=size, device="meta", train=not WORKLOADS[name].fp8)
     assert parameters(fn) == WORKLOADS[name].sizes[size]
 
 
@@ -68,7 +68,8 @@ def test_make_takes_what_torchproof_gives(name: str) -> None:
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_workload_is_the_same_every_time(name: str) -> None:
     module = importlib.import_module(WORKLOADS[name].module)
-    first, second = (module.make(train=True) for _ in range(2))
+    train = not WORKLOADS[name].fp8
+    first, second = (module.make(train=train) for _ in range(2))
     for one, other in zip(tensors(first), tensors(second), strict=True):
         assert torch.equal(one, other)
 
@@ -123,10 +124,25 @@ def test_a_size_beyond_memory_is_refused_before_it_is_built(
     assert calls.resolved(job) == job
 
 
+def test_fp8_weights_need_a_quarter_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = SimpleNamespace(available=WORKLOADS["gpt"].sizes["small"])
+    monkeypatch.setattr(calls.psutil, "virtual_memory", lambda: room)
+    jobs = [
+        Job(parse(workload), size="small", device="cpu")
+        for workload in ("workload:gpt-fp8", "workload:gpt")
+    ]
+    assert calls.resolved(jobs[0]) == jobs[0]
+    with pytest.raises(UserError):
+        calls.resolved(jobs[1])
+
+
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_given_batch_is_that_of_every_call(name: str) -> None:
     module = importlib.import_module(WORKLOADS[name].module)
-    for train in (True,) if name.startswith("megacontext") else (False, True):
+    modes = (False,) if WORKLOADS[name].fp8 else (False, True)
+    for train in (True,) if name.startswith("megacontext") else modes:
         _, calls = module.make(batch=3, train=train)
         for call in calls:
             first = next(iter(call.values())) if isinstance(call, dict) else call[0]

@@ -54,7 +54,8 @@ def seed(number: int = 0) -> None:
 def resolved(job: Job) -> Job:
     """Applies the overlay; chooses the device and size of a workload.
 
-    Raises `UserError` if the device is missing or the weights do not fit into memory.
+    Raises `UserError` if the device is missing, the weights do not fit into memory, or
+    the workload cannot run in the way that is asked for.
     Call it before the first `fresh`: later, the first model uses memory.
     """
     import torch
@@ -66,6 +67,7 @@ def resolved(job: Job) -> Job:
         raise UserError("--device cuda: torch finds no CUDA device on this machine")
     if job.target.kind != "workload":
         return job
+    _assert_suits(job)
     device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")
     size = job.size or WORKLOADS[job.target.where].size_on(device)
     _assert_room(job, size, device)
@@ -94,16 +96,31 @@ def fresh(job: Job) -> Loaded:
     return loaded
 
 
+def _assert_suits(job: Job) -> None:
+    """Raises `UserError` if FP8 weights are to be trained or converted."""
+    if not WORKLOADS[job.target.where].fp8:
+        return
+    for flag, asked in (("--train", job.train), ("--dtype", job.dtype)):
+        if asked:
+            raise UserError(
+                f"{flag}: {job.target.text} has FP8 weights, which have no gradients"
+                " and no other dtype: use workload:gpt"
+            )
+
+
 def _assert_room(job: Job, size: str, device: str) -> None:
     """Raises `UserError` if the weights do not fit into memory."""
     import torch
 
     target, train = job.target, job.train
+    workload = WORKLOADS[target.where]
     if device == "cuda":
         free, bytes_each = torch.cuda.mem_get_info()[0], 2
     else:
         free, bytes_each = psutil.virtual_memory().available, 4
-    needed = WORKLOADS[target.where].sizes[size] * bytes_each * (2 if train else 1)
+    if workload.fp8:
+        bytes_each = 1
+    needed = workload.sizes[size] * bytes_each * (2 if train else 1)
     if needed > free:
         what = "weights and gradients" if train else "weights"
         raise UserError(

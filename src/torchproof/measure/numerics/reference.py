@@ -131,6 +131,10 @@ def _perturbed(target: T, run: Callable[[T], Answers], seed: int) -> Answers:
     """Runs eager with every floating-point input changed by about one rounding."""
 
     def perturb(values: torch.Tensor) -> torch.Tensor:
+        # FP8 tensors are stored weights, which no strategy rounds once more, and one
+        # rounding of theirs is an eighth of the number.
+        if values.itemsize == 1:
+            return values
         generator = torch.Generator(values.device).manual_seed(seed)
         parts = torch.view_as_real(values) if values.is_complex() else values
         noise = torch.empty(parts.shape, device=parts.device, dtype=torch.float64)

@@ -14,12 +14,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Workload:
-    """The module of a workload, what it shows, and the parameter count of each size."""
+    """The module of a workload, what it shows, and the parameter count of each size.
+
+    With `fp8`, almost all weights take one byte, and the model cannot be trained.
+    """
 
     module: str
     summary: str
     sizes: Mapping[str, int]
     gpu_size: str
+    fp8: bool = False
 
     def size_on(self, device: str) -> str:
         """The default size on a device."""
@@ -37,6 +41,7 @@ _GPT = {
     "20b": 27_802_030_080,
     "40b": 39_484_014_592,
     "50b": 65_257_226_240,
+    "70b": 70_089_703_424,
     "100b": 126_872_678_400,
 }
 
@@ -83,6 +88,13 @@ WORKLOADS: dict[str, Workload] = {
         "the gpt decoder with FlexAttention and a sliding window",
         _GPT,
         "small",
+    ),
+    "gpt-fp8": Workload(
+        "torchproof.targets.workloads.gpt_fp8",
+        "the gpt decoder with FP8 weights, a scale per row; inference only",
+        _GPT,
+        "small",
+        fp8=True,
     ),
     "decoder": Workload(
         "torchproof.targets.workloads.decoder",

@@ -3,13 +3,15 @@
 Attention is SDPA or FlexAttention, each with an optional sliding window. There is no
 positional embedding. The names of the sizes are nominal; the registry lists the exact
 parameter counts. `make` creates the weights layer by layer with their final dtype and
-device; on the meta device they take no memory.
+device; on the meta device they take no memory. With `fp8`, the linear layers of each
+block become FP8 as soon as the block exists; embedding and head keep their dtype.
 
-FP8 weights and layers split over several GPUs are not supported.
+Layers split over several GPUs are not supported.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +23,7 @@ from torch.nn.attention.flex_attention import (
     flex_attention,
 )
 
+from torchproof.targets.workloads.fp8_linear import with_fp8_weights
 from torchproof.targets.workloads.synthetic import (
     any_batch,
     any_length,
@@ -60,6 +63,7 @@ SIZES = {
     "20b": Size(layers=60, dim=6144, heads=48),
     "40b": Size(layers=48, dim=8192, heads=64),
     "50b": Size(layers=80, dim=8192, heads=64),
+    "70b": Size(layers=86, dim=8192, heads=64),
     "100b": Size(layers=100, dim=10240, heads=80),
 }
 
@@ -116,13 +120,16 @@ class GPT(nn.Module):
         attention: str = "sdpa",
         window: int | None = None,
         dtype: torch.dtype = torch.float32,
+        fp8: bool = False,
     ) -> None:
         super().__init__()
         self.attention, self.window = attention, window
         self.embedding = nn.Embedding(size.vocabulary, size.dim, dtype=dtype)
-        self.blocks = nn.ModuleList(
+        blocks: Iterator[nn.Module] = (
             Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
         )
+        # One block after the other: all of them do not fit into memory unquantised.
+        self.blocks = nn.ModuleList(map(with_fp8_weights, blocks) if fp8 else blocks)
         self.norm = nn.LayerNorm(size.dim, dtype=dtype)
         self.head = nn.Linear(size.dim, size.vocabulary, bias=False, dtype=dtype)
 
@@ -161,6 +168,7 @@ def make(
     train: bool = False,
     attention: str = "sdpa",
     window: int | None = None,
+    fp8: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """Returns the model and calls of several shapes, marked as dynamic.
 
@@ -174,8 +182,9 @@ def make(
     if train and device == "cpu":
         attention = "sdpa"
     spec = SIZES[size]
+    dtype = number_type(device)
     with torch.device(device):
-        model = GPT(spec, attention=attention, window=window, dtype=number_type(device))
+        model = GPT(spec, attention=attention, window=window, dtype=dtype, fp8=fp8)
     shapes = TINY_SHAPES if size == "tiny" else SHAPES
     if attention == "flex":
         shapes = [shape for shape in shapes if shape[1] <= LONGEST_WITH_FLEX]

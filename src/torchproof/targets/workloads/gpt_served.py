@@ -32,7 +32,7 @@ class CachedBlock(nn.Module):
         heads = attention.out.in_features // attention.head_dim
         shape = slots, length, heads, attention.head_dim
         for name in ("keys", "values"):
-            empty = attention.qkv.weight.new_zeros(shape)
+            empty = self.block.attention_norm.weight.new_zeros(shape)
             self.register_buffer(name, empty, persistent=False)
 
     def forward(

@@ -1,0 +1,119 @@
+"""FP8 weights on a GPU: the scaled product, the logits, compiled code and graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import torchproof
+from torchproof.targets.workloads import fp8_linear, gpt, gpt_fp8
+
+pytestmark = pytest.mark.gpu
+
+SPEC = gpt.Size(layers=4, dim=256, heads=4, vocabulary=512)
+# Other roundings before an input is quantised can move it to the next FP8 number.
+REORDERED = 0.03
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    torch.compiler.reset()
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def scaled() -> None:
+    missing = fp8_linear.missing_product(torch.device("cuda", 0))
+    if missing is not None:
+        pytest.skip(missing)
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    ours, theirs = ours.double(), theirs.double()
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def made(*, fp8: bool) -> gpt.GPT:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        return gpt.GPT(SPEC, dtype=torch.bfloat16, fp8=fp8).requires_grad_(False)
+
+
+def ids(batch: int, length: int) -> Tensor:
+    generator = torch.Generator("cuda").manual_seed(1)
+    return torch.randint(512, (batch, length), device="cuda", generator=generator)
+
+
+def test_hopper_and_newer_have_the_product() -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("older than Hopper")
+    assert fp8_linear.missing_product(torch.device("cuda", 0)) is None
+
+
+@pytest.mark.usefixtures("scaled")
+@pytest.mark.parametrize("rows", [1, 7, 512])
+def test_the_scaled_product_is_that_of_the_dequantised_numbers(rows: int) -> None:
+    torch.manual_seed(0)
+    sizes = torch.logspace(-3, 3, 512, device="cuda")[:, None]
+    inputs = torch.randn(rows, 256, device="cuda") * sizes[:rows]
+    quantised = fp8_linear.quantised(inputs)
+    weights = fp8_linear.quantised(torch.randn(512, 256, device="cuda") * sizes)
+    ours = fp8_linear.fp8_product(*quantised, *weights, dtype=torch.bfloat16)
+    left, right = (n.double() * s[:, None] for n, s in (quantised, weights))
+    for mine, exact in zip(ours.double(), left @ right.t(), strict=True):
+        assert relative_error(mine, exact) < 0.01
+
+
+def test_logits_are_within_the_bound() -> None:
+    error = relative_error(*(made(fp8=fp8)(ids(1, 128)) for fp8 in (True, False)))
+    assert error < gpt_fp8.parity_bound(SPEC.layers)
+
+
+def test_dropped_scales_exceed_the_bound() -> None:
+    model = made(fp8=True)
+    for block in model.blocks:
+        block.attention.out.weight_scales.fill_(1 / 448)
+    error = relative_error(model(ids(1, 128)), made(fp8=False)(ids(1, 128)))
+    assert error > gpt_fp8.parity_bound(SPEC.layers)
+
+
+@pytest.mark.parametrize("regional", [False, True])
+def test_compiled_code_gives_the_logits_of_eager(regional: bool) -> None:
+    model = made(fp8=True)
+    right = model(ids(2, 64))
+    if regional:
+        for block in model.blocks:
+            block.compile(fullgraph=True)
+        ours = model(ids(2, 64))
+    else:
+        ours = torch.compile(model, fullgraph=True)(ids(2, 64))
+    assert relative_error(ours, right) < REORDERED
+
+
+def test_one_graph_serves_all_shapes() -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    model, (_, calls) = made(fp8=True), gpt_fp8.make("tiny", device="cuda")
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for call in calls:
+        compiled(*call)
+    assert len(graphs) == 1
+
+
+@pytest.mark.parametrize("strategy", ["eager", "regional"])
+def test_a_step_is_recorded(strategy: str) -> None:
+    model = made(fp8=True)
+    right = model(ids(1, 128))
+    step = torchproof.graph(model, strategy=strategy)
+    for _ in range(3):
+        ours = step(ids(1, 128))
+    assert step.status().recordings == 1 and not step.status().stops
+    assert relative_error(ours, right) < REORDERED

@@ -1,0 +1,247 @@
+"""FP8 weights: scales, the product, the error of the logits, and compiled code."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks import fp8 as benchmark
+from torchproof.records import UserError
+from torchproof.targets import calls
+from torchproof.targets.job import Job
+from torchproof.targets.target import parse
+from torchproof.targets.workloads import fp8_linear, gpt, gpt_fp8
+from torchproof.targets.workloads.fp8_linear import FP8, Fp8Linear
+
+SPEC = gpt.Size(layers=3, dim=64, heads=2, vocabulary=96)
+IDS = torch.arange(40).view(2, 20)
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def varied(spec: gpt.Size, *, fp8: bool) -> gpt.GPT:
+    """A decoder whose weight rows differ in size, so that their scales do."""
+    torch.manual_seed(0)
+    model = gpt.GPT(spec).requires_grad_(False)
+    for module in model.blocks.modules():
+        if isinstance(module, nn.Linear):
+            sizes = torch.logspace(-1, 0, module.out_features)
+            module.weight.mul_(sizes[torch.randperm(len(sizes)), None])
+    if fp8:
+        fp8_linear.with_fp8_weights(model.blocks)
+    return model
+
+
+def layers_of(model: gpt.GPT) -> list[Fp8Linear]:
+    return [each for each in model.modules() if isinstance(each, Fp8Linear)]
+
+
+# -- scales and product ----------------------------------------------------------------
+
+
+def test_each_row_uses_the_whole_range_of_fp8() -> None:
+    rows = torch.randn(5, 32) * torch.logspace(-6, 6, 5)[:, None]
+    numbers, scales = fp8_linear.quantised(rows)
+    assert numbers.dtype is FP8 and scales.dtype is torch.float32
+    assert (numbers.float().abs().amax(-1) == torch.finfo(FP8).max).all()
+    wide = numbers.float() * scales[:, None]
+    assert ((wide - rows).norm(dim=-1) < 0.04 * rows.norm(dim=-1)).all()
+
+
+def test_a_row_of_zeros_stays_zero() -> None:
+    numbers, _ = fp8_linear.quantised(torch.zeros(2, 16))
+    assert (numbers.float() == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_product_is_that_of_the_dequantised_numbers(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    rows, row_scales = fp8_linear.quantised(torch.randn(7, 32))
+    weight, weight_scales = fp8_linear.quantised(torch.randn(48, 32))
+    product = fp8_linear.fp8_product(
+        rows, row_scales, weight, weight_scales, dtype=dtype
+    )
+    inputs = rows.double() * row_scales[:, None]
+    exact = inputs @ (weight.double() * weight_scales[:, None]).t()
+    assert product.dtype is dtype
+    assert relative_error(product.double(), exact) < 4 * torch.finfo(dtype).eps + 1e-6
+
+
+def test_the_compiler_assumes_the_right_form_of_the_product() -> None:
+    rows, row_scales = fp8_linear.quantised(torch.randn(4, 16))
+    torch.library.opcheck(
+        fp8_linear.fp8_product,
+        (rows, row_scales, rows, row_scales),
+        {"dtype": torch.float32},
+        test_utils="test_faketensor",
+    )
+
+
+def test_a_cpu_says_that_it_has_no_scaled_product() -> None:
+    assert "cpu" in (fp8_linear.missing_product(torch.device("cpu")) or "")
+
+
+# -- logits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_logits_are_within_the_bound(layers: int) -> None:
+    spec = gpt.Size(layers=layers, dim=64, heads=2, vocabulary=96)
+    models = []
+    for fp8 in (True, False):
+        torch.manual_seed(0)
+        models.append(gpt.GPT(spec, fp8=fp8).requires_grad_(False))
+    error = relative_error(*(model(IDS) for model in models))
+    bound = gpt_fp8.parity_bound(layers)
+    assert bound / 4 < error < bound
+
+
+def drop_scales(layer: Fp8Linear) -> None:
+    layer.weight_scales.fill_(float(layer.weight_scales.mean()))
+
+
+def transpose_scales(layer: Fp8Linear) -> None:
+    """Scales the columns of the weight in place of its rows."""
+    columns = layer.weight_scales[: layer.in_features]
+    wide = layer.weight.float() * columns
+    layer.weight.data, layer.weight_scales = fp8_linear.quantised(wide)
+
+
+def shift_scales(layer: Fp8Linear) -> None:
+    layer.weight_scales.copy_(layer.weight_scales.roll(1))
+
+
+@pytest.mark.parametrize("spoil", [drop_scales, transpose_scales, shift_scales])
+def test_wrong_scales_exceed_the_bound(spoil: Callable[[Fp8Linear], None]) -> None:
+    right, model = varied(SPEC, fp8=False)(IDS), varied(SPEC, fp8=True)
+    bound = gpt_fp8.parity_bound(SPEC.layers)
+    assert relative_error(model(IDS), right) < bound
+    for block in model.blocks:
+        spoil(block.attention.out)  # a square layer: both sides fit
+    assert relative_error(model(IDS), right) > bound
+
+
+# -- the workload ----------------------------------------------------------------------
+
+
+def test_only_embedding_head_norms_and_biases_are_not_fp8() -> None:
+    model, _ = gpt_fp8.make()
+    whole, _ = gpt.make()
+    assert len(layers_of(model)) == 4 * len(model.blocks)
+    dtypes = {name: each.dtype for name, each in model.named_parameters()}
+    for name, parameter in whole.named_parameters():
+        is_fp8 = parameter.dim() == 2 and name.startswith("blocks.")
+        assert (dtypes[name] is FP8) is is_fp8
+        if not is_fp8:  # the same random numbers
+            assert torch.equal(model.get_parameter(name), parameter)
+
+
+def test_weights_are_quantised_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    block, convert = gpt.Block, gpt.with_fp8_weights
+
+    def build(*args: int, **kwargs: torch.dtype) -> nn.Module:
+        events.append("built")
+        return block(*args, **kwargs)
+
+    def quantise(module: nn.Module) -> nn.Module:
+        events.append("quantised")
+        return convert(module)
+
+    monkeypatch.setattr(gpt, "Block", build)
+    monkeypatch.setattr(gpt, "with_fp8_weights", quantise)
+    gpt.GPT(SPEC, fp8=True)
+    assert events == ["built", "quantised"] * SPEC.layers
+
+
+def test_70b_takes_a_byte_for_almost_every_weight() -> None:
+    model, _ = gpt_fp8.make("70b", device="meta")
+    tensors = [*model.parameters(), *model.buffers()]
+    count = sum(each.numel() for each in model.parameters())
+    assert sum(each.numel() * each.itemsize for each in tensors) < 1.04 * count
+    assert count > 70e9
+
+
+@pytest.mark.parametrize(
+    ("flag", "how"), [("--train", {"train": True}), ("--dtype", {"dtype": "bfloat16"})]
+)
+def test_fp8_is_neither_trained_nor_converted(flag: str, how: dict[str, Any]) -> None:
+    for workload in ("workload:gpt", "workload:gpt-fp8"):
+        job = Job(parse(workload), device="cpu", size="tiny", **how)
+        if workload == "workload:gpt":
+            assert calls.resolved(job) == job
+        else:
+            with pytest.raises(UserError, match=flag):
+                calls.resolved(job)
+
+
+def test_make_does_not_train() -> None:
+    with pytest.raises(UserError, match=r"\bgradients\b"):
+        gpt_fp8.make(train=True)
+
+
+def test_one_graph_for_all_calls() -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    _, examples = gpt_fp8.make()
+    spec = gpt.Size(layers=1, dim=32, heads=2, vocabulary=512)
+    model = gpt.GPT(spec, fp8=True).requires_grad_(False)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    for call in examples:
+        compiled(*call)
+    assert len(graphs) == 1
+
+
+def test_a_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
+    model, _ = gpt_fp8.make()
+    text_model = gpt_fp8.served(model)
+    text_model.allocate(2, 8)
+    assert text_model.blocks[0].keys.dtype is torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regional", [False, True])
+def test_compiled_code_gives_the_logits_of_eager(regional: bool) -> None:
+    model = varied(gpt.Size(layers=2, dim=32, heads=2, vocabulary=64), fp8=True)
+    right = model(IDS)
+    torch.compiler.reset()
+    if regional:
+        for block in model.blocks:
+            block.compile(fullgraph=True)
+        ours = model(IDS)
+    else:
+        ours = torch.compile(model, fullgraph=True)(IDS)
+    # Other roundings before an input is quantised can move it to the next FP8 number.
+    assert relative_error(ours, right) < 0.01
+
+
+# -- the benchmark ---------------------------------------------------------------------
+
+
+def test_the_benchmark_continues_where_it_stopped() -> None:
+    rows = {"40b-fp8": {"eager": {"step_ms": 1.0}, "regional": {"failure": "memory"}}}
+    options = argparse.Namespace(rows=["40b-fp8", "small-fp8"], arms="eager,regional")
+    left = [("40b-fp8", "regional"), ("small-fp8", "eager")]
+    assert benchmark.missing(rows, options) == left
+    assert benchmark.missing(rows, options, again=True)[0] == ("40b-fp8", "eager")
+
+
+def test_the_first_row_of_a_size_is_the_reference_of_the_others(tmp_path: Path) -> None:
+    logits, file = torch.randn(4, 8), tmp_path / "40b.pt"
+    assert benchmark.error_of(logits, "40b-fp8", "eager", file) is None
+    assert benchmark.error_of(logits, "40b-bf16", "eager", file) is None
+    error = benchmark.error_of(logits * 1.1, "40b-fp8", "eager", file)
+    assert error == pytest.approx(0.1)
