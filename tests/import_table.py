@@ -101,6 +101,7 @@ WITHOUT_TORCH = (
     "observe.break_cost",
     "observe.capture",
     "observe.guard_failures",
+    "observe.ranks.existing_launch",
     "observe.ranks.joined_ranks",
     "observe.ranks.launch",
     "observe.ranks.launched",

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from torchproof.measure import read_duration as read_duration
     from torchproof.measure import read_objective as read_objective
     from torchproof.measure import read_range as read_range
+    from torchproof.observe import ExistingLaunch as ExistingLaunch
     from torchproof.observe import RankOptions as RankOptions
+    from torchproof.observe import Ranks as Ranks
     from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions

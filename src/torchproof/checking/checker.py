@@ -19,7 +19,7 @@ from torchproof.checking.observed_parts import (
 )
 from torchproof.checking.part_progress import CAUSES, PartProgress
 from torchproof.checking.source_reading import JoinedSource
-from torchproof.observe import RankOptions, assert_launchable
+from torchproof.observe import Ranks, assert_launchable
 from torchproof.records import (
     Finding,
     Observation,
@@ -64,7 +64,7 @@ class Scope:
     skip: tuple[str, ...]
     select: tuple[str, ...]
     ignore: tuple[str, ...]
-    ranks: RankOptions | None = None
+    ranks: Ranks | None = None
 
     @property
     def parts(self) -> list[str]:
@@ -93,7 +93,7 @@ def check(
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     baseline: Run | str | None = None,
-    ranks: RankOptions | None = None,
+    ranks: Ranks | None = None,
     progress: Progress = lambda text: None,
     entering: Callable[[PartState], None] = lambda state: None,
     command: str = "",
@@ -118,8 +118,8 @@ def check(
     earlier = history.latest(alike, target.name, save_in)
     reporting = _reporting(target, scope, earlier, progress, show=entering)
     observed = _observed(target, options, scope, reporting)
-    found = rules.matched(observed.observation)
-    every = _findings(found, observed)
+    found = observed.found
+    every = rules.with_costs([m.finding for m in found], observed.measured.gaps)
     source = _source(target, scope, observed, every, progress=reporting)
     run = replace(
         _record(target, scope, observed, source, every=every, found=found),
@@ -142,16 +142,6 @@ def _observed(
     if scope.ranks is None:
         return observe_parts(target, options, scope.parts, progress)
     return observe_on_ranks(target, options, scope.ranks, progress)
-
-
-def _findings(found: Sequence[rules.Matched], observed: ObservedParts) -> list[Finding]:
-    """The findings of all parts; those of rank 0, then what only other ranks show."""
-    findings = [each.finding for each in found]
-    for observation in observed.ranks.other_observations if observed.ranks else ():
-        known = {finding.identity for finding in findings}
-        others = rules.check(observation)
-        findings += [each for each in others if each.identity not in known]
-    return rules.with_costs(findings, observed.measured.gaps)
 
 
 def _reporting(
@@ -279,7 +269,7 @@ def _assert_possible(target: Target, options: Options, scope: Scope) -> None:
         _assert_on_ranks(target, scope.ranks, scope.parts)
 
 
-def _assert_on_ranks(target: Target, ranks: RankOptions, parts: list[str]) -> None:
+def _assert_on_ranks(target: Target, ranks: Ranks, parts: list[str]) -> None:
     assert_launchable(target, ranks)
     if "breaks" not in parts:
         raise UserError(
@@ -318,7 +308,7 @@ def _record(
         measurements=tuple(observed.measured.rows),
         parts=_statuses(scope, observed, source, findings),
         configuration=source_reading.configuration(source.read, observation.events),
-        ranks=observed.ranks.run if observed.ranks else None,
+        ranks=observed.ranks.ranks if observed.ranks else None,
         ending="interrupted" if source.interrupted else observation.ending,
         exit_code=observation.exit_code,
         error=one_line(observation.error) if observation.error else None,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from torchproof.checking import rules
 from torchproof.checking.measured_parts import MEASURED, MeasuredParts, PartsMeasurer
 from torchproof.checking.part_progress import PartProgress
+from torchproof.checking.ranks import CheckedRanks, check_ranks
 from torchproof.checking.rules import RULES
 from torchproof.observe import (
     AuditResult,
-    JoinedRanks,
-    RankOptions,
+    Ranks,
     audit,
     observe,
     observe_ranks,
@@ -34,7 +34,14 @@ class ObservedParts:
     measured: MeasuredParts
     audited: AuditResult
     breaks_s: float | None = None  # what part breaks took
-    ranks: JoinedRanks | None = None  # of a check with several ranks
+    ranks: CheckedRanks | None = None  # of a check with several ranks
+
+    @property
+    def found(self) -> list[rules.Matched]:
+        """The findings of what was observed, with their rules and events."""
+        if self.ranks is not None:
+            return list(self.ranks.found)
+        return rules.matched(self.observation)
 
     @property
     def statuses(self) -> dict[str, Part]:
@@ -59,7 +66,7 @@ class ObservedParts:
 
 
 def observe_on_ranks(
-    target: Target, options: Options, ranks: RankOptions, progress: PartProgress
+    target: Target, options: Options, ranks: Ranks, progress: PartProgress
 ) -> ObservedParts:
     """Runs the target once on all ranks; the other parts measure one process only."""
     begin = time.monotonic()
@@ -67,8 +74,8 @@ def observe_on_ranks(
     joined = observe_ranks(target, options, ranks, progress)
     seconds = round(time.monotonic() - begin, 2)
     nothing = audit.skipped("")
-    observation = joined.observation
-    return ObservedParts(observation, MeasuredParts(), nothing, seconds, joined)
+    checked = check_ranks(joined.run, joined.observations)
+    return ObservedParts(joined.observation, MeasuredParts(), nothing, seconds, checked)
 
 
 def observe_parts(

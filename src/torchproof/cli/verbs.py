@@ -34,9 +34,11 @@ from torchproof.records import (
 if TYPE_CHECKING:
     from torchproof.api import (
         Comparison,
+        ExistingLaunch,
         LoadOptions,
         Options,
         RankOptions,
+        Ranks,
         Target,
         TextOptions,
     )
@@ -143,6 +145,15 @@ def check(options: argparse.Namespace) -> int:
         )
     from torchproof import api
 
+    launch = api.ExistingLaunch.current()
+    if launch is None:
+        return _check(options, _rank_options(options))
+    return _check_in_launch(options, launch)
+
+
+def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
+    from torchproof import api
+
     output.assert_writable(options.output)
     baseline = store.load(options.baseline) if options.baseline else None
     with output.progress(options) as progress:
@@ -154,13 +165,37 @@ def check(options: argparse.Namespace) -> int:
             select=flags.names(options.select),
             ignore=flags.names(options.ignore),
             baseline=baseline,
-            ranks=_rank_options(options),
+            ranks=ranks,
             progress=progress,
             entering=progress.enter,
             command=options.command,
         )
     output.show(run, options)
     return _exit_code(run, options)
+
+
+def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int:
+    """Checks as a rank of a launch: rank 0 reports, all end with its exit code."""
+    from torchproof import api
+
+    rank, of = launch.place.rank, launch.count
+    launch = dataclasses.replace(launch, wrap=options.wrap)
+    if rank != 0:
+        with contextlib.suppress(UserError), output.progress(options):
+            target = api.parse(options.target, options.script)
+            return launch.take_part(target, _run_options(options))
+        return 2  # rank 0 prints the error
+    code = 2
+    try:
+        if options.ranks is not None or options.launcher:
+            raise UserError(
+                f"this process is rank {rank} of {of} already: leave out --ranks and"
+                " --launcher"
+            )
+        code = _check(options, launch)
+    finally:
+        launch.publish(code)
+    return code
 
 
 def _rank_options(options: argparse.Namespace) -> RankOptions | None:

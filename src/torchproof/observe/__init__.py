@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from torchproof.observe.guard_failures import readable_source as readable_source
     from torchproof.observe.in_process import InProcessObserver as InProcessObserver
     from torchproof.observe.observer import Observer as Observer
+    from torchproof.observe.ranks import ExistingLaunch as ExistingLaunch
     from torchproof.observe.ranks import JoinedRanks as JoinedRanks
     from torchproof.observe.ranks import RankOptions as RankOptions
+    from torchproof.observe.ranks import Ranks as Ranks
     from torchproof.observe.ranks import assert_launchable as assert_launchable
     from torchproof.observe.ranks import observe_ranks as observe_ranks
     from torchproof.observe.recompile_cause import FailedGuard as FailedGuard

@@ -29,7 +29,7 @@ from torchproof.records import (
 from torchproof.targets import Job, Options, Target
 
 # The file of the function that torch compiles in place of an object with `__call__`.
-_AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
+AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
 _REPORTED = {"user", "library"}  # whose code is reported; torch's own is not
 # Names of functions around others, which tell nobody what is being compiled.
 _WRAPPING = {"inner", "wrapper", "wrapped", "wrapped_fn", "wrapped_func"}
@@ -175,7 +175,7 @@ def _events(
     }
     for event in interpret(records):
         extra: dict[str, Any] = {}
-        if event.function and event.function.file.endswith(_AROUND_CALLABLES):
+        if event.function and event.function.file.endswith(AROUND_CALLABLES):
             # If only one callable was compiled, the event is about that one.
             event = replace(event, function=_only(callables) or event.function)
         if event.kind == "compile_failure":

@@ -32,10 +32,6 @@ class JoinedRanks:
         first = next(iter(self.observations.values()))
         return replace(first, ending=self.ending, error=self._error())
 
-    @property
-    def other_observations(self) -> tuple[Observation, ...]:
-        return tuple(self.observations.values())[1:]
-
     def _error(self) -> str | None:
         """One line on the rank that failed first; the launcher then ends the others."""
         bad = [rank for rank in self.run.ranks if rank.outcome in ("failed", "killed")]
@@ -72,9 +68,9 @@ def join(
 
 def _observation(entries: list[Entry], target: Target, ending: str) -> Observation:
     end = next((e for e in reversed(entries) if e["kind"] == "rank_end"), None)
-    if end is None:
-        return gather(entries, ending, None, target)
-    return gather(entries, end["ending"], end["code"], target)
+    if end is not None:
+        ending = "interrupted" if end["ending"] == "stopped" else end["ending"]
+    return gather(entries, ending, end["code"] if end else None, target)
 
 
 def _notes(streams: Mapping[int, list[Entry]], world_size: int) -> Iterable[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchproof.observe.ranks import launcher, rank_supervisor
+from torchproof.observe.ranks.existing_launch import ExistingLaunch
 from torchproof.observe.ranks.joined_ranks import JoinedRanks, join
 from torchproof.process import DEVNULL, Child, Ended, Garbled, spawn
 from torchproof.records import UserError
@@ -41,7 +42,10 @@ class RankOptions:
         return (*where, f"--nproc-per-node={self.count}")
 
 
-def assert_launchable(target: Target, ranks: RankOptions) -> None:
+Ranks = RankOptions | ExistingLaunch  # to start, or started
+
+
+def assert_launchable(target: Target, ranks: Ranks) -> None:
     """Raises `UserError` for what cannot run on several ranks."""
     if ranks.count < 1:
         raise UserError(f"--ranks {ranks.count}: at least one rank is needed")
@@ -60,10 +64,12 @@ def assert_launchable(target: Target, ranks: RankOptions) -> None:
 def observe_ranks(
     target: Target,
     options: Options,
-    ranks: RankOptions,
+    ranks: Ranks,
     progress: Callable[[str], None],
 ) -> JoinedRanks:
-    """Runs the target on several ranks of this machine."""
+    """Runs the target on several ranks, which start here or have been started."""
+    if isinstance(ranks, ExistingLaunch):
+        return ranks.observe(target, options, progress)
     job = replace(Job.of(target, options), wrap=ranks.wrap)
     with tempfile.TemporaryDirectory(prefix="torchproof-ranks-") as folder:
         rank = [sys.executable, "-P", "-m", rank_supervisor.MODULE]

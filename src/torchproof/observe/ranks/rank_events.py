@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchproof.observe.capture import AROUND_CALLABLES
 from torchproof.process import Entry, describe
 from torchproof.records import (
     INPUT,
@@ -27,8 +28,8 @@ from torchproof.records import (
     WrapOrder,
     definition,
     one_line,
-    original_name,
     qualified_name,
+    resumed_at,
     shown,
     whose,
 )
@@ -41,7 +42,11 @@ _CACHES += ("aotautograd_local_cache", "aotautograd_remote_cache")
 # Inputs of a graph that are the state of a module, by their names in the graph.
 _STATE = re.compile(r"_(modules|parameters|buffers)_")
 RUNNING = "running"  # an activity of which nothing more is known
-_OUTCOMES: dict[str, RankOutcome] = {"timeout": "hung", "interrupted": "killed"}
+_OUTCOMES: dict[str, RankOutcome] = {
+    "timeout": "hung",
+    "interrupted": "killed",
+    "stopped": "killed",
+}
 
 
 @dataclass
@@ -189,16 +194,31 @@ class RankReader:
             )
         )
 
+    def _function(self, compile: _Compile) -> Frame:
+        """What was compiled, not torch's function around it, if only one can be."""
+        if compile.function.file.endswith(AROUND_CALLABLES):
+            wrapped = {
+                Frame(*entry["code"][0])
+                for entry in self._entries
+                if entry["kind"] == "wrapper" and entry["code"]
+            }
+            if len(wrapped) == 1:
+                return wrapped.pop()
+        return compile.function
+
     def _compile_event(self, compile: _Compile) -> RankEvent:
         sizes, dynamic = _input_sizes(compile)
+        function = self._function(compile)
+        file = _own_file(function.file)
         return RankEvent(
             "compile",
             compile.began,
             compile.seconds,
             self._step(compile.began),
-            function=_name(compile.function),
-            file=shown(compile.function.file) or None,
-            line=definition(compile.function).line,
+            function=_name(function),
+            file=file,
+            line=definition(function).line if file else None,
+            resumed_at=resumed_at(function.function),
             call=compile.call,
             compile_id=compile.compile_id,
             graph=_graph_hash(compile.rows) if compile.rows else None,
@@ -241,7 +261,7 @@ class RankReader:
                 "break",
                 compile.began,
                 step=self._step(compile.began),
-                function=_name(compile.function),
+                function=_name(self._function(compile)),
                 file=shown(place.file) if place else None,
                 line=place.line if place else None,
                 call=event.call,
@@ -284,7 +304,8 @@ class RankReader:
         for compile in reversed(self._compiles.values()):
             if not compile.has_ended:
                 event = self._compile_event(compile)
-                return f"compiling {event.function} ({event.file}:{event.line})"
+                place = f" ({event.file}:{event.line})" if event.file else ""
+                return f"compiling {event.function}{place}"
         return RUNNING
 
 
@@ -304,8 +325,8 @@ def _error(outcome: RankOutcome, end: Entry, observation: Observation) -> str | 
         return None
     if observation.error:
         return one_line(observation.error)
-    if end.get("ending") == "interrupted":
-        return "the launcher ended it"
+    if end.get("ending") in ("interrupted", "stopped"):
+        return "it was ended after another rank had failed, or by the launcher"
     code = end.get("code")
     return describe(code) if code else None
 
@@ -410,20 +431,22 @@ def _collective_seconds(
 
 def _numbered(events: Iterable[RankEvent]) -> Iterator[RankEvent]:
     """Numbers the events of each function from 1."""
-    counts: Counter[tuple[str, str | None, int | None]] = Counter()
+    counts: Counter[tuple[object, ...]] = Counter()
     for event in events:
         # A break is numbered within its function, wherever its line is.
-        place = (event.file, event.line) if event.kind == "compile" else (None, None)
-        key = (event.function, *place)
+        code = (event.line, event.resumed_at) if event.kind == "compile" else ()
+        key = (event.function, event.file if code else None, *code)
         counts[key] += 1
         yield replace(event, nth=counts[key])
 
 
 def _name(function: Frame) -> str:
-    """The qualified name of a function; what follows a break is a function as well."""
-    name = qualified_name(definition(function))
-    resumed = original_name(function.function) != function.function
-    return f"{name} after line {function.line}" if resumed else name
+    return qualified_name(definition(function))
+
+
+def _own_file(file: str) -> str | None:
+    """The file as reports show it; None for torch and the standard library."""
+    return shown(file) if whose(file) in ("user", "library") else None
 
 
 def _place(frames: Sequence[Frame]) -> Frame | None:

@@ -15,6 +15,8 @@ from typing import Any
 
 from torchproof.process import Entry, Stream
 
+_TAIL_BYTES = 4096  # in which the end of a rank is
+
 
 def stream_path(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank:05}.jsonl"
@@ -56,3 +58,17 @@ def read_stream(path: Path) -> list[Entry]:
             if isinstance(entry, dict) and isinstance(entry.get("kind"), str):
                 entries.append(entry)
     return entries
+
+
+def last_entry(path: Path) -> Entry | None:
+    """The last entry of a stream that may still grow."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    with contextlib.suppress(ValueError, IndexError):
+        entry = json.loads(lines[-1])
+        return entry if isinstance(entry, dict) and "kind" in entry else None
+    return None
