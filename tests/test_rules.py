@@ -228,6 +228,18 @@ def test_one_class_is_a_rule_for_runs_and_for_source(
     assert suspected.finding.fix == found.fix
 
 
+def test_breaks_that_ddp_intends_are_no_findings() -> None:
+    torch = "/lib/python3.11/site-packages/torch"
+    ddp = Frame(f"{torch}/nn/parallel/distributed.py", 1700, "_run_ddp_forward")
+    helper = Frame("/lib/python3.11/contextlib.py", 301, "helper", "return func()")
+    layer = Frame(f"{torch}/nn/modules/linear.py", 130, "forward", "weave(x)")
+    reason = {**read_reason("Unheard of"), "skips": False}
+    for inner, codes in (((helper,), []), ((layer,), ["GB199"])):
+        event = Event("graph_break", "0/0", inner, inner[0], reason, callers=(ddp,))
+        found = rules.check(Observation((event,), {}))
+        assert [each.code for each in found] == codes
+
+
 def test_a_break_nobody_has_met_is_placed_and_explained() -> None:
     here = Frame("/home/me/model.py", 7, "forward", "y = weave(x)", (4, 12))
     told = "Unheard of\n  Explanation: Dynamo cannot weave.\n  Hint: Use knit."

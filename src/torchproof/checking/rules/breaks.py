@@ -37,6 +37,7 @@ from torchproof.records import (
     place_of,
     resumed_at,
     shown_briefly,
+    whose,
 )
 
 _BOILERPLATE = re.compile(
@@ -50,6 +51,7 @@ _BOILERPLATE = re.compile(
 _NEVER_TRACED = re.compile(
     r"Attempt to trace generator|skip_frame|functor?ch mode", re.IGNORECASE
 )
+_DDP = "/torch/nn/parallel/distributed.py"
 _ITERATOR = re.compile(r"tp_iter|iterator", re.IGNORECASE)
 
 
@@ -97,6 +99,17 @@ def _silent_skips(facts: Facts) -> Iterable[Event]:
         if is_error(event):
             continue
         yield replace(event, kind="graph_break", data={**event.data, "skips": True})
+
+
+def _is_intended_by_ddp(event: Event) -> bool:
+    """Whether DDP itself breaks the graph, around the module that it wraps.
+
+    It does so in every program, as torch recommends to compile after DDP.
+    """
+    stack = (*event.callers, *event.frames)
+    files = (frame.file.replace(os.sep, "/") for frame in reversed(stack))
+    own = (f for f in files if whose(f) != "standard" and "/torch/_" not in f)
+    return next(own, "").endswith(_DDP)
 
 
 def is_error(event: Event) -> bool:
@@ -161,6 +174,7 @@ class GraphBreak(Rule):
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
         """One group per place and cause, in the order of their first event."""
         breaks = [*facts.events("graph_break"), *_silent_skips(facts)]
+        breaks = [event for event in breaks if not _is_intended_by_ddp(event)]
         for group in grouped(breaks, break_key):
             skipping = [event for event in group if event.data.get("skips")]
             count, steps = _runs(group, facts)
