@@ -26,7 +26,10 @@ StallKind = Literal[
     "fallback",
     "gil",
     "cpu",  # the thread waited for one
+    "prefill",  # of another request, of text models
 ]
+# "slots": a request waited for a free one, of text models. That is no stall.
+CauseKind = StallKind | Literal["slots"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class TailCause(Record):
     """
 
     code: str  # of the finding: LT101
-    kind: StallKind
+    kind: CauseKind
     text: str
     remedy: str
     stalls: tuple[int, ...] = ()  # indices into the stalls of the result
@@ -115,12 +118,14 @@ class Tail(Record):
     """The slow requests of a phase, explained as far as events explain them.
 
     The median is that of latencies without the stalls: a long one may delay most
-    requests. The parts of `excess_ms` are the causes, `load_ms` and `unexplained_ms`.
-    `load_ms` is what usual service times explain: a call that always takes longer than
-    the median, and waiting behind requests without a stall.
+    requests. Of text, it is the median in relation to what a request of its length
+    usually takes. The parts of `excess_ms` are the causes, `load_ms` and
+    `unexplained_ms`. `load_ms` is what usual service times explain: a call that always
+    takes longer than the median, and waiting behind requests without a stall.
     """
 
-    threshold_ms: float | None = None  # requests above it are slow
+    # Requests above it are slow. None for text: what is slow depends on the length.
+    threshold_ms: float | None = None
     slow: tuple[int, ...] = ()
     excess_ms: float | None = None  # of all slow requests over the median
     causes: tuple[TailCause, ...] = ()

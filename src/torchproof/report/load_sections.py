@@ -314,11 +314,16 @@ def slow_requests(test: LoadTest) -> Iterator[SlowRequests]:
         cold = result.cold.tail if result.cold else None
         for tail, phase in ((cold, " until warm"), (result.tail, "")):
             if tail is not None and tail.slow:
-                limit = numbers.milliseconds(tail.threshold_ms)
                 total = numbers.amount(len(tail.slow), "request")
-                title = f"{result.strategy}: {total} above {limit}{phase}"
+                title = f"{result.strategy}: {total} {_slowness(tail)}{phase}"
                 causes = sorted(tail.causes, key=lambda cause: -(cause.share or 0))
                 yield SlowRequests(title, tuple(causes), _rest(tail))
+
+
+def _slowness(tail: Tail) -> str:
+    if tail.threshold_ms is None:
+        return "slow for their length"
+    return f"above {numbers.milliseconds(tail.threshold_ms)}"
 
 
 def is_notable(cause: TailCause) -> bool:
@@ -353,9 +358,11 @@ def share(part: float | None) -> str:
 
 def involved(cause: TailCause) -> str:
     """Culprits and victims: `in request 700; 95 waited`."""
+    waited = f"{len(cause.victims)} waited" if cause.victims else ""
+    if cause.kind == "slots":
+        return waited
     where = requests(cause.culprits) if cause.culprits else "another thread"
-    waited = f"; {len(cause.victims)} waited" if cause.victims else ""
-    return f"in {where}{waited}"
+    return "; ".join(filter(None, (f"in {where}", waited)))
 
 
 def requests(members: Sequence[int]) -> str:

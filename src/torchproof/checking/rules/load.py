@@ -122,7 +122,9 @@ class SlowRequests(Rule):
             place = Place(function, owner if function else None, None)  # type: ignore[arg-type]
             parts = [event.data["part"] for event in events]
             # Stalls have numbers of their own in each strategy.
-            count = len({(p.strategy, n) for p in parts for n in p.cause.stalls})
+            stalls = {(p.strategy, n) for p in parts for n in p.cause.stalls}
+            waiting = {(p.strategy, n) for p in parts for n in p.cause.victims}
+            count = len(stalls or waiting)
             yield EventGroup(tuple(ordered), place, facts, count=count)
 
     def matches(self, group: EventGroup) -> bool:
@@ -452,4 +454,52 @@ class CpuWaitUnderLoad(SlowRequests):
     """
 
     code = "LT111"
+    reference = torch_pages.TUNING
+
+
+class PrefillUnderLoad(SlowRequests):
+    """Requests for text wait while the prompts of others are put into the cache.
+
+    ## Why
+    Continuous batching puts a waiting prompt into a free slot between two steps of
+    decode. Meanwhile no other request gets a token. A long prompt, or a burst of
+    prompts, delays every text that is being generated.
+
+    ## Bad
+        slots.fill(slot, prompt)                   # thousands of tokens at once
+        slots.step()
+
+    ## Good
+        for chunk in prompt.split(256):            # a step after each part
+            slots.extend(slot, chunk)
+            slots.step()
+
+    ## Fix safety
+    The tokens are the same within rounding. The first token of a chunked prompt comes
+    later, and those of all others earlier.
+    """
+
+    code = "LT112"
+    reference = torch_pages.TUNING
+
+
+class SlotWaitUnderLoad(SlowRequests):
+    """Requests for text wait until one of the slots is free.
+
+    ## Why
+    A text model generates as many texts at once as its cache has slots. A request that
+    finds all of them in use waits until a text ends, which takes as long as its output.
+
+    ## Bad
+        torchproof loadtest TARGET --rate 20 --output-tokens 256 --slots 4
+
+    ## Good
+        torchproof loadtest TARGET --rate 20 --output-tokens 256 --slots 16
+
+    ## Fix safety
+    The tokens are the same within rounding. More slots need more memory for the cache,
+    and every step of decode takes longer.
+    """
+
+    code = "LT113"
     reference = torch_pages.TUNING

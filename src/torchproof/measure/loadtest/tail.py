@@ -12,6 +12,10 @@ is the excess by that cause; so the backlog after a stall belongs to the stall. 
 are taken out one after the other, in the order of their first stall, so that nothing
 counts twice. At last the schedule is replayed with usual service times: the excess that
 is left there comes from plain load. The rest is unexplained.
+
+A request for text is compared with what its length usually takes (`text_tail`). The
+prefills of other requests are stalls of it, as far as it had more of them for each of
+its tokens than usual. Load is then the wait for a free slot, a cause of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +27,15 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from torchproof.measure.loadtest.tail_causes import key_of, remedy_of, text_of
+from torchproof.measure.loadtest import text_tail
+from torchproof.measure.loadtest.tail_causes import (
+    PREFILL,
+    SLOT_WAIT,
+    CauseKey,
+    key_of,
+    remedy_of,
+    text_of,
+)
 from torchproof.records import LoadResult, Requests, Stall, Tail, TailCause
 
 _SPREADS = 3.0
@@ -32,9 +44,10 @@ _LEAST_S = 0.0005
 _SPREAD_OF_MAD = 1.4826  # a standard deviation, of a normal distribution
 _VICTIM_SHARE = 0.05  # of a request's excess
 _LEAST_PART_S = 1e-6
-# Which stall a moment belongs to: the request's own, then what holds the GIL. Others
-# only slow a request down, so they explain no more than what it took too long.
-_OWN, _COLLECTING, _HOLDING, _ELSEWHERE, _POLLED = range(5)
+# Which stall a moment belongs to: the request's own, what holds the GIL, then prefills
+# of other requests. Others only slow a request down, so they explain no more than what
+# it took too long.
+_OWN, _COLLECTING, _HOLDING, _PREFILLING, _ELSEWHERE, _POLLED = range(6)
 _FEW = 3  # services from which the usual time is known
 
 
@@ -51,13 +64,31 @@ def explained(
     """The result with its stalls, and its slow requests explained by them."""
     cold = result.cold
     first_warm = 0 if cold is None else cold.requests
-    tails = explain(result.requests, stalls, first_warm, missing)
+    every = (*stalls, *text_tail.prefills(result.requests))
+    tails = explain(result.requests, every, first_warm, missing)
+    causes = [cause for tail in tails if tail for cause in tail.causes]
+    # Every request has a prefill: those that delayed no slow request are left out.
+    used = {index for cause in causes for index in cause.stalls}
+    kept = [n for n in range(len(every)) if n < len(stalls) or n in used]
+    numbers = {old: new for new, old in enumerate(kept)}
+    warm, cold_tail = (_renumbered(tail, numbers) for tail in (tails.warm, tails.cold))
     return replace(
         result,
-        stalls=tuple(stalls),
-        tail=tails.warm,
-        cold=None if cold is None else replace(cold, tail=tails.cold),
+        stalls=tuple(every[index] for index in kept),
+        tail=warm,
+        cold=None if cold is None else replace(cold, tail=cold_tail),
     )
+
+
+def _renumbered(tail: Tail | None, numbers: Mapping[int, int]) -> Tail | None:
+    """The tail with other indices of stalls."""
+    if tail is None:
+        return None
+    causes = [
+        replace(cause, stalls=tuple(numbers[index] for index in cause.stalls))
+        for cause in tail.causes
+    ]
+    return replace(tail, causes=tuple(causes))
 
 
 def explain(
@@ -68,7 +99,8 @@ def explain(
 ) -> Tails:
     """Explains the slow requests; `first_warm` is the first one after the cold phase.
 
-    None: the cold phase did not end. `missing` are kinds of stalls that nothing saw.
+    None: the cold phase did not end. `missing` are kinds of stalls that nothing saw. Of
+    a text model, the stalls include `text_tail.prefills`.
     """
     latency = {
         number: end - arrival
@@ -85,12 +117,9 @@ def explain(
     if not answered:
         return Tails(None, None)
     analysis = _Analysis(requests, stalls)
-    limit = analysis.set_median(answered.intersection(warm) or answered)
+    analysis.set_median(answered.intersection(warm) or answered)
     tails = [
-        analysis.tail([n for n in phase if latency[n] > limit], limit, missing or {})
-        if phase
-        else None
-        for phase in (cold, warm)
+        analysis.tail(phase, missing or {}) if phase else None for phase in (cold, warm)
     ]
     return Tails(*tails)
 
@@ -260,14 +289,17 @@ def _rank(stall: Stall, unit: _Unit) -> int | None:
     """How a stall delays a unit; None if it does not."""
     if stall.kind == "allocator" and stall.request is None:
         return _POLLED
-    if stall.kind == "cpu" and stall.request not in unit.members:
+    is_text = unit.tokens is not None  # the thread that stops also generates this text
+    if stall.kind == "cpu" and stall.request not in unit.members and not is_text:
         return None
     if stall.request in unit.members:
-        if stall.kind == "gil":
-            return None  # its own code
+        if stall.kind in {"gil", "prefill"}:
+            return None  # its own work
         return _POLLED if stall.kind == "allocator" else _OWN
-    if unit.tokens is not None and not stall.data.get("background"):
-        return _HOLDING  # the thread that stopped also generates this text
+    if stall.kind == "prefill":
+        return _PREFILLING
+    if is_text and not stall.data.get("background"):
+        return _HOLDING
     ranks = {"gc": _COLLECTING, "gil": _HOLDING}
     return ranks.get(stall.kind, _ELSEWHERE)
 
@@ -298,11 +330,21 @@ def _shared_out(
     covered: list[tuple[float, float]] = []
     for rank, each in sorted(ranked, key=lambda pair: pair[0]):
         begin = max(each.stall.begin_s, unit.begin if rank == _OWN else unit.ready)
-        pieces = _uncovered(begin, min(each.stall.end_s, unit.end), covered)
+        pieces = _uncovered(begin, min(_end_for(unit, each.stall), unit.end), covered)
         seconds = sum(high - low for low, high in pieces)
         if seconds > 0:
             covered += pieces
             yield each, seconds, rank
+
+
+def _end_for(unit: _Unit, stall: Stall) -> float:
+    """When a stall ends for a unit.
+
+    One that waits for its own prefill lets a step pass after each prefill before it.
+    """
+    if stall.kind == "prefill" and stall.end_s < unit.begin:
+        return min(float(stall.data[text_tail.NEXT]), unit.begin)
+    return stall.end_s
 
 
 def _uncovered(
@@ -341,6 +383,17 @@ def _set_usual(units: Sequence[_Unit]) -> None:
         unit.usual = usual[unit.kind] * unit.size
 
 
+def _keep_unusual(units: Sequence[_Unit], cause: int) -> None:
+    """Keeps of a cause what it took more per token than of most units."""
+    usual = statistics.median(unit.parts.get(cause, 0.0) / unit.size for unit in units)
+    for unit in units:
+        unusual = unit.parts.pop(cause, 0.0) - usual * unit.size
+        if unusual > _LEAST_PART_S:
+            unit.parts[cause] = unusual
+        else:
+            unit.stalls.pop(cause, None)
+
+
 # -- the analysis ----------------------------------------------------------------------
 
 
@@ -349,21 +402,21 @@ class _Analysis:
 
     def __init__(self, requests: Requests, stalls: Sequence[Stall]) -> None:
         self._requests = requests
-        self._median_s = 0.0
+        # Latencies are compared in relation to what the length of a text usually takes.
+        self._scale = text_tail.usual_times(requests)
+        self._median = self._limit = 0.0
         self._units = _units(requests)
         self._servers = _servers(self._units)
         _set_occupied(self._units, self._servers)
         found = outermost(stalls)
-        # The causes in the order of their first stalls.
-        self._causes = list(dict.fromkeys(key_of(each.stall) for each in found))
-        numbers = {key: number for number, key in enumerate(self._causes)}
-        for unit, during in _overlaps(self._units, found):
-            for each, seconds, rank in _shared_out(unit, during):
-                cause = numbers[key_of(each.stall)]
-                parts = unit.parts if rank <= _HOLDING else unit.beside
-                parts[cause] = parts.get(cause, 0.0) + seconds
-                unit.stalls.setdefault(cause, []).append(each)
-        _set_usual(self._units)
+        # The causes in the order of their first stalls, but prefills last: they are
+        # usual, and other stalls made them longer.
+        keys = dict.fromkeys(key_of(each.stall) for each in found)
+        self._causes = sorted(keys, key=lambda key: key.code == PREFILL)
+        self._assign(found)
+        self._waiting_for_slots = len(self._causes)
+        self._causes.append(CauseKey(SLOT_WAIT, ()))
+        self._set_usual()
         for unit in self._units:
             excess = unit.occupied - unit.usual
             unit.parts = _capped(unit.parts, excess)
@@ -372,24 +425,66 @@ class _Analysis:
                 unit.parts[cause] = unit.parts.get(cause, 0.0) + seconds
         # By request: the seconds that each cause added.
         self._added: dict[int, dict[int, float]] = defaultdict(dict)
-        ends = self._take_out_causes()
+        occupied, ends = self._take_out_causes()
         self._without_stalls = self._latencies(ends)
+        begins = [end - taken for end, taken in zip(ends, occupied, strict=True)]
+        self._queueing = self._latencies(begins)
         usual = [unit.usual for unit in self._units]
         self._at_usual_speed = self._latencies(
             _replayed(self._units, usual, self._servers)
         )
 
-    def set_median(self, numbers: Iterable[int]) -> float:
-        """Takes the median of these requests; returns from where on one is slow.
+    @property
+    def _is_text(self) -> bool:
+        return bool(self._scale)
+
+    def _assign(self, stalls: Sequence[OutermostStall]) -> None:
+        """Gives each unit its parts of the stalls."""
+        numbers = {key: number for number, key in enumerate(self._causes)}
+        for unit, during in _overlaps(self._units, stalls):
+            parts = list(_shared_out(unit, during))
+            longest = max((s for _, s, rank in parts if rank == _PREFILLING), default=0)
+            for each, seconds, rank in parts:
+                cause = numbers[key_of(each.stall)]
+                causes = unit.parts if rank <= _PREFILLING else unit.beside
+                causes[cause] = causes.get(cause, 0.0) + seconds
+                # Many short prefills beside a long one are not what delayed a request.
+                if rank != _PREFILLING or seconds >= longest / 2:
+                    unit.stalls.setdefault(cause, []).append(each)
+        for key, number in numbers.items():
+            if key.code == PREFILL:
+                _keep_unusual(self._units, number)
+
+    def _set_usual(self) -> None:
+        _set_usual(self._units)
+        for unit in self._units:
+            unit.usual = self._scale.get(unit.members[0], unit.usual)
+
+    def set_median(self, numbers: Iterable[int]) -> None:
+        """Takes the median of these requests, and from where on one is slow.
 
         It is the median without the stalls: a long one may delay most requests.
         """
-        latencies = [self._without_stalls[number] for number in numbers]
-        self._median_s = statistics.median(latencies)
-        return slow_above(latencies)
+        latencies = [self._without_stalls[n] / self._scale_of(n) for n in numbers]
+        self._median = statistics.median(latencies)
+        self._limit = slow_above(latencies)
 
-    def _take_out_causes(self) -> list[float]:
-        """Replays without one cause after the other; returns the ends without any."""
+    def _scale_of(self, number: int) -> float:
+        return self._scale.get(number, 1.0)
+
+    def _expected_s(self, number: int) -> float:
+        return self._median * self._scale_of(number)
+
+    def _is_slow(self, number: int) -> bool:
+        excess = self._excess_s(number)
+        latency = excess + self._expected_s(number)
+        return latency > self._limit * self._scale_of(number) and excess > _LEAST_S
+
+    def _take_out_causes(self) -> tuple[list[float], list[float]]:
+        """Replays without one cause after the other.
+
+        Returns how long each unit is occupied, and when it ends, without any cause.
+        """
         units, servers = self._units, self._servers
         occupied = [unit.occupied for unit in units]
         ends = [unit.end for unit in units]
@@ -406,7 +501,7 @@ class _Analysis:
                     for number in unit.members:
                         self._added[number][cause] = before - after
             ends = earlier
-        return ends
+        return occupied, ends
 
     def _latencies(self, ends: Sequence[float]) -> dict[int, float]:
         """By request, if the units end at these times."""
@@ -416,17 +511,19 @@ class _Analysis:
             for number in unit.members
         }
 
-    def tail(
-        self, slow: Sequence[int], limit_s: float, missing: Mapping[str, str]
-    ) -> Tail:
-        """The tail of one phase, with the excess of its slow requests explained."""
+    def tail(self, phase: Sequence[int], missing: Mapping[str, str]) -> Tail:
+        """The slow requests of one phase, with their excess explained."""
+        slow = [number for number in phase if self._is_slow(number)]
         excess_s = load_s = 0.0
         by_cause: dict[int, dict[int, float]] = defaultdict(dict)
         for number in slow:
             excess = self._excess_s(number)
             parts = _capped(self._added.get(number, {}), excess)
-            rest = excess - sum(parts.values())
-            load_s += min(rest, max(0.0, self._at_usual_speed[number] - self._median_s))
+            load = min(excess - sum(parts.values()), self._load_s(number))
+            if not self._is_text:
+                load_s += load
+            elif load > _LEAST_PART_S:
+                parts[self._waiting_for_slots] = load
             excess_s += excess
             for cause, seconds in parts.items():
                 by_cause[cause][number] = seconds
@@ -434,7 +531,7 @@ class _Analysis:
         explained_s = sum(sum(parts.values()) for parts in by_cause.values())
         unexplained_s = max(0.0, excess_s - explained_s - load_s)
         return Tail(
-            threshold_ms=limit_s * 1e3,
+            threshold_ms=None if self._is_text else self._limit * 1e3,
             slow=tuple(slow),
             excess_ms=excess_s * 1e3,
             causes=tuple(sorted(causes, key=lambda each: -(each.excess_ms or 0))),
@@ -444,6 +541,12 @@ class _Analysis:
             unexplained_share=unexplained_s / excess_s if excess_s else None,
             missing=dict(missing),
         )
+
+    def _load_s(self, number: int) -> float:
+        """What usual load adds: of text, the wait for a free slot without stalls."""
+        if self._is_text:
+            return max(0.0, self._queueing[number])
+        return max(0.0, self._at_usual_speed[number] - self._median)
 
     def _record(
         self, number: int, seconds: Mapping[int, float], excess_s: float
@@ -465,20 +568,23 @@ class _Analysis:
         own = {each.stall.request for each in found}
         culprits = {
             member
-            for unit in units
+            # A prefill delays other requests than its own, which others may delay.
+            for unit in (self._units if key.code == PREFILL else units)
             if not own.isdisjoint(unit.members)
             for member in unit.members
         }
+        victims = delayed if key.code == PREFILL else delayed - culprits
         total_s = sum(seconds.values())
         stalls = [each.stall for each in found]
+        waiting = f"waited for one of {self._servers} slots"
         return TailCause(
             code=key.code,
-            kind=stalls[0].kind,
-            text=text_of(key, stalls),
+            kind=stalls[0].kind if stalls else "slots",
+            text=text_of(key, stalls) if stalls else waiting,
             remedy=remedy_of(key, stalls),
             stalls=tuple(each.index for each in found),
             culprits=tuple(sorted(culprits)),
-            victims=tuple(sorted(delayed - culprits)),
+            victims=tuple(sorted(victims)),
             excess_ms=total_s * 1e3,
             share=total_s / excess_s,
             other=_inner(found),
@@ -492,7 +598,7 @@ class _Analysis:
     def _excess_s(self, number: int) -> float:
         end = self._requests.end_s[number]
         assert end is not None
-        return end - self._requests.arrival_s[number] - self._median_s
+        return end - self._requests.arrival_s[number] - self._expected_s(number)
 
 
 def _inner(stalls: Iterable[OutermostStall]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ PLAIN_LOAD = "LT108"
 KERNEL = "LT109"
 BACKGROUND = "LT110"
 CPU_WAIT = "LT111"
+PREFILL = "LT112"
+SLOT_WAIT = "LT113"
 
 _WARM_UP = "answer each call of the target once before serving"
 _PACK = "serve from a pack (torchproof pack TARGET --for deploy)"
@@ -59,6 +61,8 @@ def key_of(stall: Stall) -> CauseKey:
             return CauseKey(ALLOCATOR, ())
         case "cpu":
             return CauseKey(CPU_WAIT, ())
+        case "prefill":
+            return CauseKey(PREFILL, ())
 
 
 def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
@@ -75,6 +79,9 @@ def text_of(key: CauseKey, stalls: Sequence[Stall]) -> str:
             text = f"first compilation of {next(iter(names))}{more}"
         case "LT104":
             text = _recordings(stalls)
+        case "LT112":
+            longest = max(each.data["tokens"] for each in stalls)
+            text = f"waited for prefills of other requests, of up to {longest} tokens"
         case "LT110":
             text = "requests were served beside a compilation in the background"
     placed = [each for each in stalls if key.code in _PLACED and each.file]
@@ -197,6 +204,14 @@ _REMEDIES: dict[str, Callable[[Sequence[Stall]], str]] = {
     CPU_WAIT: lambda _: (
         "leave CPUs to the serving process: fewer workers, fewer threads"
         " (OMP_NUM_THREADS), and no other programs beside it"
+    ),
+    PREFILL: lambda _: (
+        "put long prompts into the cache in chunks between steps, use fewer slots, or"
+        " limit the length of prompts"
+    ),
+    SLOT_WAIT: lambda _: (
+        "use more slots if the memory allows (--slots), shorter outputs, or more"
+        " processes; --queue-limit rejects what would wait too long"
     ),
     BACKGROUND: lambda _: f"{_PACK}, so that nothing is compiled while requests arrive",
 }

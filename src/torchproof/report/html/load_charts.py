@@ -45,6 +45,7 @@ KINDS: dict[StallKind, tuple[str, str]] = {
     "allocator": ("p5", "allocator"),
     "fallback": ("p8", "fallback"),
     "cpu": ("p9", "waiting for a CPU"),
+    "prefill": ("p10", "prefill"),
 }
 
 
