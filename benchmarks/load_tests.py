@@ -84,15 +84,15 @@ class Row:
 ROWS = {
     "bert": Row(
         "benchmarks.load_tests:bert",
-        {"cpu": Load(30, 50, 200), "cuda": Load(40, 55, 100)},
+        {"cpu": Load(30, 85, 200), "cuda": Load(40, 55, 100)},
     ),
-    "gpt": Row("workload:gpt", {"cpu": Load(40, 45, 100), "cuda": Load(30, 45, 100)}),
+    "gpt": Row("workload:gpt", {"cpu": Load(40, 80, 100), "cuda": Load(30, 45, 100)}),
     "nanovlm": Row(
-        "workload:nanovlm", {"cpu": Load(30, 50, 100), "cuda": Load(30, 50, 100)}
+        "workload:nanovlm", {"cpu": Load(30, 85, 100), "cuda": Load(30, 50, 100)}
     ),
     "generation": Row(
         "workload:gpt",
-        {"cpu": Load(30, 45, 200, price=0.4), "cuda": Load(30, 60, 200, price=3.0)},
+        {"cpu": Load(30, 80, 200, price=0.4), "cuda": Load(30, 60, 200, price=3.0)},
         api.TextOptions(prompt_tokens=(16, 128), output_tokens=(16, 32), slots=16),
         "first_token",
     ),
