@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -22,7 +23,7 @@ from torch.compiler import is_dynamo_compiling
 
 from torchproof.process import forks
 from torchproof.records import MissingHook, untested_torch
-from torchproof.runtime import compile_job, recipe_following
+from torchproof.runtime import agreement, compile_job, recipe_following
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine
 from torchproof.runtime.graph_replay import GraphReplayer, graphed
@@ -68,6 +69,9 @@ class CompiledForward(MethodReplacement):
         self._replayer: GraphReplayer | None = None
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
+        self._agreement: agreement.Agreement | None = None
+        self.is_verifying = False
+        self._is_trial = False  # its calls belong to a speed trial
         self._parts: list[MethodReplacement] = []
         self._switch_lock = forks.rlock()  # one thread at a time switches parts
         self._first_call_lock = forks.rlock()
@@ -178,6 +182,7 @@ class CompiledForward(MethodReplacement):
                     self.apply_strategy(strategy)
         if not first:
             return self.run(*args, **kwargs)
+        self._join_ranks()
         self.telemetry.mark_current_call_eager()
         in_child = self._engine is not None and self.options.codegen_in_child
         packed = self.pack is not None and self.pack["used"]
@@ -187,6 +192,34 @@ class CompiledForward(MethodReplacement):
         if records:
             return self._find_regions(*args, **kwargs)
         return self.run(*args, **kwargs)
+
+    def _join_ranks(self) -> None:
+        """Decides with the other ranks of a distributed run from now on."""
+        if self._agreement is None and not self._is_trial:
+            self._agreement = agreement.join(self)
+            if self._agreement is not None:
+                self.telemetry.announce = self._agreement.announce
+                self.engine.agreement = self._agreement
+
+    @property
+    def is_voting(self) -> bool:
+        """Whether a call does what ranks vote on: it compiles, or is verified."""
+        is_compiling = self._engine is not None and self._engine.is_compiling
+        return is_compiling or self.is_verifying
+
+    def settle_verification(self) -> None:
+        """Goes eager if the verification of this call failed on another rank."""
+        if self._agreement is None:
+            return
+        objection = self._agreement.settle(
+            f"verification/{self.telemetry.call}",
+            agreement.WHOLE,
+            until=time.monotonic() + self.options.deadline_s,
+            by_all=True,
+        )
+        if objection is not None:
+            item = Fallback(agreement.KIND, agreement.WHOLE, str(objection))
+            self.go_eager(item)
 
     def _records_blocks(self, strategy: Strategy) -> bool:
         """Whether the first call must be recorded to find the repeated blocks."""
@@ -350,15 +383,21 @@ class CompiledForward(MethodReplacement):
 
     def go_eager(self, item: Fallback | None) -> None:
         """Runs all following calls eager."""
-        self.strategy = "eager"
         with self._switch_lock:
+            self.strategy = "eager"
             for part in self._parts:
                 part.rebuild = part.rebuild_eager
                 part.rebuild()
-        if item is not None:
-            self.why = f"{item.kind}: {item.why}"
-            self.telemetry.fell_back(item)
-        self._run_eager_only()
+            if item is not None:
+                self.why = f"{item.kind}: {item.why}"
+                self.telemetry.fell_back(item)
+            self._run_eager_only()
+
+    def replace_run(self, around: Callable[[Callable[..., Any]], Any]) -> None:
+        """Replaces what calls run by `around` it, unless the model runs eager."""
+        with self._switch_lock:
+            if self.strategy != "eager":
+                self.run = around(self.run)
 
     def _run_eager_only(self) -> None:
         self._all_eager(True)
@@ -434,6 +473,7 @@ class CompiledForward(MethodReplacement):
         )
         forward = type(self)(module, self.name, self.plain, plain)
         forward._engine = self.engine
+        forward._is_trial = True
         return forward
 
     # -- status ------------------------------------------------------------------------
@@ -470,6 +510,7 @@ class CompiledForward(MethodReplacement):
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
             pack=self.pack,
+            ranks=self._agreement.to_json() if self._agreement else None,
         )
 
     def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
@@ -489,6 +530,8 @@ class CompiledForward(MethodReplacement):
         self.why = self.options.why
         self._plan = recipe_following.plan_of(self.options.recipe)
         self._all_eager(False)
+        if self._agreement is not None:
+            self._agreement.begin_attempt()
         self.run = self._first_call
 
 

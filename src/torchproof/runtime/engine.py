@@ -19,6 +19,7 @@ from typing import Any
 
 from torchproof.process import forks
 from torchproof.runtime import (
+    agreement,
     backend,
     compile_job,
     interruptible_thread,
@@ -86,6 +87,7 @@ class Engine:
         self.backend = backend.Backend(self, options.compile_with)
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
+        self.agreement: agreement.Agreement | None = None  # of several ranks
         self.saving_ms: float | None = None  # per call, if a speed trial measured it
         self._storms = Storms(options.recompile_limit)
         self._names: dict[CodeType, str] = {}
@@ -113,6 +115,10 @@ class Engine:
 
     def name_of(self, code: CodeType) -> str:
         return self._names.get(code) or frames.describe_code(code)
+
+    @property
+    def is_compiling(self) -> bool:
+        return bool(self._claims)
 
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
         """After a graph's first run: withdraws recompiled code that failed."""
@@ -238,6 +244,11 @@ class Engine:
                 inner=not job.missed_deadline, item=job.failure
             )
             return None
+        if self.agreement is not None and self.agreement.peers:
+            why = "wait=False: ranks would begin to use code with collectives at"
+            why = f"{why} different calls; use wait=True"
+            self._refuse(code, Fallback(agreement.KIND, self.name_of(code), why), call)
+            return None
         job.preparation_s = job.seconds
         self._unused[code] += 1
         return Prepared(answer, job)
@@ -288,6 +299,8 @@ class Engine:
             job.uses_graph_cache = True
             job.use(prepared)
         name = self.name_of(code)
+        if self.agreement is not None:
+            self.agreement.begin(self._subject(code))
         try:
             cause = self._cause(conversion)
             shapes = conversion.shapes()
@@ -304,6 +317,8 @@ class Engine:
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self._unused[code] -= prepared is not None
+        if refusal := self._refused_by_peers(code, job, first=cause is None):
+            return frames.eager_once(inner=refusal.inner)
         if frames.is_compiled_code(answer):
             self._answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
@@ -319,6 +334,30 @@ class Engine:
         elif code in self._names and not job.failed:
             self.telemetry.note(f"no graph of {name} itself was compiled")
         return self._accept(code, answer, job, cause=cause)
+
+    def _subject(self, code: CodeType) -> str:
+        """What ranks vote on: the compilation of a function in one call."""
+        return f"{self.name_of(code)}/{self.telemetry.call}"
+
+    def _refused_by_peers(
+        self, code: CodeType, job: compile_job.Job, *, first: bool
+    ) -> Refusal | None:
+        """Refuses the function if a rank with which this one decides has refused it."""
+        if self.agreement is None:
+            return None
+        name = self.name_of(code)
+        objection = self.agreement.settle(
+            self._subject(code),
+            name,
+            failure=job.failure if job.failed else None,
+            until=job.until,
+            by_all=first,
+        )
+        if objection is None or job.failed:
+            return None
+        item = Fallback(agreement.KIND, name, str(objection))
+        inner = objection.kind in _LEAVES_INNER
+        return self._refuse(code, item, self.telemetry.call, inner=inner)
 
     def _accept(
         self, code: CodeType, answer: Any, job: compile_job.Job, *, cause: str | None
@@ -340,12 +379,21 @@ class Engine:
             self._eager_answers.append(answer)
         return answer
 
-    def _refuse(self, code: CodeType, item: Fallback, call: int | None) -> Refusal:
+    def _refuse(
+        self,
+        code: CodeType,
+        item: Fallback,
+        call: int | None,
+        *,
+        inner: bool | None = None,
+    ) -> Refusal:
         """Stops compiling a function in this process; its existing code stays in use.
 
         If the call has raised, the model itself may have failed, and nothing is stored.
         """
-        refusal = Refusal(inner=item.kind in _LEAVES_INNER, item=item, call=call)
+        if inner is None:
+            inner = item.kind in _LEAVES_INNER
+        refusal = Refusal(inner=inner, item=item, call=call)
         with self._lock:
             if call is not None and call in self._raised:
                 return refusal

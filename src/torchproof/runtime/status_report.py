@@ -34,7 +34,7 @@ class Fallback:
     """Something that runs eager instead of compiled, and why.
 
     `kind` is "deadline", "compile error", "first run", "backward", "storm",
-    "verification", "gain", "policy", "probe", "recipe" or "unsupported".
+    "verification", "gain", "policy", "probe", "recipe", "unsupported" or "agreement".
     """
 
     kind: str
@@ -86,6 +86,7 @@ class Status:
     recipe: Mapping[str, Any] | None = None  # its path, and whether it is followed
     graph: Mapping[str, Any] | None = None  # the CUDA graph that replays whole calls
     pack: Mapping[str, Any] | None = None  # its path, and which graphs it provided
+    ranks: Mapping[str, Any] | None = None  # what was decided with other ranks
 
     @property
     def compiled_share(self) -> float | None:
@@ -114,6 +115,8 @@ def _lines(status: Status) -> list[str]:
         lines += [f"  {line}" for line in _pack(status.pack)]
     if status.graph is not None:
         lines += [f"  {line}" for line in status.graph["summary"]]
+    if status.ranks is not None:
+        lines += [f"  {line}" for line in _ranks(status.ranks)]
     lines += [f"  compiling {what}" for what in status.pending]
     lines += [f"  compiled {_compilation(item)}" for item in status.compilations]
     lines += [
@@ -174,6 +177,19 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
     lines += [f"pack differs: {each}" for each in item["differs"]]
     lines += [f"not from the pack: {each}" for each in item["misses"]]
     return lines + [f"pack: {each}" for each in item["notes"]]
+
+
+def _ranks(item: Mapping[str, Any]) -> list[str]:
+    who = f"rank {item['rank']} of {item['world_size']}"
+    peers = ", ".join(map(str, item["decides_with"]))
+    how = f"decides with rank {peers}" if peers else "decides alone: no collectives"
+    if item["alone"] is not None:
+        how = f"decides alone: {item['alone']}"
+    lines = [f"{who} {how}", *(f"decided: {each}" for each in item["decisions"])]
+    return lines + [
+        f"rank {each['rank']} runs {each['what']} eager ({each['kind']}): {each['why']}"
+        for each in item["fallbacks"] or ()
+    ]
 
 
 def _compilation(item: Compilation) -> str:

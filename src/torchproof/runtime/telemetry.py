@@ -51,6 +51,8 @@ class Telemetry:
         self.notes: list[str] = []
         self.recompiles = 0
         self.compile_s = 0.0
+        # Tells other ranks about a fallback, if there are any.
+        self.announce: Callable[[Fallback], None] | None = None
         forks.register(self)
 
     def after_fork(self) -> None:
@@ -140,6 +142,8 @@ class Telemetry:
             f"{item.what} runs eager ({item.kind}{phase}): {item.why}",
         )
         self.emit("fallback", dataclasses.asdict(item))
+        if self.announce is not None:
+            self.announce(item)
 
     def withdraw(self, items: list[Fallback]) -> None:
         """Removes fallbacks that the model's own error caused."""

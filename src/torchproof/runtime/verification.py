@@ -165,6 +165,14 @@ class CallVerifier:
         return self._verify(args, kwargs)
 
     def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._forward.is_verifying = True
+        try:
+            return self._verify_together(args, kwargs)
+        finally:
+            self._forward.is_verifying = False
+
+    def _verify_together(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Verifies the call; with several ranks, a failure of one concerns all."""
         forward, telemetry = self._forward, self._forward.telemetry
         answer, verification = verified(
             forward.run_eager, self._run, args, kwargs, owner=forward.owner
@@ -176,6 +184,8 @@ class CallVerifier:
         telemetry.ran_eager()  # the caller gets eager's answer
         if not verification.passed:
             forward.go_eager(Fallback("verification", "the model", str(verification)))
+        else:
+            forward.settle_verification()
         return answer
 
 

@@ -1,0 +1,421 @@
+"""Decisions that the ranks of a distributed run take together about one model.
+
+Replicas may run different code: as long as compiled code contains no collective, a rank
+that fails goes to eager alone. Code with collectives must not be mixed: compiled code
+may merge or reorder collectives that eager runs one by one, and then every rank waits
+for another one. So the ranks of the groups in its graphs (the *peers*) decide together:
+
+- A compilation, and a verification, is settled before its outcome is used. Each rank
+  votes, and if one objects or does not answer in time, all run the function eager.
+- A failure that only one rank meets (a guard that fails there alone, a first run)
+  calls a meeting. Each rank writes the number of its next call, and all switch the
+  model to eager at the highest of them.
+
+Votes and notices lie in the store of the process group. A call of compiled code reads
+none of them: a thread looks at the store, and replaces what the next call runs. If the
+store fails, the rank decides alone, and `status` says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from torchproof.process import forks
+from torchproof.runtime.interruptible_thread import (
+    InterruptibleThread,
+    process_is_exiting,
+)
+from torchproof.runtime.rank_messages import Notice, RankMessages, StoreLost
+from torchproof.runtime.status_report import Fallback
+from torchproof.torch_private import process_groups
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from torchproof.runtime.compiled_forward import CompiledForward
+
+KIND = "agreement"  # of fallbacks that follow another rank
+WHOLE = "the model"
+_LONGEST_WAIT_S = 600.0  # for other ranks, if there is no deadline
+_VOTE_EVERY_S = 0.02
+_WATCH_EVERY_S = 0.25
+_POST_S = 10.0  # how long a call waits until the store has taken a message
+_STATUS_S = 1.0  # how long `status` waits for the store
+# How long after the deadline a vote may come: a peer needs time to end its compilers.
+_GRACE_S = 1.0
+# A store that answers late delays a call by at most this.
+_PATIENCE_S = 0.5
+_SHOWN = 20  # notices in `status`
+
+# How many models of each name had their first call. Ranks with collectives in common
+# call their models in the same order, so the number names the same model on each.
+_numbers: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
+
+
+def join(forward: CompiledForward) -> Agreement | None:
+    """The agreement of a model at its first call; None without several ranks."""
+    group = process_groups.default_group()
+    if group is None:
+        return None
+    name = forward.telemetry.name
+    model = f"{name}/{next(_numbers[name])}"
+    agreement = Agreement(group, model, forward)
+    agreement.begin_attempt()
+    return agreement
+
+
+class Agreement:
+    """One model's agreement between this rank and its peers."""
+
+    def __init__(
+        self, group: process_groups.ProcessGroup, model: str, forward: CompiledForward
+    ) -> None:
+        self._group = group
+        self._model = model
+        self._forward = weakref.ref(forward)
+        self._telemetry = forward.telemetry
+        self._limit_s = min(forward.options.deadline_s, _LONGEST_WAIT_S)
+        self._attempts = itertools.count()
+        self._lock = forks.lock()
+        self._watcher: InterruptibleThread | None = None
+        self.peers: frozenset[int] = frozenset()
+        self.alone: str | None = None  # why this rank decides alone
+        self.decisions: list[str] = []
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """A forked process is no rank, and must not use the rank's connection."""
+        self.alone = "this process was forked from a rank"
+
+    def begin_attempt(self) -> None:
+        """Says how this rank runs the model; also after `torchproof.retry`."""
+        forward = self._forward()
+        assert forward is not None
+        self._messages = RankMessages(
+            self._group.store,
+            self._group.rank,
+            self._model,
+            attempt=next(self._attempts),
+        )
+        self._notices: list[Notice] = []
+        self._settled: set[tuple[int, str]] = set()  # (rank, what) already acted on
+        self._strategy = forward.strategy
+        messages = self._messages
+        self._in_time(lambda: messages.set_strategy(self._strategy), _POST_S)
+        for item in self._telemetry.fallbacks:
+            self.announce(item)
+        if process_groups.compiling_runs_collectives():
+            self._add_peers(self._group.others)
+        self._compare_with_timeout(forward.options.deadline_s)
+
+    def _compare_with_timeout(self, deadline_s: float) -> None:
+        timeout_s = self._group.timeout_s
+        if timeout_s is not None and deadline_s >= timeout_s:
+            self._telemetry.note(
+                f"the deadline of {deadline_s:g} s is not below the process group's"
+                f" timeout of {timeout_s:g} s: while this rank compiles, the others may"
+                " time out in a collective; pass a shorter deadline="
+            )
+
+    # -- what this rank knows ----------------------------------------------------------
+
+    def note_graph(self, gm: fx.GraphModule) -> None:
+        """Adds the ranks whose collectives a captured graph contains."""
+        self._add_peers(process_groups.ranks_in_graph(gm) - {self._group.rank})
+
+    def _add_peers(self, ranks: Iterable[int]) -> None:
+        with self._lock:
+            self.peers |= frozenset(ranks)
+            if self.peers and self._watcher is None:
+                self._watcher = InterruptibleThread(self._watch, "torchproof-ranks")
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether other ranks must decide as this one does."""
+        return bool(self.peers) and self.alone is None
+
+    # -- votes -------------------------------------------------------------------------
+
+    def announce(self, item: Fallback) -> None:
+        """Tells all ranks about a fallback, without waiting for the store."""
+        notice = self._notice(item)
+        messages = self._messages
+        if self.alone is None:
+            self._start(lambda: messages.notify(notice))
+
+    def begin(self, subject: str) -> None:
+        """Tells the peers that this rank compiles, before it does."""
+        if self.is_needed:
+            messages = self._messages
+            self._in_time(lambda: messages.begin(subject), _POST_S)
+
+    def settle(
+        self,
+        subject: str,
+        what: str,
+        *,
+        failure: Fallback | None = None,
+        until: float,
+        by_all: bool,
+    ) -> Notice | None:
+        """Votes on `what`, and returns why the peers run it eager, or None.
+
+        Waits for the votes of all peers, at most until then. Without `by_all`, peers
+        that have not begun are not waited for: they use code that they have.
+        """
+        if not self.is_needed:
+            return None
+        own = None if failure is None else self._notice(failure)
+        wait_s = min(until - time.monotonic(), self._limit_s) + _GRACE_S
+        ballot = _Ballot(self, subject, what, time.monotonic() + wait_s, by_all)
+        decision = self._in_time(lambda: ballot.cast(own), wait_s + _PATIENCE_S)
+        if isinstance(decision, Notice):
+            with self._lock:
+                self._settled |= {
+                    (each.rank, each.what)
+                    for each in (decision, *self._notices)
+                    if each.call == self._telemetry.call or each.what in (what, WHOLE)
+                }
+            if decision.rank != self._group.rank:
+                self.decisions.append(str(decision))
+            return decision
+        return None
+
+    def _notice(self, item: Fallback) -> Notice:
+        call = self._telemetry.call
+        if call is None:  # in another thread, such as one of the autograd engine
+            call = self._telemetry.calls - 1
+        return Notice(self._group.rank, item.what, item.kind, item.why, call)
+
+    def objection_of(self, rank: int, what: str) -> Notice | None:
+        """Why a rank does not run compiled code of `what`, from what it has said."""
+        for notice in self._notices:
+            if notice.rank == rank and notice.what in (what, WHOLE):
+                return notice
+        strategy = self._messages.strategy_of(rank)
+        if strategy is not None and strategy != self._strategy:
+            why = f"strategy {strategy} there, {self._strategy} here"
+            return Notice(rank, WHOLE, "strategy", why)
+        return None
+
+    def refresh(self) -> None:
+        """Reads the notices that other ranks have written since."""
+        with self._lock:
+            self._notices += self._messages.new_notices()
+
+    @property
+    def messages(self) -> RankMessages:
+        return self._messages
+
+    @property
+    def first_rank(self) -> int:
+        """The lowest of the ranks that decide together: it names their decisions."""
+        return min(self.peers | {self._group.rank})
+
+    # -- the switch at an agreed call --------------------------------------------------
+
+    def _watch(self) -> None:
+        """Looks at the store until the model or the process ends."""
+        while not process_is_exiting.wait(_WATCH_EVERY_S):
+            forward = self._forward()
+            if forward is None or self.alone is not None:
+                return
+            try:
+                self._look(forward)
+            except StoreLost as error:
+                self._decide_alone(f"the store failed: {error}")
+            del forward  # the model may be deleted while this thread sleeps
+
+    def _look(self, forward: CompiledForward) -> None:
+        if forward.strategy == "eager":
+            return  # until `torchproof.retry`
+        self.refresh()
+        why = self._messages.meeting()
+        if why is None:
+            why = next((each for each in self._notices if self._calls_for(each)), None)
+            if why is not None and not forward.is_voting:
+                self._messages.call_meeting(why)
+        if why is not None and not forward.is_voting:
+            AgreedSwitch.install(forward, self, why)
+
+    def _calls_for(self, notice: Notice) -> bool:
+        """Whether this rank still runs compiled what a peer began to run eager."""
+        if notice.rank not in self.peers or notice.kind == KIND:
+            return False
+        if (notice.rank, notice.what) in self._settled:
+            return False
+        # Before this rank begins the call, its vote in that call may settle it.
+        if notice.call is None or self._telemetry.calls <= notice.call:
+            return False
+        return notice.what not in {each.what for each in self._telemetry.fallbacks}
+
+    def agreed_call(self, call: int) -> int:
+        """The call at which all peers switch; this rank is about to run `call`."""
+        until = time.monotonic() + self._limit_s
+        switch = self._in_time(
+            lambda: self._meet(call, until), self._limit_s + _PATIENCE_S
+        )
+        return call if switch is None else switch
+
+    def _meet(self, call: int, until: float) -> int:
+        self._messages.arrive(call)
+        missing = set(self.peers)
+        latest = call
+        while missing and time.monotonic() < until:
+            self.refresh()
+            for rank in sorted(missing):
+                arrival = self._messages.arrival_of(rank)
+                if arrival is not None:
+                    latest = max(latest, arrival)
+                if arrival is not None or self._is_eager_already(rank):
+                    missing.discard(rank)
+            if missing and process_is_exiting.wait(_VOTE_EVERY_S):
+                break
+        if missing:
+            # The others may never come: this rank switches now, and they with it.
+            latest = call
+            self.decisions.append(f"no answer of ranks {_listed(missing)}")
+        return self._messages.decide_call(f"switch/{self.first_rank}", latest)
+
+    def _is_eager_already(self, rank: int) -> bool:
+        return any(each.rank == rank and each.what == WHOLE for each in self._notices)
+
+    # -- the store ---------------------------------------------------------------------
+
+    def _in_time(self, work: Callable[[], Any], seconds: float) -> Any:
+        """The result, from a thread of its own: a store that hangs delays no call.
+
+        None if the store fails or does not answer; the rank then decides alone.
+        """
+        if self.alone is not None:
+            return None
+        thread = self._start(work)
+        if not thread.wait(time.monotonic() + seconds):
+            self._decide_alone(f"the store did not answer for {seconds:.0f} s")
+        elif isinstance(thread.error, StoreLost):
+            self._decide_alone(f"the store failed: {thread.error}")
+        elif thread.error is not None:
+            raise thread.error
+        return thread.value
+
+    def _start(self, work: Callable[[], Any]) -> InterruptibleThread:
+        return InterruptibleThread(work, "torchproof-store")
+
+    def _decide_alone(self, why: str) -> None:
+        if self.alone is None:
+            self.alone = why
+            self._telemetry.note(f"this rank decides alone: {why}")
+
+    # -- status ------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """`fallbacks` are those of other ranks, and null if the store is lost."""
+        if self.alone is None:
+            self._in_time(self.refresh, _STATUS_S)
+        fallbacks = [dataclasses.asdict(each) for each in self._notices[-_SHOWN:]]
+        return {
+            "rank": self._group.rank,
+            "world_size": self._group.world_size,
+            "decides_with": sorted(self.peers),
+            "alone": self.alone,
+            "decisions": [*self.decisions],
+            "fallbacks": None if self.alone is not None else fallbacks,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ballot:
+    """One vote on a subject, for example the compilation of a function in a call."""
+
+    agreement: Agreement
+    subject: str
+    what: str
+    until: float
+    by_all: bool
+
+    def cast(self, own: Notice | None) -> Notice | None:
+        """Votes, waits for the others, and returns the objection that counts."""
+        messages = self.agreement.messages
+        messages.vote(self.subject, own)
+        if own is not None:
+            return own  # the peers follow
+        objection = self._objection()
+        return messages.decide(f"{self.subject}/{self.agreement.first_rank}", objection)
+
+    def _objection(self) -> Notice | None:
+        """The first objection of a peer, or ours to a peer that does not answer."""
+        waiting = set(self.agreement.peers)
+        while True:
+            self.agreement.refresh()
+            for rank in sorted(waiting):
+                objection, is_done = self._answer_of(rank)
+                if objection is not None:
+                    return objection
+                if is_done:
+                    waiting.discard(rank)
+            if not waiting:
+                return None
+            is_late = time.monotonic() >= self.until
+            if is_late or process_is_exiting.wait(_VOTE_EVERY_S):
+                return Notice(min(waiting), self.what, "no answer", "it did not vote")
+
+    def _answer_of(self, rank: int) -> tuple[Notice | None, bool]:
+        messages = self.agreement.messages
+        has_voted, objection = messages.vote_of(self.subject, rank)
+        if has_voted:
+            return objection, True
+        objection = self.agreement.objection_of(rank, self.what)
+        uses_old_code = not self.by_all and not messages.has_begun(self.subject, rank)
+        return objection, uses_old_code
+
+
+class AgreedSwitch:
+    """What a forward runs until the call at which all its peers switch to eager."""
+
+    def __init__(
+        self,
+        forward: CompiledForward,
+        agreement: Agreement,
+        why: Notice,
+        *,
+        run: Callable[..., Any],
+    ) -> None:
+        self._forward = forward
+        self._agreement = agreement
+        self._why = why
+        self._run = run
+        self._at: int | None = None
+
+    @classmethod
+    def install(
+        cls, forward: CompiledForward, agreement: Agreement, why: Notice
+    ) -> None:
+        def around(run: Callable[..., Any]) -> Callable[..., Any]:
+            is_installed = isinstance(run, cls)
+            return run if is_installed else cls(forward, agreement, why, run=run)
+
+        forward.replace_run(around)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        forward = self._forward
+        call = forward.telemetry.call
+        if call is None:
+            return self._run(*args, **kwargs)
+        if self._at is None:
+            self._at = self._agreement.agreed_call(call)
+        if call < self._at:
+            return self._run(*args, **kwargs)
+        self._agreement.decisions.append(f"eager from call {self._at}: {self._why}")
+        forward.go_eager(Fallback(KIND, WHOLE, str(self._why)))
+        forward.telemetry.mark_current_call_eager()
+        return forward.run(*args, **kwargs)
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

@@ -1,0 +1,109 @@
+"""The process group of a distributed run, and the collectives in captured graphs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, fx
+
+from torchproof.torch_private import contract
+
+FEATURE = "decisions of several ranks"
+# Operators of functional collectives, which Dynamo also traces `all_reduce` as.
+_COLLECTIVES = ("_c10d_functional", "c10d", "_dtensor")
+_WAIT = "wait_tensor"
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The default group; `store` has a connection of its own, and so blocks nobody."""
+
+    store: Any
+    rank: int
+    world_size: int
+    timeout_s: float | None  # of collectives; None if it is unknown
+
+    @property
+    def others(self) -> frozenset[int]:
+        return frozenset(range(self.world_size)) - {self.rank}
+
+
+_connections: dict[str, tuple[Any, Any]] = {}  # the default store and its clone
+
+
+def default_group() -> ProcessGroup | None:
+    """The default group, if it has several ranks and the installed torch shows it."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    size = distributed.get_world_size()
+    if size < 2 or contract.missing(FEATURE):
+        return None
+    c10d = importlib.import_module("torch.distributed.distributed_c10d")
+    store = c10d._get_default_store()
+    original, clone = _connections.get("default", (None, None))
+    if original is not store:
+        clone = store.clone()
+        _connections["default"] = store, clone
+    return ProcessGroup(clone, distributed.get_rank(), size, _timeout_s())
+
+
+def _timeout_s() -> float | None:
+    group: Any = distributed.group.WORLD
+    for device in ("cuda", "cpu"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+        except RuntimeError:  # the group has no backend for this device
+            continue
+        return float(options._timeout.total_seconds())
+    return None
+
+
+def compiling_runs_collectives() -> bool:
+    """Whether compiler collectives or guard collectives are switched on."""
+    config = importlib.import_module("torch._dynamo.config")
+    if config.enable_compiler_collectives:
+        return True
+    eval_frame = importlib.import_module("torch._C._dynamo.eval_frame")
+    # There is no getter: setting a hook returns the previous one.
+    hook = eval_frame.set_guard_complete_hook(None)
+    eval_frame.set_guard_complete_hook(hook)
+    return (
+        hook
+        is importlib.import_module("torch._dynamo.eval_frame").guard_collectives_hook
+    )
+
+
+def ranks_in_graph(gm: fx.GraphModule) -> frozenset[int]:
+    """The ranks of all groups whose collectives a captured graph contains."""
+    graphs = (part for part in gm.modules() if isinstance(part, fx.GraphModule))
+    nodes = (node for part in graphs for node in part.graph.nodes)
+    return frozenset(rank for node in nodes for rank in _ranks_of(node))
+
+
+def _ranks_of(node: fx.Node) -> Iterator[int]:
+    value = node.meta.get("example_value")
+    if (mesh := getattr(value, "device_mesh", None)) is not None:
+        # Operations on distributed tensors become collectives in AOTAutograd.
+        yield from mesh.mesh.flatten().tolist()
+    target = str(node.target)
+    if node.op != "call_function" or not target.startswith(_COLLECTIVES):
+        return
+    if _WAIT not in target:
+        yield from _ranks_of_group([*node.args, *node.kwargs.values()])
+
+
+def _ranks_of_group(arguments: list[Any]) -> list[int]:
+    """The ranks of the group that an argument names; all ranks if none does."""
+    c10d = importlib.import_module("torch.distributed.distributed_c10d")
+    for argument in reversed(arguments):
+        if isinstance(argument, str):
+            try:
+                group = c10d._resolve_process_group(argument)
+            except (RuntimeError, ValueError):  # the name of a reduction
+                continue
+            return list(distributed.get_process_group_ranks(group))
+    return list(range(distributed.get_world_size()))
