@@ -8,8 +8,8 @@ for another one. So the ranks of the groups in its graphs (the *peers*) decide t
 - A compilation, and a verification, is settled before its outcome is used. Each rank
   votes, and if one objects or does not answer in time, all run the function eager.
 - A failure that only one rank meets (a guard that fails there alone, a first run)
-  calls a meeting. Each rank writes the number of its next call, and all switch the
-  model to eager at the highest of them.
+  calls a meeting. Each rank writes the number of a call that it has not begun, and all
+  switch the model to eager at the highest of them.
 
 Votes and notices lie in the store of the process group. A call of compiled code reads
 none of them: a thread looks at the store, and replaces what the next call runs. If the
@@ -106,6 +106,7 @@ class Agreement:
         self._notices: list[Notice] = []
         self._settled: set[tuple[int, str]] = set()  # (rank, what) already acted on
         self._strategy = forward.strategy
+        self.arrival: int | None = None  # the first call at which this rank can switch
         messages = self._messages
         self._in_time(lambda: messages.set_strategy(self._strategy), _POST_S)
         for item in self._telemetry.fallbacks:
@@ -243,6 +244,17 @@ class Agreement:
                 self._messages.call_meeting(why)
         if why is not None and not forward.is_voting:
             AgreedSwitch.install(forward, self, why)
+            self._arrive()
+
+    def _arrive(self) -> None:
+        """Writes from which call on the installed switch is obeyed.
+
+        A call that is about to take its number may have read what it runs before. This
+        thread writes it, because the call in progress may wait for another rank.
+        """
+        if self.arrival is None:
+            self.arrival = self._telemetry.calls + 1
+            self._messages.arrive(self.arrival)
 
     def _calls_for(self, notice: Notice) -> bool:
         """Whether this rank still runs compiled what a peer began to run eager."""
@@ -264,7 +276,6 @@ class Agreement:
         return call if switch is None else switch
 
     def _meet(self, call: int, until: float) -> int:
-        self._messages.arrive(call)
         missing = set(self.peers)
         latest = call
         while missing and time.monotonic() < until:
@@ -405,7 +416,8 @@ class AgreedSwitch:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
         call = forward.telemetry.call
-        if call is None:
+        arrival = self._agreement.arrival
+        if call is None or arrival is None or call < arrival:
             return self._run(*args, **kwargs)
         if self._at is None:
             self._at = self._agreement.agreed_call(call)

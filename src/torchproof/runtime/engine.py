@@ -324,16 +324,26 @@ class Engine:
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
-            compiled = CompiledCode(
-                code=code,
-                answer=answer,
-                again=cause is not None,
-                names=conversion.frame.f_globals,
-            )
-            self._unproven |= dict.fromkeys(job.compiled, compiled)
+            self._expect_first_run(conversion, answer, job, again=cause is not None)
         elif code in self._names and not job.failed:
             self.telemetry.note(f"no graph of {name} itself was compiled")
         return self._accept(code, answer, job, cause=cause)
+
+    def _expect_first_run(
+        self,
+        conversion: frames.Conversion,
+        answer: Any,
+        job: compile_job.Job,
+        *,
+        again: bool,
+    ) -> None:
+        compiled = CompiledCode(
+            code=conversion.code,
+            answer=answer,
+            again=again,
+            names=conversion.frame.f_globals,
+        )
+        self._unproven |= dict.fromkeys(job.compiled, compiled)
 
     def _subject(self, code: CodeType) -> str:
         """What ranks vote on: the compilation of a function in one call."""

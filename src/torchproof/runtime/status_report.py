@@ -182,9 +182,12 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
 def _ranks(item: Mapping[str, Any]) -> list[str]:
     who = f"rank {item['rank']} of {item['world_size']}"
     peers = ", ".join(map(str, item["decides_with"]))
-    how = f"decides with rank {peers}" if peers else "decides alone: no collectives"
     if item["alone"] is not None:
         how = f"decides alone: {item['alone']}"
+    elif peers:
+        how = f"decides with rank {peers}"
+    else:
+        how = "decides alone: its compiled code contains no collective"
     lines = [f"{who} {how}", *(f"decided: {each}" for each in item["decisions"])]
     return lines + [
         f"rank {each['rank']} runs {each['what']} eager ({each['kind']}): {each['why']}"

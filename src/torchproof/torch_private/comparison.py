@@ -232,6 +232,8 @@ def plain_tensors(value: Any) -> Iterator[Any]:
     if flatten is None:
         yield value
         return
+    if (wait := getattr(value, "trigger_wait", None)) is not None:
+        wait()  # the data of an AsyncCollectiveTensor may still be on its way
     for name in flatten()[0]:
         inner = getattr(value, name)
         if isinstance(inner, Tensor):
