@@ -77,6 +77,7 @@ class Rank:
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[Rank]]]:
     monkeypatch.setattr(agreements, "_WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(process_groups, "is_open", lambda: True)
     started: list[Rank] = []
 
     def start(*options: dict[str, Any]) -> list[Rank]:
@@ -277,6 +278,15 @@ def test_a_store_that_hangs_delays_no_longer_than_the_deadline(
     assert first.settle(until=time.monotonic() + 0.1) is None
     over.set()
     assert first.agreement.alone is not None
+
+
+def test_after_the_group_is_closed_each_rank_decides_alone(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = ranks()
+    monkeypatch.setattr(process_groups, "is_open", lambda: False)
+    assert "closed" in first.agreement.to_json()["alone"]
+    assert not first.forward.telemetry.notes
 
 
 def test_retry_begins_with_fresh_messages(ranks: Any) -> None:

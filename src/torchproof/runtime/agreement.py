@@ -31,7 +31,12 @@ from torchproof.runtime.interruptible_thread import (
     InterruptibleThread,
     process_is_exiting,
 )
-from torchproof.runtime.rank_messages import Notice, RankMessages, StoreLost
+from torchproof.runtime.rank_messages import (
+    NO_ANSWER,
+    Notice,
+    RankMessages,
+    StoreLost,
+)
 from torchproof.runtime.status_report import Fallback
 from torchproof.torch_private import process_groups
 
@@ -147,7 +152,7 @@ class Agreement:
         """Tells all ranks about a fallback, without waiting for the store."""
         notice = self._notice(item)
         messages = self._messages
-        if self.alone is None:
+        if self._is_connected():
             self._start(lambda: messages.notify(notice))
 
     def begin(self, subject: str) -> None:
@@ -225,7 +230,7 @@ class Agreement:
         """Looks at the store until the model or the process ends."""
         while not process_is_exiting.wait(_WATCH_EVERY_S):
             forward = self._forward()
-            if forward is None or self.alone is not None:
+            if forward is None or not self._is_connected():
                 return
             try:
                 self._look(forward)
@@ -304,7 +309,7 @@ class Agreement:
 
         None if the store fails or does not answer; the rank then decides alone.
         """
-        if self.alone is not None:
+        if not self._is_connected():
             return None
         thread = self._start(work)
         if not thread.wait(time.monotonic() + seconds):
@@ -318,17 +323,22 @@ class Agreement:
     def _start(self, work: Callable[[], Any]) -> InterruptibleThread:
         return InterruptibleThread(work, "torchproof-store")
 
+    def _is_connected(self) -> bool:
+        if not process_groups.is_open():
+            self._decide_alone("the process group was closed")
+        return self.alone is None
+
     def _decide_alone(self, why: str) -> None:
         if self.alone is None:
             self.alone = why
-            self._telemetry.note(f"this rank decides alone: {why}")
+            if self.peers:
+                self._telemetry.note(f"this rank decides alone: {why}")
 
     # -- status ------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """`fallbacks` are those of other ranks, and null if the store is lost."""
-        if self.alone is None:
-            self._in_time(self.refresh, _STATUS_S)
+        self._in_time(self.refresh, _STATUS_S)
         fallbacks = [dataclasses.asdict(each) for each in self._notices[-_SHOWN:]]
         return {
             "rank": self._group.rank,
@@ -374,7 +384,8 @@ class _Ballot:
                 return None
             is_late = time.monotonic() >= self.until
             if is_late or process_is_exiting.wait(_VOTE_EVERY_S):
-                return Notice(min(waiting), self.what, "no answer", "it did not vote")
+                why = f"did not vote on {self.what} until the deadline"
+                return Notice(min(waiting), self.what, NO_ANSWER, why)
 
     def _answer_of(self, rank: int) -> tuple[Notice | None, bool]:
         messages = self.agreement.messages

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import distributed
 
+NO_ANSWER = "no answer"  # the kind of a notice about a rank that wrote nothing
+
 
 class StoreLost(Exception):
     """The store failed: the rank that serves it may have ended."""
@@ -33,6 +35,8 @@ class Notice:
     call: int | None = None
 
     def __str__(self) -> str:
+        if self.kind == NO_ANSWER:
+            return f"rank {self.rank} {self.why}"
         return f"rank {self.rank}: {self.what} runs eager ({self.kind}): {self.why}"
 
 

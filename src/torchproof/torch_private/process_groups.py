@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,23 +33,28 @@ class ProcessGroup:
         return frozenset(range(self.world_size)) - {self.rank}
 
 
-_connections: dict[str, tuple[Any, Any]] = {}  # the default store and its clone
+# The default store, and the connection that was cloned from it. Not a strong reference:
+# a program may close its group and open another one at the same port.
+_connections: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def is_open() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
 
 
 def default_group() -> ProcessGroup | None:
     """The default group, if it has several ranks and the installed torch shows it."""
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not is_open():
         return None
     size = distributed.get_world_size()
     if size < 2 or contract.missing(FEATURE):
         return None
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
     store = c10d._get_default_store()
-    original, clone = _connections.get("default", (None, None))
-    if original is not store:
-        clone = store.clone()
-        _connections["default"] = store, clone
-    return ProcessGroup(clone, distributed.get_rank(), size, _timeout_s())
+    if store not in _connections:
+        _connections[store] = store.clone()
+    connection = _connections[store]
+    return ProcessGroup(connection, distributed.get_rank(), size, _timeout_s())
 
 
 def _timeout_s() -> float | None:
