@@ -25,10 +25,11 @@ class Compiler:
         self.runs = 0  # of loaded code
         self.slower = False
         self.limit_s: float | None = None  # of the latest graph
+        self.is_started = False
         self._process = compile_job.background_worker()
 
     def warm(self) -> None:
-        pass
+        self.is_started = True
 
     def send(self, payload: bytes, *, until: float, **options: Any) -> bytes:
         if options.get("kind") != "graph":  # of a model that runs without a recording
@@ -69,6 +70,8 @@ def installed() -> Iterator[Compiler]:
         mock.patch.object(compile_job, "background_worker", lambda: compiler),
         mock.patch.object(remote_graphs.DeferredGraph, "load", load),
         mock.patch.object(progressive, "timed", compiler.timed),
+        # A machine with much else to do imports the compiler slowly.
+        mock.patch.object(progressive, "_FIRST_PAUSES_S", 3600.0),
     ):
         yield compiler
         compiler.released.set()

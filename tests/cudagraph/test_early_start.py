@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torchproof
+from torchproof.records import collector_paused
 from torchproof.torch_private import contract, early_start
 
 
@@ -88,7 +89,7 @@ def test_the_collector_is_as_before_after_a_pause(enabled: bool) -> None:
     was = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        with pytest.raises(ImportError), early_start.collector_paused():
+        with pytest.raises(ImportError), collector_paused():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() is enabled

@@ -23,7 +23,7 @@ from torchproof.runtime.codegen_worker import ChildDied, Worker
 from torchproof.runtime.cudagraph import progressive, recorder
 from torchproof.runtime.cudagraph.graph_status import StageStatus
 from torchproof.runtime.cudagraph.graphed_step import Graphed
-from torchproof.torch_private import comparison, remote_graphs
+from torchproof.torch_private import comparison, contract, remote_graphs
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +99,32 @@ def test_calls_are_answered_while_the_compiler_works(compiler: Compiler) -> None
     assert taken.pause_s is not None and taken.compile_s is not None
     assert compiler.graphs == 1
     assert "full   in use" in str(graphed.status())
+
+
+def test_eager_answers_before_anything_is_watched_or_started(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    seen: list[tuple[bool, bool]] = []
+
+    def missing(feature: str) -> tuple[str, ...]:
+        asked.append(feature)
+        return ()
+
+    class Step(Stack):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append((bool(asked), compiler.is_started))
+            return super().forward(x)
+
+    monkeypatch.setattr(contract, "missing", missing)
+    graphed = torchproof.graph(Step().eval(), wait=False, strategy="full")
+    graphed(torch.ones(4, 8))
+    status = graphed.status()
+    assert seen == [(False, False)] and not graphed._snapshots
+    assert compiler.is_started  # after the answer
+    assert (status.strategy, status.plain_calls, status.stops) == ("eager", 1, ())
+    graphed(torch.ones(4, 8))
+    assert asked and graphed._snapshots
 
 
 def test_regional_comes_first_and_full_replaces_it(compiler: Compiler) -> None:
@@ -474,6 +500,7 @@ with strip.installed():
         graphed(torch.ones(2, 4))
     status = graphed.status()
     assert (status.recordings, status.replays) == (1, 1), status
+assert "torchproof.records.run" not in sys.modules  # which production does not need
 """
 
 

@@ -145,9 +145,8 @@ assert model.__dict__ == before
 assert torchproof.compile(len) is len
 assert torchproof.compile(strategy="full")(len) is len
 gained = {name for name in set(sys.modules) - loaded}
-names = "runtime runtime.production records records.lazy records.run records.printable"
-names += " records.fixes records.load_test records.schema records.shapes"
-names += " records.tuning"
+names = "runtime runtime.production records records.lazy records.printable"
+names += " records.user_error"
 expected = {f"torchproof.{name}" for name in names.split()}
 assert gained <= expected, gained
 assert "torch._dynamo" not in gained

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from torchproof.records.fixes import Replacement as Replacement
     from torchproof.records.fixes import Setting as Setting
     from torchproof.records.fixes import Tier as Tier
+    from torchproof.records.frame import Frame as Frame
+    from torchproof.records.lazy import collector_paused as collector_paused
     from torchproof.records.lazy import lazy_exports as lazy_exports
     from torchproof.records.load_test import ColdPhase as ColdPhase
     from torchproof.records.load_test import Generation as Generation
@@ -90,7 +92,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import Event as Event
     from torchproof.records.run import Finding as Finding
     from torchproof.records.run import Fixing as Fixing
-    from torchproof.records.run import Frame as Frame
     from torchproof.records.run import Gain as Gain
     from torchproof.records.run import Measurement as Measurement
     from torchproof.records.run import Observation as Observation
@@ -99,8 +100,6 @@ if TYPE_CHECKING:
     from torchproof.records.run import Run as Run
     from torchproof.records.run import Severity as Severity
     from torchproof.records.run import Status as Status
-    from torchproof.records.run import UserError as UserError
-    from torchproof.records.run import one_line as one_line
     from torchproof.records.schema import Mismatch as Mismatch
     from torchproof.records.schema import Record as Record
     from torchproof.records.schema import to_plain as to_plain
@@ -123,5 +122,7 @@ if TYPE_CHECKING:
     from torchproof.records.tuning import Stage as Stage
     from torchproof.records.tuning import Trial as Trial
     from torchproof.records.tuning import Tuning as Tuning
+    from torchproof.records.user_error import UserError as UserError
+    from torchproof.records.user_error import one_line as one_line
 else:
     __getattr__, __all__ = lazy_exports(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchproof.records.files import MOST_SOURCE_BYTES, open_regular
-from torchproof.records.run import Frame, Owner
+from torchproof.records.frame import Frame, Owner
 from torchproof.records.stacks import is_resumed as is_resumed
 from torchproof.records.stacks import original_name as original_name
 from torchproof.records.stacks import resumed_at as resumed_at

@@ -6,24 +6,25 @@ saved records, `other` keeps fields that a newer torchproof wrote.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
 from torchproof.records.fixes import Fix, Mark
+from torchproof.records.frame import Frame as Frame
+from torchproof.records.frame import Owner as Owner
 from torchproof.records.load_test import LoadTest
-from torchproof.records.printable import seen
 from torchproof.records.ranks import RankRun
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
+from torchproof.records.user_error import UserError as UserError
+from torchproof.records.user_error import one_line as one_line
 
 SCHEMA = 1
 
 Severity = Literal["high", "medium", "low"]
 Status = Literal["open", "resolved", "intentional"]
-Owner = Literal["user", "library"]
 Certainty = Literal["verified", "likely"]
 
 SEVERITIES: tuple[Severity, ...] = ("high", "medium", "low")
@@ -68,44 +69,6 @@ CATEGORIES: dict[str, str] = {
 
 
 _KIND = Literal[tuple(CATEGORIES)]  # type: ignore[valid-type]
-
-
-class UserError(Exception):
-    """An error that the user can fix: one line with the problem and the next step.
-
-    `details` is more text, such as a traceback, that the command line shows with -v.
-    """
-
-    def __init__(self, message: str = "", *, details: str = "") -> None:
-        super().__init__(message)
-        self.details = details
-
-    def __str__(self) -> str:
-        return one_line(super().__str__())
-
-
-def one_line(text: str, limit: int = 600) -> str:
-    """Text that may quote a long error, shortened to one line."""
-    words = seen(" ".join(text.split()))
-    return words if len(words) <= limit else words[: limit - 4] + " ..."
-
-
-@dataclass(frozen=True)
-class Frame(Record):
-    """One line of a Python stack; `columns` is the part the traceback underlines."""
-
-    file: str
-    line: Annotated[int, Integer]  # torch writes -1 for an unknown line
-    function: str
-    code: str = ""
-    columns: tuple[int, int] | None = None
-
-    @property
-    def expression(self) -> str:
-        """The underlined part of the line, or all of it."""
-        if self.columns is None:  # a whole statement: the expression it computes
-            return re.sub(r"^(return |[\w.,\[\] ]+ = )(?=\S)", "", self.code)
-        return self.code[slice(*self.columns)].strip() or self.code
 
 
 @dataclass(frozen=True)

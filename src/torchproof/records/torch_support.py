@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib import metadata
 
-from torchproof.records.run import UserError
+from torchproof.records.user_error import UserError
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 

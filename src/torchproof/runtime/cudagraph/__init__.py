@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from torchproof.records import collector_paused
+
 if TYPE_CHECKING:
     from torchproof.runtime.cudagraph.bucket_planner import Buckets
     from torchproof.runtime.cudagraph.graphed_step import Graphed
@@ -54,17 +56,19 @@ def graph(
     dimensions of arguments that may be padded, `unpad` those of outputs, and `buckets`
     lists the sizes to pad to.
     """
-    from torchproof.runtime.cudagraph.build_graph import build, check
+    with collector_paused():
+        from torchproof.runtime.cudagraph.build_graph import build, check
 
-    options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
+    options: dict[str, Any] = {
+        "train": train,
+        "strategy": strategy,
+        "recipe": recipe,
+        "wait": wait,
+    }
     check(step, example, outputs=outputs, pool=pool, **options)
-    graphed = build(
-        step,
-        {**options, "arguments": arguments},
-        {"pad": pad, "unpad": unpad, "sizes": buckets},
-        pool=pool,
-        buffers=outputs == "buffers",
-    )
+    options["arguments"] = arguments
+    padding = {"pad": pad, "unpad": unpad, "sizes": buckets}
+    graphed = build(step, options, padding, pool=pool, buffers=outputs == "buffers")
     if isinstance(example, Mapping):
         graphed.prepare(**example)
     elif example is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -125,7 +126,8 @@ def build(
         pool=pool,
         buffers=buffers,
         padder=padder,
-        refused=options.refused or _lacking_hook(options.strategy),
+        refused=options.refused,
+        lacking=functools.partial(_lacking_hook, options.strategy),
         later=options.later,
     )
 
@@ -165,6 +167,7 @@ def build_graphed(
     padder: Padder | None,
     within: Within = contextlib.nullcontext,
     refused: Stop | None = None,
+    lacking: Callable[[], Stop | None] = lambda: None,
     later: Sequence[Strategy] = (),
     deadline_s: float = DEADLINE_S,
     unrecorded: Callable[..., Any] | None = None,
@@ -198,7 +201,10 @@ def build_graphed(
         padder=padder,
         within=within,
         refused=refused,
-        later=Later(Progress(deadline_s), stages) if later else None,
+        lacking=lacking,
+        later=Later(Progress(deadline_s), stages, Preparation(inner, around))
+        if later
+        else None,
         unrecorded=unrecorded,
     )
 

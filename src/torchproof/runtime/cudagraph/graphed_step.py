@@ -59,10 +59,14 @@ _MAX_SNAPSHOTS = 4  # for example train and eval, each with two settings
 
 @dataclass(frozen=True)
 class Later:
-    """What replaces the uncompiled recordings, once it is compiled."""
+    """What replaces the uncompiled recordings, once it is compiled.
+
+    `first` runs the step before anything is watched or recorded.
+    """
 
     progress: Progress
     stages: Callable[[StateSnapshot], list[Stage]]
+    first: Preparation
 
 
 @dataclass
@@ -101,6 +105,7 @@ class Graphed:
         padder: Padder | None = None,
         within: Within = contextlib.nullcontext,  # the context around each recording
         refused: Stop | None = None,  # why nothing is recorded
+        lacking: Callable[[], Stop | None] = lambda: None,  # why torch cannot record
         later: Later | None = None,  # what is compiled while calls are answered
         unrecorded: Callable[..., Any] | None = None,  # runs what cannot be recorded
     ) -> None:
@@ -112,11 +117,11 @@ class Graphed:
         self._prepare = prepare
         self._later = later
         self._unrecorded = unrecorded
+        self._lacking = lacking
         self._seen: set[Hashable] = set()  # keys that eager has answered once
-        state = StateSnapshot(step)
-        self._learning_rates = LearningRates(state.optimizers)
-        self._notes = self._learning_rates.prepare()
-        self._snapshots = [self._take_snapshot(state)]
+        self._learning_rates = LearningRates(())
+        self._notes: list[str] = []
+        self._snapshots: list[Snapshot] = []
         self._changes: Counter[str] = Counter()
         self._failure: Stop | None = None  # of the last attempt to record
         self._changes_since_replay = 0
@@ -125,16 +130,48 @@ class Graphed:
         self._given_up: tuple[Stop, ...] = () if refused is None else (refused,)
         self._log_stops(self._given_up)
         self._obstacles: tuple[Stop, ...] = ()  # why calls were not padded
+        if later is None or padder is not None:
+            self._watch_state()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         self._calls += 1
+        call = args, kwargs
         with self.pool.lock:
-            return self._padded((args, kwargs))
+            if not self._snapshots:
+                if self._later is not None and not self._seen:
+                    return self._answer_first(call, self._later)
+                self._watch_state()
+            return self._padded(call)
+
+    def _answer_first(self, call: Call, later: Later) -> Any:
+        """The first call with `wait=False`: answered before anything else is done."""
+        key = self._key_if_any(call)
+        if self._given_up or key is None:
+            self._watch_state()
+            return self._plain(call)
+        self._seen.add(key)
+        answer = self._run(call, later.first)
+        later.progress.start_compiler()
+        return answer
+
+    def _watch_state(self) -> None:
+        """Takes the first snapshot of the external state."""
+        if not self._given_up and (stop := self._lacking()) is not None:
+            self._given_up = (stop,)
+            self._log_stops(self._given_up)
+        state = StateSnapshot(self.step)
+        self._learning_rates = LearningRates(state.optimizers)
+        self._notes = self._learning_rates.prepare()
+        self._snapshots.append(self._take_snapshot(state))
+        if self._later is not None:
+            self._later.progress.start_compiler()
 
     def prepare(self, /, *args: Any, **kwargs: Any) -> None:
         """Records a call like this one; its effects are undone."""
         call = args, kwargs
         with self.pool.lock:
+            if not self._snapshots:
+                self._watch_state()
             key = self._key_if_any(call)
             if self._given_up or key is None or self._snapshot.fitting(key):
                 return
@@ -149,6 +186,12 @@ class Graphed:
     @property
     def _snapshot(self) -> Snapshot:
         return self._snapshots[0]
+
+    @property
+    def _preparation(self) -> Preparation:
+        if self._later is not None and not self._snapshots:
+            return self._later.first
+        return self._snapshot.preparation
 
     # -- one call ------------------------------------------------------------------
 
@@ -332,14 +375,16 @@ class Graphed:
         return map_tensors(self._unrecorded(*args, **kwargs), Tensor.detach)
 
     def _prepared(self, call: Call) -> Any:
-        """Runs the step without a graph: compiled if that works, else in eager.
+        """Runs the step without a graph: compiled if that works, else in eager."""
+        return self._run(call, self._snapshot.preparation)
 
-        The outputs are detached, like those of a replay: autograd history that stays
-        alive would break a later capture.
+    def _run(self, call: Call, preparation: Preparation) -> Any:
+        """Runs the step; the outputs are detached, like those of a replay.
+
+        Autograd history that stays alive would break a later capture.
         """
         self._plain_calls += 1
         args, kwargs = call
-        preparation = self._snapshot.preparation
         with (
             preparation.uncompiled()
             if preparation.fails
@@ -546,13 +591,18 @@ class Graphed:
         return self._recordings > 0 and (later is None or later.progress.is_over)
 
     def _stops(self) -> tuple[Stop, ...]:
-        refused = [s for stops in self._snapshot.refused.values() for s in stops]
+        refused = [
+            stop
+            for snapshot in self._snapshots[:1]
+            for stops in snapshot.refused.values()
+            for stop in stops
+        ]
         return tuple(dict.fromkeys([*self._given_up, *refused, *self._obstacles]))
 
     def status(self) -> Status:
         every = [each for snapshot in self._snapshots for each in snapshot.recordings()]
         return Status(
-            strategy=self._snapshot.preparation.name,
+            strategy=self._preparation.name,
             calls=self._calls,
             replays=self._replays,
             plain_calls=self._plain_calls,

@@ -369,6 +369,9 @@ class Progress:
         self.started = time.monotonic()
         self.entries: list[_Entry] = []
         self.pauses = PauseBudget()
+
+    def start_compiler(self) -> None:
+        """Starts the compile process, unless it runs already."""
         compile_job.background_worker().warm()
 
     @property

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from torchproof.records import collector_paused
 from torchproof.torch_private import contract
 from torchproof.torch_private.dynamo.switches import graph_compiler
-from torchproof.torch_private.inductor import early_start
 
 _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "torchproof_noted", default=None
@@ -167,7 +167,7 @@ def prepare_for_threads(*, inductor: bool) -> None:
     There the import would count against the deadline, and an interrupted import leaves
     modules half loaded. Raises `MissingHook` if torch lacks a hook of the runtime.
     """
-    with early_start.collector_paused():
+    with collector_paused():
         contract.require("compile")
         if inductor:
             contract.require("compile with Inductor")

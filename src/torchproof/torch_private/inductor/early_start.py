@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import importlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchproof.records import collector_paused
 from torchproof.torch_private import contract
 
 # Imported one by one between two calls with `wait=False`: all at once takes seconds.
@@ -97,19 +97,3 @@ def _import_triton() -> bool:
 def _identify_triton(device: int) -> None:
     with torch.cuda.device(device):  # the current one of the caller's thread
         importlib.import_module(_TRITON).triton_hash_with_backend()
-
-
-@contextlib.contextmanager
-def collector_paused() -> Iterator[None]:
-    """Without garbage collection, which takes a fifth of the time of large imports.
-
-    Imports make few cycles; the next collection finds them.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
