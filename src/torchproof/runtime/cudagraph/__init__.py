@@ -59,16 +59,11 @@ def graph(
     with collector_paused():
         from torchproof.runtime.cudagraph.build_graph import build, check
 
-    options: dict[str, Any] = {
-        "train": train,
-        "strategy": strategy,
-        "recipe": recipe,
-        "wait": wait,
-    }
+    options = {"train": train, "strategy": strategy, "recipe": recipe, "wait": wait}
     check(step, example, outputs=outputs, pool=pool, **options)
-    options["arguments"] = arguments
+    requested = {**options, "arguments": arguments}
     padding = {"pad": pad, "unpad": unpad, "sizes": buckets}
-    graphed = build(step, options, padding, pool=pool, buffers=outputs == "buffers")
+    graphed = build(step, requested, padding, pool=pool, buffers=outputs == "buffers")
     if isinstance(example, Mapping):
         graphed.prepare(**example)
     elif example is not None:
