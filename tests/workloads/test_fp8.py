@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import fp8 as benchmark
+from torchproof.measure import operation_count
 from torchproof.records import UserError
 from torchproof.targets import calls
 from torchproof.targets.job import Job
@@ -85,6 +86,13 @@ def test_the_compiler_assumes_the_right_form_of_the_product() -> None:
     )
 
 
+def test_the_operations_of_a_product_are_counted_as_fp8() -> None:
+    layer = Fp8Linear(nn.Linear(32, 48)).requires_grad_(False)
+    counted = operation_count.count(lambda: layer(torch.randn(2, 5, 32)), 1)
+    assert counted.by_type == {"float8": 2 * 10 * 32 * 48}
+    assert counted.not_counted == ()
+
+
 def test_a_cpu_says_that_it_has_no_scaled_product() -> None:
     assert "cpu" in (fp8_linear.missing_product(torch.device("cpu")) or "")
 
@@ -124,8 +132,10 @@ def test_wrong_scales_exceed_the_bound(spoil: Callable[[Fp8Linear], None]) -> No
     right, model = varied(SPEC, fp8=False)(IDS), varied(SPEC, fp8=True)
     bound = gpt_fp8.parity_bound(SPEC.layers)
     assert relative_error(model(IDS), right) < bound
-    for block in model.blocks:
-        spoil(block.attention.out)  # a square layer: both sides fit
+    for number in range(SPEC.layers):
+        layer = model.get_submodule(f"blocks.{number}.attention.out")
+        assert isinstance(layer, Fp8Linear)
+        spoil(layer)  # a square one: scales of rows fit the columns
     assert relative_error(model(IDS), right) > bound
 
 
@@ -146,9 +156,9 @@ def test_only_embedding_head_norms_and_biases_are_not_fp8() -> None:
 
 def test_weights_are_quantised_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
     events = []
-    block, convert = gpt.Block, gpt.with_fp8_weights
+    block, convert = gpt.Block, fp8_linear.with_fp8_weights
 
-    def build(*args: int, **kwargs: torch.dtype) -> nn.Module:
+    def build(*args: Any, **kwargs: Any) -> nn.Module:
         events.append("built")
         return block(*args, **kwargs)
 
@@ -207,7 +217,7 @@ def test_one_graph_for_all_calls() -> None:
 
 def test_a_server_keeps_keys_and_values_in_the_type_of_activations() -> None:
     model, _ = gpt_fp8.make()
-    text_model = gpt_fp8.served(model)
+    text_model: Any = gpt_fp8.served(model)
     text_model.allocate(2, 8)
     assert text_model.blocks[0].keys.dtype is torch.float32
 

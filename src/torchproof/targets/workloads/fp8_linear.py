@@ -9,11 +9,16 @@ device has it, otherwise the same sum of products in the dtype of the result.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import register_flop_formula
 
+Shape = Sequence[int]
 FP8 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(FP8).max
 _SMALLEST_SCALE = 1e-12  # for a row of zeros
@@ -59,6 +64,12 @@ def _(
     dtype: torch.dtype,
 ) -> Tensor:
     return rows.new_empty(rows.shape[0], weight.shape[0], dtype=dtype)
+
+
+@register_flop_formula(torch.ops.torchproof.fp8_product)
+def _operations(rows: Shape, _: Shape, weight: Shape, *args: Any, **kwargs: Any) -> int:
+    """The floating-point operations of a product, for torch's counter of them."""
+    return 2 * math.prod(rows) * weight[0]
 
 
 def _scaled_product(
