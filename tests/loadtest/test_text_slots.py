@@ -24,7 +24,7 @@ from torchproof.measure.loadtest.text_slots import TextSlots, sample
 from torchproof.measure.loadtest.timetable import Timetable
 from torchproof.records import Frame, UserError
 from torchproof.strategies import NotApplicable
-from torchproof.targets import Loaded, TextModel, text_model
+from torchproof.targets import Loaded, TextModel, end_tokens, text_model
 from torchproof.targets.workloads import gpt
 
 PROMPTS, OUTPUTS = (1, 20), (1, 9)
@@ -129,7 +129,12 @@ def at_once(count: int, seed: int) -> Timetable:
 
 
 def generated(
-    slots: TextSlots, table: Timetable, path: Path, *, seed: int
+    slots: TextSlots,
+    table: Timetable,
+    path: Path,
+    *,
+    seed: int,
+    ends: frozenset[int] = frozenset(),
 ) -> dict[int, list[int]]:
     """The tokens of all requests."""
     tokens: dict[int, list[int]] = {}
@@ -138,6 +143,7 @@ def generated(
             number, table, vocabulary=slots.model.vocabulary, seed=seed
         ),
         receive=tokens.__setitem__,
+        end_tokens=ends,
     )
     log = RequestLog(path / f"log-{seed}-{slots.count}", len(table), create=True)
     served = serve_generation(slots, source, table, log)
@@ -173,6 +179,38 @@ def test_tokens_in_slots_are_those_of_one_by_one(
     for seed, count in enumerate((1, 3, 5)):
         slots = slots_of(subject.model, count)
         assert_as_one_by_one(subject, slots, tmp_path, seed=seed)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_an_answer_of_transformers_ends_with_its_end_token(
+    tmp_path: Path, several: bool
+) -> None:
+    subject, table = gpt2(), at_once(12, 3)
+    requests = [
+        text_request(number, table, vocabulary=64, seed=3) for number in range(12)
+    ]
+    whole = [subject.one_by_one(each.prompt, each.output_tokens) for each in requests]
+    planted = max(whole, key=len)[2]
+    model: Any = subject.model
+    model.model.generation_config.eos_token_id = [planted, 99] if several else planted
+    ended = text_model(_loaded(model.model))
+    ends = end_tokens(ended)
+    assert planted in ends
+    answers = generated(slots_of(ended, 3), table, tmp_path, seed=3, ends=ends)
+    for number, tokens in enumerate(whole):
+        until = tokens.index(planted) + 1 if planted in tokens else len(tokens)
+        assert answers[number] == tokens[:until]
+    assert sum(map(len, answers.values())) < sum(map(len, whole))
+
+
+def test_end_tokens_are_optional_and_numbers() -> None:
+    model: Any = small_gpt().model
+    assert end_tokens(model) == frozenset()
+    model.end_tokens = (2, 5)
+    assert end_tokens(model) == {2, 5}
+    model.end_tokens = "</s>"
+    with pytest.raises(UserError):
+        end_tokens(model)
 
 
 def _variant(make: Callable[[], Subject], name: str) -> Any:

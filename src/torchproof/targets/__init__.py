@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torchproof.targets.target import parse as parse
     from torchproof.targets.target import raised as raised
     from torchproof.targets.text_models import TextModel as TextModel
+    from torchproof.targets.text_models import end_tokens as end_tokens
     from torchproof.targets.text_models import generates_text as generates_text
     from torchproof.targets.text_models import text_model as text_model
     from torchproof.targets.workloads import WORKLOADS as WORKLOADS

@@ -59,6 +59,18 @@ def text_model(loaded: Loaded) -> TextModel:
     )
 
 
+def end_tokens(model: TextModel) -> frozenset[int]:
+    """The tokens that end an answer: `end_tokens` of the model, if it has that."""
+    tokens = getattr(model, "end_tokens", ())
+    try:
+        return frozenset(int(token) for token in tokens)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"end_tokens of {type(model).__name__} is {tokens!r}: give the numbers of"
+            " the tokens that end an answer, such as (2,)"
+        ) from None
+
+
 def generates_text(loaded: Loaded) -> bool:
     """Whether the target has a served form."""
     known = loaded.served is not None or is_text_model(loaded.fn)

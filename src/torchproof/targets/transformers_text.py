@@ -57,6 +57,7 @@ class TransformersText(nn.Module):
         self.vocabulary = int(config.vocab_size)
         self.context = getattr(config, "max_position_embeddings", None)
         parameters = inspect.signature(model.forward).parameters
+        self.end_tokens = _end_tokens(model)
         self._keeps_logits = "logits_to_keep" in parameters
         self.slots = self.length = 0
         self._assert_supported()
@@ -134,3 +135,12 @@ class TransformersText(nn.Module):
         )
         logits: Tensor = output.logits
         return logits
+
+
+def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """The tokens at which `generate` ends: none, one, or several."""
+    generation: Any = model.generation_config
+    tokens = generation.eos_token_id if generation is not None else None
+    if tokens is None:
+        return ()
+    return (tokens,) if isinstance(tokens, int) else tuple(tokens)

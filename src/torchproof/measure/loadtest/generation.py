@@ -53,6 +53,7 @@ class TextSource:
     request: Callable[[int], TextRequest]
     receive: Callable[[int, list[int]], None] = lambda number, tokens: None
     queue_limit: int | None = None  # a request that finds so many waiting is rejected
+    end_tokens: frozenset[int] = frozenset()  # an answer ends with one, if not before
 
 
 def serve_generation(
@@ -77,9 +78,9 @@ class _Answer:
     request: TextRequest
     tokens: list[int]
 
-    @property
-    def is_complete(self) -> bool:
-        return len(self.tokens) >= self.request.output_tokens
+    def is_complete(self, end_tokens: frozenset[int]) -> bool:
+        enough = len(self.tokens) >= self.request.output_tokens
+        return enough or self.tokens[-1] in end_tokens
 
 
 class _Loop:
@@ -188,7 +189,7 @@ class _Loop:
     def _finish(self, slot: int) -> None:
         """Ends the answer in a slot if it is complete."""
         answer = self._answers[slot]
-        if not answer.is_complete:
+        if not answer.is_complete(self._source.end_tokens):
             return
         number = answer.request.number
         self._log.tokens[number] = len(answer.tokens)

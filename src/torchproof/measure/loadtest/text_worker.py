@@ -22,7 +22,7 @@ from torchproof.measure.loadtest.text_requests import (
 )
 from torchproof.measure.loadtest.text_slots import TextSlots
 from torchproof.measure.loadtest.timetable import Timetable
-from torchproof.targets import calls, text_model
+from torchproof.targets import calls, end_tokens, text_model
 from torchproof.torch_private import describe
 
 
@@ -67,7 +67,11 @@ class TextWorker:
         def request(number: int) -> TextRequest:
             return text_request(number, table, vocabulary=vocabulary, seed=seed)
 
-        source = TextSource(request, queue_limit=self._options.queue_limit)
+        source = TextSource(
+            request,
+            queue_limit=self._options.queue_limit,
+            end_tokens=end_tokens(self._slots.model),
+        )
         meter = energy.PowerMeter()
         if self._device == "cuda":
             meter.start()
