@@ -20,6 +20,7 @@ import torch.profiler
 import torchproof.measure.strategy_worker
 import torchproof.observe.child
 import torchproof.torch_private.hooks  # noqa: F401
+from torchproof.torch_private import contract
 
 
 class _Net(torch.nn.Module):
@@ -45,6 +46,8 @@ if not torch.cuda.is_available():
     torch._dynamo.reset()
     torch._dynamo.utils.clear_compilation_metrics()
     torch._dynamo.utils.counters.clear()
+
+contract.contract()  # it remembers the table, which takes long to parse
 
 with contextlib.suppress(ImportError):
     import transformers.modeling_utils  # noqa: F401 (half of a model's import)

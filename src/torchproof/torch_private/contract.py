@@ -59,13 +59,13 @@ def require(feature: str) -> None:
 
 
 def _problem(name: str) -> str | None:
-    torch = f"torch {installed_torch()}"
     path, _, parameters = name.rstrip(")").partition("(")
     try:
         value = _resolve(path)
     except (ImportError, AttributeError, FileNotFoundError):
-        return f"{torch} has no {path}"
+        return f"torch {installed_torch()} has no {path}"
     if "(" in name and not _accepts(value, parameters.split(", ")):
+        torch = f"torch {installed_torch()}"
         return f"{torch} has no {name}; its parameters are {_signature(value)}"
     return None
 
