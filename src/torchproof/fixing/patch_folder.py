@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib.metadata
 import json
 import os
@@ -98,9 +99,15 @@ def _distribution(package: str) -> str:
         return f"torchproof {__version__}"
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return f"{package} {importlib.metadata.version(package)}"
-    for name in importlib.metadata.packages_distributions().get(package, ()):
+    for name in _distributions().get(package, ()):
         return f"{name} {importlib.metadata.version(name)}"
     return package
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    """By package; it reads the list of files of everything that is installed."""
+    return importlib.metadata.packages_distributions()
 
 
 def _changed(before: str, after: str) -> _Changed:
