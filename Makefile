@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint format docs site prove compat clean
+.PHONY: demo test lint style types pytest format docs site prove compat clean
 
 # One thread: with two on two cores, every other program on the machine disturbs the
 # times. Exit code 1 is a finding, or that eager is best; 2 is a failure.
@@ -51,13 +51,23 @@ demo: $(INSTALLED)
 	@echo "                 $(CURDIR)/$(DEMO)/tune.html"
 	@echo "Saved runs:      $(BIN)/torchproof show --list"
 
-test: lint
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
+# mypy has one core for a minute: the tests run beside it instead of after it. One thread:
+# the two processes of the tests have a core each, and second threads would only wait.
+test: export OMP_NUM_THREADS := 1
+test: style
+	@$(MAKE) --no-print-directory -j 2 types pytest
 
-lint: $(INSTALLED)
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
 	$(BIN)/mypy
+
+pytest: $(INSTALLED)
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not gpu and not slow"
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
