@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -176,9 +178,6 @@ PARENT |= {
         ("disable", "2", ""),
     )
 }
-CASES = PARENT | {
-    name: (f"check -q {rest}", said) for name, (rest, said) in CHILD.items()
-}
 
 
 @pytest.fixture
@@ -193,28 +192,56 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def inside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """That folder, with commands that run in this process."""
+    monkeypatch.chdir(folder)
+    handler = signal.getsignal(signal.SIGTERM)
+    yield folder
+    signal.signal(signal.SIGTERM, handler)
+
+
+def assert_one_line(stderr: str, said: str) -> None:
+    assert re.search(said, stderr), stderr
+    assert stderr.startswith("torchproof")
+    assert stderr.count("\n") == 1, stderr
+
+
 def refused(arguments: str, said: str, folder: Path) -> str:
     """What is on stdout beside the one line on stderr."""
     done = torchproof(*arguments.split(), cwd=folder)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert re.search(said, done.stderr), done.stderr
-    assert done.stderr.startswith("torchproof")
-    assert done.stderr.count("\n") == 1, done.stderr
+    assert_one_line(done.stderr, said)
     return done.stdout
 
 
+@pytest.mark.parametrize("name", PARENT)
+def test_what_needs_no_child_is_one_line_and_exit_code_2(
+    name: str, inside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, said = PARENT[name]
+    try:
+        code: object = main(arguments.split())
+    except SystemExit as end:
+        code = end.code
+    stdout, stderr = capsys.readouterr()
+    assert (code, stdout) == (2, ""), stderr
+    assert_one_line(stderr, said)
+    assert (inside / "there.json").read_text() == FILES["there.json"]
+
+
 # They are refused where another one is.
-ALIKE = {"missing script", "no Python file", "trace is a file", "workload arguments"}
-ALIKE |= {"short for a flag", "unknown format", "odd timeout", "bad ignore"}
-ALIKE |= {"output nowhere", "text as a run", "factory that exits", "returns three"}
-ALIKE |= {"calls in a dict", "syntax error", "no such module", "fn is a number"}
-NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in CASES]
+ALIKE = {"factory that exits", "returns three", "calls in a dict", "syntax error"}
+ALIKE |= {"no such module", "fn is a number"}
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in ALIKE else n for n in CHILD]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_line_and_exit_code_2(name: str, folder: Path) -> None:
-    assert refused(*CASES[name], folder) == ""
-    assert (folder / "there.json").read_text() == FILES["there.json"]
+def test_what_a_child_finds_is_one_line_and_exit_code_2(
+    name: str, folder: Path
+) -> None:
+    rest, said = CHILD[name]
+    assert refused(f"check -q {rest}", said, folder) == ""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
+import forked_commands
 import pytest
 
 from torchproof.checking import checker, observed_parts, source_reading, suspicions
@@ -189,7 +189,7 @@ def test_static_effort_reads_what_could_not_even_be_imported(
     target: str, program: Path
 ) -> None:
     command = ("check", target, "--effort", "static", "--format", "json")
-    done = commands.torchproof(*command, cwd=program)
+    done = forked_commands.torchproof(*command, cwd=program)
     assert done.returncode == 0, done.stderr  # nothing high
     run = json.loads(done.stdout)
     assert {f["kind"] for f in run["findings"]} == {"hazard"}
@@ -219,21 +219,21 @@ def test_what_forward_calls_in_another_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_and_not_run(program: Path) -> None:
-    done = commands.torchproof("check", "src", cwd=program)
+    done = forked_commands.torchproof("check", "src", cwd=program)
     assert done.returncode == 2 and "--effort static" in done.stderr
-    done = commands.torchproof("check", "src", "--effort", "static", cwd=program)
+    done = forked_commands.torchproof("check", "src", "--effort", "static", cwd=program)
     assert done.stdout.startswith("src: 1 file")
     assert "GB102" in done.stdout
     medium = ("check", "src", "--effort", "static", "--fail-on", "medium")
-    assert commands.torchproof(*medium, cwd=program).returncode == 1
-    ignored = commands.torchproof(*medium, "--ignore", "GB", cwd=program)
+    assert forked_commands.torchproof(*medium, cwd=program).returncode == 1
+    ignored = forked_commands.torchproof(*medium, "--ignore", "GB", cwd=program)
     assert ignored.returncode == 0
     assert ignored.stdout.startswith("src: 1 file") and "GB1" not in ignored.stdout
 
 
 def test_a_baseline_that_is_not_there_fails_before_the_work(program: Path) -> None:
     command = ("check", "src", "--effort", "static", "--baseline", "nope")
-    done = commands.torchproof(*command, cwd=program)
+    done = forked_commands.torchproof(*command, cwd=program)
     assert done.returncode == 2 and "'nope'" in done.stderr
     assert not (program / ".torchproof").exists()
 

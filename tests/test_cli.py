@@ -161,22 +161,47 @@ LIGHT += ["show --caches", "show --caches --format json"]
 LIGHT += ["compare 20260102 20260102-0304-a", "log", "log add 20260102"]
 
 
-@pytest.mark.parametrize("line", LIGHT)
-def test_torch_is_not_imported(line: str, saved: Path) -> None:
-    program = (
-        "import sys\nfrom torchproof.cli import main\n"
-        "try: code = main(sys.argv[1:])\nexcept SystemExit as end: code = end.code\n"
-        "sys.exit(code or 10 * ('torch' in sys.modules))"
-    )
+# One process for all lines, as each start of Python takes longer than they do.
+RUNS_LIGHT = """
+import contextlib, io, json, sys
+from torchproof.cli import main
+
+def answer(line):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(line.split())
+        except SystemExit as end:
+            code = end.code
+    return code or 0, out.getvalue(), err.getvalue(), "torch" in sys.modules
+
+print(json.dumps({line: answer(line) for line in json.loads(sys.argv[1])}))
+"""
+
+
+@pytest.fixture(scope="module")
+def light(saved: Path) -> dict[str, tuple[int, str, str, bool]]:
+    """Exit code, both streams and whether torch was imported, of each light line."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *line.split()],
+        [sys.executable, "-c", RUNS_LIGHT, json.dumps(LIGHT)],
         cwd=saved,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout and not done.stderr
+    answers: dict[str, tuple[int, str, str, bool]] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_torch_is_not_imported(
+    line: str, light: dict[str, tuple[int, str, str, bool]]
+) -> None:
+    code, out, err, imports_torch = light[line]
+    assert code == 0, err
+    assert out and not err
+    assert not imports_torch, f"by `torchproof {line}` or an earlier line"
 
 
 def test_help_answers_at_once(tmp_path: Path) -> None:
@@ -257,11 +282,11 @@ def test_a_finding_is_exit_1_and_the_targets_output_goes_to_stderr(live: Done) -
 
 def test_a_run_is_saved_and_shown_again(live: Done, trace: Path) -> None:
     run = json.loads(live.stdout)
-    shown = torchproof("show", run["id"], "--format", "json", cwd=trace)
+    shown = forked_commands.torchproof("show", run["id"], "--format", "json", cwd=trace)
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, live.stdout, "")
-    listed = torchproof("show", "--list", "--format", "json", cwd=trace)
+    listed = forked_commands.torchproof("show", "--list", "--format", "json", cwd=trace)
     assert run["id"] in [row["id"] for row in json.loads(listed.stdout)]
-    text = torchproof("show", run["id"], cwd=trace).stdout
+    text = forked_commands.torchproof("show", run["id"], cwd=trace).stdout
     assert "noisy.py:8" in text and "GB101 high" in text and "\x1b" not in text
 
 
@@ -269,7 +294,7 @@ def test_a_broken_run_does_not_hide_the_others(live: Done, folder: Path) -> None
     broken = folder / store.RUNS / "20200101-0000-broken"
     broken.mkdir()
     (broken / "run.json").write_text("{")
-    done = torchproof("show", "--list", cwd=folder)
+    done = forked_commands.torchproof("show", "--list", cwd=folder)
     assert done.returncode == 0 and json.loads(live.stdout)["id"] in done.stdout
     assert "20200101-0000-broken/run.json" in done.stderr
 
@@ -325,14 +350,14 @@ def test_fail_on_decides_the_exit_code(live: Done, trace: Path) -> None:
             line = ["check", "trace:trace", "--select", codes, "--fail-on", level]
             assert verbs.main(line) == bool(found & bad), line
     line = ["check", "trace:trace", "--ignore", "GB,RC", "--fail-on", "low"]
-    done = torchproof(*line, cwd=trace)
+    done = forked_commands.torchproof(*line, cwd=trace)
     assert done.returncode == 0
     assert re.search(rf"\b{len(findings)} .*--select.*--ignore", done.stdout)
 
 
 def test_skip_leaves_a_part_out_and_says_so(trace: Path) -> None:
     line = ["check", "trace:trace", "--skip", "breaks, static", "--format", "json"]
-    run = json.loads(torchproof(*line, cwd=trace).stdout)
+    run = json.loads(forked_commands.torchproof(*line, cwd=trace).stdout)
     assert run["findings"] == []
     for name in ("static", "breaks"):
         assert run["parts"][name]["status"] == "skipped"
@@ -350,12 +375,12 @@ def test_parts_that_were_not_done_are_never_passed(live: Done) -> None:
 
 def test_output_goes_to_a_file_that_did_not_exist(trace: Path) -> None:
     line = ["check", "trace:trace", "--format", "json", "-o", "out.json"]
-    done = torchproof(*line, cwd=trace)
+    done = forked_commands.torchproof(*line, cwd=trace)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith(" out.json\n") and done.stderr.count("\n") == 1
     before = (trace / "out.json").read_bytes()
     assert json.loads(before)["target"] == "trace:trace"
-    done = torchproof(*line, cwd=trace)
+    done = forked_commands.torchproof(*line, cwd=trace)
     assert done.returncode == 2 and "out.json" in done.stderr
     assert (trace / "out.json").read_bytes() == before
 

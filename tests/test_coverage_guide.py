@@ -63,8 +63,9 @@ def named(when: str) -> list[str]:
     return [answer.name for answer in GUIDE.answers.values() if answer.when == when]
 
 
-# Several checks, or a wait.
-LONG = {"resolved", "hang", "annotations"}
+# Several checks, a wait, or what other tests show as well.
+LONG = {"resolved", "hang", "annotations", "log", "skip", "skip-breaks", "recompiles"}
+LONG |= {"dynamic", "quick", "partial", "report"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import statistics
 import sys
@@ -91,18 +92,19 @@ def test_one_that_can_be_believed_goes_before_one_that_failed() -> None:
     assert step.arm("full:max-autotune") == good
 
 
+@functools.cache
+def measured_steps() -> list[strategy_tables.Step]:
+    return strategy_tables.on_gpu()
+
+
 def median(way: str, field: str) -> float:
-    found = [
-        arm for step in strategy_tables.on_gpu() if (arm := step.sound(way)) is not None
-    ]
+    found = [arm for step in measured_steps() if (arm := step.sound(way)) is not None]
     return statistics.median(getattr(arm, field) for arm in found)
 
 
 def test_what_the_page_concludes_is_in_the_measurements() -> None:
     measured = [
-        w
-        for w in strategy_tables.WAYS
-        if any(s.sound(w) for s in strategy_tables.on_gpu())
+        w for w in strategy_tables.WAYS if any(s.sound(w) for s in measured_steps())
     ]
     starts = {way: median(way, "first_call_s") for way in measured}
     assert min(starts, key=lambda way: starts[way]) == "eager+graph"

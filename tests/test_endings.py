@@ -109,4 +109,4 @@ def test_a_script_that_fails_keeps_its_findings(tmp_path: Path) -> None:
     assert done.stderr.startswith("torchproof: error: ")
     assert "SIGKILL" in done.stderr and done.stderr.count("\n") == 1
     assert "GB101 high" in done.stdout and "SIGKILL" in done.stdout
-    assert "GB101 high" in torchproof("show", cwd=tmp_path).stdout
+    assert "GB101 high" in forked_commands.torchproof("show", cwd=tmp_path).stdout

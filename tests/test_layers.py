@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib
+import itertools
 import os
 import re
 import subprocess
@@ -78,7 +79,13 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def walk(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+# Where statements have other statements; expressions are most of a tree.
+BLOCKS = {"body", "orelse", "finalbody", "handlers", "cases"}
+
+
+def walk(
+    node: ast.AST, *, into_expressions: bool = True
+) -> Iterator[tuple[ast.AST, bool]]:
     """Every node, and whether it runs later than the loading of its file."""
     waiting = [(node, False)]
     while waiting:
@@ -86,6 +93,8 @@ def walk(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
         yield node, late
         body_is_late = is_function(node) or is_typing_only(node)
         for field, value in ast.iter_fields(node):
+            if not into_expressions and field not in BLOCKS:
+                continue
             children = value if isinstance(value, list) else [value]
             inner = late or (body_is_late and field == "body")
             waiting += [(each, inner) for each in children if isinstance(each, ast.AST)]
@@ -114,7 +123,8 @@ def _imports(path: Path) -> Iterator[Import]:
     `from a import b` gives `a.b`, be b a module or a name.
     """
     package = path.relative_to(PACKAGE.parent).parent.parts
-    for node, late in walk(parse(path)):
+    dynamic = "import_module" in (text := path.read_text()) or "__import__" in text
+    for node, late in walk(parse(path), into_expressions=dynamic):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno, late)
@@ -147,7 +157,8 @@ def functions(
     node: ast.AST, owner: ast.ClassDef | None = None
 ) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, ast.ClassDef | None]]:
     """Every function and the class it is a method of."""
-    for child in ast.iter_child_nodes(node):
+    fields = [getattr(node, name, None) for name in BLOCKS]
+    for child in itertools.chain(*(f for f in fields if isinstance(f, list))):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child, owner
             yield from functions(child)

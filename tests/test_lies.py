@@ -192,6 +192,7 @@ def test_a_model_on_the_host_has_no_host_copies() -> None:
 # -- settings that leak ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_one_arm_sets_reaches_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

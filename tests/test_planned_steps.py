@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from commands import torchproof
+from forked_commands import torchproof
 
 BEGINNING = """\
 import sys

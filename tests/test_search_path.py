@@ -98,6 +98,7 @@ def test_python_minus_m_moves_the_working_directory_to_the_end(project: Path) ->
     assert (code, run.get("findings")) == (0, []), stderr
 
 
+@pytest.mark.slow
 def test_a_module_is_found_from_the_working_directory(project: Path) -> None:
     inner = project / "inner"
     source = FACTORY.replace("import neighbour", "from inner import neighbour")
@@ -141,6 +142,7 @@ def test_a_module_of_the_working_directory_is_named(project: Path) -> None:
     assert "python inner/factory.py does not search: set PYTHONPATH=." in stderr
 
 
+@pytest.mark.slow
 def test_a_program_keeps_its_own_modules_with_standard_names(tmp_path: Path) -> None:
     (tmp_path / "profile.py").write_text("OWN = 1\n")
     (tmp_path / "script.py").write_text("from profile import OWN\nimport torch\n")

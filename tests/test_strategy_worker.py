@@ -46,7 +46,9 @@ def test_what_later_calls_compile_counts_for_the_break_even() -> None:
 @pytest.mark.parametrize(
     ("factory", "where"),
     [
-        ("another_at_each_load", "call 0: argument"),
+        pytest.param(
+            "another_at_each_load", "call 0: argument", marks=pytest.mark.slow
+        ),
         ("another_in_each_process", "call 0: argument"),
         pytest.param("kept_by_the_function", "call 0: output", marks=pytest.mark.slow),
         pytest.param(

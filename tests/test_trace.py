@@ -33,8 +33,7 @@ SAMPLE = tuple(
 )
 # Read each time; the others where slow tests are.
 QUICK = {
-    *("GB101/bad", "GB116/bad_6"),
-    *("RC201/bad", "RC213/bad", "DS601/bad", "CE701/bad"),
+    *("GB101/bad", "RC201/bad", "CE701/bad"),
 }
 SLOW = pytest.mark.slow
 NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in SAMPLE]

@@ -165,7 +165,9 @@ def test_all_words_stand_out(window: Browser, tmp_path: Path, scheme: str) -> No
     assert window.run(PALE) == []
 
 
-@pytest.mark.parametrize("name", ["check", "hostile"])
+@pytest.mark.parametrize(
+    "name", ["check", pytest.param("hostile", marks=pytest.mark.slow)]
+)
 def test_nothing_is_wider_than_a_phone(
     window: Browser, tmp_path: Path, name: str
 ) -> None:

@@ -504,6 +504,7 @@ assert "torchproof.records.run" not in sys.modules  # which production does not 
 """
 
 
+@pytest.mark.slow
 def test_the_first_recording_does_not_import_the_compiler() -> None:
     tests = str(Path(__file__).parent)
     path = os.pathsep.join([tests, *sys.path])

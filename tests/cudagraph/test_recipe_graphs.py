@@ -80,7 +80,7 @@ NAMES += ("core+graph:blocks.1",)
 SOME = [n if "full" in n else pytest.param(n, marks=pytest.mark.slow) for n in NAMES]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SOME)
 def test_calls_without_gradients_are_replayed(name: str) -> None:
     plain, model = applied(name)
     with torch.no_grad():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import forked_commands
 
 from torchproof.packs import writing
 from torchproof.packs.deploy import PackJob, packages
@@ -21,13 +21,13 @@ from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, Target
 
 ASKED = """
-import json, sys
+import json
 from torchproof.packs.deploy import PackJob, packages
 from torchproof.runtime import Unverified
 try:
-    print(json.dumps(packages.verify(PackJob.from_json(json.loads(sys.argv[1])))))
+    print(json.dumps(packages.verify(PackJob.from_json(json.loads({job!r})))))
 except Unverified as error:
-    print(json.dumps({"ok": False, "why": str(error)}))
+    print(json.dumps(dict(ok=False, why=str(error))))
 """
 
 
@@ -57,9 +57,8 @@ def built(folder: Path, target: Loaded, artifact: str) -> PackageDetails:
 
 def asked(folder: Path, artifact: str) -> dict[str, Any]:
     """What a process without the model's code says of the pack."""
-    job = _job(folder, folder / "pack", artifact).to_json()
-    command = [sys.executable, "-c", ASKED, json.dumps(job)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    job = json.dumps(_job(folder, folder / "pack", artifact).to_json())
+    done = forked_commands.python(ASKED.format(job=job), cwd=folder)
     assert done.stdout, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

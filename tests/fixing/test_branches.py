@@ -276,7 +276,14 @@ def outcome(run, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     return [*outputs, *(torch.zeros(3) if g is None else g for g in grads)]
 
 
-@pytest.mark.parametrize("name", SELECTED)
+# Each is compiled: every third one here, the others in slow tests.
+COMPILED = [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 3 else [])
+    for number, name in enumerate(SELECTED)
+]
+
+
+@pytest.mark.parametrize("name", COMPILED)
 def test_selected_agrees(name: str) -> None:
     """Outputs, gradients and mutation, on both outcomes, with NaN and infinities."""
     before, after = (step_with(each) for each in SELECTED[name])

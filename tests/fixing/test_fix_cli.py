@@ -72,6 +72,7 @@ def test_a_saved_run_is_written_without_another_proof(
     assert (folder / "model.py").read_text() == text
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_what_exists_and_leaves_nothing_behind(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text(MODEL)

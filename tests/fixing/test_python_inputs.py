@@ -222,6 +222,7 @@ def make():
 """
 
 
+@pytest.mark.slow
 def test_texts_do_not_recompile(tmp_path: Path) -> None:
     run = fixed(tmp_path, TOKENIZER)
     (accepted,) = verified(run)

@@ -110,7 +110,10 @@ def windowed_gpt() -> Subject:
     return small_gpt(window=5)
 
 
-SUBJECTS = (small_gpt, windowed_gpt, gpt2, gpt2_eager_attention, llama)
+SUBJECTS = [small_gpt, windowed_gpt, gpt2]
+SUBJECTS += [
+    pytest.param(m, marks=pytest.mark.slow) for m in (gpt2_eager_attention, llama)
+]
 
 
 @pytest.fixture(autouse=True)

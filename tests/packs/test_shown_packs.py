@@ -8,7 +8,7 @@ from pathlib import Path
 
 import made_packs
 import pytest
-from commands import torchproof
+from forked_commands import torchproof
 from pack_keys import KEY, OTHER_PUBLIC, PUBLIC
 
 from torchproof import packs

@@ -287,6 +287,7 @@ CASES = {
 # They wait, or say once more what a quicker one says.
 LONG = {"hang in eager", "slower", "slow to compile", "limit", "too few recompiles"}
 LONG |= {"skip", "size compiled in", "error of a backend", "error in eager"}
+LONG |= {"break in eager's place", "skipped graph", "compiled in vain, and called"}
 LONG |= {"nothing to compile", "infinite inside", "wrong by less", "recorded again"}
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
 

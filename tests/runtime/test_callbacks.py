@@ -49,6 +49,8 @@ ACTS: dict[str, Act] = {
     "raises": lambda model: 1 / 0,
 }
 
+QUICK = ("calls", "retries", "compiles another", "raises")
+
 
 def in_a_thread(act: Callable[[], Any]) -> None:
     thread = threading.Thread(target=act)
@@ -56,7 +58,9 @@ def in_a_thread(act: Callable[[], Any]) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize(
+    "act", [a if a in QUICK else pytest.param(a, marks=pytest.mark.slow) for a in ACTS]
+)
 @pytest.mark.parametrize(
     "backend",
     [

@@ -180,7 +180,16 @@ def test_a_change_is_seen_by_the_next_call(strategy: str, change: str) -> None:
         assert torch.equal(model(X), expected)
 
 
-@pytest.mark.parametrize("strategy", ["full", "regional", "nested", "core block"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "full",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("regional", "nested", "core block")
+        ),
+    ],
+)
 @pytest.mark.parametrize("hook", HOOKS)
 def test_hooks_on_all_modules_are_obeyed_and_forgotten(
     strategy: str, hook: str

@@ -11,7 +11,8 @@ import torch
 
 from torchproof import host_call
 
-BACKENDS = ["eager", "aot_eager", "inductor"]
+EVERY_BACKEND = ["eager", "aot_eager", "inductor"]
+BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
 
 def positions(lengths: torch.Tensor, size: int = 4) -> torch.Tensor:
@@ -125,7 +126,7 @@ def test_another_shape_is_one_clear_error() -> None:
         compiled(step)(lengths)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", EVERY_BACKEND)
 def test_a_gradient_is_the_same(backend: str) -> None:
     def step(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         like = torch.empty_like(x), torch.empty_like(lengths)

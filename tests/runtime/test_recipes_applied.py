@@ -52,7 +52,11 @@ def fresh() -> Iterator[None]:
             ["", "blocks.0", "blocks.1", "blocks.2"],
             marks=pytest.mark.slow,
         ),
-        ("nested", ["", "blocks.0", "blocks.1", "blocks.2"]),
+        pytest.param(
+            "nested",
+            ["", "blocks.0", "blocks.1", "blocks.2"],
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "nested:marks",
             ["", "blocks.0", "blocks.1", "blocks.2"],

@@ -1,12 +1,11 @@
 """Switches of the compiler: where they apply, when they win, what recipes keep."""
 
 import importlib
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked_commands
 import pytest
 import torch
 from fake_executor import Fate, Setting
@@ -273,7 +272,11 @@ def replayed(folder: Path, base: str, other: str) -> replays.Replayed:
 
 
 @pytest.mark.parametrize(
-    ("other", "found"), [("False", (50, None)), ("True", (0, "call 0: output"))]
+    ("other", "found"),
+    [
+        pytest.param("False", (50, None), marks=pytest.mark.slow),
+        ("True", (0, "call 0: output")),
+    ],
 )
 def test_replays_of_a_process_are_compared_with_those_of_another(
     other: str, found: tuple[int, str | None], tmp_path: Path
@@ -290,7 +293,7 @@ def test_outputs_that_do_not_repeat_prove_nothing(tmp_path: Path) -> None:
 
 SERVICE = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, {folder!r})
 import torch, torchproof, broken
 
 model, [call] = broken.make()
@@ -312,13 +315,8 @@ def test_a_recipe_keeps_settings_of_dynamo_and_production_applies_them(
     assert recipe.loads(found.dumps()).dynamo == found.dynamo
     plain = replace(found.strategy, arguments={"backend": "eager"})  # compiles faster
     replace(found, strategy=plain).write(tmp_path / "torchproof.toml")
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE, str(HERE)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = forked_commands.python(SERVICE.format(folder=str(HERE)), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["full", "True"]
 
 

@@ -56,7 +56,7 @@ def test_the_registry_names_the_sizes_of_the_modules() -> None:
     [
         ("gpt", {}),
         pytest.param("gpt", {"train": True}, marks=pytest.mark.slow),
-        ("gpt-flex", {}),
+        pytest.param("gpt-flex", {}, marks=pytest.mark.slow),
         pytest.param("gpt-flex", {"train": True}, marks=pytest.mark.slow),
         ("decoder", {}),
         pytest.param("decoder", {"train": True}, marks=pytest.mark.slow),
