@@ -14,6 +14,7 @@ call.
 from __future__ import annotations
 
 import abc
+import contextlib
 import ctypes
 import itertools
 import operator
@@ -51,7 +52,7 @@ class StateSnapshot:
         self.modules: list[nn.Module] = reachable.modules
         self.optimizers: list[torch.optim.Optimizer] = reachable.optimizers
         self._asks_abstract_classes = self.ran.asked_abstract_classes
-        self.refresh()
+        self._take()
 
     def unwatchable(self, ran: Execution) -> list[str]:
         """A message for each object that this code reads and that cannot be watched."""
@@ -100,7 +101,11 @@ class StateSnapshot:
     # -- watching ------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Takes the snapshot: changes are relative to this moment."""
+        """Changes are relative to this moment from now on."""
+        if not self.unchanged():
+            self._take()
+
+    def _take(self) -> None:
         watches = self._reachable.watches
         self._read, self._sizes_now = watches.reader(), watches.sizer()
         self._values = self._read()  # kept alive, so that their ids stay unique
@@ -126,8 +131,7 @@ class StateSnapshot:
         try:
             return (
                 RemovableHandle.next_id == self._hooked
-                and self._sizes_now() == self._sizes
-                and _identities(self._read()) == self._identities
+                and self._has_same_values()
                 and list(map(Tensor.data_ptr, self._watched)) == self._addresses
                 and self._layouts_now() == self._layouts
                 and self._data_now() == self._data
@@ -137,6 +141,12 @@ class StateSnapshot:
             )
         except Exception:  # something was deleted, or another thread changes it
             return False
+
+    def _has_same_values(self) -> bool:
+        return (
+            self._sizes_now() == self._sizes
+            and _identities(self._read()) == self._identities
+        )
 
     def _layouts_now(self) -> tuple[list[Any], ...]:
         """Whether each tensor learns, its shape and its strides."""
@@ -237,6 +247,9 @@ class StateSnapshot:
 
     def _differing(self) -> Iterator[tuple[Place, str, Any, Any]]:
         """Yields place, label, old and new value for each value that differs."""
+        with contextlib.suppress(Exception):  # something was deleted
+            if self._has_same_values():
+                return
         before, after = self._then, self._places()
         for place in {**before, **after}:
             label, old = before.get(place, ("", GONE))
