@@ -33,8 +33,8 @@ def table() -> str:
         return _NOTHING
     known = json.loads(RESULTS.read_text())
     said = (
-        f"{known['device']}, torch {known['torch']}, commit {known['commit']};"
-        f" `{known['command']}`."
+        f"{known['device']}, torch {known['torch']}, commit"
+        f" {known['commit'] or _NOTHING}; `{known['command']}`."
     )
     rows = [
         _cells(name, arm, known["rows"].get(name, {}).get(arm, {}))
