@@ -97,6 +97,11 @@ STEPS = (
         ("-m", "benchmarks.call_overhead", "--write"),
     ),
     Step(
+        "rank-overhead",
+        "decisions of several ranks add at most 5 us to a call",
+        ("-m", "benchmarks.rank_overhead", "--write"),
+    ),
+    Step(
         "stall",
         "with wait=False no pause is longer than a fifth of the compile time",
         ("-m", "benchmarks.stall", "--write"),

@@ -32,7 +32,7 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "architecture bench check ci compare compile decide fix getting-started graph load"
-    " loadtest log pack rule show step tune"
+    " loadtest log pack ranks rule show step tune"
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision
