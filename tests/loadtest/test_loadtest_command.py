@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import PROGRAM, Done
-from forked_commands import torchproof
+from forked_commands import python, torchproof
 
 from torchproof.cli import main
 from torchproof.records import LoadTest, Run, store
@@ -81,6 +82,10 @@ def without_gradients():
 
 def one_size():
     return Net(), [(torch.ones(1),)]
+
+
+def other_model():
+    return torch.nn.Linear(2, 2), [(torch.ones(1, 2),)]
 
 
 def compiled():
@@ -267,6 +272,82 @@ def test_a_factory_without_batch_serves_no_batches(
     window = ["--batch-window", "5ms", "--max-batch", "4"]
     assert main(["loadtest", "served.py:one_size", "--rate", "9", *window]) == 2
     assert "'batch'" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs no GPU")
+def test_a_graph_without_a_gpu_is_one_line(folder: Path) -> None:
+    arguments = ("--rate", "100", "--requests", "10", "--strategies", "full+graph")
+    done = loadtest(folder, "make", *arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "full+graph" in done.stderr and "CUDA" in done.stderr
+    [result] = load_test_of(done).results
+    assert result.ending == "skipped"
+
+
+# As a search writes one, for the strategy `full` with a backend that compiles at once.
+WRITE_RECIPE = """
+import dataclasses, sys
+import served
+from torchproof.strategies.recipe import Recipe
+from torchproof.strategies.recipe.fingerprint import fingerprint
+from torchproof.strategies.recipe.matching import environment_here
+from torchproof.strategies.strategy import parse
+
+strategy = parse("full")
+strategy = dataclasses.replace(strategy, arguments={"backend": "aot_eager"})
+model, calls = served.make()
+plan = strategy.plan(model, calls)
+recipe = Recipe(
+    strategy,
+    plan=plan,
+    run="20261115-0102-net",
+    lines=strategy.source("model", plan),
+    environment=environment_here(model),
+    model=fingerprint(model),
+)
+recipe.write("served.toml")
+other = recipe.environment | {"torch": "1.0.0"}
+dataclasses.replace(recipe, environment=other).write("other.toml")
+"""
+
+
+@pytest.mark.slow
+def test_a_recipe_is_served_if_it_is_followed(folder: Path) -> None:
+    written = python(WRITE_RECIPE, cwd=folder)
+    assert written.returncode == 0, written.stderr
+    load = ("--rate", "50", "--requests", "40")
+    for name in ("recipe:served.toml", "recipe:served.toml:nowait"):
+        done = loadtest(folder, "make", *load, "--strategies", name)
+        assert done.returncode == 0, done.stderr
+        [result] = load_test_of(done).results
+        assert (result.strategy, result.answered) == (name, 40)
+        assert "served.toml" in result.source
+        assert any(stall.kind == "compile" for stall in result.stalls)
+    refused = loadtest(folder, "make", *load, "--strategies", "recipe:other.toml")
+    assert refused.returncode == 2
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert "1.0.0" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_pack_is_served(folder: Path) -> None:
+    pack = ("pack", "served.py:make", "--for", "deploy", "-o", "served-pack", "-q")
+    packed = torchproof(*pack, cwd=folder)
+    assert packed.returncode == 0, packed.stderr
+    load = ("--rate", "50", "--requests", "40", "--strategies", "pack:served-pack")
+    done = loadtest(folder, "make", *load)
+    assert done.returncode == 0, done.stderr
+    [result] = load_test_of(done).results
+    assert (result.strategy, result.answered, result.failed) == (
+        "pack:served-pack",
+        40,
+        0,
+    )
+    assert "torchproof.load" in result.source
+    refused = loadtest(folder, "other_model", *load)
+    assert refused.returncode == 2
+    assert len(refused.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -271,9 +271,10 @@ class _Session:
             if result.errors:
                 text = max(result.errors, key=lambda key: result.errors[key])
                 return f"all {result.failed} requests failed: {text}"
-        if all(result.ending == "skipped" for result in self._results):
-            return "no strategy applies to this target"
-        return None
+        if not all(result.ending == "skipped" for result in self._results):
+            return None
+        reasons = [f"{r.strategy}: {'; '.join(r.notes)}" for r in self._results]
+        return f"no strategy applies to this target: {', '.join(reasons)}"
 
 
 class _StrategyRun:
