@@ -174,7 +174,9 @@ def test_a_batch_of_one_is_found_before_and_after(sizes: tuple[int, int]) -> Non
 
 
 def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
-    names = {step: {"function": f"Block{step}.forward"} for step in (3, 5)}
+    names: dict[int, dict[str, Any]] = {
+        step: {"function": f"Block{step}.forward"} for step in (3, 5)
+    }
     first = [compiled(**name, compile_id=f"{s}/0") for s, name in names.items()]
     again = [recompiled(s, **name, compile_id=f"{s}/1") for s, name in names.items()]
     [finding] = findings(ranks(first, [*first, *again]))
@@ -182,7 +184,7 @@ def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
 
 
 def test_the_backward_of_a_lone_recompile_is_part_of_it() -> None:
-    backward = {"function": "Net.forward (backward)"}
+    backward: dict[str, Any] = {"function": "Net.forward (backward)"}
     first = [compiled(), compiled(**backward)]
     again = [recompiled(17), recompiled(17, **backward, reason=None)]
     [finding] = findings(ranks(first, [*first, *again]))
@@ -215,7 +217,7 @@ def test_a_straggler_is_told_apart_from_compiling() -> None:
 
 
 def test_ranks_that_start_at_other_times_do_not_count() -> None:
-    first = {"step": None}
+    first: dict[str, Any] = {"step": None}
     run = ranks(
         [all_reduce(1, 0.1, 3.0, **first), compiled(start_s=3.2)],
         [all_reduce(1, 3.1, **first), compiled(start_s=3.2)],
@@ -268,7 +270,7 @@ def test_eight_ranks_and_one_of_them_differs() -> None:
 
 
 def test_groups_of_some_ranks_do_not_wait_for_others() -> None:
-    tensor = {"group": "tp", "members": (0, 1)}
+    tensor: dict[str, Any] = {"group": "tp", "members": (0, 1)}
     each = [compiled(), all_reduce(1, 0.7, **tensor)]
     run = ranks(each, each, [compiled()], [compiled()])
     assert check_ranks(run, {}).ranks.waits == ()
