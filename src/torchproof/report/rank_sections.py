@@ -27,6 +27,7 @@ from torchproof.report.text_layout import Table
 MARK = "! "  # before a cell that differs from those of the other ranks
 FEW_FUNCTIONS = 8  # in a report that is not verbose
 FEW_WAITS = 5
+_SHORT_WAIT = 0.1  # of the longest
 _BAR = 60  # characters of a timeline
 _MOST_LINES = 16
 SegmentKind = Literal["compile", "recompile", "wait", "gc"]
@@ -98,17 +99,28 @@ def _row(
     row: CompiledFunctionRow, columns: Sequence[tuple[int, ...]]
 ) -> tuple[str, ...]:
     cells = [[c for c in row.ranks if c.rank in column] for column in columns]
-    values = [_did(each[0]) for each in cells]
-    sizes = dict.fromkeys(values, 0)
-    for value, each in zip(values, cells, strict=True):
-        sizes[value] += len(each)
-    usual = max(values, key=lambda value: sizes[value])
-    marks = [MARK if row.differs and value != usual else "" for value in values]
-    texts = [cell_text(each) for each in cells]
+    usual = _usual(row.ranks)
     return (
         function_name(row),
-        *(f"{mark}{text}" for mark, text in zip(marks, texts, strict=True)),
+        *(_marked(each, usual) if row.differs else cell_text(each) for each in cells),
     )
+
+
+def _usual(cells: Sequence[FunctionOnRank]) -> FunctionOnRank:
+    """What most ranks did; of equally many, those that compiled and broke least."""
+    did = [_did(cell) for cell in cells]
+    return min(
+        cells, key=lambda cell: (-did.count(_did(cell)), cell.compiles, cell.breaks)
+    )
+
+
+def _marked(cells: Sequence[FunctionOnRank], usual: FunctionOnRank) -> str:
+    first, text = cells[0], cell_text(cells)
+    if _did(first) == _did(usual):
+        return text
+    same = (first.compiles, first.breaks) == (usual.compiles, usual.breaks)
+    other = ", another graph" if same and first.graphs != usual.graphs else ""
+    return f"{MARK}{text}{other}"
 
 
 def function_name(row: CompiledFunctionRow) -> str:
@@ -158,15 +170,21 @@ def waits(ranks: RankRun) -> Table | None:
 
 
 def wait_lines(ranks: RankRun, most: int | None = None) -> Iterator[str]:
-    """A sentence for each wait, the longest first."""
-    for wait in ranks.waits[:most]:
+    """A sentence for each wait, the longest first.
+
+    With `most`, those that are much shorter than the longest are only counted.
+    """
+    shown = ranks.waits
+    if most is not None:
+        least = _SHORT_WAIT * max((wait.seconds for wait in shown), default=0.0)
+        shown = tuple(wait for wait in shown[:most] if wait.seconds >= least)
+    for wait in shown:
         step = "" if wait.step is None else f" at step {wait.step}"
         yield (
             f"{ranks_in_words(wait.waiting)} waited {numbers.seconds(wait.seconds)} in"
             f" {wait.collective}{step} for rank {wait.late}: {wait_cause(wait)}"
         )
-    hidden = ranks.waits[most:] if most is not None else ()
-    if hidden:
+    if hidden := ranks.waits[len(shown) :]:
         total = numbers.seconds(sum(wait.seconds for wait in hidden))
         yield f"{numbers.amount(len(hidden), 'shorter wait')}, {total} in all"
 
@@ -206,9 +224,16 @@ class Segment:
     step: int | None = None
 
 
-def end_s(ranks: RankRun) -> float:
-    """When the last rank was seen last."""
-    return max((rank.last_seen_s or 0.0 for rank in ranks.ranks), default=0.0)
+def span_s(ranks: RankRun) -> tuple[float, float]:
+    """From the first compile on, since ranks load torch and data before it."""
+    compiles = [
+        event.start_s
+        for rank in ranks.ranks
+        for event in rank.events
+        if event.kind == "compile"
+    ]
+    end_s = max((rank.last_seen_s or 0.0 for rank in ranks.ranks), default=0.0)
+    return min(compiles, default=0.0), end_s
 
 
 def segments(rank: Rank, ranks: RankRun) -> list[Segment]:
@@ -253,19 +278,19 @@ def _waited(rank: Rank, ranks: RankRun) -> Iterator[Segment]:
 
 def timeline(ranks: RankRun) -> list[str]:
     """A line of letters for each rank, and a legend; empty if nothing was timed."""
-    last = end_s(ranks)
-    if last <= 0 or not any(segments(rank, ranks) for rank in ranks.ranks):
+    begin, end = span_s(ranks)
+    if end <= begin or not any(segments(rank, ranks) for rank in ranks.ranks):
         return []
     alike: dict[str, list[int]] = {}
     for rank in ranks.ranks:
-        alike.setdefault(_letters(rank, ranks, last), []).append(rank.rank)
+        alike.setdefault(_letters(rank, ranks), []).append(rank.rank)
     names = {letters: ranks_in_words(each) for letters, each in alike.items()}
     shown = sorted(alike, key=lambda letters: -_recompiling(letters))[:_MOST_LINES]
     width = max(len(names[letters]) for letters in shown)
     lines = [f"{names[each]:<{width}} {each}" for each in alike if each in shown]
     hidden = sum(len(each) for letters, each in alike.items() if letters not in shown)
     legend = [f"{letter} {name}" for letter, name in LETTERS.values()]
-    legend.append(f"{numbers.seconds(last / _BAR)} per character")
+    legend.append(f"{numbers.seconds((end - begin) / _BAR)} per character")
     legend += [f"{numbers.amount(hidden, 'rank')} not shown"] if hidden else []
     return [*lines, ", ".join(legend)]
 
@@ -274,19 +299,22 @@ def _recompiling(letters: str) -> int:
     return letters.count(LETTERS["recompile"][0])
 
 
-def _letters(rank: Rank, ranks: RankRun, last: float) -> str:
+def _letters(rank: Rank, ranks: RankRun) -> str:
     """`.` is running; what is shorter than a character still has one."""
-    seen_s = (rank.first_seen_s or 0.0, rank.last_seen_s or 0.0)
-    begin, end = (_position(moment, last) for moment in seen_s)
-    letters = ["." if begin <= place <= end else " " for place in range(_BAR)]
+    begin, end = span_s(ranks)
+
+    def position(moment_s: float) -> int:
+        place = int((moment_s - begin) / (end - begin) * _BAR)
+        return min(_BAR - 1, max(0, place))
+
+    first = position(rank.first_seen_s or 0.0)
+    last = position(rank.last_seen_s or 0.0)
+    letters = ["." if first <= place <= last else " " for place in range(_BAR)]
     # The last to be drawn is what matters most where several fall on one character.
     order = list(LETTERS)[::-1]
     for segment in sorted(segments(rank, ranks), key=lambda s: order.index(s.kind)):
-        first, until = (_position(t, last) for t in (segment.begin_s, segment.end_s))
-        letter = LETTERS[segment.kind][0]
-        letters[first : until + 1] = letter * (until + 1 - first)
+        if segment.end_s < begin:
+            continue
+        at, until = position(segment.begin_s), position(segment.end_s) + 1
+        letters[at:until] = LETTERS[segment.kind][0] * (until - at)
     return "".join(letters).rstrip()
-
-
-def _position(moment_s: float, last: float) -> int:
-    return min(_BAR - 1, max(0, int(moment_s / last * _BAR)))

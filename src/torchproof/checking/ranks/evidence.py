@@ -92,11 +92,19 @@ class Evidence:
             and any(_compile_of(event) == compile_id for event in each.group.events)
         ]
 
-    def _root(self, rank: int, finding: Finding) -> str:
-        """The finding that explains a finding, through any number of others."""
-        identity = finding.identity
-        while identity in self._explanations.get(rank, {}):
-            identity = self._explanations[rank][identity].causes[0]
+    def _root(self, rank: int, matched: Matched) -> str:
+        """The finding of the same kind that explains a finding.
+
+        A recompile that follows from a break is a recompile of its own.
+        """
+        kinds = {m.finding.identity: m.finding.kind for m in self._found[rank]}
+        explanations = self._explanations[rank]
+        identity = matched.finding.identity
+        while identity in explanations:
+            cause = explanations[identity].causes[0]
+            if kinds.get(cause) != matched.finding.kind:
+                break
+            identity = cause
         return identity
 
     def _compile(self, rank: int, compile_id: str | None) -> RankEvent | None:
@@ -143,6 +151,7 @@ class Evidence:
             f" {_text(guard)}",
             fix="mark the same sizes before the first call on every rank",
             matched=matched,
+            root="marks",
         )
 
     def _short_batch(
@@ -152,8 +161,10 @@ class Evidence:
         what: str,
         matched: Sequence[Matched],
     ) -> RankEvidence:
-        steps = self._ranks[difference.ranks[0]].steps
-        is_last = steps is not None and difference.step == steps - 1
+        rank = self._ranks[difference.ranks[0]]
+        is_last = (
+            rank.outcome == "finished" and rank.steps == (difference.step or 0) + 1
+        )
         sizes = f"a batch of {guard.actual} instead of {guard.expected}"
         if guard.cause == "size_one":
             sizes = f"a batch of size 1, after {guard.expected}"
@@ -168,11 +179,12 @@ class Evidence:
         return self._of(
             difference,
             "RK105",
-            what=f"{what} for {sizes}{' in its last step' if is_last else ''}",
+            what=f"{what} for {sizes}{', its last batch,' if is_last else ''}",
             cause=f"the batches of the ranks do not have the same size; the guard that"
             f" failed: {_text(guard)}",
             fix=fix,
             matched=matched,
+            root="batch",  # one change of the data, whatever functions notice it
         )
 
     def _graph(self, difference: RankDifference) -> RankEvidence:
@@ -246,14 +258,13 @@ class Evidence:
     def _break(self, difference: RankDifference) -> RankEvidence:
         matched = self._matched(difference, GraphBreak)
         here = [m for m in matched if m.finding.line == difference.line] or matched
-        others = ranks_in_words(difference.others)
         fix = "move it out of the compiled function"
         if here:
             fix = f"{here[0].finding.fix}; or {fix}"
         return self._of(
             difference,
             "RK103",
-            what=f"broke the graph of {difference.function}, and {others} did not",
+            what=f"alone broke the graph of {difference.function}",
             cause=_first(here, "cause") or difference.reason or "the reason is unknown",
             fix=fix,
             matched=here,
@@ -330,7 +341,7 @@ class Evidence:
         root: object = None,
     ) -> RankEvidence:
         if root is None and matched:
-            root = self._root(difference.ranks[0], matched[0].finding)
+            root = self._root(difference.ranks[0], matched[0])
         if root is None and difference.kind == "recompile" and difference.reason:
             guard = guard_failures.parse(difference.reason)
             root = (guard.cause, guard.source, guard.dim)
@@ -345,8 +356,8 @@ class Evidence:
             cause=cause,
             fix=fix,
             function=difference.function,
+            is_users=_place(difference).owner == "user",
             step=difference.step,
-            seconds=difference.seconds,
             waited_s=difference.waited_s,
             waiting=difference.waiting,
             shown=tuple(each.finding for each in matched),
@@ -407,8 +418,9 @@ class Evidence:
 
     def _failed_collective(self, timeout: CollectiveTimeout) -> RankEvidence:
         missing = [self._ranks[rank] for rank in timeout.missing]
+        failed_s = (timeout.start_s or 0.0) + (timeout.seconds or 0.0)
         doing = "; ".join(
-            f"rank {rank.rank} was {activity}{_ending(rank)}"
+            f"rank {rank.rank} was {activity}{_ending(rank, failed_s)}"
             for rank, activity in zip(missing, timeout.activities, strict=True)
         )
         compiles = tuple(zip(timeout.missing, timeout.compile_ids, strict=True))
@@ -420,13 +432,14 @@ class Evidence:
         if reasons:
             cause += f"; the guard that failed: {reasons[0]}"
         after = "" if timeout.seconds is None else f" after {timeout.seconds:.1f} s"
+        at = "" if timeout.step is None else f" at step {timeout.step}"
         line = _frame(timeout.file, timeout.line, "")
         return RankEvidence(
             code="RK110",
             root="timeout",
             ranks=timeout.missing,
             place=_owned(line),
-            what=f"{timeout.collective} failed{after} on"
+            what=f"{timeout.collective} failed{at}{after} on"
             f" {ranks_in_words(timeout.ranks)}: {doing}",
             cause=cause,
             fix=_timeout_fix(compiled=bool(compiled), again=bool(reasons)),
@@ -449,7 +462,10 @@ def _timeout_fix(*, compiled: bool, again: bool) -> str:
     )
 
 
-def _ending(rank: Rank) -> str:
+def _ending(rank: Rank, failed_s: float) -> str:
+    """How a rank ended, if that was before a collective failed."""
+    if rank.last_seen_s is None or rank.last_seen_s >= failed_s:
+        return ""
     if rank.exit_code is not None and rank.exit_code < 0:
         return f" (killed by {signal.Signals(-rank.exit_code).name})"
     return f" (failed: {rank.error})" if rank.error else ""

@@ -189,8 +189,11 @@ def waited_for(
 ) -> tuple[float | None, tuple[int, ...]]:
     """How long others waited for the compiles of a difference, and which ranks.
 
-    Several collectives may wait for one compile at the same time.
+    Several collectives may wait for one compile at the same time. If the others
+    compiled as well, a wait is not due to the difference, unless a cache helped them.
     """
+    if difference.kind not in ("recompile", "cache"):
+        return None, ()
     compiles = set(zip(difference.ranks, difference.compile_ids, strict=True))
     own = [
         wait

@@ -38,8 +38,8 @@ class RankEvidence:
     cause: str
     fix: str
     function: str = ""
+    is_users: bool = False  # the function is in the user's own code
     step: int | None = None
-    seconds: float | None = None
     waited_s: float | None = None
     waiting: tuple[int, ...] = ()
     shown: tuple[Finding, ...] = ()
@@ -71,9 +71,10 @@ class RankRule(Rule):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        """One group for each rule and cause, over all steps."""
+        """One group for each rule and cause, over all steps; the user's code first."""
         events = facts.events("rank_evidence")
         for same in grouped(events, lambda event: _key(event.data["evidence"])):
+            same.sort(key=lambda event: not event.data["evidence"].is_users)
             first: RankEvidence = same[0].data["evidence"]
             steps = {event.data["evidence"].step for event in same} - {None}
             yield EventGroup(
@@ -387,5 +388,4 @@ class FailedCollective(RankRule):
     run_severity = "high"
 
     def message(self, group: EventGroup) -> str:
-        first = evidence_of(group)[0]
-        return f"{first.what}{first.at}"
+        return evidence_of(group)[0].what

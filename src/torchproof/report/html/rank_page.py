@@ -92,10 +92,14 @@ def _rows(ranks: RankRun) -> Iterator[tuple[str, list[Cell]]]:
 
 def timeline(ranks: RankRun) -> Timeline | None:
     """None if no rank has a time."""
-    end_s = rank_sections.end_s(ranks)
-    if end_s <= 0:
+    begin_s, end_s = rank_sections.span_s(ranks)
+    if end_s <= begin_s:
         return None
-    place, x = axes.from_zero(end_s, axes.seconds)
+    since_first, x = axes.from_zero(end_s - begin_s, axes.seconds)
+
+    def place(moment_s: float) -> float:
+        return min(100.0, max(0.0, since_first(moment_s - begin_s)))
+
     shown = ranks.ranks[:_MOST_RANKS]
     every = {rank.rank: rank_sections.segments(rank, ranks) for rank in shown}
     kinds = {segment.kind for segments in every.values() for segment in segments}
@@ -129,15 +133,13 @@ def _lane(rank: Rank, segments: list[Segment], place: Place) -> Lane:
         begin=round(begin, 2),
         width=round(max(0.0, end - begin), 2),
         # A short one lies on top of one that contains it.
-        bands=tuple(_band(segment, place) for segment in longest),
+        bands=tuple(_band(s, place) for s in longest if place(s.end_s) > 0),
         outcome="" if rank.outcome == "finished" else rank.outcome,
     )
 
 
 def _band(segment: Segment, place: Place) -> Band:
-    x, until = (
-        min(100.0, max(0.0, place(t))) for t in (segment.begin_s, segment.end_s)
-    )
+    x, until = place(segment.begin_s), place(segment.end_s)
     step = "" if segment.step is None else f", step {segment.step}"
     took = numbers.seconds(segment.end_s - segment.begin_s)
     return Band(
