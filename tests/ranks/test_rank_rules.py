@@ -184,11 +184,17 @@ def test_the_same_cause_in_many_functions_and_steps_is_one_finding() -> None:
 
 
 def test_the_backward_of_a_lone_recompile_is_part_of_it() -> None:
-    backward: dict[str, Any] = {"function": "Net.forward (backward)"}
+    backward: dict[str, Any] = {"function": "Net.forward (backward)", "backward": True}
     first = [compiled(), compiled(**backward)]
     again = [recompiled(17), recompiled(17, **backward, reason=None)]
     [finding] = findings(ranks(first, [*first, *again]))
     assert (finding.code, finding.count) == ("RK105", 1)
+
+
+def test_a_backward_graph_that_others_have_from_a_cache_is_no_other_graph() -> None:
+    backward = compiled(function="Net.forward (backward)", backward=True)
+    run = ranks([compiled(cached=True)], [compiled(cached=False), backward])
+    assert [each.code for each in findings(run)] == ["RK104"]
 
 
 def test_a_rank_that_ended_before_is_not_compared() -> None:
@@ -238,6 +244,15 @@ def test_a_failed_collective_follows_from_the_recompile() -> None:
     assert {codes[i]: [codes[c] for c in e.causes] for i, e in links.items()} == {
         "RK110": ["RK105"]
     }
+
+
+def test_a_failed_collective_while_others_had_a_cache() -> None:
+    run = ranks(
+        [compiled(cached=True), all_reduce(1, 0.7, 5.0)], [compiled(seconds=None)]
+    )
+    run = with_rank(run, 0, outcome="failed", exit_code=1, last_seen_s=5.7)
+    [finding] = findings(with_rank(run, 1, outcome="killed", last_seen_s=6.0))
+    assert finding.code == "RK110" and "cache" in finding.cause
 
 
 def test_a_rank_killed_while_it_compiles() -> None:

@@ -51,6 +51,7 @@ class RankEvent(Record):
     file: str | None = None
     line: int | None = None
     resumed_at: int | None = None  # of a compile: the line after a break it starts at
+    backward: bool = False  # a compile of the backward graph, with the forward's id
     # Of a compile or break: its number on this rank, for this function. Of a
     # collective: its number in its process group.
     nth: int | None = None

@@ -36,7 +36,7 @@ def find_differences(ranks: Sequence[Rank]) -> list[RankDifference]:
     every = list(moments(ranks))
     eager = _eager(ranks)
     idle = {rank for difference in eager for rank in difference.ranks}
-    lone = _once(d for d in (_lone(moment, ranks, idle) for moment in every) if d)
+    lone = [d for d in (_lone(moment, ranks, idle) for moment in every) if d]
     alone = {pair for each in lone for pair in _compiles(each)}
     breaks = list(_breaks(ranks, alone))
     broken = {pair for each in breaks for pair in _compiles(each)}
@@ -48,15 +48,6 @@ def find_differences(ranks: Sequence[Rank]) -> list[RankDifference]:
     ]
     found = [*eager, *lone, *breaks, *unequal]
     return sorted(found, key=lambda each: -1 if each.step is None else each.step)
-
-
-def _once(differences: Iterable[RankDifference]) -> list[RankDifference]:
-    """Without the backward graphs of compiles that are differences themselves."""
-    by_compiles: dict[object, RankDifference] = {}
-    for each in differences:
-        key = frozenset(_compiles(each)) if None not in each.compile_ids else id(each)
-        by_compiles.setdefault(key, each)
-    return list(by_compiles.values())
 
 
 def _compiles(difference: RankDifference) -> set[_Compile]:
@@ -101,7 +92,9 @@ def _lone(
 ) -> RankDifference | None:
     """A function that only some ranks compiled in a step that all of them made."""
     others = tuple(rank for rank in moment.absent if rank not in idle)
-    if not others:
+    # A backward graph goes with its forward. Alone it is compiled late, at its first
+    # use, where the others had it from a cache.
+    if not others or moment.first.backward:
         return None
     if moment.first.resumed_at is not None and moment.is_first_compile:
         return None  # it follows from a break on these ranks

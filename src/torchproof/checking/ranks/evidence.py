@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 
 from torchproof.checking import causes
+from torchproof.checking.ranks.alignment import code_of
 from torchproof.checking.rules import Matched
 from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.no_ops import NoOp
@@ -20,7 +21,6 @@ from torchproof.records import (
     INPUT,
     CollectiveTimeout,
     Event,
-    Finding,
     Frame,
     Observation,
     Operation,
@@ -416,6 +416,17 @@ class Evidence:
         share = total >= max(_LEAST_SLOW_S, _LEAST_SLOW_SHARE * observed_s)
         return longest >= _LEAST_SLOW_S or share
 
+    def _is_cached_elsewhere(self, compile: RankEvent) -> bool:
+        """Whether another rank had the same function from a cache, in the same step."""
+        same = (code_of(compile), compile.step)
+        return any(
+            event.kind == "compile"
+            and (code_of(event), event.step) == same
+            and event.cached is True
+            for rank in self._run.ranks
+            for event in rank.events
+        )
+
     def _failed_collective(self, timeout: CollectiveTimeout) -> RankEvidence:
         missing = [self._ranks[rank] for rank in timeout.missing]
         failed_s = (timeout.start_s or 0.0) + (timeout.seconds or 0.0)
@@ -429,6 +440,8 @@ class Evidence:
         cause = "a member of the group did not come"
         if compiled:
             cause = "a member of the group was compiling"
+            if any(each and self._is_cached_elsewhere(each) for each in compiled):
+                cause += " what another rank loaded from a cache"
         if reasons:
             cause += f"; the guard that failed: {reasons[0]}"
         after = "" if timeout.seconds is None else f" after {timeout.seconds:.1f} s"

@@ -188,6 +188,7 @@ class RankReader:
                 seconds=_seconds(metrics),
                 step=self._step(begin),
                 function=f"{event.function} (backward)",
+                backward=True,
                 reason=None,
                 graph=None,
                 cached=_cached(metrics),
