@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from torchproof import process
-from torchproof.process import Channel, Child, Ended, ForkServer, Garbled, spawn
+from torchproof.process import (
+    Channel,
+    Child,
+    CpuShare,
+    Ended,
+    ForkServer,
+    Garbled,
+    spawn,
+)
+from torchproof.process.cpu_share import CpuTime, cpu_time
 
 ECHO = """
 import os, subprocess, sys, time
@@ -124,15 +133,43 @@ def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
 
 
 def test_a_lower_priority_is_inherited(child: Child) -> None:
-    priority = "os.getpriority(os.PRIO_PROCESS, 0)"
-    own = int(child.ask({"run": f"message['own'] = {priority}"}, 60.0)["own"])
-    child.lower_priority(3)
-    command = f"[sys.executable, '-c', 'import os; print({priority})']"
-    run = f"message['started'] = int(subprocess.check_output({command}))"
-    assert child.ask({"run": run}, 60.0)["started"] == min(19, own + 3)
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
+    code = "import os; print(os.sched_getscheduler(0), os.getpriority(0, 0))"
+    command = f"[sys.executable, '-c', {code!r}]"
+    run = f"message['started'] = subprocess.check_output({command}).decode()"
+
+    def started() -> list[int]:
+        return [*map(int, child.ask({"run": run}, 60.0)["started"].split())]
+
+    child.lower_priority("low")
+    assert started() == [os.SCHED_OTHER, nice]
     autogroup = Path(f"/proc/{child.pid}/autogroup")
     if autogroup.exists() and "nice" in autogroup.read_text():
-        assert autogroup.read_text().split()[-1] == str(min(19, own + 3))
+        assert autogroup.read_text().split()[-1] == str(nice)
+    child.lower_priority("idle")
+    assert started() == [os.SCHED_IDLE, nice]
+
+
+def test_processes_starve_that_wait_nearly_all_of_the_time() -> None:
+    seen: dict[int, CpuTime] = {}
+    share = CpuShare(seen.get)
+    seen[1] = CpuTime(ran_s=1.0, waited_s=25.0)
+    assert not share.is_starved([1, 2])  # too short to say
+    seen[2] = CpuTime(ran_s=0.5, waited_s=5.0)
+    assert share.is_starved([1, 2])
+    # They count from the last answer on, and 1 goes on at full speed.
+    seen[1], seen[2] = CpuTime(31.0, 25.0), CpuTime(0.5, 35.0)
+    assert not share.is_starved([1, 2])
+
+
+def test_the_cpu_time_of_a_process() -> None:
+    before = cpu_time(os.getpid())
+    assert before is not None
+    sum(range(300_000))
+    after = cpu_time(os.getpid())
+    assert after is not None and after.ran_s > before.ran_s
+    assert after.waited_s >= before.waited_s
+    assert cpu_time(2**22 + 1) is None
 
 
 def test_several_threads_send_whole_lines(child: Child) -> None:

@@ -29,6 +29,7 @@ from shipped import (
     wait_for,
 )
 
+from torchproof.process import CpuShare, tree
 from torchproof.runtime import child_process, compile_job
 from torchproof.runtime.codegen_worker import (
     ChildDied,
@@ -257,6 +258,19 @@ def test_a_child_that_takes_too_much_memory_is_killed() -> None:
     small.close()
 
 
+def test_a_starved_child_is_replaced_by_one_of_a_higher_priority(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CpuShare, "is_starved", lambda *_: True)
+    worker = Worker(priority="idle")
+    with pytest.raises(ChildFailed):  # by the second child: this is no graph
+        worker.send(b"", until=time.monotonic() + AGES_S)
+    (child,) = children_of(os.getpid())
+    assert os.sched_getscheduler(child.pid) == os.SCHED_OTHER
+    assert child.nice() > os.getpriority(os.PRIO_PROCESS, 0)
+    worker.close()
+
+
 def test_memory_is_that_of_all_descendants() -> None:
     eat = "x = b'x' * (200 << 20); print('full', flush=True); input()"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
@@ -264,7 +278,8 @@ def test_memory_is_that_of_all_descendants() -> None:
     with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"full\n"
         for limit in (1, 1 << 40):
-            held = child_process.memory_bytes(process.pid, limit=limit)
+            members = tree(process.pid)
+            held = child_process.memory_bytes(members, limit=limit)
             assert 200 << 20 < held < 400 << 20
         process.stdin.close()
 

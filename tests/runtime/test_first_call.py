@@ -52,9 +52,8 @@ def test_compile_starts_the_child_that_every_first_call_uses() -> None:
         assert children() - before == {child}
 
 
-def expected_niceness(waits: bool) -> int:
-    here = os.getpriority(os.PRIO_PROCESS, 0)
-    return here if waits else min(19, here + compile_job.BACKGROUND_NICENESS)
+def expected_policy(waits: bool) -> int:
+    return os.sched_getscheduler(0) if waits else os.SCHED_IDLE
 
 
 @pytest.mark.parametrize("waits", [True, False])
@@ -62,12 +61,12 @@ def test_the_child_yields_the_cpus_only_if_nobody_waits(waits: bool) -> None:
     before = children()
     torchproof.compile(net(4), wait=waits)
     (child,) = wait_for(lambda: children() - before)
-    wait_for(lambda: child.nice() == expected_niceness(waits))
+    wait_for(lambda: os.sched_getscheduler(child.pid) == expected_policy(waits))
 
 
-# Coreutils' `nice` prints the niceness with which it runs itself.
+# The 41st field of a process's statistics is its scheduling policy.
 RECORDING_COMPILER = """#!/bin/sh
-nice >> {record}
+cut -d ' ' -f 41 /proc/$$/stat >> {record}
 exec g++ "$@"
 """
 
@@ -78,7 +77,7 @@ exec g++ "$@"
 def test_compilers_have_the_priority_of_the_child(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
-    record, compiler = tmp_path / "niceness", tmp_path / "compiler"
+    record, compiler = tmp_path / "policies", tmp_path / "compiler"
     compiler.write_text(RECORDING_COMPILER.format(record=record))
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
@@ -86,7 +85,7 @@ def test_compilers_have_the_priority_of_the_child(
     with torch.no_grad():
         model(torch.randn(2, 4))
     wait_for(record.exists)
-    assert {*map(int, record.read_text().split())} == {expected_niceness(waits)}
+    assert {*map(int, record.read_text().split())} == {expected_policy(waits)}
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from torchproof.process.channel import packed as packed
 from torchproof.process.channel import unpacked as unpacked
 from torchproof.process.children import DEVNULL as DEVNULL
 from torchproof.process.children import Child as Child
+from torchproof.process.children import Priority as Priority
 from torchproof.process.children import describe as describe
 from torchproof.process.children import spawn as spawn
+from torchproof.process.cpu_share import CpuShare as CpuShare
 from torchproof.process.fork_server import ForkServer as ForkServer
 from torchproof.process.fork_server import JobEnding as JobEnding
 from torchproof.process.fork_server import serve as serve
@@ -41,6 +43,7 @@ __all__ = [
     "Channel",
     "Child",
     "Conditions",
+    "CpuShare",
     "Ended",
     "Entry",
     "Followed",
@@ -48,6 +51,7 @@ __all__ = [
     "Garbled",
     "JobEnding",
     "Message",
+    "Priority",
     "Stream",
     "Tick",
     "aslr",

@@ -10,10 +10,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from torchproof.process import spawn, tree
+from torchproof.process import Priority, spawn, tree
 from torchproof.runtime.compile_phases import phase_of_frames
 
 MODULE = "torchproof.runtime.child"
@@ -37,7 +37,7 @@ def _search_path() -> str:
 class ChildProcess:
     """A process that runs `torchproof.runtime.child`, with its output and stacks."""
 
-    def __init__(self, task: str, *, niceness: int = 0) -> None:
+    def __init__(self, task: str, *, priority: Priority = "same") -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `close`)
         self._stacks = tempfile.TemporaryFile()  # noqa: SIM115
         stacks = self._stacks.fileno()
@@ -47,8 +47,7 @@ class ChildProcess:
             output=self._output,
             keep=(stacks,),
         )
-        if niceness:
-            self.child.lower_priority(niceness)
+        self.child.lower_priority(priority)
 
     def __del__(self) -> None:
         self.close()
@@ -67,8 +66,9 @@ class ChildProcess:
         lines = tail.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
 
-    def memory_bytes(self, *, limit: int) -> int:
-        return memory_bytes(self.child.pid, limit=limit)
+    def members(self) -> set[int]:
+        """The child and everything that it started."""
+        return tree(self.child.pid)
 
     def crash(self) -> Frames:
         """The stack of the thread in which the child crashed."""
@@ -106,13 +106,12 @@ class ChildProcess:
         return phase_of_frames(working) or "code generation"
 
 
-def memory_bytes(pid: int, *, limit: int) -> int:
-    """The memory of a process and its descendants.
+def memory_bytes(members: Iterable[int], *, limit: int) -> int:
+    """The memory of processes that share some of it.
 
     The resident set is quick to read but counts shared pages once per process. Only if
     it exceeds the limit is the proportional set read.
     """
-    members = tree(pid)
     resident = sum(map(_resident_bytes, members))
     return resident if resident <= limit else sum(map(_proportional_bytes, members))
 

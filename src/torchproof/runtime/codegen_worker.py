@@ -18,13 +18,22 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from torchproof.process import Ended, Garbled, Message, Tick, packed, unpacked
+from torchproof.process import (
+    CpuShare,
+    Ended,
+    Garbled,
+    Message,
+    Priority,
+    Tick,
+    packed,
+    unpacked,
+)
 from torchproof.runtime.child import IDLE_EXIT
-from torchproof.runtime.child_process import ChildProcess
+from torchproof.runtime.child_process import ChildProcess, memory_bytes
 from torchproof.runtime.tensors.free_memory import available_bytes
 
 _SLICE_S = 0.1
-_MEMORY_CHECK_S = 0.5
+_CHECK_S = 0.5
 _END_PATIENCE_S = 3.0
 _KEEPER = "torchproof-child"
 
@@ -53,6 +62,10 @@ class _EndedIdle(ChildError):
     """The child ended after idle time, before it read the payload."""
 
 
+class _Starved(ChildError):
+    """The child, of idle priority, got hardly any CPU time: others never pause."""
+
+
 class ChildTooBig(ChildError):
     """The child exceeded its memory limit and was killed."""
 
@@ -67,21 +80,21 @@ class ChildTooBig(ChildError):
 class _Child:
     """One child process, from its start until all its descendants have ended."""
 
-    def __init__(self, memory_limit_bytes: int | None, niceness: int) -> None:
+    def __init__(self, memory_limit_bytes: int | None, priority: Priority) -> None:
         self.gone = threading.Event()  # with all its descendants
         self.is_busy = False
         self.fate: ChildError | None = None  # set before `gone`
         self._is_ready = False
         self._doomed = threading.Event()
         self._limit_bytes = memory_limit_bytes
-        self._niceness = niceness
+        self._priority = priority
         self._process: ChildProcess | None = None
         keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
         keeper.start()
 
     def _keep(self) -> None:
         try:
-            self._process = process = ChildProcess("generate", niceness=self._niceness)
+            self._process = process = ChildProcess("generate", priority=self._priority)
             with process.child:
                 self.fate = self._watch(process)
             code = process.child.wait()
@@ -97,13 +110,17 @@ class _Child:
         limit = self._limit_bytes
         if limit is None:
             limit = available_bytes() // 2
+        share = CpuShare()
         while process.child.poll() is None and not self._doomed.wait(_SLICE_S):
             # A check takes milliseconds on a machine with many processes.
-            if not self.is_busy or time.monotonic() - checked < _MEMORY_CHECK_S:
+            if not self.is_busy or time.monotonic() - checked < _CHECK_S:
                 continue
-            used = process.memory_bytes(limit=limit)
+            members = process.members()
+            used = memory_bytes(members, limit=limit)
             if used > limit:
                 return ChildTooBig(used, limit)
+            if self._priority == "idle" and share.is_starved(members):
+                return _Starved()
             checked = time.monotonic()
         return None
 
@@ -149,14 +166,18 @@ class Worker:
     """Has one child at a time; starts it when needed, or in `warm`."""
 
     def __init__(
-        self, *, memory_limit_bytes: int | None = None, niceness: int = 0
+        self,
+        *,
+        memory_limit_bytes: int | None = None,
+        priority: Priority = "same",
     ) -> None:
         """The limit is by default half of the memory available at a child's start.
 
-        A child has a lower priority than this process by `niceness`.
+        If a child of "idle" priority gets no CPU time, one of "low" priority replaces
+        it.
         """
         self._memory_limit_bytes = memory_limit_bytes
-        self._niceness = niceness
+        self._priority = priority
         self._lock = threading.Lock()
         self._turn: threading.Thread | None = None
         self._child: _Child | None = None
@@ -206,9 +227,13 @@ class Worker:
                     "environment": variables,
                     "seconds_left": until - time.monotonic(),
                 }
-                with contextlib.suppress(_EndedIdle):
+                try:
                     answer = _exchange(child, request, until)
                     break
+                except _EndedIdle:
+                    pass
+                except _Starved:
+                    self._priority = "low"
         if "error" in answer:
             raise ChildFailed(answer["error"])
         return unpacked(answer["output"])
@@ -243,7 +268,7 @@ class Worker:
             return self._child
 
     def _new_child(self) -> _Child:
-        return _Child(self._memory_limit_bytes, self._niceness)
+        return _Child(self._memory_limit_bytes, self._priority)
 
 
 def _exchange(child: _Child, request: Message, until: float) -> Message:

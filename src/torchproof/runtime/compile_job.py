@@ -27,10 +27,6 @@ from torchproof.runtime import codegen_worker, compile_phases, interruptible_thr
 from torchproof.runtime.status_report import Compilation, Fallback
 from torchproof.torch_private import backends, remote_codegen
 
-# On busy CPUs, a process gets about a tenth of the time of one without it: compiling
-# goes on, within its deadline, and hardly delays calls.
-BACKGROUND_NICENESS = 10
-
 
 @dataclass
 class Job:
@@ -154,7 +150,7 @@ def background_worker() -> codegen_worker.Worker:
     its priority again, so callers that wait need another child.
     """
     return codegen_worker.Worker(
-        memory_limit_bytes=memory_limit_bytes(), niceness=BACKGROUND_NICENESS
+        memory_limit_bytes=memory_limit_bytes(), priority="idle"
     )
 
 
