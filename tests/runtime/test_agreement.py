@@ -222,6 +222,23 @@ def test_all_ranks_switch_at_the_same_call(ranks: Any) -> None:
     assert first.forward.telemetry.fallbacks[-1].kind == "agreement"
 
 
+def test_after_a_missed_deadline_no_other_function_is_waited_for(ranks: Any) -> None:
+    first, second = ranks()
+    first.couple()
+    missed = Fallback("deadline", "another function", "compiling took too long")
+    second.forward.telemetry.fell_back(missed)
+    assert first.settle().what == "another function"
+    assert first.settle(call=1, until=time.monotonic()).kind == "no answer"
+
+
+def test_ranks_without_code_with_collectives_are_not_waited_for(ranks: Any) -> None:
+    first, _ = ranks()
+    first.couple()
+    first.forward.call()
+    assert first.agreement.agreed_call(1) == 1
+    assert first.agreement.decisions == []
+
+
 def test_a_failure_that_was_settled_calls_no_meeting(ranks: Any) -> None:
     first, second = ranks()
     for rank in (first, second):
@@ -238,8 +255,9 @@ def test_a_failure_that_was_settled_calls_no_meeting(ranks: Any) -> None:
 
 
 def test_a_switch_without_an_answer_happens_alone(ranks: Any) -> None:
-    first, _ = ranks({"deadline_s": 0.1}, {})
+    first, second = ranks({"deadline_s": 0.1}, {})
     first.couple()
+    second.agreement.messages.watch()  # and it never arrives
     assert first.agreement.agreed_call(7) == 7  # the call that it is about to run
     assert "1" in first.agreement.decisions[0]
 
@@ -287,6 +305,20 @@ def test_after_the_group_is_closed_each_rank_decides_alone(
     monkeypatch.setattr(process_groups, "is_open", lambda: False)
     assert "closed" in first.agreement.to_json()["alone"]
     assert not first.forward.telemetry.notes
+
+
+def test_a_slow_store_leaves_fallbacks_unknown_in_status(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = ranks()
+    over = threading.Event()
+    monkeypatch.setattr(agreements, "_STATUS_S", 0.01)
+    monkeypatch.setattr(
+        first.agreement.messages, "new_notices", lambda: over.wait(20) and []
+    )
+    told = first.agreement.to_json()
+    over.set()
+    assert told["fallbacks"] is None and told["alone"] is None
 
 
 def test_retry_begins_with_fresh_messages(ranks: Any) -> None:

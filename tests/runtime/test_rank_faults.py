@@ -231,6 +231,19 @@ def compiler_fails_under_fsdp(rank: int) -> None:
     assert (kinds(model) != []) == (rank == FAULTY), str(status)
 
 
+def code_compiled_in_the_background(rank: int) -> None:
+    """Ranks would begin to use code with collectives at different calls: none does."""
+    model, eager = tensor_parallel(), tensor_parallel()
+    torchproof.compile(model, wait=False, deadline=60, backend=works)
+    is_settled = torch.zeros(1)
+    while not is_settled.item():
+        assert_like_eager(model, eager, batch())
+        is_settled.fill_(len(kinds(model)))
+        dist.all_reduce(is_settled, dist.ReduceOp.MIN)
+    status = torchproof.status(model)
+    assert kinds(model) == ["agreement"] and status.compiled_calls == 0, str(status)
+
+
 def store_dies(rank: int) -> None:
     """The rank that serves the store is killed: the others decide alone."""
     model = tensor_parallel()
@@ -311,10 +324,11 @@ def test_the_rank_that_serves_the_store_dies() -> None:
 
 
 @pytest.mark.slow
-def test_guard_collectives_and_sharded_parameters() -> None:
+def test_guard_collectives_sharded_parameters_and_background() -> None:
     run_ranks(
         recompile_fails_with_guard_collectives.__name__,
         compiler_fails_under_fsdp.__name__,
+        code_compiled_in_the_background.__name__,
     )
 
 

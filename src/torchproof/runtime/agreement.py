@@ -112,6 +112,7 @@ class Agreement:
         self._settled: set[tuple[int, str]] = set()  # (rank, what) already acted on
         self._strategy = forward.strategy
         self.arrival: int | None = None  # the first call at which this rank can switch
+        self._says_it_watches = False
         messages = self._messages
         self._in_time(lambda: messages.set_strategy(self._strategy), _POST_S)
         for item in self._telemetry.fallbacks:
@@ -179,19 +180,28 @@ class Agreement:
             return None
         own = None if failure is None else self._notice(failure)
         wait_s = min(until - time.monotonic(), self._limit_s) + _GRACE_S
-        ballot = _Ballot(self, subject, what, time.monotonic() + wait_s, by_all)
+        call = self._telemetry.call
+        ballot = _Ballot(
+            agreement=self,
+            subject=subject,
+            what=what,
+            call=call,
+            until=time.monotonic() + wait_s,
+            by_all=by_all,
+        )
         decision = self._in_time(lambda: ballot.cast(own), wait_s + _PATIENCE_S)
-        if isinstance(decision, Notice):
-            with self._lock:
-                self._settled |= {
-                    (each.rank, each.what)
-                    for each in (decision, *self._notices)
-                    if each.call == self._telemetry.call or each.what in (what, WHOLE)
-                }
-            if decision.rank != self._group.rank:
-                self.decisions.append(str(decision))
-            return decision
-        return None
+        if decision is None:
+            return None
+        assert isinstance(decision, Notice)
+        with self._lock:
+            self._settled |= {
+                (each.rank, each.what)
+                for each in (decision, *self._notices)
+                if each.call == call or each.what in (what, WHOLE)
+            }
+        if decision.rank != self._group.rank:
+            self.decisions.append(str(decision))
+        return decision
 
     def _notice(self, item: Fallback) -> Notice:
         call = self._telemetry.call
@@ -199,10 +209,12 @@ class Agreement:
             call = self._telemetry.calls - 1
         return Notice(self._group.rank, item.what, item.kind, item.why, call)
 
-    def objection_of(self, rank: int, what: str) -> Notice | None:
+    def objection_of(self, rank: int, what: str, call: int | None) -> Notice | None:
         """Why a rank does not run compiled code of `what`, from what it has said."""
         for notice in self._notices:
-            if notice.rank == rank and notice.what in (what, WHOLE):
+            # After its deadline, a rank compiles nothing else in the same call.
+            is_late = notice.kind == "deadline" and notice.call == call
+            if notice.rank == rank and (is_late or notice.what in (what, WHOLE)):
                 return notice
         strategy = self._messages.strategy_of(rank)
         if strategy is not None and strategy != self._strategy:
@@ -241,6 +253,9 @@ class Agreement:
     def _look(self, forward: CompiledForward) -> None:
         if forward.strategy == "eager":
             return  # until `torchproof.retry`
+        if not self._says_it_watches:
+            self._messages.watch()
+            self._says_it_watches = True
         self.refresh()
         why = self._messages.meeting()
         if why is None:
@@ -289,7 +304,7 @@ class Agreement:
                 arrival = self._messages.arrival_of(rank)
                 if arrival is not None:
                     latest = max(latest, arrival)
-                if arrival is not None or self._is_eager_already(rank):
+                if arrival is not None or not self._will_arrive(rank):
                     missing.discard(rank)
             if missing and process_is_exiting.wait(_VOTE_EVERY_S):
                 break
@@ -299,8 +314,12 @@ class Agreement:
             self.decisions.append(f"no answer of ranks {_listed(missing)}")
         return self._messages.decide_call(f"switch/{self.first_rank}", latest)
 
-    def _is_eager_already(self, rank: int) -> bool:
-        return any(each.rank == rank and each.what == WHOLE for each in self._notices)
+    def _will_arrive(self, rank: int) -> bool:
+        """False if the rank runs eager, or has no compiled code with collectives."""
+        is_eager = any(
+            each.rank == rank and each.what == WHOLE for each in self._notices
+        )
+        return not is_eager and self._messages.is_watching(rank)
 
     # -- the store ---------------------------------------------------------------------
 
@@ -337,16 +356,20 @@ class Agreement:
     # -- status ------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """`fallbacks` are those of other ranks, and null if the store is lost."""
-        self._in_time(self.refresh, _STATUS_S)
-        fallbacks = [dataclasses.asdict(each) for each in self._notices[-_SHOWN:]]
+        """`fallbacks` are those of other ranks; null if the store did not answer."""
+        fallbacks = None
+        if self._is_connected():
+            thread = self._start(self.refresh)
+            if thread.wait(time.monotonic() + _STATUS_S) and thread.error is None:
+                latest = self._notices[-_SHOWN:]
+                fallbacks = [dataclasses.asdict(each) for each in latest]
         return {
             "rank": self._group.rank,
             "world_size": self._group.world_size,
             "decides_with": sorted(self.peers),
             "alone": self.alone,
             "decisions": [*self.decisions],
-            "fallbacks": None if self.alone is not None else fallbacks,
+            "fallbacks": fallbacks,
         }
 
 
@@ -357,6 +380,7 @@ class _Ballot:
     agreement: Agreement
     subject: str
     what: str
+    call: int | None
     until: float
     by_all: bool
 
@@ -392,7 +416,7 @@ class _Ballot:
         has_voted, objection = messages.vote_of(self.subject, rank)
         if has_voted:
             return objection, True
-        objection = self.agreement.objection_of(rank, self.what)
+        objection = self.agreement.objection_of(rank, self.what, self.call)
         uses_old_code = not self.by_all and not messages.has_begun(self.subject, rank)
         return objection, uses_old_code
 

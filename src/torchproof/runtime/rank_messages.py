@@ -97,6 +97,13 @@ class RankMessages:
     def meeting(self) -> Notice | None:
         return _loads(self._get("meeting"))
 
+    def watch(self) -> None:
+        """Says that this rank looks for meetings."""
+        self._set(f"watching/{self.rank}", "1")
+
+    def is_watching(self, rank: int) -> bool:
+        return self._get(f"watching/{rank}") is not None
+
     def arrive(self, call: int) -> None:
         self._set(f"arrival/{self.rank}", str(call))
 
