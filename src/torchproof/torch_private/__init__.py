@@ -101,6 +101,9 @@ if TYPE_CHECKING:
     from torchproof.torch_private.hooks import compiled_contexts as compiled_contexts
     from torchproof.torch_private.hooks import frame_callbacks as frame_callbacks
     from torchproof.torch_private.hooks import graph_callables as graph_callables
+    from torchproof.torch_private.hooks import (
+        graphs_without_source_lines as graphs_without_source_lines,
+    )
     from torchproof.torch_private.hooks import inlined_code as inlined_code
     from torchproof.torch_private.hooks import is_compiled as is_compiled
     from torchproof.torch_private.hooks import is_dynamo_disabled as is_dynamo_disabled

@@ -173,6 +173,18 @@ def captured_graphs(note: Callable[[str, Any], None]) -> Iterator[None]:
         yield
 
 
+def graphs_without_source_lines() -> contextlib.AbstractContextManager[None]:
+    """What is compiled meanwhile does not say from which lines it comes."""
+    return captured_graphs(lambda _, graph: remove_source_lines(graph))
+
+
+def remove_source_lines(graph: torch.fx.GraphModule) -> None:
+    """Inductor copies the place of each node, folder and source, into its code."""
+    for module in graph.modules():
+        for node in getattr(getattr(module, "graph", None), "nodes", ()):
+            node.meta.pop("stack_trace", None)
+
+
 def compile_id_of(output_graph: Any) -> str:
     return str(output_graph.dynamo_compile_id)
 

@@ -46,6 +46,7 @@ from torchproof.strategies import (
 from torchproof.targets import Loaded, calls
 from torchproof.torch_private import (
     cache_lookups,
+    graphs_without_source_lines,
     marks_of,
     put_marks,
     traced_lines,
@@ -66,6 +67,7 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
     files: set[str] = set()
     packed: list[PackedCall] = []
     with (
+        graphs_without_source_lines(),
         cache_lookups.graph_lookups(log.note),
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
     ):

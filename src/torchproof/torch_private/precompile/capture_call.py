@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from torchproof.torch_private import contract
-from torchproof.torch_private.hooks import patched
+from torchproof.torch_private.hooks import patched, remove_source_lines
 from torchproof.torch_private.precompile import guard_expressions
 from torchproof.torch_private.precompile.install_call import (
     CONVERT,
@@ -188,7 +188,7 @@ def assert_of_torch(graph: torch.fx.GraphModule) -> None:
 
 def _compiled(graph: Any, backend: Any) -> bytes:
     graph.graph_module._backend_id = graph.backend_id
-    _remove_source_lines(graph.graph_module)
+    remove_source_lines(graph.graph_module)
     return compiled_bytes(
         graph.graph_module,
         graph.example_inputs,
@@ -196,13 +196,6 @@ def _compiled(graph: Any, backend: Any) -> bytes:
         backend,
         contexts=graph.tensor_to_context,
     )
-
-
-def _remove_source_lines(graph: torch.fx.GraphModule) -> None:
-    """Inductor copies where each node comes from, folder and source, into its code."""
-    for module in graph.modules():
-        for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)
 
 
 def compiled_bytes(
