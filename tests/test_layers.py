@@ -16,6 +16,7 @@ import pytest
 from import_table import MAY_IMPORT, WITH_RAY, WITHOUT_TORCH
 
 import torchproof
+from torchproof.targets import search_path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "torchproof"
@@ -323,6 +324,17 @@ def test_only_torch_private_names_private_torch() -> None:
         for line in private_torch(path)
     ]
     assert not wrong, "move to torch_private/: " + ", ".join(wrong)
+
+
+def test_every_standard_module_in_use_is_known() -> None:
+    """A program's own file with such a name must not be imported in its place."""
+    used = {
+        found.name.partition(".")[0]
+        for path in sources(PACKAGE)
+        if not {"cli", "cluster"} & set(path.parts)
+        for found in imports(path)
+    }
+    assert used & sys.stdlib_module_names == search_path._OWN_MODULES
 
 
 def test_loading_what_needs_no_torch_does_not_load_it() -> None:

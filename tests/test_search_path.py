@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -14,9 +13,7 @@ import commands
 import pytest
 from commands import Done
 
-import torchproof
 from torchproof.process import spawn
-from torchproof.targets import search_path
 
 FACTORY = """\
 import json, random, types
@@ -149,22 +146,3 @@ def test_a_program_keeps_its_own_modules_with_standard_names(tmp_path: Path) -> 
     code, _, stderr = check("script.py", tmp_path)
     assert "ImportError" not in stderr
     assert code in {0, 1}
-
-
-def test_every_standard_module_in_use_is_known() -> None:
-    used = {
-        name
-        for path in Path(torchproof.__file__).parent.rglob("*.py")
-        if not {"cli", "cluster"} & set(path.parts)
-        for node in ast.walk(ast.parse(path.read_text()))
-        for name in _imported(node)
-    }
-    assert used & sys.stdlib_module_names == search_path._OWN_MODULES
-
-
-def _imported(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Import):
-        return {alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return {node.module.partition(".")[0]}
-    return set()

@@ -71,15 +71,18 @@ def test_branch_on_equal_scores_breaks_the_graph(found: Found) -> None:
     assert place("arrcoc-original", "if high == low:") in breaks
 
 
+@pytest.mark.slow
 def test_count_read_from_a_tensor_breaks_the_graph(found: Found) -> None:
     breaks = places(found("arrcoc-original"), "graph_break")
     assert place("arrcoc-original", "count = int(") in breaks
 
 
+@pytest.mark.slow
 def test_nothing_else_breaks_the_graph_of_the_original(found: Found) -> None:
     assert len(places(found("arrcoc-original"), "graph_break")) == 2
 
 
+@pytest.mark.slow
 def test_another_batch_size_recompiles_the_original(found: Found) -> None:
     recompiles = places(found("arrcoc-original"), "recompile")
     assert place("arrcoc-original", "def forward(self, images") in recompiles
