@@ -19,8 +19,9 @@ TARGET = Target("train.py", "script", "train.py")
 LINE = {"filename": "train.py", "line": 3, "name": "forward"}
 IDS = {"frame_id": 0, "frame_compile_id": 0}
 START = {"metadata": {"dynamo_start": {"stack": [LINE]}, **IDS}, "payload": ""}
-# A collective: record, name, group, number, members, created, completed, ended.
-REDUCE: list[Any] = [0, "all_reduce", "default_pg", 1, [0, 1], 1010.0, None, True]
+REDUCE: dict[str, Any] = {"record": 0, "name": "all_reduce", "group": "default_pg"}
+REDUCE |= {"number": 1, "members": [0, 1], "created_s": 1010.0}
+REDUCE |= {"completed_s": None, "ended": True}
 
 
 def entry(kind: str, at: float, **values: Any) -> dict[str, Any]:
@@ -30,6 +31,10 @@ def entry(kind: str, at: float, **values: Any) -> dict[str, Any]:
 def begin(rank: int, at: float, wall: float) -> dict[str, Any]:
     facts = {"local_rank": rank, "world_size": 2, "host": "a", "pid": 1 + rank}
     return entry("rank", at, wall=wall, rank=rank, **facts)
+
+
+def collectives(at: float, *new: dict[str, Any]) -> dict[str, Any]:
+    return entry("collectives", at, new=list(new), ended=[], lost=0)
 
 
 def metrics(at: float, **values: Any) -> dict[str, Any]:
@@ -60,18 +65,15 @@ def test_clocks_of_two_hosts_are_aligned_by_the_time_of_day(tmp_path: Path) -> N
 
 
 def test_a_collective_ends_when_its_last_rank_arrives(tmp_path: Path) -> None:
-    late = [*REDUCE[:5], 1013.5, None, True]
-    first = [begin(0, 0.0, 1000.0), entry("collectives", 14.0, rows=[REDUCE], ended=[])]
-    second = [begin(1, 0.0, 1000.0), entry("collectives", 14.0, rows=[late], ended=[])]
-    for stream in (first, second):
-        stream[1]["lost"] = 0
+    late = {**REDUCE, "created_s": 1013.5}
+    first = [begin(0, 0.0, 1000.0), collectives(14.0, REDUCE)]
+    second = [begin(1, 0.0, 1000.0), collectives(14.0, late)]
     events = [rank.events[0] for rank in joined(tmp_path, first, second)]
     assert [(e.start_s, e.seconds) for e in events] == [(10.0, 3.5), (13.5, 0.0)]
 
 
 def test_a_collective_that_a_rank_never_reached_has_no_end(tmp_path: Path) -> None:
-    news = entry("collectives", 14.0, rows=[REDUCE], ended=[], lost=0)
-    first = [begin(0, 0.0, 1000.0), news, end(15.0, 1)]
+    first = [begin(0, 0.0, 1000.0), collectives(14.0, REDUCE), end(15.0, 1)]
     second = [begin(1, 0.0, 1000.0), entry("trace", 9.0, call=0, **START)]
     waiting, compiling = joined(tmp_path, first, second)
     assert waiting.events[0].seconds is None

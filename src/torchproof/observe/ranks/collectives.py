@@ -65,12 +65,12 @@ class CollectiveReporter:
         ]
         self._active.difference_update(record for record, _ in ended)
         self._active.update(each.record for each in new if not each.ended)
-        rows = [list(vars(each).values()) for each in new]
         first = new[0].record if new else None
         lost = 0 if first is None else first - self._newest - 1
         self._newest = max((each.record for each in new), default=self._newest)
-        if rows or ended:
-            self._stream.write("collectives", rows=rows, ended=ended, lost=lost)
+        if new or ended:
+            rows = [vars(each) for each in new]
+            self._stream.write("collectives", new=rows, ended=ended, lost=lost)
         if self._active:
             self._write_places()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -30,7 +31,6 @@ from torchproof.records import (
     one_line,
     qualified_name,
     resumed_at,
-    shown,
     whose,
 )
 
@@ -77,7 +77,7 @@ class RankReader:
         self._compiles: dict[str, _Compile] = {}
         self._backwards: list[RankEvent] = []
         self._steps = self._read_steps()
-        self._collectives = _read_collectives(entries, origin)
+        self._collectives = self._read_collectives()
         self._read_compiles()
 
     def record(self, observation: Observation, ending: str) -> Rank:
@@ -104,6 +104,23 @@ class RankReader:
             compiled_calls=observation.compiled_calls,
             events=tuple(events),
         )
+
+    def _shown(self, file: str) -> str | None:
+        """The file below the rank's directory; None for torch and the standard library.
+
+        Hosts may have the program in different places.
+        """
+        if whose(file) not in ("user", "library"):
+            return None
+        return file.removeprefix(self._first.get("folder", os.getcwd()) + os.sep)
+
+    def _place(self, frames: Sequence[Frame]) -> tuple[str | None, int | None]:
+        """File and line of the innermost frame of the user, else of a library."""
+        for owner in ("user", "library"):
+            for frame in reversed(frames):
+                if whose(frame.file) == owner:
+                    return self._shown(frame.file), frame.line
+        return None, None
 
     def _time(self, entry: Entry) -> float:
         return float(entry["at"]) + self._shift
@@ -210,7 +227,7 @@ class RankReader:
     def _compile_event(self, compile: _Compile) -> RankEvent:
         sizes, dynamic = _input_sizes(compile)
         function = self._function(compile)
-        file = _own_file(function.file)
+        file = self._shown(function.file)
         return RankEvent(
             "compile",
             compile.began,
@@ -257,14 +274,14 @@ class RankReader:
             compile = self._compiles.get(event.compile_id or "")
             if event.kind != "graph_break" or compile is None:
                 continue
-            place = _place(event.frames)
+            file, line = self._place(event.frames)
             yield RankEvent(
                 "break",
                 compile.began,
                 step=self._step(compile.began),
                 function=_name(self._function(compile)),
-                file=shown(place.file) if place else None,
-                line=place.line if place else None,
+                file=file,
+                line=line,
                 call=event.call,
                 compile_id=event.compile_id,
                 reason=event.data.get("explanation") or event.data.get("type"),
@@ -285,18 +302,52 @@ class RankReader:
                 order = "compiled_first"
             elif entry["number"] in compiled_later:
                 order = "wrapped_first"
-            frames = [Frame(*plain) for plain in entry["site"]]
-            place = _place(frames)
+            file, line = self._place([Frame(*plain) for plain in entry["site"]])
             begin = self._time(entry)
             yield RankEvent(
                 "wrap",
                 begin,
                 step=self._step(begin),
                 function=entry["how"],
-                file=shown(place.file) if place else None,
-                line=place.line if place else None,
+                file=file,
+                line=line,
                 order=order,
             )
+
+    # -- collectives ------------------------------------------------------------------
+
+    def _read_collectives(self) -> list[RankEvent]:
+        """The collectives of a rank; `seconds` is None for one that had not ended.
+
+        Gloo does not record when a collective ended, only that it did: such a one has
+        `seconds` of 0 until the other ranks are known (see `joined_ranks`).
+        """
+        events: dict[int, RankEvent] = {}
+        for entry in self._entries:
+            if entry["kind"] == "collectives":
+                events |= {row["record"]: self._collective(row) for row in entry["new"]}
+                for record, completed in entry["ended"]:
+                    begin = events[record].start_s + self._origin
+                    seconds = _collective_seconds(begin, completed, True)
+                    events[record] = replace(events[record], seconds=seconds)
+            elif entry["kind"] == "collective_places":
+                for record, (file, line, _) in entry["places"].items():
+                    if event := events.get(int(record)):
+                        file = self._shown(file)
+                        events[int(record)] = replace(event, file=file, line=line)
+        return list(events.values())
+
+    def _collective(self, row: Mapping[str, Any]) -> RankEvent:
+        begin, end, has_ended = row["created_s"], row["completed_s"], row["ended"]
+        return RankEvent(
+            "collective",
+            begin - self._origin,
+            _collective_seconds(begin, end, has_ended),
+            function=row["name"],
+            nth=row["number"],
+            group=row["group"],
+            members=tuple(row["members"]),
+        )
 
     # -- the end -----------------------------------------------------------------------
 
@@ -381,47 +432,6 @@ def _input_sizes(
     return sizes, tuple(dynamic)
 
 
-def _read_collectives(entries: Sequence[Entry], origin: float) -> list[RankEvent]:
-    """The collectives of a rank; `seconds` is None for one that had not ended.
-
-    Gloo does not record when a collective ended, only that it did: such a one has
-    `seconds` of 0 until the other ranks are known (see `joined_ranks`).
-    """
-    events: dict[int, RankEvent] = {}
-    for entry in entries:
-        if entry["kind"] == "collectives":
-            for (
-                record,
-                name,
-                group,
-                number,
-                members,
-                created,
-                completed,
-                ended,
-            ) in entry["rows"]:
-                seconds = _collective_seconds(created, completed, ended)
-                events[record] = RankEvent(
-                    "collective",
-                    created - origin,
-                    seconds,
-                    function=name,
-                    nth=number,
-                    group=group,
-                    members=tuple(members),
-                )
-            for record, completed in entry["ended"]:
-                created = events[record].start_s + origin
-                seconds = _collective_seconds(created, completed, True)
-                events[record] = replace(events[record], seconds=seconds)
-        elif entry["kind"] == "collective_places":
-            for record, (file, line, _) in entry["places"].items():
-                if int(record) in events:
-                    place = {"file": shown(file), "line": line}
-                    events[int(record)] = replace(events[int(record)], **place)
-    return list(events.values())
-
-
 def _collective_seconds(
     created: float, completed: float | None, ended: bool
 ) -> float | None:
@@ -443,20 +453,6 @@ def _numbered(events: Iterable[RankEvent]) -> Iterator[RankEvent]:
 
 def _name(function: Frame) -> str:
     return qualified_name(definition(function))
-
-
-def _own_file(file: str) -> str | None:
-    """The file as reports show it; None for torch and the standard library."""
-    return shown(file) if whose(file) in ("user", "library") else None
-
-
-def _place(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost line of the user's code, else of a library."""
-    for owner in ("user", "library"):
-        for frame in reversed(frames):
-            if whose(frame.file) == owner:
-                return frame
-    return None
 
 
 def _guard_text(event: Event) -> str | None:

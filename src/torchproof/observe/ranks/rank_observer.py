@@ -40,9 +40,11 @@ class RankObserver(Observer):
         self._gc_began = 0.0
 
     def attach(self) -> None:
-        super().attach()
+        # First, because both patch what torch.compile creates: the detector only during
+        # each call of torch.compile, the observer from the first call on.
         self._detector.attach(lambda arguments: None)
         self.hooks.callback(self._detector.detach)
+        super().attach()
         self._watch_optimizers()
         gc.callbacks.append(self._collected)
         self.hooks.callback(gc.callbacks.remove, self._collected)

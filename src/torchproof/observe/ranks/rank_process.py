@@ -17,6 +17,7 @@ from torchproof.observe.ranks.collectives import BUFFER_SIZE
 from torchproof.observe.ranks.launched import Place
 from torchproof.observe.ranks.rank_observer import RankObserver
 from torchproof.observe.ranks.rank_streams import RankStream
+from torchproof.observe.ranks.store_transfer import StoreTransfer, may_need_transfer
 from torchproof.process import Channel, hold
 from torchproof.records import UserError
 from torchproof.targets import Job, calls, raised, script
@@ -33,14 +34,21 @@ def main(arguments: list[str]) -> int:
         world_size=place.world_size,
         host=socket.gethostname(),
         pid=os.getpid(),
+        folder=os.getcwd(),
     )
     # Torch reads this when the program creates its first process group.
     os.environ.setdefault(collectives.BUFFER_VARIABLE, str(BUFFER_SIZE))
+    transfer = StoreTransfer(place, Path(path).parent)
+    if may_need_transfer(os.environ):
+        transfer.start()
+    code = 2
     try:
-        return _observe(Job.from_json(json.loads(text)), stream)
+        code = _observe(Job.from_json(json.loads(text)), stream)
     except UserError as error:
         stream.write("unusable", message=str(error), details=error.details)
-        return 2
+    finally:
+        transfer.close(code)
+    return code
 
 
 def _observe(job: Job, stream: RankStream) -> int:
@@ -65,13 +73,10 @@ def _run_factory(job: Job, observer: RankObserver) -> None:
 
     _join_group(job)
     loaded = calls.fresh(job)
-    wrap = job.wrap or loaded.wrap
-    fn: Callable[..., Any] = loaded.fn if wrap is None else _wrapped(loaded.fn, wrap)
+    observer.site, observer.asked = (loaded.place,), job.compile
+    fn = _prepared(loaded.fn, job, wrap=job.wrap or loaded.wrap)
+    observer.site = None
     train = calls.trains(loaded, job)
-    if not calls.compiles_itself(fn, job):
-        observer.site, observer.asked = (loaded.place,), job.compile
-        fn = torch.compile(fn, **job.compile)
-        observer.site = None
     observer.stream.write("plan", calls=len(loaded.calls))
     for index, call in enumerate(loaded.calls):
         calls.before(loaded, index)
@@ -99,23 +104,40 @@ def _join_group(job: Job) -> None:
     dist.init_process_group(backend)
 
 
-def _wrapped(fn: Any, wrap: str) -> Any:
-    """The model under DDP or FSDP2, as torch's tutorials wrap it before compiling."""
+def _prepared(fn: Any, job: Job, *, wrap: str | None) -> Callable[..., Any]:
+    """The target, wrapped and compiled in the order that torch recommends."""
     import torch
 
+    def compiled(module: Any) -> Any:
+        if calls.compiles_itself(fn, job):
+            return module
+        try:
+            return torch.compile(module, **job.compile)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise UserError(f"torch.compile rejects its arguments: {reason}") from error
+
+    if wrap is None:
+        return compiled(fn)
     if not isinstance(fn, torch.nn.Module):
         raise UserError(
             f"{type(fn).__name__} is not a module: DDP and FSDP2 wrap only modules"
         )
-    if wrap == "ddp":
-        return torch.nn.parallel.DistributedDataParallel(fn)
+    if wrap == "ddp":  # compiled after DDP, which splits graphs at its buckets
+        return compiled(torch.nn.parallel.DistributedDataParallel(fn))
+    return _sharded(fn, compiled)
+
+
+def _sharded(model: Any, compiled: Callable[[Any], Any]) -> Any:
+    """The model under FSDP2, whose hooks stay outside of the compiled blocks."""
+    import torch
     from torch.distributed.fsdp import fully_shard
 
-    for module in list(fn.modules()):
-        if isinstance(module, torch.nn.ModuleList):  # the repeated blocks of a model
-            for block in module:
-                fully_shard(block)
-    return fully_shard(fn)
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    for blocks in lists:
+        for index, block in enumerate(blocks):
+            blocks[index] = fully_shard(compiled(block))
+    return fully_shard(model if lists else compiled(model))
 
 
 if __name__ == "__main__":
