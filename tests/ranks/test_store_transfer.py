@@ -75,7 +75,7 @@ def test_a_shared_folder_needs_no_transfer(tmp_path: Path, store: DictStore) -> 
     RankStream(stream_path(tmp_path, 1)).write("step", number=0)
     sender.close(0)
     receiver.close(0)
-    assert kinds(tmp_path, 1) == ["step"] and set(store) == {"token"}
+    assert kinds(tmp_path, 1) == ["step"] and set(store) == {"token", "1/end"}
 
 
 def test_ranks_of_one_host_need_no_transfer() -> None:

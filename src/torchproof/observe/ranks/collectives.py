@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 from torchproof.process import Stream
 from torchproof.records import whose
 
-# Between two looks. The last one before a rank is killed may be this old.
+# Between two looks. The last one before a rank is killed may be this old. A program
+# with many collectives is looked at more often.
 _INTERVAL_S = 0.5
-BUFFER_SIZE = 2000  # collectives between two looks that torch remembers
+_SHORTEST_S = 0.1
+BUFFER_SIZE = 300  # collectives that torch remembers; each costs time at each look
 
 
 class CollectiveReporter:
@@ -22,6 +23,7 @@ class CollectiveReporter:
         self._stream = stream
         self._newest = -1
         self._active: set[int] = set()
+        self._interval_s = _INTERVAL_S
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._reporting = threading.Lock()
@@ -39,7 +41,7 @@ class CollectiveReporter:
         self._report()
 
     def _run(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
+        while not self._stop.wait(self._interval_s):
             self._report()
             self._stream.write("alive")
 
@@ -71,21 +73,18 @@ class CollectiveReporter:
         if new or ended:
             rows = [vars(each) for each in new]
             self._stream.write("collectives", new=rows, ended=ended, lost=lost)
+        if 2 * len(new) > BUFFER_SIZE:
+            self._interval_s = max(_SHORTEST_S, self._interval_s / 2)
         if self._active:
-            self._write_places()
+            self._write_place()
 
-    def _write_places(self) -> None:
-        """Writes the user's line of each collective that has not ended yet."""
-        from torchproof.torch_private import collectives
-
-        places = {
-            record: place
-            for record, stack in collectives.stacks_of_active().items()
-            if record in self._active and (place := _user_line(stack)) is not None
-        }
-        if places:
-            self._stream.write("collective_places", places=places)
-
-
-def _user_line(stack: Sequence[tuple[str, int, str]]) -> list[Any] | None:
-    return next((list(frame) for frame in stack if whose(frame[0]) == "user"), None)
+    def _write_place(self) -> None:
+        """Writes the line of the program that waits for the last collective."""
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None:
+            if whose(frame.f_code.co_filename) == "user":
+                place = [frame.f_code.co_filename, frame.f_lineno]
+                record = max(self._active)
+                self._stream.write("collective_place", record=record, place=place)
+                return
+            frame = frame.f_back

@@ -330,11 +330,10 @@ class RankReader:
                     begin = events[record].start_s + self._origin
                     seconds = _collective_seconds(begin, completed, True)
                     events[record] = replace(events[record], seconds=seconds)
-            elif entry["kind"] == "collective_places":
-                for record, (file, line, _) in entry["places"].items():
-                    if event := events.get(int(record)):
-                        file = self._shown(file)
-                        events[int(record)] = replace(event, file=file, line=line)
+            elif entry["kind"] == "collective_place":
+                file, line = self._shown(entry["place"][0]), entry["place"][1]
+                event = events[entry["record"]]
+                events[entry["record"]] = replace(event, file=file, line=line)
         return list(events.values())
 
     def _collective(self, row: Mapping[str, Any]) -> RankEvent:

@@ -46,7 +46,7 @@ class StoreTransfer:
         )
         self._sent_bytes = 0
         self._chunks = dict.fromkeys(range(place.world_size), 0)
-        self._open = set(range(1, place.world_size))  # that rank 0 has not heard out
+        self._open = set(range(1, place.world_size))  # that may still send
         self._code: int | None = None
 
     def start(self) -> None:
@@ -67,8 +67,10 @@ class StoreTransfer:
                 return
             if self._place.rank == 0:
                 self._receive(store)
-            elif not self._shares_folder(store):
-                self._send(store)
+            else:
+                if not self._shares_folder(store):
+                    self._send(store)
+                store.set(f"{self._place.rank}/end", b"1")
 
     def _store(self) -> Any:
         """A connection of its own to the store; None if the program made no group."""
@@ -97,7 +99,6 @@ class StoreTransfer:
         # The supervisor writes the end of the rank, too late for the store.
         end = {"kind": "rank_end", "at": time.monotonic(), "code": self._code}
         self._send_bytes(store, json.dumps({**end, "ending": "finished"}).encode())
-        store.set(f"{self._place.rank}/end", b"1")
 
     def _send_news(self, store: Any) -> None:
         with stream_path(self._folder, self._place.rank).open("rb") as file:
@@ -122,12 +123,9 @@ class StoreTransfer:
         while not self._stop.wait(_INTERVAL_S):
             self._receive_news(store)
         until = time.monotonic() + _LAST_WORDS_S
-        while self._remote() & self._open and time.monotonic() < until:
+        while self._open and time.monotonic() < until:
             self._receive_news(store)
-            time.sleep(_INTERVAL_S / 4)
-
-    def _remote(self) -> set[int]:
-        return {rank for rank, chunks in self._chunks.items() if chunks}
+            time.sleep(_INTERVAL_S / 10)
 
     def _receive_news(self, store: Any) -> None:
         for rank in sorted(self._open):
