@@ -169,6 +169,56 @@ A_SEARCH = {
 }
 
 
+A_RANK_RUN = {
+    "world_size": 2,
+    "launcher": "python -m torch.distributed.run",
+    "ranks": [
+        {
+            "rank": number,
+            "outcome": "finished",
+            "exit_code": 0,
+            "first_seen_s": 0.0,
+            "last_seen_s": 9.0,
+            "steps": 3,
+            "events": [
+                {
+                    "kind": "compile",
+                    "start_s": 1.0,
+                    "seconds": 2.0,
+                    "function": "Net.forward",
+                    "file": "model.py",
+                    "line": 3,
+                    "compile_id": "0/0",
+                    "sizes": {"x": "8x4"},
+                },
+                {"kind": "collective", "start_s": 3.0, "nth": 1, "group": "0"},
+            ],
+        }
+        for number in (0, 1)
+    ],
+    "functions": [
+        {
+            "function": "Net.forward",
+            "ranks": [{"rank": 0, "compiles": 1, "graphs": ["a", None]}],
+            "differs": ["compiles"],
+        }
+    ],
+    "waits": [
+        {
+            "collective": "all_reduce",
+            "late": 1,
+            "waiting": [0],
+            "start_s": 3.0,
+            "seconds": 1.5,
+            "cause": "compile",
+            "nth": 1,
+            "group": "0",
+        }
+    ],
+    "timeout": {"collective": "all_reduce", "ranks": [0], "missing": [1]},
+}
+
+
 def run_documents() -> list[dict[str, Any]]:
     """A check, a bench and a search, small and with all there can be."""
     rows = [a_row("eager", 1.0), a_row("full", 0.5)]
@@ -186,6 +236,7 @@ def run_documents() -> list[dict[str, Any]]:
         configuration=[A_SITE],
         measurements=rows,
         baseline=AN_EARLIER_RUN,
+        ranks=A_RANK_RUN,
         options={
             "effort": "normal",
             "compile": {"mode": "default"},

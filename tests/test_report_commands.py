@@ -83,8 +83,20 @@ def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
     for action in parser._actions:
         kind = switches if action.nargs == 0 else valued
         kind |= set(action.option_strings)
-    assert valued == {*commands.HOW, *commands.OTHERS, *commands.SHOWN}
+    known = {*commands.HOW, *commands.RANKS, *commands.OTHERS, *commands.SHOWN}
+    assert valued == known
     assert set(commands.HOW_SWITCHES) <= switches
+
+
+def test_only_check_runs_on_the_same_ranks_again() -> None:
+    command = "torchproof check train.py --ranks 2 --trace t.json -- --lr 1"
+    run = check_runs.check(ITEM, command=command, target="train.py")
+    again = "torchproof check train.py --ranks 2 -- --lr 1"
+    assert commands.of(run, "check") == again
+    assert commands.of(run, "bench") == "torchproof bench train.py -- --lr 1"
+    asked = {"ranks": 2, "wrap": "ddp", "arguments": ["--lr", "1"]}
+    run = check_runs.check(ITEM, command="", target="train.py", options=asked)
+    assert commands.of(run, "check") == again.replace(" -- ", " --wrap ddp -- ")
 
 
 def test_a_call_from_python_has_a_command_too() -> None:

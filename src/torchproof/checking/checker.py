@@ -298,12 +298,7 @@ def _record(
         target=target.text,
         strategy=_strategy(observation, target, scope),
         environment=observation.environment,
-        counts=counts.where_seen(
-            observation,
-            every,
-            "breaks" not in scope.parts or _missing_hook(observation) is not None,
-        )
-        | observed.audited.counts,
+        counts=_counts(scope, observed, every) | observed.audited.counts,
         findings=tuple(findings),
         measurements=tuple(observed.measured.rows),
         parts=_statuses(scope, observed, source, findings),
@@ -313,6 +308,17 @@ def _record(
         exit_code=observation.exit_code,
         error=one_line(observation.error) if observation.error else None,
     )
+
+
+def _counts(
+    scope: Scope, observed: ObservedParts, every: list[Finding]
+) -> dict[str, Any]:
+    observation = observed.observation
+    unseen = "breaks" not in scope.parts or _missing_hook(observation) is not None
+    seen = counts.where_seen(observation, every, unseen)
+    if observed.ranks is None or unseen:
+        return seen
+    return {**seen, **observed.ranks.counts}
 
 
 def _statuses(
@@ -361,6 +367,8 @@ def _parts_of(finding: Finding, before: Run, run: Run) -> list[str]:
     """The parts that can report a finding; empty if the two runs do not compare."""
     if finding.origin == "static":
         return ["static"]
+    if finding.ranks and run.ranks is None:
+        return []
     parts = rules.parts_of(finding.code)
     devices = {each.environment.get("device") for each in (before, run)}
     return [] if "lifetimes" in parts and len(devices) > 1 else list(parts)

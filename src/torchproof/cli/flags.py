@@ -108,6 +108,11 @@ def _rank_flags(parser: argparse.ArgumentParser) -> None:
         choices=("ddp", "fsdp2"),
         help="what wraps the model of a factory on each rank",
     )
+    ranks.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="also write a timeline with a track for each rank, for Perfetto",
+    )
 
 
 def _seconds(text: str) -> float:

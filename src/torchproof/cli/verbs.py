@@ -152,9 +152,10 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
-    from torchproof import api
+    from torchproof import api, report
 
     output.assert_writable(options.output)
+    output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
     with output.progress(options) as progress:
         run = api.check(
@@ -171,6 +172,9 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
             command=options.command,
         )
     output.show(run, options)
+    if options.trace:
+        text, quiet = report.rank_trace.render(run), options.quiet
+        output.write_file(options.trace, text, flag="--trace", quiet=quiet)
     return _exit_code(run, options)
 
 
@@ -202,7 +206,7 @@ def _rank_options(options: argparse.Namespace) -> RankOptions | None:
     from torchproof import api
 
     if options.ranks is None:
-        for flag in ("launcher", "wrap"):
+        for flag in ("launcher", "wrap", "trace"):
             if getattr(options, flag):
                 raise UserError(f"--{flag} is for several ranks: add --ranks N")
         return None

@@ -201,8 +201,8 @@ class RankRun(Record):
 def ranks_in_words(ranks: Iterable[int]) -> str:
     """`rank 1`, `ranks 0 and 2`, `ranks 0-2 and 4-7`."""
     every = sorted(set(ranks))
-    if len(every) == 1:
-        return f"rank {every[0]}"
+    if len(every) <= 1:
+        return f"rank {every[0]}" if every else "no rank"
     rows: list[list[int]] = []
     for rank in every:
         if rows and rank == rows[-1][-1] + 1:

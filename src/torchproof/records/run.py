@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torchproof.records import shapes
 from torchproof.records.fixes import Fix, Mark
 from torchproof.records.frame import Frame as Frame
 from torchproof.records.frame import Owner as Owner
-from torchproof.records.load_test import LoadTest
-from torchproof.records.ranks import RankRun
 from torchproof.records.schema import Integer, Number, Record, Samples
 from torchproof.records.tuning import Tuning
 from torchproof.records.user_error import UserError as UserError
 from torchproof.records.user_error import one_line as one_line
+
+if TYPE_CHECKING:
+    from torchproof.records.load_test import LoadTest
+    from torchproof.records.ranks import RankRun
 
 SCHEMA = 1
 
@@ -331,6 +333,10 @@ class Run(Record):
 
     schema = SCHEMA
     derived = ("schema",)
+    late_types: ClassVar = {
+        "LoadTest": "torchproof.records.load_test",
+        "RankRun": "torchproof.records.ranks",
+    }
 
     id: str
     target: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
 import math
 import re
@@ -76,11 +77,14 @@ class Record:
     """A dataclass that is saved as JSON.
 
     `derived` names properties that are written and not read; `older_names` are fields
-    with another name in older files. A field `other` keeps unknown keys.
+    with another name in older files. A field `other` keeps unknown keys. `late_types`
+    are types of fields by their module, which is only imported to read JSON: commands
+    that read no run start faster.
     """
 
     derived: ClassVar[tuple[str, ...]] = ()
     older_names: ClassVar[Mapping[str, str]] = {}
+    late_types: ClassVar[Mapping[str, str]] = {}
 
     def to_json(self) -> dict[str, Any]:
         return _fields_of(self)
@@ -162,7 +166,11 @@ def _check_depth(plain: Any) -> None:
 @functools.cache
 def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Name to (type, whether it is required)."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    late = {
+        name: getattr(importlib.import_module(module), name)
+        for name, module in getattr(kind, "late_types", {}).items()
+    }
+    hints = typing.get_type_hints(kind, localns=late or None, include_extras=True)
     if dataclasses.is_dataclass(kind):
         missing = dataclasses.MISSING
         return {

@@ -15,9 +15,11 @@ from torchproof.records import Finding, Run, UserError
 # Flags of `check` that set how the target runs, with and without a value.
 HOW = ("--compile", "--device", "--size", "--timeout")
 HOW_SWITCHES = ("--as-written", "--train")
+# Flags of `check` alone, with a value, that start several ranks.
+RANKS = ("--ranks", "--launcher", "--wrap")
 # Flags of `check` with a value that select parts and findings, or set the output.
 OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
-SHOWN = ("--format", "-o")
+SHOWN = ("--format", "-o", "--trace")
 
 _MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 PARTS = ("static", "breaks", *_MEASURED, "lifetimes")
@@ -42,8 +44,12 @@ def _words(run: Run) -> list[str]:
         return []
 
 
-def how(run: Run) -> tuple[list[str], list[str]]:
-    """The flags that set how the target ran, and the arguments of a script."""
+def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
+    """The flags that set how the target ran, and the arguments of a script.
+
+    Only for the verb `check` they include how many ranks it ran on.
+    """
+    kept = (*HOW, *RANKS) if verb == "check" else HOW
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
     verb_words, script = words[:cut], words[cut + 1 :]
@@ -51,15 +57,17 @@ def how(run: Run) -> tuple[list[str], list[str]]:
     position = 0
     while position < len(verb_words):
         name, equals, _ = verb_words[position].partition("=")
-        wide = 2 if name in (*HOW, *OTHERS, *SHOWN) and not equals else 1
-        if name in (*HOW, *HOW_SWITCHES):
+        has_value = name in (*HOW, *RANKS, *OTHERS, *SHOWN)
+        wide = 2 if has_value and not equals else 1
+        if name in (*kept, *HOW_SWITCHES):
             flags += verb_words[position : position + wide]
         position += wide
     # The command that writes the fixes of a saved run has no flags of its target.
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:
         return flags, script
-    return list(_flags_of_call(run)), list(run.options.get("arguments", ()))
+    asked = [*_flags_of_call(run), *(_ranks_of_call(run) if verb == "check" else ())]
+    return asked, list(run.options.get("arguments", ()))
 
 
 def _flags_of_call(run: Run) -> Iterator[str]:
@@ -76,6 +84,12 @@ def _flags_of_call(run: Run) -> Iterator[str]:
             yield from (f"--{name}", str(options[name]))
 
 
+def _ranks_of_call(run: Run) -> Iterator[str]:
+    for name in ("ranks", "wrap"):
+        if run.options.get(name):
+            yield from (f"--{name}", str(run.options[name]))
+
+
 def effort(run: Run) -> str:
     """The effort of a check: from its options, else from a skipped part's reason."""
     if run.options.get("effort"):
@@ -89,7 +103,7 @@ def effort(run: Run) -> str:
 
 def of(run: Run, verb: str, *flags: str) -> str:
     """A verb on the run's target, with the flags and arguments of the run."""
-    run_flags, script = how(run)
+    run_flags, script = how(run, verb)
     tail = ["--", *script] if script else []
     return shlex.join(["torchproof", verb, run.target, *run_flags, *flags, *tail])
 

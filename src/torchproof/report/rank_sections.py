@@ -83,10 +83,15 @@ def functions(ranks: RankRun, most: int | None = None) -> Table:
 def _columns(ranks: RankRun) -> list[tuple[int, ...]]:
     """The ranks, those that did the same for every function together."""
     alike: dict[object, list[int]] = {}
-    for number, rank in enumerate(ranks.ranks):
-        did = tuple(_did(row.ranks[number]) for row in ranks.functions)
+    for rank in ranks.ranks:
+        did = tuple(_did(_cell(row, rank.rank)) for row in ranks.functions)
         alike.setdefault(did, []).append(rank.rank)
     return [tuple(members) for members in alike.values()]
+
+
+def _cell(row: CompiledFunctionRow, rank: int) -> FunctionOnRank:
+    own = (cell for cell in row.ranks if cell.rank == rank)
+    return next(own, FunctionOnRank(rank))
 
 
 def _did(cell: FunctionOnRank) -> tuple[object, ...]:
@@ -98,8 +103,8 @@ def _did(cell: FunctionOnRank) -> tuple[object, ...]:
 def _row(
     row: CompiledFunctionRow, columns: Sequence[tuple[int, ...]]
 ) -> tuple[str, ...]:
-    cells = [[c for c in row.ranks if c.rank in column] for column in columns]
-    usual = _usual(row.ranks)
+    cells = [[_cell(row, rank) for rank in column] for column in columns]
+    usual = _usual([cell for column in cells for cell in column])
     return (
         function_name(row),
         *(_marked(each, usual) if row.differs else cell_text(each) for each in cells),
@@ -202,7 +207,7 @@ def timeout(ranks: RankRun) -> str:
     if failed is None:
         return ""
     where = f" ({shown_briefly(failed.file)}:{failed.line})" if failed.file else ""
-    pairs = zip(failed.missing, failed.activities, strict=True)
+    pairs = zip(failed.missing, failed.activities, strict=False)  # of a saved run
     doing = "; ".join(f"rank {rank} was {activity}" for rank, activity in pairs)
     return (
         f"{failed.collective}{where} failed on {ranks_in_words(failed.ranks)} after"

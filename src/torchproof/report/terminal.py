@@ -99,7 +99,8 @@ def _run_header(run: Run, width: int) -> Iterator[str]:
     yield from wrap(
         f"compiled {count('compiled_calls')} of {count('calls')} calls, "
         f"graphs {count('graphs')}, breaks {count('graph_breaks')}, "
-        f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}",
+        f"skipped frames {count('skipped_frames')}, recompiles {count('recompiles')}"
+        f"{' (the most on a rank)' if run.ranks else ''}",
         width,
     )
     yield from wrap(run_words.captured(run), width)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torchproof.checking import rules
+from torchproof.checking.counts import counts_of
 from torchproof.checking.ranks.compare import compare_ranks
 from torchproof.checking.ranks.evidence import Evidence
 from torchproof.checking.rules import Matched
@@ -18,6 +19,7 @@ class CheckedRanks:
 
     ranks: RankRun
     found: tuple[Matched, ...]
+    counts: Mapping[str, int | None]  # the most that any rank has, of each
 
 
 def check_ranks(
@@ -31,7 +33,19 @@ def check_ranks(
         Event("rank_evidence", data={"evidence": each}) for each in evidence.collect()
     )
     between = rules.matched(Observation(events, {}))
-    return CheckedRanks(compared, (*between, *merged(by_rank)))
+    counts = [
+        counts_of(observations[rank], [each.finding for each in found])
+        for rank, found in by_rank.items()
+    ]
+    return CheckedRanks(compared, (*between, *merged(by_rank)), most_of(counts))
+
+
+def most_of(counts: Sequence[Mapping[str, int | None]]) -> dict[str, int | None]:
+    """The largest of each count; None where no rank has it."""
+    return {
+        name: max((n for c in counts if (n := c[name]) is not None), default=None)
+        for name in (counts[0] if counts else ())
+    }
 
 
 def merged(by_rank: Mapping[int, Sequence[Matched]]) -> list[Matched]:
