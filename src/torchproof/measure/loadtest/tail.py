@@ -470,7 +470,7 @@ class _Analysis:
         self._limit = slow_above(latencies)
 
     def _scale_of(self, number: int) -> float:
-        return self._scale.get(number, 1.0)
+        return max(self._scale.get(number, 1.0), _LEAST_PART_S)
 
     def _expected_s(self, number: int) -> float:
         return self._median * self._scale_of(number)
