@@ -97,9 +97,9 @@ STEPS = (
         ("-m", "benchmarks.call_overhead", "--write"),
     ),
     Step(
-        "rank-overhead",
+        "agreement-overhead",
         "decisions of several ranks add at most 5 us to a call",
-        ("-m", "benchmarks.rank_overhead", "--write"),
+        ("-m", "benchmarks.agreement_overhead", "--write"),
     ),
     Step(
         "stall",

@@ -317,8 +317,8 @@ class Engine:
         finally:
             self.telemetry.add_compile_time(job.seconds)
         self._unused[code] -= prepared is not None
-        if refusal := self._refused_by_peers(code, job, first=cause is None):
-            return frames.eager_once(inner=refusal.inner)
+        if by_peers := self._refused_by_peers(code, job, first=cause is None):
+            return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
             self._answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)

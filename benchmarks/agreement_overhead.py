@@ -5,7 +5,7 @@ under it. Guard collectives are on in the first call of the latter, so the ranks
 about it together, and a thread of each looks at the store. Later calls contain no
 collective: rank 0 times both modules as `call_overhead` does, and rank 1 waits.
 
-    python -m benchmarks.rank_overhead [--pairs 300] [--write]
+    python -m benchmarks.agreement_overhead [--pairs 300] [--write]
 
 Exit code 1 when a call takes more than 5 us longer, 2 when the machine is too busy to
 say.
@@ -79,7 +79,7 @@ def launch(count: int) -> dict[str, Any] | None:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = [sys.executable, "-m", "benchmarks.rank_overhead", "--pairs", str(count)]
+    command = [sys.executable, "-m", "benchmarks.agreement_overhead", "--pairs", str(count)]
     ranks = [
         subprocess.Popen(
             [*command, "--port", str(port), "--rank", str(rank)],
@@ -127,7 +127,7 @@ def main() -> int:
             "call": numbers,
             "limit_us": LIMIT_US,
         }
-        path = HERE / "results" / f"rank-overhead-{platform.machine()}.json"
+        path = HERE / "results" / f"agreement-overhead-{platform.machine()}.json"
         path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         print(f"written to {path}", file=sys.stderr)
     return int(added["quiet"] > LIMIT_US)
