@@ -79,7 +79,8 @@ def launch(count: int) -> dict[str, Any] | None:
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    command = [sys.executable, "-m", "benchmarks.agreement_overhead", "--pairs", str(count)]
+    module = "benchmarks.agreement_overhead"
+    command = [sys.executable, "-m", module, "--pairs", str(count)]
     ranks = [
         subprocess.Popen(
             [*command, "--port", str(port), "--rank", str(rank)],
