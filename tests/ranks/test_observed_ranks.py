@@ -1,25 +1,10 @@
 """Ranks started by torch's launcher: each leaves its events, however it ends."""
 
-from pathlib import Path
-
 import pytest
+from launched_ranks import line_of, observed
 
-from torchproof.observe import JoinedRanks, RankOptions, observe_ranks
+from torchproof.observe import JoinedRanks
 from torchproof.records import Rank, RankEvent
-from torchproof.targets import Options, parse
-
-PROGRAMS = Path(__file__).parent / "programs"
-
-
-def observed(program: str, *arguments: str, timeout_s: float = 240) -> JoinedRanks:
-    target = parse(str(PROGRAMS / program), arguments)
-    options = Options(timeout_s=timeout_s, quiet=True)
-    return observe_ranks(target, options, RankOptions(2), lambda text: None)
-
-
-def line_of(program: str, text: str) -> int:
-    lines = (PROGRAMS / program).read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 def events(rank: Rank, kind: str, function: str = "") -> list[RankEvent]:
@@ -81,7 +66,7 @@ def test_ranks_without_a_difference_compile_the_same() -> None:
         [(e.function, e.nth, e.step, e.graph) for e in events(rank, "compile")]
         for rank in (first, second)
     ]
-    assert compiled[0] == compiled[1] and len(compiled[0]) == 2
+    assert compiled[0] == compiled[1] and len(compiled[0]) == 8
 
 
 @pytest.mark.slow

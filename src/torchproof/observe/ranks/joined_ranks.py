@@ -70,7 +70,8 @@ def _observation(entries: list[Entry], target: Target, ending: str) -> Observati
     end = next((e for e in reversed(entries) if e["kind"] == "rank_end"), None)
     if end is not None:
         ending = "interrupted" if end["ending"] == "stopped" else end["ending"]
-    return gather(entries, ending, end["code"] if end else None, target)
+    timeless = [{k: v for k, v in entry.items() if k != "at"} for entry in entries]
+    return gather(timeless, ending, end["code"] if end else None, target)
 
 
 def _notes(streams: Mapping[int, list[Entry]], world_size: int) -> Iterable[str]:
