@@ -101,14 +101,15 @@ def first_calls() -> str:
     known = json.loads((RESULTS.parent / "first-calls-cuda.json").read_text())
     rows = []
     for name, row in known["rows"].items():
-        theirs = row["arms"]["reduce-overhead"][0]["first_s"]
-        for arm, [start] in row["arms"].items():
+        theirs = _fastest(row["arms"]["reduce-overhead"])["first_s"]
+        for arm, starts in row["arms"].items():
+            start = _fastest(starts)
             phases = sorted(start["phases"].items(), key=lambda each: -each[1])
             rows.append(
                 (
                     f"`{name}`",
                     arm,
-                    _number(start["first_s"], "s"),
+                    ", ".join(_number(each["first_s"], "s") for each in starts),
                     f"{_ratio(start['first_s'], theirs)}x",
                     ", ".join(f"{phase} {s:.1f} s" for phase, s in phases[:4]),
                 )
@@ -117,8 +118,13 @@ def first_calls() -> str:
         f"{known['device']}, torch {known['versions']['torch']}, commit"
         f" {known['commit']}; `{known['command']}`."
     )
-    columns = ("step", "start", "first call", "ratio", "largest parts")
+    columns = ("step", "start", "first calls", "ratio", "largest parts")
     return said + "\n\n" + markdown.table(columns, rows)
+
+
+def _fastest(starts: list[Row]) -> Row:
+    """The start that waited least for the disk and for other work."""
+    return min(starts, key=lambda each: float(each["first_s"]))
 
 
 TABLES = {"first-seconds": table, "first-calls": first_calls, "start-memory": memory}
