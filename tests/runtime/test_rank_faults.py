@@ -294,7 +294,7 @@ def run_ranks(*names: str) -> None:
         for rank in range(RANKS)
     ]
     try:
-        outputs = [process.communicate(timeout=200)[0] for process in processes]
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
