@@ -64,6 +64,12 @@ def test_clocks_of_two_hosts_are_aligned_by_the_time_of_day(tmp_path: Path) -> N
     assert [rank.events[0].seconds for rank in ranks] == [None, None]
 
 
+def test_rounding_makes_no_time_negative(tmp_path: Path) -> None:
+    at, wall = 12345.678901234, 1794917843.1234567
+    (rank,) = joined(tmp_path, [begin(0, at, wall), end(at + 1.0)])
+    assert rank.first_seen_s == 0.0
+
+
 def test_a_collective_ends_when_its_last_rank_arrives(tmp_path: Path) -> None:
     late = {**REDUCE, "created_s": 1013.5}
     first = [begin(0, 0.0, 1000.0), collectives(14.0, REDUCE)]

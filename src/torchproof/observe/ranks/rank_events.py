@@ -70,8 +70,6 @@ class RankReader:
     def __init__(self, entries: Sequence[Entry], origin: float) -> None:
         self._entries = entries
         self._first = entries[0]
-        # The clock of the stream counts from an unknown moment.
-        self._shift = self._first["wall"] - self._first["at"] - origin
         self._origin = origin
         self._strings: dict[int, str] = {}
         self._compiles: dict[str, _Compile] = {}
@@ -86,7 +84,7 @@ class RankReader:
         end = next((e for e in reversed(self._entries) if e["kind"] == "rank_end"), {})
         outcome = _outcome(end, observation, ending)
         alive = [e for e in self._entries if e["kind"] != "rank_end"]
-        last_s = alive[-1]["at"] + self._shift
+        last_s = self._time(alive[-1])
         events = sorted(self._events(observation), key=lambda event: event.start_s)
         return Rank(
             rank=first["rank"],
@@ -96,7 +94,7 @@ class RankReader:
             outcome=outcome,
             exit_code=end.get("code"),
             error=_error(outcome, end, observation),
-            first_seen_s=first["at"] + self._shift,
+            first_seen_s=self._time(first),
             last_seen_s=last_s,
             activity=None if outcome == "finished" else self._activity(),
             steps=len(self._steps) or None,
@@ -123,7 +121,16 @@ class RankReader:
         return None, None
 
     def _time(self, entry: Entry) -> float:
-        return float(entry["at"]) + self._shift
+        return self._at(entry["at"])
+
+    def _at(self, clock_s: float) -> float:
+        """Seconds since the origin; the clock of the stream counts from elsewhere.
+
+        Both terms are at least 0, so that rounding makes no time negative.
+        """
+        since_first_s: float = clock_s - self._first["at"]
+        first_s: float = self._first["wall"] - self._origin
+        return first_s + since_first_s
 
     # -- steps -------------------------------------------------------------------------
 
@@ -266,7 +273,7 @@ class RankReader:
             yield replace(event, step=self._step(event.start_s))
         for entry in self._entries:
             if entry["kind"] == "gc":
-                begin = entry["began"] + self._shift
+                begin = self._at(entry["began"])
                 yield RankEvent("gc", begin, entry["seconds"], self._step(begin))
 
     def _breaks(self, observation: Observation) -> Iterator[RankEvent]:
