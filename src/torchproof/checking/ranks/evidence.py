@@ -369,12 +369,11 @@ class Evidence:
 
     def _wraps(self) -> Iterator[RankEvidence]:
         """DDP around compiled code, and compiled code around FSDP that breaks it."""
-        wraps: dict[tuple[object, ...], tuple[RankEvent, list[int]]] = {}
+        wraps: dict[str, tuple[RankEvent, list[int]]] = {}
         for rank in self._run.ranks:
             for event in rank.events:
                 if event.kind == "wrap" and self._is_costly(event, rank):
-                    key = (event.function, event.file, event.line)
-                    ranks = wraps.setdefault(key, (event, []))[1]
+                    ranks = wraps.setdefault(event.function, (event, []))[1]
                     ranks.append(rank.rank)
         for event, ranks in wraps.values():
             yield _wrapped(event, tuple(dict.fromkeys(ranks)))
@@ -517,7 +516,7 @@ def _wrapped(event: RankEvent, ranks: tuple[int, ...]) -> RankEvidence:
     is_ddp = event.function == "DistributedDataParallel"
     return RankEvidence(
         code="RK107",
-        root=(event.function, event.file, event.line),
+        root=event.function,
         ranks=ranks,
         place=_owned(_frame(event.file, event.line, event.function)),
         what="wrapped a compiled module with DistributedDataParallel"

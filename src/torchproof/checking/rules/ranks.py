@@ -309,7 +309,11 @@ class WrappingOrder(RankRule):
 
     code = "RK107"
     kind = "config"
-    run_severity = "low"
+
+    def severity(self, group: EventGroup) -> Severity:
+        """A break at each sharded module costs more than the overlap of one bucket."""
+        is_ddp = evidence_of(group)[0].function == "DistributedDataParallel"
+        return "low" if is_ddp else "medium"
 
 
 class EagerRank(RankRule):
