@@ -25,7 +25,8 @@ RankOutcome = Literal["finished", "failed", "killed", "hung"]
 WrapOrder = Literal["compiled_first", "wrapped_first"]
 DifferenceKind = Literal[
     "recompile",  # some ranks compiled a function again and the others did not
-    "graph",  # the n-th graph of a function is not the same
+    "function",  # a function that some ranks compiled and the others never did
+    "graph",  # the graphs of a function, compiled in the same step, are not the same
     "break",
     "cache",  # compiled anew on some ranks, and loaded from a cache on others
     "collectives",  # collectives inside the graph of some ranks only

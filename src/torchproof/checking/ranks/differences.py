@@ -106,7 +106,7 @@ def _lone(
     }
     never = moment.is_first_compile and compiled_elsewhere.isdisjoint(others)
     return replace(
-        _difference("graph" if never else "recompile", moment.compiles, others),
+        _difference("function" if never else "recompile", moment.compiles, others),
         dynamic_on=() if never else _dynamic_on(moment, others, ranks),
     )
 

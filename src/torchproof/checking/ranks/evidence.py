@@ -64,6 +64,7 @@ class Evidence:
     def collect(self) -> Iterator[RankEvidence]:
         explained = {
             "recompile": self._recompile,
+            "function": self._function,
             "graph": self._graph,
             "break": self._break,
             "cache": self._cache,
@@ -187,30 +188,31 @@ class Evidence:
             root="batch",  # one change of the data, whatever functions notice it
         )
 
+    def _function(self, difference: RankDifference) -> RankEvidence:
+        others = ranks_in_words(difference.others)
+        return self._of(
+            difference,
+            "RK102",
+            what=f"compiled {difference.function}, and {others} never did",
+            cause="only some ranks call it, or it is only compiled there",
+            fix="call and compile it on every rank, or run it where no rank waits",
+        )
+
     def _graph(self, difference: RankDifference) -> RankEvidence:
         others = ranks_in_words(difference.others)
+        has = "has" if len(difference.others) == 1 else "have"
         change = self._changed_operation(difference)
-        if change is None:
-            compiled = self._partner(difference) is not None
-            what = f"traced another graph of {difference.function} than {others}"
-            if not compiled:
-                what = f"compiled {difference.function}, and {others} never did"
-            return self._of(
-                difference,
-                "RK102",
-                what=what,
-                cause="the operations differ" if compiled else "only they call it",
-                fix="run the same code on every rank; move what only one rank does out"
-                " of the compiled function",
-            )
-        own, other = change
+        own, other = change or (None, None)
         frame = _line(own) or _line(other)
+        cause = "the operations differ"
+        if change is not None:
+            cause = f"the first difference: {_operation(own)} where {others} {has}"
+            cause += f" {_operation(other)}"
         return self._of(
             difference,
             "RK102",
             what=f"traced another graph of {difference.function} than {others}",
-            cause=f"the first difference: {_operation(own)} where {others}"
-            f" {'has' if len(difference.others) == 1 else 'have'} {_operation(other)}",
+            cause=cause,
             fix="take the same branch on every rank; move what only one rank does out"
             " of the compiled function",
             place=None if frame is None else Place(frame, "user", None),

@@ -192,7 +192,7 @@ def waited_for(
     Several collectives may wait for one compile at the same time. If the others
     compiled as well, a wait is not due to the difference, unless a cache helped them.
     """
-    if difference.kind not in ("recompile", "cache"):
+    if difference.kind not in ("recompile", "function", "cache"):
         return None, ()
     compiles = set(zip(difference.ranks, difference.compile_ids, strict=True))
     own = [
