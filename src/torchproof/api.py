@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torchproof.observe import ExistingLaunch as ExistingLaunch
     from torchproof.observe import RankOptions as RankOptions
     from torchproof.observe import Ranks as Ranks
+    from torchproof.observe import assert_launchable as assert_launchable
     from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions

@@ -409,6 +409,18 @@ def talk_flags(group: argparse._ArgumentGroup, formats: Sequence[str]) -> None:
     )
 
 
+def without(words: Sequence[str], *flags: str) -> list[str]:
+    """A command line without some flags that take a value."""
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in flags:
+            next(rest, None)
+        elif word.partition("=")[0] not in flags:
+            kept.append(word)
+    return kept
+
+
 def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 

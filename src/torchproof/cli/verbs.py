@@ -146,9 +146,12 @@ def check(options: argparse.Namespace) -> int:
     from torchproof import api
 
     launch = api.ExistingLaunch.current()
-    if launch is None:
-        return _check(options, _rank_options(options))
-    return _check_in_launch(options, launch)
+    if launch is not None:
+        return _check_in_launch(options, launch)
+    ranks = _rank_options(options)
+    if ranks is not None and ranks.spans_nodes:
+        _become_launcher(options, ranks)
+    return _check(options, ranks)
 
 
 def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
@@ -200,6 +203,23 @@ def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int
     finally:
         launch.publish(code)
     return code
+
+
+def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoReturn:
+    """Replaces this process by torch's launcher, which starts a check on each rank.
+
+    The launchers of all machines find each other; rank 0 reports for all.
+    """
+    from torchproof import api
+
+    api.assert_launchable(api.parse(options.target, options.script), ranks)
+    words = shlex.split(options.command)[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    own = flags.without(words[:cut], "--ranks", "--launcher")
+    launcher = [sys.executable, "-m", "torch.distributed.run", *ranks.command]
+    command = [*launcher, "-m", "torchproof", *own, *words[cut:]]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
 
 
 def _rank_options(options: argparse.Namespace) -> RankOptions | None:

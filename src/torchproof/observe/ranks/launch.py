@@ -6,6 +6,7 @@ timeout, is still returned.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from torchproof.observe.ranks import launcher, rank_supervisor
 from torchproof.observe.ranks.existing_launch import ExistingLaunch
 from torchproof.observe.ranks.joined_ranks import JoinedRanks, join
+from torchproof.observe.ranks.rank_streams import StreamTail, stream_path
 from torchproof.process import DEVNULL, Child, Ended, Garbled, spawn
 from torchproof.records import UserError
 from torchproof.targets import Job, Options, Target
@@ -34,6 +36,13 @@ class RankOptions:
     count: int
     launcher: tuple[str, ...] = ()  # options for torch.distributed.run
     wrap: str | None = None  # what wraps the model of a factory: ddp or fsdp2
+
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether the launcher joins launchers on other machines."""
+        words = [part for word in self.launcher for part in word.split("=", 1)]
+        pairs = itertools.pairwise(words)
+        return any(word == "--nnodes" and n != "1" for word, n in pairs)
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -82,14 +91,35 @@ def observe_ranks(
             stdin=None,
             output=DEVNULL if options.quiet else None,
         ) as child:
-            ending = _follow(child, options.timeout_s, progress)
+            report = StepProgress(Path(folder), ranks.count, progress)
+            ending = _follow(child, options.timeout_s, report)
         started_by = f"torch.distributed.run {' '.join(ranks.command)}"
         joined = join(Path(folder), ranks.count, target, ending=ending)
         return replace(joined, run=replace(joined.run, launcher=started_by))
 
 
+class StepProgress:
+    """Reports the step that all ranks have reached, from their streams."""
+
+    def __init__(
+        self, folder: Path, count: int, progress: Callable[[str], None]
+    ) -> None:
+        self._tails = [StreamTail(stream_path(folder, rank)) for rank in range(count)]
+        self._steps = [0] * count  # that have begun
+        self._progress = progress
+
+    def __call__(self, seconds: float) -> None:
+        for rank, tail in enumerate(self._tails):
+            for entry in tail.read():
+                self._steps[rank] += entry["kind"] == "step"
+        step = min(self._steps)
+        where = f"step {step - 1}" if step else "before the first step"
+        if seconds > 1:  # short runs report no progress
+            self._progress(f"{len(self._steps)} ranks, {where}, {seconds:.0f} s")
+
+
 def _follow(
-    child: Child, timeout_s: float | None, progress: Callable[[str], None]
+    child: Child, timeout_s: float | None, report: Callable[[float], None]
 ) -> str:
     """Waits for the launcher; says how that ended: finished, timeout, interrupted."""
     began = time.monotonic()
@@ -100,8 +130,7 @@ def _follow(
                 raise UserError(entry["message"])
             if timeout_s is not None and seconds > timeout_s:
                 return "timeout"
-            if seconds > 1:
-                progress(f"ranks are running, {seconds:.0f} s")
+            report(seconds)
         child.wait()
     except KeyboardInterrupt:
         return "interrupted"

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,19 +46,35 @@ class RankStream(Stream):
         self.write("rank", wall=time.time(), **facts)
 
 
+class StreamTail:
+    """Reads a stream while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_bytes = 0
+
+    def read(self) -> list[Entry]:
+        """The entries since the last call; a line without its end is left out."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return []
+        self._read_bytes += len(whole) + bool(whole)
+        return [entry for line in whole.splitlines() for entry in _entries(line)]
+
+
+def _entries(line: bytes) -> Iterator[Entry]:
+    with contextlib.suppress(ValueError):
+        entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("kind"), str):
+            yield entry
+
+
 def read_stream(path: Path) -> list[Entry]:
-    """The entries of a stream; a line that was cut off at the end is left out."""
-    entries: list[Entry] = []
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
-        return entries
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            entry = json.loads(line)
-            if isinstance(entry, dict) and isinstance(entry.get("kind"), str):
-                entries.append(entry)
-    return entries
+    """All entries of a stream."""
+    return StreamTail(path).read()
 
 
 def last_entry(path: Path) -> Entry | None:
@@ -68,7 +85,4 @@ def last_entry(path: Path) -> Entry | None:
             lines = file.read().splitlines()
     except FileNotFoundError:
         return None
-    with contextlib.suppress(ValueError, IndexError):
-        entry = json.loads(lines[-1])
-        return entry if isinstance(entry, dict) and "kind" in entry else None
-    return None
+    return next(_entries(lines[-1]), None) if lines else None

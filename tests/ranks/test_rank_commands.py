@@ -1,0 +1,144 @@
+"""`check` on several ranks, as commands: what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import PROGRAM, torchproof
+
+from torchproof.cli import verbs
+from torchproof.process import tree
+
+PROGRAMS = Path(__file__).parent / "programs"
+SEEDED = str(PROGRAMS / "seeded.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (SEEDED, "--ranks", "0"),
+        (SEEDED, "--ranks", "-1"),
+        (str(PROGRAMS), "--ranks", "2"),
+        (SEEDED, "--ranks", "2", "--wrap", "ddp"),
+        (SEEDED, "--ranks", "2", "--effort", "static"),
+        (SEEDED, "--ranks", "2", "--skip", "breaks"),
+        (SEEDED, "--ranks", "2", "--launcher", "--nproc-per-node 4"),
+        (SEEDED, "--ranks", "2", "--launcher", "'"),
+        (SEEDED, "--launcher", "--nnodes 2"),
+        (f"{PROGRAMS}/rank_model.py:make", "--wrap", "ddp"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert verbs.main(["check", *words]) == 2
+    out, err = capsys.readouterr()
+    assert not out and len(err.splitlines()) == 1
+
+
+def test_several_machines_are_left_to_torchs_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def become(program: str, words: list[str]) -> None:
+        started.append(words)
+        raise SystemExit(0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execv", become)
+    launcher = "--nnodes=2 --rdzv-endpoint host:29500"
+    flags = ["--ranks", "8", "--launcher", launcher, "-q"]
+    with pytest.raises(SystemExit):
+        verbs.main(["check", SEEDED, *flags, "--", "--ranks", "3"])
+    [words] = started
+    assert words[1:3] == ["-m", "torch.distributed.run"]
+    assert "--nproc-per-node=8" in words and "--nnodes=2" in words
+    own = words[words.index("torchproof") + 1 :]
+    assert own == ["check", SEEDED, "-q", "--", "--ranks", "3"]
+
+
+def test_ranks_inside_a_launch_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert verbs.main(["check", SEEDED, "--ranks", "2"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
+    tmp_path: Path,
+) -> None:
+    check = ("-m", "torchproof", "check", SEEDED, "--format", "json")
+    done = subprocess.run(
+        [*TORCHRUN, "--nproc-per-node=2", *check],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    run = json.loads(done.stdout)  # of rank 0 alone
+    assert [rank["outcome"] for rank in run["ranks"]["ranks"]] == ["finished"] * 2
+    assert "RK105" in {finding["code"] for finding in run["findings"]}
+    assert done.returncode == 1 and done.stderr.count("exitcode  : 1") == 2
+    assert len(list((tmp_path / ".torchproof" / "runs").iterdir())) == 1
+    assert not list((tmp_path / ".torchproof" / "ranks").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
+def test_the_model_of_a_factory_is_wrapped_on_each_rank(
+    wrap: str, tmp_path: Path
+) -> None:
+    target = f"{PROGRAMS}/rank_model.py:make"
+    flags = ["--ranks", "2", "--train", "--compile", "backend=eager", "-q"]
+    flags += [] if wrap == "ddp" else ["--wrap", wrap]  # the file asks for ddp
+    done = torchproof("check", target, *flags, "--format", "json", cwd=tmp_path)
+    run = json.loads(done.stdout)
+    assert "RK105" in {finding["code"] for finding in run["findings"]}
+    assert not {"RK107", "NC803"} & {finding["code"] for finding in run["findings"]}
+    wrapped = {
+        event["function"]
+        for rank in run["ranks"]["ranks"]
+        for event in rank["events"]
+        if event["kind"] == "wrap"
+    }
+    assert (
+        wrapped == {"ddp": {"DistributedDataParallel"}, "fsdp2": {"fully_shard"}}[wrap]
+    )
+
+
+@pytest.mark.slow
+def test_an_interrupt_keeps_what_was_observed_and_leaves_no_process(
+    tmp_path: Path,
+) -> None:
+    command = [*PROGRAM, "check", str(PROGRAMS / "stuck.py"), "--ranks", "2", "-q"]
+    with subprocess.Popen(command, cwd=tmp_path, text=True) as process:
+        until = time.monotonic() + 120
+        while len(tree(process.pid)) < 6 and time.monotonic() < until:
+            time.sleep(0.2)  # the launcher, two supervisors, two ranks
+        started = tree(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert len(started) >= 6 and not [pid for pid in started if tree(pid)]
+    [saved] = (tmp_path / ".torchproof" / "runs").glob("*/run.json")
+    run = json.loads(saved.read_text(encoding="utf-8"))
+    assert run["ending"] == "interrupted" and run["ranks"]["world_size"] == 2
