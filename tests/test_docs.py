@@ -60,7 +60,8 @@ MEASURED = (BENCH, LOADTEST, TUNE, FIX)
 # The program of load.md needs the pack that its command makes.
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 # Their short commands, or their programs, take long: they are slow tests too.
-MANY_CHECKS = {"check.md", "ci.md", "decide.md", "show.md", "workloads.md"}
+MANY_CHECKS = {"check.md", "ci.md", "decide.md", "ranks.md", "show.md"}
+MANY_CHECKS |= {"workloads.md"}
 MANY_CALLS = {"reliability.md"}
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 

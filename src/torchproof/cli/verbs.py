@@ -8,6 +8,7 @@ import dataclasses
 import io
 import os
 import shlex
+import signal
 import sys
 import textwrap
 import traceback
@@ -201,6 +202,9 @@ def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int
             )
         code = _check(options, launch)
     finally:
+        sys.stdout.flush()
+        # The launcher ends all ranks when the first of them ends with this code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         launch.publish(code)
     return code
 
