@@ -87,6 +87,7 @@ def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
     tmp_path: Path,
 ) -> None:
     check = ("-m", "torchproof", "check", SEEDED, "--format", "json")
+    check += ("--fail-on", "low")
     done = subprocess.run(
         [*TORCHRUN, "--nproc-per-node=2", *check],
         cwd=tmp_path,

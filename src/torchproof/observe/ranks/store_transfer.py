@@ -86,7 +86,7 @@ class StoreTransfer:
     # -- the other ranks ---------------------------------------------------------------
 
     def _shares_folder(self, store: Any) -> bool:
-        token = store.get(_TOKEN).decode()
+        token: str = store.get(_TOKEN).decode()
         try:
             return (self._folder / _TOKEN).read_text(encoding="utf-8") == token
         except FileNotFoundError:
