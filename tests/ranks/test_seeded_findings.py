@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from launched_ranks import line_of, observed
 
@@ -89,6 +92,18 @@ def test_ranks_without_a_difference_have_no_finding() -> None:
     codes = {m.finding.code for m in checked.found} - {"RK109"}  # of a loaded machine
     assert not checked.ranks.differences
     assert not [code for code in codes if code.startswith("RK1")]
+
+
+@pytest.mark.slow
+def test_a_cold_cache_on_one_rank(tmp_path: Path) -> None:
+    observed("cold_cache.py", str(tmp_path))
+    shutil.rmtree(tmp_path / "1")
+    joined = observed("cold_cache.py", str(tmp_path), "again")
+    checked = check_ranks(joined.run, joined.observations)
+    [cold] = [m.finding for m in checked.found if m.finding.code == "RK104"]
+    assert (cold.ranks, cold.step) == ((1,), 0)
+    assert cold.line == line_of("cold_cache.py", "def forward")
+    assert cold.waited_s and not any(m.finding.code == "RK102" for m in checked.found)
 
 
 @pytest.mark.slow
