@@ -150,14 +150,11 @@ def apply(served: ServedStrategy, fn: Callable[..., Any], calls: Sequence[Any]) 
     names: dict[str, Any] = {_MODEL: fn}
     exec(compile(served.lines, f"<strategy {served.name}>", "exec"), names)
     if served.name.startswith(f"{RECIPE}:"):
-        _assert_followed(names[_MODEL])
+        _assert_followed(names["torchproof"].status(names[_MODEL]))
     return names[_MODEL]
 
 
-def _assert_followed(model: Any) -> None:
+def _assert_followed(status: Any) -> None:
     """A model that runs eager must not be measured under the name of a recipe."""
-    import torchproof
-
-    status = torchproof.status(model)
     if status.recipe is not None and status.recipe["followed"] is False:
         raise NotApplicable("; ".join(each.why for each in status.fallbacks))

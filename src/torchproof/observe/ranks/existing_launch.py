@@ -26,8 +26,14 @@ from torchproof.records import store
 from torchproof.targets import Job, Options, Target
 
 # What tells one launch from another: torchrun's and Slurm's ids, and the restarts.
-_ID_VARIABLES = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-_ID_VARIABLES += ("SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")
+_ID_VARIABLES = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 _LOOK_S = 0.2
 # After a rank has failed, the others get this long to notice and to end by themselves.
 _NOTICE_S = 15.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from torchproof.process import Stream, hold
 
@@ -24,8 +25,9 @@ def main(arguments: list[str]) -> int:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    torchrun: Any = run  # torch gives it no types
     try:
-        run.run(run.parse_args(arguments))
+        torchrun.run(torchrun.parse_args(arguments))
     except ChildFailedError:
         return 1
     except ValueError as error:

@@ -35,10 +35,20 @@ from torchproof.records import (
 )
 
 # The operations of functional collectives in a graph, as Dynamo and users call them.
-_COLLECTIVE_WORDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-_COLLECTIVE_WORDS += ("broadcast", "barrier")
-_CACHES = ("inductor_fx_local_cache", "inductor_fx_remote_cache")
-_CACHES += ("aotautograd_local_cache", "aotautograd_remote_cache")
+_COLLECTIVE_WORDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "barrier",
+)
+_CACHES = (
+    "inductor_fx_local_cache",
+    "inductor_fx_remote_cache",
+    "aotautograd_local_cache",
+    "aotautograd_remote_cache",
+)
 # Inputs of a graph that are the state of a module, by their names in the graph.
 _STATE = re.compile(r"_(modules|parameters|buffers)_")
 RUNNING = "running"  # an activity of which nothing more is known

@@ -104,17 +104,18 @@ class RankObserver(Observer):
     # -- DDP and FSDP2 -----------------------------------------------------------------
 
     def _watch_wrapping(self) -> None:
-        from torch.nn.parallel import DistributedDataParallel
+        from torch.nn import parallel
 
-        original = DistributedDataParallel.__init__
+        wrapper: Any = parallel.DistributedDataParallel
+        original: Callable[..., None] = wrapper.__init__
 
         @functools.wraps(original)
         def initialise(ddp: Any, module: Any, *args: Any, **kwargs: Any) -> None:
             original(ddp, module, *args, **kwargs)
             self._note_wrap("DistributedDataParallel", module, ddp)
 
-        DistributedDataParallel.__init__ = initialise  # type: ignore[method-assign]
-        self.hooks.callback(setattr, DistributedDataParallel, "__init__", original)
+        wrapper.__init__ = initialise
+        self.hooks.callback(setattr, wrapper, "__init__", original)
         if _FSDP in sys.modules:
             self._watch_sharding()
         else:

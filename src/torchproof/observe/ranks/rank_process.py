@@ -108,11 +108,12 @@ def _prepared(fn: Any, job: Job, *, wrap: str | None) -> Callable[..., Any]:
     """The target, wrapped and compiled in the order that torch recommends."""
     import torch
 
-    def compiled(module: Any) -> Any:
+    def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
         if calls.compiles_itself(fn, job):
             return module
         try:
-            return torch.compile(module, **job.compile)
+            answer: Callable[..., Any] = torch.compile(module, **job.compile)
+            return answer
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"torch.compile rejects its arguments: {reason}") from error
@@ -128,7 +129,7 @@ def _prepared(fn: Any, job: Job, *, wrap: str | None) -> Callable[..., Any]:
     return _sharded(fn, compiled)
 
 
-def _sharded(model: Any, compiled: Callable[[Any], Any]) -> Any:
+def _sharded(model: Any, compiled: Callable[[Any], Any]) -> Callable[..., Any]:
     """The model under FSDP2, whose hooks stay outside of the compiled blocks."""
     import torch
     from torch.distributed.fsdp import fully_shard
@@ -137,7 +138,8 @@ def _sharded(model: Any, compiled: Callable[[Any], Any]) -> Any:
     for blocks in lists:
         for index, block in enumerate(blocks):
             blocks[index] = fully_shard(compiled(block))
-    return fully_shard(model if lists else compiled(model))
+    sharded: Callable[..., Any] = fully_shard(model if lists else compiled(model))
+    return sharded
 
 
 if __name__ == "__main__":
