@@ -22,6 +22,7 @@ import torch
 from served_requests import PLANTED, Served, work
 
 import torchproof
+from torchproof.measure.loadtest import heartbeat
 from torchproof.measure.loadtest.compile_stalls import what_changed
 from torchproof.measure.loadtest.heartbeat import why_blind
 from torchproof.measure.loadtest.stalls import StallRecorder
@@ -334,3 +335,17 @@ def test_times_count_from_the_origin() -> None:
     assert rest.begin_s == 0.0
     assert rest.end_s == pytest.approx(stalls[0].end_s - 0.001)
     assert not recorder.stalls(end + 1.0)
+
+
+@pytest.mark.skipif(why_blind() is not None, reason="threads cannot be watched")
+def test_an_error_while_watching_threads_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("closed by another")
+
+    monkeypatch.setattr(heartbeat, "frames_of_threads", fails)
+    with StallRecorder() as recorder:
+        pass
+    assert "closed by another" in recorder.missing["gil"]
+    assert recorder.missing["gil"] == recorder.missing["cpu"]

@@ -184,7 +184,8 @@ def why_blind() -> str | None:
 class Heartbeat:
     """Calls `held(hold)` when the GIL was held, and `poll()` every few beats.
 
-    `waited(ident, seconds)` is called for a thread that waited for a CPU.
+    `waited(ident, seconds)` is called for a thread that waited for a CPU. An error ends
+    the beats, and not the test: `failure` has it.
     """
 
     def __init__(
@@ -198,8 +199,9 @@ class Heartbeat:
         self._poll = poll
         self._sees_holders = why_blind() is None
         self._running = True
+        self.failure: Exception | None = None
         self._thread = threading.Thread(
-            target=self._beat, name="torchproof-heartbeat", daemon=True
+            target=self._run, name="torchproof-heartbeat", daemon=True
         )
 
     def start(self) -> None:
@@ -208,6 +210,12 @@ class Heartbeat:
     def stop(self) -> None:
         self._running = False
         self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._beat()
+        except Exception as error:
+            self.failure = error
 
     def _beat(self) -> None:
         threads = _Threads()

@@ -47,7 +47,7 @@ class StallRecorder:
     def __enter__(self) -> Self:
         uses_cuda = self._start_polling()
         poll = self._poll if uses_cuda else None
-        heartbeat = Heartbeat(self._held, self._waited, poll)
+        self._heartbeat = heartbeat = Heartbeat(self._held, self._waited, poll)
         with contextlib.ExitStack() as hooks:
             hooks.enter_context(self._compiler.installed())
             gc.callbacks.append(self._collect)
@@ -62,6 +62,9 @@ class StallRecorder:
 
     def __exit__(self, *error: object) -> None:
         self._hooks.close()
+        if (failure := self._heartbeat.failure) is not None:
+            why = f"watching threads ended early: {type(failure).__name__}: {failure}"
+            self._missing |= {"gil": why, "cpu": why}
         if not self._had_compiler and "torch._dynamo" in sys.modules:
             self._missing["compile"] = "torch.compile was first used under load"
 
