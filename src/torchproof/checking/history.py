@@ -12,7 +12,16 @@ from torchproof.records import SEVERITIES, Baseline, Finding, Run, UserError, st
 
 _MOST_READ = 50  # saved runs that `latest` reads at most
 # Options that change the findings of the same code.
-_SAME = ("arguments", "as_written", "compile", "device", "size", "train")
+_SAME = (
+    "arguments",
+    "as_written",
+    "compile",
+    "device",
+    "ranks",
+    "size",
+    "train",
+    "wrap",
+)
 _Key = tuple[str, str | None, str]
 
 
