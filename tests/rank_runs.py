@@ -57,7 +57,7 @@ def all_reduce(
         "function": "all_reduce",
         "file": FILE,
         "line": 30,
-        "group": "0",
+        "group": "default_pg",
     }
     return RankEvent(
         "collective", start_s=start_s, seconds=seconds, nth=nth, **{**plain, **more}

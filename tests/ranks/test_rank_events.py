@@ -78,6 +78,14 @@ def test_a_collective_ends_when_its_last_rank_arrives(tmp_path: Path) -> None:
     assert [(e.start_s, e.seconds) for e in events] == [(10.0, 3.5), (13.5, 0.0)]
 
 
+def test_a_record_that_was_lost_makes_no_wait_without_end(tmp_path: Path) -> None:
+    later = {**REDUCE, "record": 2, "number": 2, "created_s": 1011.0}
+    first = [begin(0, 0.0, 1000.0), collectives(14.0, REDUCE, later)]
+    second = [begin(1, 0.0, 1000.0), collectives(14.0, later)]
+    events = joined(tmp_path, first, second)[0].events
+    assert [event.seconds is None for event in events] == [False, False]
+
+
 def test_a_collective_that_a_rank_never_reached_has_no_end(tmp_path: Path) -> None:
     first = [begin(0, 0.0, 1000.0), collectives(14.0, REDUCE), end(15.0, 1)]
     second = [begin(1, 0.0, 1000.0), entry("trace", 9.0, call=0, **START)]

@@ -289,3 +289,45 @@ def test_groups_of_some_ranks_do_not_wait_for_others() -> None:
     each = [compiled(), all_reduce(1, 0.7, **tensor)]
     run = ranks(each, each, [compiled()], [compiled()])
     assert check_ranks(run, {}).ranks.waits == ()
+
+
+def test_buckets_that_wait_at_the_same_time_count_once() -> None:
+    """As those of DDP, whose reductions are pending together."""
+    begins = {18: 17.2, 19: 17.3, 20: 17.4}
+    early = [all_reduce(nth, at, 21.2 - at, step=17) for nth, at in begins.items()]
+    late = [all_reduce(nth, 21.2, step=17) for nth in begins]
+    [finding] = findings(ranks([compiled(), *early], [compiled(), *late]))
+    assert finding.code == "RK109" and finding.waited_s == pytest.approx(4.0)
+
+
+def test_a_rank_in_a_later_collective_was_in_the_ones_before() -> None:
+    lost = all_reduce(18, 17.2, None)
+    both = all_reduce(19, 17.3, 0.0)
+    run = check_ranks(ranks([compiled(), lost, both], [compiled(), both]), {}).ranks
+    assert run.waits == () and run.timeout is None
+
+
+def test_a_killed_rank_is_missing_in_the_last_collective() -> None:
+    """Its last ones are not recorded, so that ended ones look as if they failed."""
+    ended = [all_reduce(nth, 17.0 + nth / 100, None) for nth in (18, 19, 20)]
+    run = ranks([compiled(), *ended], [compiled(), all_reduce(17, 16.9)])
+    run = with_rank(run, 0, outcome="failed", exit_code=1)
+    run = with_rank(run, 1, outcome="killed", exit_code=-9, last_seen_s=17.0)
+    timeout = check_ranks(run, {}).ranks.timeout
+    assert timeout is not None and (timeout.nth, timeout.missing) == (20, (1,))
+
+
+def test_a_rank_that_still_compiles_another_function_has_not_left_one_out() -> None:
+    other: dict[str, Any] = {"function": "Net.loss", "line": 40, "compile_id": "1/0"}
+    first = [compiled(), compiled(start_s=0.8, **other)]
+    run = with_rank(ranks(first, [compiled(seconds=None)]), 1, outcome="hung")
+    assert "RK102" not in {each.code for each in findings(run)}
+    # Its twin has ended the first function and went on without the second.
+    assert "RK102" in {each.code for each in findings(ranks(first, [compiled()]))}
+
+
+def test_more_waits_than_a_run_keeps_are_noted() -> None:
+    early = [all_reduce(nth, nth, 0.5) for nth in range(1, 251)]
+    late = [all_reduce(nth, nth + 0.5) for nth in range(1, 251)]
+    run = check_ranks(ranks([compiled(), *early], [compiled(), *late]), {}).ranks
+    assert len(run.waits) == 200 and any("250 waits" in note for note in run.notes)

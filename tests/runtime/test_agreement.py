@@ -415,3 +415,36 @@ def test_guard_collectives_are_recognised() -> None:
         torch.compiler.set_enable_guard_collectives(False)
     with torch._dynamo.config.patch(enable_compiler_collectives=True):
         assert process_groups.compiling_runs_collectives()
+
+
+@pytest.mark.parametrize(
+    ("groups", "peers"),
+    [
+        ([{0, 1}], {1}),
+        ([{0, 1}, {0, 1, 2, 3}], {1, 2, 3}),
+        ([{0, 1}, {0, 2}], {1, 2, 3}),  # rows and columns: 1 and 2 decide with 3
+    ],
+)
+def test_ranks_of_groups_that_overlap_decide_with_all(
+    monkeypatch: pytest.MonkeyPatch, groups: list[set[int]], peers: set[int]
+) -> None:
+    group = ProcessGroup(dist.HashStore(), 0, world_size=4, timeout_s=1800.0)
+    forward: Any = Forward()
+    agreement = Agreement(group, "Net/0", forward)
+    agreement.begin_attempt()
+    found = frozenset(map(frozenset, groups))
+    monkeypatch.setattr(process_groups, "groups_in_graph", lambda gm: found)
+    graph: Any = None
+    agreement.note_graph(graph)
+    assert agreement.peers == peers
+    agreement.alone = "the test is over"
+
+
+def test_a_store_that_cannot_be_shared_means_to_decide_alone() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        assert process_groups.default_group() is None
+    finally:
+        dist.destroy_process_group()

@@ -88,7 +88,9 @@ class Agreement:
         self._limit_s = min(forward.options.deadline_s, _LONGEST_WAIT_S)
         self._attempts = itertools.count()
         self._lock = forks.lock()
+        self._reading = forks.lock()  # held while the store answers, which may hang
         self._watcher: InterruptibleThread | None = None
+        self._groups: frozenset[frozenset[int]] = frozenset()  # in captured graphs
         self.peers: frozenset[int] = frozenset()
         self.alone: str | None = None  # why this rank decides alone
         self.decisions: list[str] = []
@@ -134,7 +136,14 @@ class Agreement:
 
     def note_graph(self, gm: fx.GraphModule) -> None:
         """Adds the ranks whose collectives a captured graph contains."""
-        self._add_peers(process_groups.ranks_in_graph(gm) - {self._group.rank})
+        groups = process_groups.groups_in_graph(gm)
+        ranks = frozenset().union(*groups) - {self._group.rank}
+        self._groups |= groups
+        largest = max(self._groups, key=len, default=frozenset())
+        if not all(group <= largest for group in self._groups):
+            # Its peers have peers that this rank does not know, and would decide apart.
+            ranks = self._group.others
+        self._add_peers(ranks)
 
     def _add_peers(self, ranks: Iterable[int]) -> None:
         with self._lock:
@@ -179,7 +188,8 @@ class Agreement:
         if not self.is_needed:
             return None
         own = None if failure is None else self._notice(failure)
-        wait_s = min(until - time.monotonic(), self._limit_s) + _GRACE_S
+        left_s = max(0.0, until - time.monotonic())  # 0 after a missed deadline
+        wait_s = min(left_s, self._limit_s) + _GRACE_S
         call = self._telemetry.call
         ballot = _Ballot(
             agreement=self,
@@ -224,7 +234,7 @@ class Agreement:
 
     def refresh(self) -> None:
         """Reads the notices that other ranks have written since."""
-        with self._lock:
+        with self._reading:
             self._notices += self._messages.new_notices()
 
     @property

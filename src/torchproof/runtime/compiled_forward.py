@@ -116,6 +116,7 @@ class CompiledForward(MethodReplacement):
         if text := untested_torch():
             self.telemetry.note(text)
         self._engine = Engine(self.options, self.telemetry)
+        self._engine.agreement = self._agreement
         weakref.finalize(self, self._engine.close)
         return self._engine
 
@@ -199,7 +200,8 @@ class CompiledForward(MethodReplacement):
             self._agreement = agreement.join(self)
             if self._agreement is not None:
                 self.telemetry.announce = self._agreement.announce
-                self.engine.agreement = self._agreement
+                if self._engine is not None:  # it may be what cannot be loaded
+                    self._engine.agreement = self._agreement
 
     @property
     def is_voting(self) -> bool:

@@ -52,7 +52,10 @@ def default_group() -> ProcessGroup | None:
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
     store = c10d._get_default_store()
     if store not in _connections:
-        _connections[store] = store.clone()
+        try:
+            _connections[store] = store.clone()
+        except RuntimeError:  # of fake and MPI groups, or its server has ended
+            return None
     connection = _connections[store]
     return ProcessGroup(connection, distributed.get_rank(), size, _timeout_s())
 
@@ -62,7 +65,7 @@ def _timeout_s() -> float | None:
     for device in ("cuda", "cpu"):
         try:
             options = group._get_backend(torch.device(device)).options
-        except RuntimeError:  # the group has no backend for this device
+        except (RuntimeError, AttributeError):  # no backend for this device
             continue
         return float(options._timeout.total_seconds())
     return None
@@ -85,21 +88,28 @@ def compiling_runs_collectives() -> bool:
 
 def ranks_in_graph(gm: fx.GraphModule) -> frozenset[int]:
     """The ranks of all groups whose collectives a captured graph contains."""
+    return frozenset(rank for ranks in groups_in_graph(gm) for rank in ranks)
+
+
+def groups_in_graph(gm: fx.GraphModule) -> frozenset[frozenset[int]]:
+    """The ranks of each group whose collectives a captured graph contains."""
     graphs = (part for part in gm.modules() if isinstance(part, fx.GraphModule))
     nodes = (node for part in graphs for node in part.graph.nodes)
-    return frozenset(rank for node in nodes for rank in _ranks_of(node))
+    return frozenset(
+        frozenset(ranks) for node in nodes for ranks in _groups_of(node) if ranks
+    )
 
 
-def _ranks_of(node: fx.Node) -> Iterator[int]:
+def _groups_of(node: fx.Node) -> Iterator[list[int]]:
     value = node.meta.get("example_value")
     if (mesh := getattr(value, "device_mesh", None)) is not None:
         # Operations on distributed tensors become collectives in AOTAutograd.
-        yield from mesh.mesh.flatten().tolist()
+        yield mesh.mesh.flatten().tolist()
     target = str(node.target)
     if node.op != "call_function" or not target.startswith(_COLLECTIVES):
         return
     if _WAIT not in target:
-        yield from _ranks_of_group([*node.args, *node.kwargs.values()])
+        yield _ranks_of_group([*node.args, *node.kwargs.values()])
 
 
 def _ranks_of_group(arguments: list[Any]) -> list[int]:

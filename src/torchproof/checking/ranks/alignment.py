@@ -96,11 +96,24 @@ def _when(event: RankEvent) -> _When:
 
 def reached(rank: Rank, event: RankEvent) -> bool:
     """Whether a rank began the step, or made the call, of an event of another rank."""
+    if _still_compiles(rank, event):
+        return False
     if event.step is not None and rank.steps is not None:
         return rank.steps > event.step
     if event.call is not None and rank.calls is not None:
         return rank.calls > event.call
     return rank.outcome == "finished"
+
+
+def _still_compiles(rank: Rank, event: RankEvent) -> bool:
+    """Whether the rank ended while it compiled something else in the same step."""
+    return any(
+        own.kind == "compile"
+        and own.seconds is None
+        and own.step == event.step
+        and code_of(own) != code_of(event)
+        for own in rank.events
+    )
 
 
 def minority(values: Mapping[int, object]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -6,19 +6,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torchproof.checking.ranks.differences import find_differences, function_rows
-from torchproof.checking.ranks.waits import find_timeout, find_waits, waited_for
+from torchproof.checking.ranks.waits import (
+    MOST_WAITS,
+    find_timeout,
+    find_waits,
+    waited_for,
+)
 from torchproof.records import Rank, RankEvent, RankRun, RankWait
 
 
 def compare_ranks(run: RankRun) -> RankRun:
     """The run with what its ranks did differently, and who waited for whom."""
-    waits = find_waits(run.ranks)
+    every = find_waits(run.ranks)
+    waits = every[:MOST_WAITS]
     differences = []
     for difference in find_differences(run.ranks):
-        seconds, waiting = waited_for(difference, waits)
+        seconds, waiting = waited_for(difference, every)
         differences.append(replace(difference, waited_s=seconds, waiting=waiting))
+    notes = run.notes
+    if len(every) > len(waits):
+        notes += (f"of {len(every)} waits, only the {len(waits)} longest are counted",)
     return replace(
         run,
+        notes=notes,
         ranks=tuple(_without_routine(rank, waits) for rank in run.ranks),
         functions=function_rows(run.ranks),
         differences=tuple(differences),

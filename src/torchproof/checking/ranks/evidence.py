@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torchproof.checking import causes
 from torchproof.checking.ranks.alignment import code_of
+from torchproof.checking.ranks.waits import covered_s
 from torchproof.checking.rules import Matched
 from torchproof.checking.rules.breaks import GraphBreak
 from torchproof.checking.rules.no_ops import NoOp
@@ -413,7 +414,7 @@ class Evidence:
             return longest >= _LEAST_GC_S
         rank = self._ranks[late]
         observed_s = (rank.last_seen_s or 0.0) - (rank.first_seen_s or 0.0)
-        total = sum(wait.seconds for wait in waits)
+        total = covered_s(waits)
         share = total >= max(_LEAST_SLOW_S, _LEAST_SLOW_SHARE * observed_s)
         return longest >= _LEAST_SLOW_S or share
 
@@ -505,7 +506,7 @@ def _late(late: int, cause: str, waits: Sequence[RankWait]) -> RankEvidence:
         else "look at what only this rank does: its data, its files, its machine",
         function=longest.collective,
         step=min((wait.step for wait in waits if wait.step is not None), default=None),
-        waited_s=sum(wait.seconds for wait in waits),
+        waited_s=covered_s(waits),
         waiting=tuple(sorted({rank for wait in waits for rank in wait.waiting})),
         details=tuple(
             f"step {wait.step}: {wait.seconds:.2f} s in {wait.collective}, {wait.text}"

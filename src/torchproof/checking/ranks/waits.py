@@ -20,7 +20,7 @@ from torchproof.records import (
 )
 
 LEAST_WAIT_S = 0.05  # shorter waits are those of any two processes
-_MOST_WAITS = 200
+MOST_WAITS = 200  # that a run keeps
 _Interval = tuple[float, float]
 
 
@@ -40,28 +40,41 @@ def find_waits(ranks: Sequence[Rank]) -> tuple[RankWait, ...]:
     """The waits that are worth a line, the longest first."""
     by_rank = {rank.rank: rank for rank in ranks}
     waits = (_wait(each, by_rank) for each in _collectives(ranks))
-    longest = sorted(filter(None, waits), key=lambda wait: -wait.seconds)
-    return tuple(longest[:_MOST_WAITS])
+    return tuple(sorted(filter(None, waits), key=lambda wait: -wait.seconds))
 
 
 def _collectives(ranks: Sequence[Rank]) -> Iterator[_Collective]:
     """The collectives of the run, in the order in which they are first seen."""
     found: dict[tuple[object, ...], dict[int, RankEvent]] = {}
+    newest: dict[tuple[object, ...], int] = {}
     for rank in ranks:
         for event in rank.events:
             if event.kind == "collective" and event.nth is not None:
                 key = (event.group, event.members, event.nth)
                 found.setdefault(key, {})[rank.rank] = event
-    for arrivals in found.values():
+                own = (rank.rank, event.group, event.members)
+                newest[own] = max(newest.get(own, 0), event.nth)
+    for (group, _, nth), arrivals in found.items():
         members = next(iter(arrivals.values())).members
         yield _Collective(
             arrivals,
             tuple(
                 rank
                 for rank in ranks
-                if rank.rank not in arrivals and (not members or rank.rank in members)
+                if _is_member(rank.rank, group, members, newest)
+                # One that is in a later collective of the group was in this one, too.
+                and newest.get((rank.rank, group, members), -1) < nth
             ),
         )
+
+
+def _is_member(
+    rank: int, group: object, members: object, newest: Mapping[tuple[object, ...], int]
+) -> bool:
+    if isinstance(members, tuple) and members:
+        return rank in members
+    # Not known: all ranks are in the default group, and in others those that were seen.
+    return group in (None, "default_pg") or (rank, group, members) in newest
 
 
 def _wait(collective: _Collective, ranks: Mapping[int, Rank]) -> RankWait | None:
@@ -202,8 +215,14 @@ def waited_for(
     ]
     if not own:
         return None, ()
-    seconds = _union((wait.start_s, wait.start_s + wait.seconds) for wait in own)
-    return seconds, tuple(sorted({rank for wait in own for rank in wait.waiting}))
+    return covered_s(own), tuple(
+        sorted({rank for wait in own for rank in wait.waiting})
+    )
+
+
+def covered_s(waits: Iterable[RankWait]) -> float:
+    """The time in which at least one of these waits lasted."""
+    return _union((wait.start_s, wait.start_s + wait.seconds) for wait in waits)
 
 
 def find_timeout(ranks: Sequence[Rank]) -> CollectiveTimeout | None:
@@ -214,6 +233,13 @@ def find_timeout(ranks: Sequence[Rank]) -> CollectiveTimeout | None:
         for collective in _collectives(ranks)
         if (timeout := _timeout(collective, by_rank)) is not None
     ]
+    # The last half second of a rank that was killed is not recorded: others may have
+    # ended collectives with it then, and failed in the last one only.
+    unseen = [
+        t for t in failed if any(by_rank[r].outcome == "killed" for r in t.missing)
+    ]
+    if unseen:
+        return max(unseen, key=lambda timeout: timeout.start_s or 0.0)
     return min(failed, key=lambda timeout: timeout.start_s or 0.0, default=None)
 
 

@@ -448,7 +448,9 @@ class _StrategyRun:
         )
         if self._known.stalls is None:
             return result
-        return explained(result, self._known.stalls, self._known.missing)
+        text = self._plan.options.text
+        slots = 0 if text is None else text.slots
+        return explained(result, self._known.stalls, self._known.missing, slots)
 
     def _measured(
         self, log: RequestLog, timetable: Timetable, *, cold: bool

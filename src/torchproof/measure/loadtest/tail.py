@@ -59,13 +59,19 @@ class Tails(NamedTuple):
 
 
 def explained(
-    result: LoadResult, stalls: Sequence[Stall], missing: Mapping[str, str]
+    result: LoadResult,
+    stalls: Sequence[Stall],
+    missing: Mapping[str, str],
+    slots: int = 0,
 ) -> LoadResult:
-    """The result with its stalls, and its slow requests explained by them."""
+    """The result with its stalls, and its slow requests explained by them.
+
+    `slots` are those of a text model.
+    """
     cold = result.cold
     first_warm = 0 if cold is None else cold.requests
     every = (*stalls, *text_tail.prefills(result.requests))
-    tails = explain(result.requests, every, first_warm, missing)
+    tails = explain(result.requests, every, first_warm, missing, slots=slots)
     causes = [cause for tail in tails if tail for cause in tail.causes]
     # Every request has a prefill: those that delayed no slow request are left out.
     used = {index for cause in causes for index in cause.stalls}
@@ -96,6 +102,8 @@ def explain(
     stalls: Sequence[Stall],
     first_warm: int | None,
     missing: Mapping[str, str] | None = None,
+    *,
+    slots: int = 0,
 ) -> Tails:
     """Explains the slow requests; `first_warm` is the first one after the cold phase.
 
@@ -116,7 +124,7 @@ def explain(
     answered = latency.keys() - {*requests.failed}
     if not answered:
         return Tails(None, None)
-    analysis = _Analysis(requests, stalls)
+    analysis = _Analysis(requests, stalls, slots)
     analysis.set_median(answered.intersection(warm) or answered)
     tails = [
         analysis.tail(phase, missing or {}) if phase else None for phase in (cold, warm)
@@ -400,13 +408,13 @@ def _keep_unusual(units: Sequence[_Unit], cause: int) -> None:
 class _Analysis:
     """What each cause added to the latency of each request."""
 
-    def __init__(self, requests: Requests, stalls: Sequence[Stall]) -> None:
+    def __init__(self, requests: Requests, stalls: Sequence[Stall], slots: int) -> None:
         self._requests = requests
         # Latencies are compared in relation to what the length of a text usually takes.
         self._scale = text_tail.usual_times(requests)
         self._median = self._limit = 0.0
         self._units = _units(requests)
-        self._servers = _servers(self._units)
+        self._servers = max(slots, _servers(self._units))  # some may never be used
         _set_occupied(self._units, self._servers)
         found = outermost(stalls)
         # The causes in the order of their first stalls, but prefills last: they are

@@ -66,12 +66,15 @@ class CollectiveReporter:
             if each.ended and each.record in self._active
         ]
         self._active.difference_update(record for record, _ in ended)
-        self._active.update(each.record for each in new if not each.ended)
+        if recorded:  # what torch has forgotten is not known to go on
+            self._active = {r for r in self._active if r >= recorded[0].record}
+        collective = [each for each in new if not each.is_p2p]
+        self._active.update(each.record for each in collective if not each.ended)
         first = new[0].record if new else None
         lost = 0 if first is None else first - self._newest - 1
         self._newest = max((each.record for each in new), default=self._newest)
-        if new or ended:
-            rows = [vars(each) for each in new]
+        if collective or ended or lost:
+            rows = [vars(each) for each in collective]
             self._stream.write("collectives", new=rows, ended=ended, lost=lost)
         if 2 * len(new) > BUFFER_SIZE:
             self._interval_s = max(_SHORTEST_S, self._interval_s / 2)

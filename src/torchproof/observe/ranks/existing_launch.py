@@ -139,6 +139,8 @@ class ExistingLaunch:
     def _run(self, target: Target, options: Options) -> RankEnd:
         self.folder.mkdir(parents=True, exist_ok=True)
         stream_path(self.folder, self.place.rank).unlink(missing_ok=True)
+        if self.place.rank == 0:
+            self._forget_earlier_launch()
         job = replace(Job.of(target, options), wrap=self.wrap)
         return supervise(
             json.dumps(job.to_json()),
@@ -146,6 +148,13 @@ class ExistingLaunch:
             timeout_s=options.timeout_s,
             must_stop=self._others_failed_long_ago,
         )
+
+    def _forget_earlier_launch(self) -> None:
+        """Removes streams of a launch with the same id whose rank 0 was killed."""
+        for path in self.folder.glob("rank-*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < self.began - _SILENT_S:
+                    path.unlink()
 
     def _others_failed_long_ago(self) -> bool:
         """A rank that waits for one that failed may wait for hours."""

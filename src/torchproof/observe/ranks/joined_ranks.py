@@ -94,15 +94,18 @@ def _with_collective_times(ranks: Iterable[Rank]) -> Iterable[Rank]:
     itself, that is kept.
     """
     ranks = list(ranks)
-    arrivals: dict[tuple[str | None, int | None], dict[int, float]] = {}
+    arrivals: dict[tuple[object, ...], dict[int, float]] = {}
+    newest: dict[tuple[object, ...], int] = {}
     for rank in ranks:
         for event in rank.events:
             if event.kind == "collective":
-                key = (event.group, event.nth)
+                key = (event.group, event.members, event.nth)
                 arrivals.setdefault(key, {})[rank.rank] = event.start_s
+                own = (rank.rank, event.group, event.members)
+                newest[own] = max(newest.get(own, 0), event.nth or 0)
     for rank in ranks:
         events = [
-            _timed(event, arrivals) if event.kind == "collective" else event
+            _timed(event, arrivals, newest) if event.kind == "collective" else event
             for event in rank.events
         ]
         yield replace(rank, events=tuple(events), activity=_activity(rank, events))
@@ -118,11 +121,15 @@ def _activity(rank: Rank, events: Iterable[RankEvent]) -> str | None:
 
 
 def _timed(
-    event: RankEvent, arrivals: Mapping[tuple[str | None, int | None], dict[int, float]]
+    event: RankEvent,
+    arrivals: Mapping[tuple[object, ...], dict[int, float]],
+    newest: Mapping[tuple[object, ...], int],
 ) -> RankEvent:
     if event.seconds:
         return event
-    came = arrivals[event.group, event.nth]
-    if not came.keys() >= set(event.members):
+    came = arrivals[event.group, event.members, event.nth]
+    # A rank that is in a later collective of the group was in this one, too.
+    last = (newest.get((r, event.group, event.members), -1) for r in event.members)
+    if any(number < (event.nth or 0) for number in last):
         return replace(event, seconds=None)
     return replace(event, seconds=max(came.values()) - event.start_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from typing import Any
 
@@ -26,8 +28,16 @@ def main(arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     torchrun: Any = run  # torch gives it no types
+    said = io.StringIO()
     try:
-        torchrun.run(torchrun.parse_args(arguments))
+        with contextlib.redirect_stderr(said):
+            options = torchrun.parse_args(arguments)
+    except SystemExit:  # of argparse, after its usage and one line on the error
+        why = (said.getvalue().strip().splitlines() or ["not understood"])[-1]
+        stream.write("unusable", message=f"--launcher: {why}")
+        return 2
+    try:
+        torchrun.run(options)
     except ChildFailedError:
         return 1
     except ValueError as error:

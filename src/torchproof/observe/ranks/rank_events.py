@@ -225,6 +225,7 @@ class RankReader:
                 backward=True,
                 reason=None,
                 graph=None,
+                collectives=(),  # those of the backward graph are not known
                 cached=_cached(metrics),
             )
         )
