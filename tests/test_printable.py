@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from torchproof.cli import main
 from torchproof.records import printable
+from torchproof.records.ranks import WaitCause
 from torchproof.records.run import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +38,8 @@ def spoilt(value: Any, odd: str) -> Any:
     return f"{value}{odd}" if isinstance(value, str) else value
 
 
-KEPT = ("kind", "severity", "status", "origin", "owner", "verb")
+WAIT_CAUSES = get_args(WaitCause)
+KEPT = ("kind", "severity", "status", "origin", "owner", "verb", "outcome", "order")
 
 
 def restored(document: Any, like: Any) -> Any:
@@ -45,7 +47,7 @@ def restored(document: Any, like: Any) -> Any:
     if isinstance(document, dict):
         return {
             k: like[k]
-            if k in KEPT and isinstance(like[k], str)
+            if isinstance(like[k], str) and (k in KEPT or like[k] in WAIT_CAUSES)
             else restored(v, like[k])
             for k, v in document.items()
         }

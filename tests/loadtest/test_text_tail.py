@@ -100,6 +100,21 @@ def test_waiting_for_a_slot_is_a_cause_without_culprits(tmp_path: Path) -> None:
     assert (cause.share or 0) > 0.8
 
 
+def test_slots_that_were_never_used_were_free(tmp_path: Path) -> None:
+    """Short answers to a burst end before the prompts behind them begin."""
+    # In sixteenths, which floating point adds exactly.
+    arrivals = [*(0.625 * n for n in range(30)), *(20.0 + n / 1024 for n in range(6))]
+    outputs = [3] * len(arrivals)
+    requests = Served(tmp_path, arrivals, outputs).requests()
+    every = prefills(requests)
+    codes = {
+        slots: {cause.code for cause in tail.causes}
+        for slots in (0, 8)
+        if (tail := explain(requests, every, 0, slots=slots).warm)
+    }
+    assert "LT113" in codes[0] and "LT113" not in codes[8]
+
+
 def test_a_compilation_in_a_prefill_delays_all_slots(tmp_path: Path) -> None:
     requests = Served(tmp_path, STEADY, long={30: 2.0}).requests()
     requests = replace(requests, call=(0,) * 60)  # a prompt as short as the others

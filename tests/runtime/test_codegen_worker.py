@@ -45,9 +45,10 @@ from torchproof.torch_private import remote_codegen
 
 @pytest.fixture(scope="module", autouse=True)
 def no_other_child() -> None:
-    """Models that other tests compiled have started the child that all share."""
-    if compile_job.shared_worker.cache_info().currsize:
-        compile_job.shared_worker().close()
+    """Models that other tests compiled have started the children that all share."""
+    for worker in (compile_job.shared_worker, compile_job.background_worker):
+        if worker.cache_info().currsize:
+            worker().close()
 
 
 @pytest.fixture(scope="module")

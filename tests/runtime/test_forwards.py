@@ -186,6 +186,8 @@ def test_a_step_takes_keywords_of_any_name() -> None:
 # What stands in for a function of torch or of Python has the names of that one.
 AS_NAMED_THERE = {
     ("observe/audit/syncs.py", "show"),
+    ("observe/ranks/rank_observer.py", "fully_shard"),
+    ("observe/ranks/rank_observer.py", "initialise"),
     ("runtime/cudagraph/capture.py", "show"),
     ("targets/transformers_text.py", "update"),
 }

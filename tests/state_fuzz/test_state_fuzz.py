@@ -104,7 +104,7 @@ def test_a_program_that_was_found_runs_as_a_script(tmp_path: Path) -> None:
     [
         ("graph", 4, "replays"),
         pytest.param("graph", 20, "replays", marks=pytest.mark.slow),
-        ("compile", 2, "compiled"),
+        ("compile", 3, "compiled"),
         pytest.param("compile", 6, "compiled", marks=pytest.mark.slow),
     ],
 )

@@ -31,7 +31,7 @@ def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scales[:, None]).to(FP8), scales
 
 
-@torch.library.custom_op("torchproof::fp8_product", mutates_args=())
+@torch.library.custom_op("workload_gpt::fp8_product", mutates_args=())
 def fp8_product(
     rows: Tensor,
     row_scales: Tensor,
@@ -66,8 +66,10 @@ def _(
     return rows.new_empty(rows.shape[0], weight.shape[0], dtype=dtype)
 
 
-@register_flop_formula(torch.ops.torchproof.fp8_product)
-def _operations(rows: Shape, _: Shape, weight: Shape, *args: Any, **kwargs: Any) -> int:
+@register_flop_formula(torch.ops.workload_gpt.fp8_product)
+def _operations(
+    rows: Shape, _: Shape, weight: Shape, /, *args: Any, **kwargs: Any
+) -> int:
     """The floating-point operations of a product, for torch's counter of them."""
     return 2 * math.prod(rows) * weight[0]
 
