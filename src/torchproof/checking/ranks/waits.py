@@ -43,10 +43,13 @@ def find_waits(ranks: Sequence[Rank]) -> tuple[RankWait, ...]:
     return tuple(sorted(filter(None, waits), key=lambda wait: -wait.seconds))
 
 
+_Seen = tuple[int, str | None, tuple[int, ...]]  # a rank, and a group with its members
+
+
 def _collectives(ranks: Sequence[Rank]) -> Iterator[_Collective]:
     """The collectives of the run, in the order in which they are first seen."""
-    found: dict[tuple[object, ...], dict[int, RankEvent]] = {}
-    newest: dict[tuple[object, ...], int] = {}
+    found: dict[tuple[str | None, tuple[int, ...], int], dict[int, RankEvent]] = {}
+    newest: dict[_Seen, int] = {}
     for rank in ranks:
         for event in rank.events:
             if event.kind == "collective" and event.nth is not None:
@@ -54,8 +57,7 @@ def _collectives(ranks: Sequence[Rank]) -> Iterator[_Collective]:
                 found.setdefault(key, {})[rank.rank] = event
                 own = (rank.rank, event.group, event.members)
                 newest[own] = max(newest.get(own, 0), event.nth)
-    for (group, _, nth), arrivals in found.items():
-        members = next(iter(arrivals.values())).members
+    for (group, members, nth), arrivals in found.items():
         yield _Collective(
             arrivals,
             tuple(
@@ -69,9 +71,12 @@ def _collectives(ranks: Sequence[Rank]) -> Iterator[_Collective]:
 
 
 def _is_member(
-    rank: int, group: object, members: object, newest: Mapping[tuple[object, ...], int]
+    rank: int,
+    group: str | None,
+    members: tuple[int, ...],
+    newest: Mapping[_Seen, int],
 ) -> bool:
-    if isinstance(members, tuple) and members:
+    if members:
         return rank in members
     # Not known: all ranks are in the default group, and in others those that were seen.
     return group in (None, "default_pg") or (rank, group, members) in newest
