@@ -258,6 +258,7 @@ def test_shapes_are_recorded_later_if_calls_have_waited_too_long(
     assert graphed.status().recordings > 1
 
 
+@pytest.mark.slow
 def test_a_graph_is_compiled_once_for_two_shapes_at_a_time(compiler: Compiler) -> None:
     """The second shape is traced while the graphs of the first are compiled."""
     compiler.released.clear()

@@ -67,6 +67,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 def test_shipped_graphs_are_right_and_cached_like_others(
     worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

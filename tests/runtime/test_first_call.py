@@ -40,6 +40,7 @@ def children() -> set[psutil.Process]:
     return set(children_of(os.getpid()))
 
 
+@pytest.mark.slow
 def test_compile_starts_the_child_that_every_first_call_uses() -> None:
     before = children()
     first = torchproof.compile(net(4))

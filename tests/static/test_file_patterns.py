@@ -120,7 +120,7 @@ def test_wrapping_again_finds_what_was_compiled_unless_the_backend_is_another() 
     ("name", "code"),
     [
         pytest.param("anew_bad", "RC219", marks=pytest.mark.slow),
-        ("rate_bad", "RC218"),
+        pytest.param("rate_bad", "RC218", marks=pytest.mark.slow),
         ("thrown_away_bad", "NC801"),
         ("other_method_bad", "NC802"),
         ("original_bad", "NC803"),
