@@ -231,7 +231,7 @@ class Worker:
                     answer = _exchange(child, request, until)
                     break
                 except _EndedIdle:
-                    pass
+                    pass  # a new child gets the same payload
                 except _Starved:
                     self._priority = "low"
         if "error" in answer:
