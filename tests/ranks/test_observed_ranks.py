@@ -1,6 +1,9 @@
 """Ranks started by torch's launcher: each leaves its events, however it ends."""
 
+from pathlib import Path
+
 import pytest
+from commands import torchproof
 from launched_ranks import line_of, observed
 
 from torchproof.observe import JoinedRanks
@@ -89,3 +92,12 @@ def test_a_collective_that_times_out_shows_what_the_other_rank_compiled() -> Non
     assert collective.line == line_of("stuck.py", "dist.all_reduce")
     assert compiling.outcome == "killed" and compiling.exit_code is None
     assert compiling.activity and compiling.activity.startswith("compiling forward (")
+
+
+def test_an_option_that_the_launcher_does_not_know_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    wrong = ("--ranks", "2", "--launcher=--bogus", "-q")
+    done = torchproof("check", "train.py", *wrong, cwd=tmp_path)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("torchproof: error: --launcher: ") and "--bogus" in line

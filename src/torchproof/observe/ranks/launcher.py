@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         with contextlib.redirect_stderr(said):
             options = torchrun.parse_args(arguments)
     except SystemExit:  # of argparse, after its usage and one line on the error
-        why = (said.getvalue().strip().splitlines() or ["not understood"])[-1]
+        why = said.getvalue().strip().rpartition("error: ")[2] or "not understood"
         stream.write("unusable", message=f"--launcher: {why}")
         return 2
     try:
