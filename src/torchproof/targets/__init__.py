@@ -12,6 +12,7 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.targets import calls as calls
     from torchproof.targets import overlay as overlay
+    from torchproof.targets import parallel as parallel
     from torchproof.targets import script as script
     from torchproof.targets.calls import Answers as Answers
     from torchproof.targets.introspect import called_by_torch as called_by_torch

@@ -20,7 +20,7 @@ from torchproof.observe.ranks.rank_streams import RankStream
 from torchproof.observe.ranks.store_transfer import StoreTransfer, may_need_transfer
 from torchproof.process import Channel, hold
 from torchproof.records import UserError
-from torchproof.targets import Job, calls, raised, script
+from torchproof.targets import Job, Loaded, calls, parallel, raised, script
 from torchproof.torch_private import collectives, environment
 
 
@@ -69,12 +69,10 @@ def _observe(job: Job, stream: RankStream) -> int:
 
 def _run_factory(job: Job, observer: RankObserver) -> None:
     """Calls the factory on this rank, and runs its calls compiled."""
-    import torch
-
-    _join_group(job)
+    parallel.join(job.device)
     loaded = calls.fresh(job)
     observer.site, observer.asked = (loaded.place,), job.compile
-    fn = _prepared(loaded.fn, job, wrap=job.wrap or loaded.wrap)
+    fn = _compiled(loaded, job)
     observer.site = None
     train = calls.trains(loaded, job)
     observer.stream.write("plan", calls=len(loaded.calls))
@@ -90,26 +88,15 @@ def _run_factory(job: Job, observer: RankObserver) -> None:
             except Exception as error:
                 rank = os.environ["RANK"]
                 raise raised(f"call {index} fails on rank {rank}", error) from error
-    torch.distributed.destroy_process_group()
+    parallel.leave()
 
 
-def _join_group(job: Job) -> None:
-    """Makes the process group, so that the factory may use it."""
-    import torch
-    import torch.distributed as dist
-
-    if job.device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    backend = "nccl" if job.device == "cuda" else "gloo"
-    dist.init_process_group(backend)
-
-
-def _prepared(fn: Any, job: Job, *, wrap: str | None) -> Callable[..., Any]:
+def _compiled(loaded: Loaded, job: Job) -> Callable[..., Any]:
     """The target, wrapped and compiled in the order that torch recommends."""
     import torch
 
     def compiled(module: Callable[..., Any]) -> Callable[..., Any]:
-        if calls.compiles_itself(fn, job):
+        if calls.compiles_itself(loaded.fn, job):
             return module
         try:
             answer: Callable[..., Any] = torch.compile(module, **job.compile)
@@ -118,28 +105,8 @@ def _prepared(fn: Any, job: Job, *, wrap: str | None) -> Callable[..., Any]:
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"torch.compile rejects its arguments: {reason}") from error
 
-    if wrap is None:
-        return compiled(fn)
-    if not isinstance(fn, torch.nn.Module):
-        raise UserError(
-            f"{type(fn).__name__} is not a module: DDP and FSDP2 wrap only modules"
-        )
-    if wrap == "ddp":  # compiled after DDP, which splits graphs at its buckets
-        return compiled(torch.nn.parallel.DistributedDataParallel(fn))
-    return _sharded(fn, compiled)
-
-
-def _sharded(model: Any, compiled: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The model under FSDP2, whose hooks stay outside of the compiled blocks."""
-    import torch
-    from torch.distributed.fsdp import fully_shard
-
-    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
-    for blocks in lists:
-        for index, block in enumerate(blocks):
-            blocks[index] = fully_shard(compiled(block))
-    sharded: Callable[..., Any] = fully_shard(model if lists else compiled(model))
-    return sharded
+    wrap = job.wrap or loaded.wrap
+    return parallel.wrapped(loaded.fn, wrap, compiled, of_block=compiled)
 
 
 if __name__ == "__main__":
