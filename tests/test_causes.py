@@ -6,6 +6,7 @@ Each program has a twin in which the second finding has a reason of its own.
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
 from dataclasses import replace
 from pathlib import Path
@@ -135,7 +136,9 @@ def test_a_comprehension_with_a_break_of_its_own_is_a_cause(
 ) -> None:
     program = ALONE.replace("EXPRESSION", "sum([(x * i).sum().item() for i in (1, 2)])")
     tree = findings(tmp_path, observe, program)
-    assert {f.code for f in tree.causes} == {"GB104", "GB101"}
+    # Since 3.12 a comprehension is part of its function, and is skipped with it.
+    own = {"GB101"} if sys.version_info < (3, 12) else set()
+    assert {f.code for f in tree.causes} == {"GB104", *own}
 
 
 # -- one change of an input ------------------------------------------------------------

@@ -35,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_pytest(folder: Path, *arguments: str) -> str:
-    line = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+    # pytest-benchmark, where it is installed, warns beside xdist.
+    plugins = ["-p", "no:cacheprovider", "-p", "no:benchmark"]
+    line = [sys.executable, "-m", "pytest", *plugins, *arguments]
     done = subprocess.run(
         line,
         cwd=folder,

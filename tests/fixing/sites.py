@@ -1,6 +1,8 @@
 """Sites for tests of rewrites: a program with its finding marked by a comment."""
 
+import sys
 import textwrap
+import types
 
 from torchproof.fixing.rewrites import Draft, File, Rewrite, Site
 from torchproof.records import Finding
@@ -33,6 +35,7 @@ def program(text: str) -> str:
 
 def function_of(text: str, name: str = "step"):
     """A function of a program, compiled from its text."""
-    scope = {"__name__": "rewritten"}
-    exec(compile(textwrap.dedent(text), "<rewritten>", "exec"), scope)
-    return scope[name]
+    module = types.ModuleType("rewritten")
+    sys.modules["rewritten"] = module  # torch 2.11 imports it when it compiles
+    exec(compile(textwrap.dedent(text), "<rewritten>", "exec"), vars(module))
+    return getattr(module, name)

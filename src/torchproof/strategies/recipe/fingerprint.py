@@ -185,8 +185,16 @@ def _dump(node: ast.AST, note: Callable[[str], None]) -> None:
             note(repr(value))
         else:
             for each in value[_has_docstring(node, name) :]:
-                _dump(each, note) if isinstance(each, ast.AST) else note(repr(each))
+                if not isinstance(each, ast.AST):
+                    note(repr(each))
+                elif not (isinstance(node, ast.JoinedStr) and _is_empty(each)):
+                    _dump(each, note)
     note(")")
+
+
+def _is_empty(part: ast.AST) -> bool:
+    """Whether a part of an f-string adds nothing; only Python 3.12 has such parts."""
+    return isinstance(part, ast.Constant) and part.value == ""
 
 
 def _has_docstring(node: ast.AST, field: str) -> bool:
