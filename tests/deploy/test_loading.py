@@ -24,7 +24,7 @@ import torchproof
 from torchproof.records import schema
 from torchproof.records.run import UserError
 from torchproof.runtime import production
-from torchproof.runtime.loading import compatibility, source_hash
+from torchproof.runtime.loading import compatibility, example_inputs, source_hash
 from torchproof.runtime.loading.pack_details import Place
 
 Change = Callable[[Path], None]
@@ -274,3 +274,53 @@ def test_papers_that_lack_something_start_cold(
     why = seen_cold(pack, caplog, Net())
     assert str(pack) in why and ("manifest" in why or "KeyError" in why)
     assert not (tmp_path / "cache" / "ab").exists()
+
+
+# -- requests after the warm-up --------------------------------------------------------
+
+
+def loaded_net(tmp_path: Path, *sizes: int) -> Net:
+    """A model from a pack without gradients, with a call for each batch size."""
+    model = Net().eval()
+    call = details_of(model)["calls"][0] | {"state": {"training": False, "others": []}}
+    described = [example_inputs.describe((torch.ones(n, 4),)) for n in sizes]
+    calls = [call | {"inputs": schema.to_plain(each)} for each in described]
+    loaded = torchproof.load(fabricated(tmp_path / "pack", model, calls=calls), model)
+    assert torchproof.status(loaded).pack["used"]  # type: ignore[index]
+    return model
+
+
+def test_no_shape_of_the_pack_is_compiled_after_the_warm_up(tmp_path: Path) -> None:
+    model = loaded_net(tmp_path, 3, 5, 7)
+    before = len(torchproof.status(model).compilations)
+    assert before == 2  # one for the first size, one for all others
+    with torch.no_grad():
+        for size in (3, 5, 7, 9):
+            model(torch.ones(size, 4))
+            model(torch.ones(size + 1, 4)[1:])
+    assert len(torchproof.status(model).compilations) == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        (torch.no_grad, None),
+        (torch.enable_grad, "torch.no_grad()"),
+        (torch.inference_mode, "torch.inference_mode()"),
+    ],
+)
+def test_a_call_in_another_mode_than_the_pack_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: Any, says: str | None
+) -> None:
+    model = loaded_net(tmp_path, 3)
+    with caplog.at_level(logging.WARNING, "torchproof"), mode():
+        for _ in range(2):
+            model(torch.ones(3, 4))
+    status = torchproof.status(model)
+    assert len(status.compilations) == (1 if says is None else 2)
+    lines = [line for line in caplog.messages if "pack" in line]
+    assert len(lines) == (says is not None)
+    misses = status.pack["misses"]  # type: ignore[index]
+    assert len(misses) == (says is not None)
+    if says is not None:
+        assert says in lines[0] and says in misses[0] and says in str(status)

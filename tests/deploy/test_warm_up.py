@@ -56,6 +56,12 @@ def test_made_calls_are_of_the_same_kind_with_other_values() -> None:
     assert not torch.equal(made["a"], again(call, seed=1)["a"])
 
 
+def test_made_tensors_are_no_views() -> None:
+    """A graph traced on a view of varying size would reject tensors that are none."""
+    made = again((torch.randn(4, 6), torch.zeros(1, 5).expand(3, 5)))
+    assert not any(each._is_view() for each in made)
+
+
 def test_offsets_stay_in_their_order_and_within_their_ends() -> None:
     made = again((torch.tensor([0, 3, 9, 20]),), seed=4)[0]
     assert made[0] == 0 and made[-1] == 20

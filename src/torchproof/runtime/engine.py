@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -89,6 +90,8 @@ class Engine:
         self.background = Background(self._prepare, telemetry.deliver)
         self.agreement: agreement.Agreement | None = None  # of several ranks
         self.saving_ms: float | None = None  # per call, if a speed trial measured it
+        # Called before each compilation, in the thread of the call; set by `load`.
+        self.before_compiling: Callable[[], None] = lambda: None
         self._storms = Storms(options.recompile_limit)
         self._names: dict[CodeType, str] = {}
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
@@ -181,6 +184,7 @@ class Engine:
         if runs_eager or is_over:
             self.telemetry.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
+        self.before_compiling()
         method_replacement.refresh_all()
         state = thread_state.ThreadState()
         if self.options.wait or self._unused[conversion.code] >= _TRIES:

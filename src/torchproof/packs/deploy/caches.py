@@ -190,8 +190,10 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     report = runtime.status(compiled).pack or {}
     _assert_all(report, details.calls)
     copy = replace(loaded, calls=[_copied(call) for call in loaded.calls])
+    compiled_before = len(runtime.status(compiled).compilations)
     with warm_up.gradient_mode(gradients):
         answers = calls.answers(copy, compiled, train=details.train)
+    again = runtime.status(compiled).compilations[compiled_before:]
     comparison = reference.compare(answers)
     if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
@@ -203,10 +205,15 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
         "of": report["of"],
         "seconds": report["seconds"],
         "numerics": comparison.to_json(),
-        "notes": report["notes"],
+        "notes": [*report["notes"], *map(_compiled_again, again)],
         "untraced": report["untraced"],
         "unnoticed": unnoticed,
     }
+
+
+def _compiled_again(item: Any) -> str:
+    """A request of this kind waits for the compiler, although it was warmed up."""
+    return f"{item.function} is compiled again after the warm-up: {item.cause}"
 
 
 def _assert_all(report: Mapping[str, Any], packed: Sequence[PackedCall]) -> None:

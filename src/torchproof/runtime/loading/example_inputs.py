@@ -75,12 +75,14 @@ def _make_tensor(layout: TensorLayout, generator: torch.Generator) -> torch.Tens
     stored = [1 if step == 0 else size for size, step in pairs]
     for dimension, size in enumerate(stored):
         values = values.narrow(dimension, 0, min(size, values.shape[dimension]))
+    # Not a view, such as `expand` returns: guards on varying sizes would then check the
+    # view's base too, and fail for requests that are no views.
     tensor = torch.empty_strided(
-        stored, layout.stride, dtype=dtype, device=layout.device
+        layout.shape, layout.stride, dtype=dtype, device=layout.device
     )
     if tensor.numel():
-        tensor.copy_(values)
-    tensor = put_marks(tensor.expand(layout.shape), layout.marks)
+        tensor.as_strided(stored, layout.stride).copy_(values)
+    tensor = put_marks(tensor, layout.marks)
     return tensor.requires_grad_() if layout.requires_grad else tensor
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from torchproof.records import one_line
 from torchproof.runtime import production
 from torchproof.runtime.loading import (
@@ -36,6 +38,14 @@ from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups, early_start
 
+_GRADIENTS_ON = (
+    "a call with gradients is compiled here, because the pack was built without them:"
+    " call the model under torch.no_grad(), or build the pack with --train"
+)
+_INFERENCE_MODE = (
+    "a call in inference mode is traced again, because load was called outside of it:"
+    " call torchproof.load under torch.inference_mode() too"
+)
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
 
@@ -128,6 +138,7 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
                 _warm(compiled, details, packed_graphs, report=report)
             except Exception as error:  # the model works without it
                 report["notes"].append(f"the warm-up failed: {_reason(error)}")
+        entry.engine.before_compiling = _ModeCheck(details, report)
     report["seconds"] = time.perf_counter() - start
     _log(report)
     return compiled
@@ -166,6 +177,28 @@ def _warm(
     report["graphs"] = len(loaded)
     report["misses"] = graph_origin.misses(lookups, packed_graphs)
     report["notes"] += notes
+
+
+class _ModeCheck:
+    """Says before a compilation that the mode of the call differs from the pack's.
+
+    Torch would only report that a guard on the mode failed, after the compilation.
+    """
+
+    def __init__(self, details: CachesDetails, report: dict[str, Any]) -> None:
+        self._without_gradients = not any(call.gradients for call in details.calls)
+        self._inference = torch.is_inference_mode_enabled()
+        self._report = report
+
+    def __call__(self) -> None:
+        why = None
+        if self._without_gradients and torch.is_grad_enabled():
+            why = _GRADIENTS_ON
+        elif torch.is_inference_mode_enabled() and not self._inference:
+            why = _INFERENCE_MODE
+        if why is not None and why not in self._report["misses"]:
+            self._report["misses"].append(why)
+            log.warning("%s: %s", self._report["path"], why)
 
 
 def _call(model: Any, /, *args: Any, **kwargs: Any) -> Any:
