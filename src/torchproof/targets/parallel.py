@@ -23,7 +23,13 @@ def join(device: str | None) -> None:
     import torch.distributed as dist
 
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        own = int(os.environ["LOCAL_RANK"])
+        if own >= (count := torch.cuda.device_count()):
+            raise UserError(
+                f"rank {own} of this machine has no GPU: torch finds {count} of them:"
+                " start fewer ranks, or use --device cpu"
+            )
+        torch.cuda.set_device(own)
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
 
 
