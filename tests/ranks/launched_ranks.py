@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 from torchproof.observe import JoinedRanks, RankOptions, observe_ranks
 from torchproof.targets import Options, parse
 
 PROGRAMS = Path(__file__).parent / "programs"
+_LAUNCHES = ThreadPoolExecutor()
 
 
 @functools.cache
-def observed(program: str, *arguments: str, timeout_s: float = 240) -> JoinedRanks:
+def launched(program: str, *arguments: str) -> Future[JoinedRanks]:
+    """A launch that goes on beside the test: one that waits costs no time."""
     target = parse(str(PROGRAMS / program), arguments)
-    options = Options(timeout_s=timeout_s, quiet=True)
-    return observe_ranks(target, options, RankOptions(2), lambda text: None)
+    options = Options(timeout_s=240, quiet=True)
+    ranks = RankOptions(2)
+    return _LAUNCHES.submit(observe_ranks, target, options, ranks, lambda text: None)
+
+
+def observed(program: str, *arguments: str) -> JoinedRanks:
+    return launched(program, *arguments).result()
+
+
+@functools.cache
+def observed_seeds() -> JoinedRanks:
+    """The program with the seeds; a launch that times out runs beside it."""
+    launched("stuck.py")
+    return observed("seeded.py", str(warm_cache_of_rank_0()))
+
+
+@functools.cache
+def observed_clean() -> JoinedRanks:
+    """The same program without a difference; both caches are empty."""
+    return observed("seeded.py", str(_folder()), "clean")
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+@functools.cache
+def warm_cache_of_rank_0() -> Path:
+    """A folder with a compile cache for each rank: one is filled, the other empty."""
+    import torch
+
+    folder = _folder()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "0"))
+        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+        patch.syspath_prepend(PROGRAMS)
+        from rank_functions import product
+
+        product(torch.ones(4, 4))
+        torch.compiler.reset()
+    return folder
 
 
 def line_of(program: str, text: str) -> int:

@@ -48,6 +48,13 @@ def test_bad_input_is_one_line_and_exit_2(
     assert not out and len(err.splitlines()) == 1
 
 
+def test_a_value_with_dashes_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        verbs.main(["check", SEEDED, "--ranks", "2", "--launcher", "--standalone"])
+    [line] = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and "--flag=VALUE" in line
+
+
 def test_several_machines_are_left_to_torchs_launcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +94,7 @@ def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
     tmp_path: Path,
 ) -> None:
     check = ("-m", "torchproof", "check", SEEDED, "--format", "json")
-    check += ("--fail-on", "low")
+    check += ("--fail-on", "low", "--", str(tmp_path / "caches"))
     done = subprocess.run(
         [*TORCHRUN, "--nproc-per-node=2", *check],
         cwd=tmp_path,

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 import rank_runs
-from rank_runs import all_reduce, checked, compiled, ranks, recompiled, with_rank
+from rank_runs import (
+    all_reduce,
+    broken,
+    checked,
+    compiled,
+    ranks,
+    recompiled,
+    with_rank,
+)
 
 from torchproof.measure import compare
 from torchproof.records import RankRun, Run
@@ -45,6 +53,18 @@ def test_the_table_marks_what_differs() -> None:
     assert table.header == ("function", "rank 0", "rank 1")
     [row] = table.rows
     assert [cell.startswith(rank_sections.MARK) for cell in row[1:]] == [False, True]
+
+
+def test_breaks_of_torch_are_told_apart_from_those_that_are_counted() -> None:
+    nowhere = {
+        "file": None,
+        "line": None,
+        "function": "DistributedDataParallel.forward",
+    }
+    of_torch = [compiled(**nowhere), broken(**nowhere)]
+    for events, notes in ((of_torch, 1), ([compiled(), broken()], 0)):
+        table = rank_sections.functions(compared(ranks(events, events)))
+        assert "1 break" in table.rows[0][1] and len(table.lines) == notes
 
 
 def test_ranks_that_did_the_same_share_a_column() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
-from launched_ranks import line_of, observed
+from launched_ranks import line_of, observed, observed_clean, observed_seeds
 
 from torchproof.checking import causes
 from torchproof.checking.ranks import CheckedRanks, check_ranks
@@ -15,7 +12,7 @@ from torchproof.records import RankDifference
 
 @pytest.fixture(scope="module")
 def checked() -> CheckedRanks:
-    seeded = observed("seeded.py")
+    seeded = observed_seeds()
     return check_ranks(seeded.run, seeded.observations)
 
 
@@ -32,42 +29,59 @@ SEEDS = {
     "marked": ("recompile", (1,), 2, "def marked"),
     "Scaled.forward": ("recompile", (1,), 1, "def forward(self, x)"),
     "branching": ("graph", (1,), 0, "def branching"),
+    "partly_reduced": ("collectives", (1,), 0, "def partly_reduced"),
 }
+# Both ranks recompile the first; the second gets other data; the collective of the
+# third is inside the graphs of both.
+TWINS = ("together", "other_data", "reduced")
 
 
 def test_every_difference_is_seen_and_nothing_else(checked: CheckedRanks) -> None:
     found = {
         d.function: (d.kind, d.ranks, d.step, d.line) for d in checked.ranks.differences
     }
+    line = line_of("rank_functions.py", "def product")
+    assert found.pop("product") == ("cache", (1,), 0, line)
     assert found == {
         function: (kind, ranks, step, line_of("seeded.py", text))
         for function, (kind, ranks, step, text) in SEEDS.items()
     }
 
 
-def test_findings_name_rank_step_and_cause(checked: CheckedRanks) -> None:
+# Code, ranks, step: a part of the cause, the file and the text of the line.
+FINDINGS = {
+    ("RK101", (1,), 1): ("self.scale", "seeded.py", "return x * self.scale"),
+    ("RK101", (1,), 2): ("mark_dynamic", "seeded.py", "def marked"),
+    ("RK102", (1,), 0): ("x.log()", "seeded.py", "return x.exp()"),
+    ("RK103", (0,), 0): ("print(", "seeded.py", "print("),
+    ("RK104", (1,), 0): ("cache", "rank_functions.py", "def product"),
+    # A batch of one, and a short one.
+    ("RK105", (1,), 3): ("expected 4, actual 1", "seeded.py", "def single"),
+    ("RK106", (1,), 0): ("only rank 0", "seeded.py", "functional.all_reduce(y"),
+    ("RK107", (0, 1), None): ("backward", "seeded.py", "compiled_first ="),
+    ("RK109", (1,), 6): ("garbage", "seeded.py", "dist.all_reduce"),
+}
+
+
+def test_findings_name_rank_step_line_and_cause(checked: CheckedRanks) -> None:
     between = [m.finding for m in checked.found if m.finding.code.startswith("RK1")]
-    found = sorted((f.code, f.ranks, f.step) for f in between if f.code != "RK109")
-    assert found == [
-        ("RK101", (1,), 1),  # the attribute
-        ("RK101", (1,), 2),  # the mark
-        ("RK102", (1,), 0),
-        ("RK103", (0,), 0),
-        ("RK105", (1,), 3),  # a batch of one, and a short one
-    ]
-    by_step = {(f.code, f.step): f for f in between}
-    assert "self.scale" in by_step["RK101", 1].cause
-    assert "mark" in by_step["RK101", 2].cause
-    assert by_step["RK105", 3].count == 2
-    branch = by_step["RK102", 0]
-    assert branch.line == line_of("seeded.py", "return x.exp()")
-    assert "x.log()" in branch.cause
+    found = {
+        (f.code, f.ranks, f.step): f
+        for f in between
+        # A loaded machine makes ranks late.
+        if f.code != "RK109" or "garbage" in f.cause
+    }
+    assert found.keys() == FINDINGS.keys()
+    for key, (cause, program, text) in FINDINGS.items():
+        assert cause in found[key].cause
+        assert found[key].line == line_of(program, text), key
+    assert found["RK105", (1,), 3].count == 2
 
 
 def test_the_other_rank_waits_for_the_recompile(checked: CheckedRanks) -> None:
     recompile = difference(checked, "forward")
     assert recompile.waiting == (0,) and (recompile.waited_s or 0) >= 0.4
-    [wait] = [w for w in checked.ranks.waits if w.step == 4]
+    wait = max((w for w in checked.ranks.waits if w.step == 4), key=lambda w: w.seconds)
     assert (wait.late, wait.cause, wait.collective) == (1, "compile", "all_reduce")
 
 
@@ -78,16 +92,19 @@ def test_what_one_rank_shows_follows_from_its_difference(checked: CheckedRanks) 
     assert explained["GB104"] == "RK103" and explained["RC202"] == "RK105"
 
 
-def test_a_function_that_both_recompile_is_no_difference(
-    checked: CheckedRanks,
+@pytest.mark.parametrize("function", TWINS)
+def test_what_both_ranks_do_is_no_difference(
+    function: str, checked: CheckedRanks
 ) -> None:
-    [row] = [r for r in checked.ranks.functions if r.function == "together"]
-    assert [cell.recompiles for cell in row.ranks] == [1, 1] and row.differs == ()
+    [row] = [r for r in checked.ranks.functions if r.function == function]
+    assert row.differs == ()
+    recompiles = [cell.recompiles for cell in row.ranks]
+    assert recompiles == ([1, 1] if function == "together" else [0, 0])
 
 
 @pytest.mark.slow
 def test_ranks_without_a_difference_have_no_finding() -> None:
-    joined = observed("seeded.py", "clean")
+    joined = observed_clean()
     checked = check_ranks(joined.run, joined.observations)
     codes = {m.finding.code for m in checked.found} - {"RK109"}  # of a loaded machine
     assert not checked.ranks.differences
@@ -95,23 +112,30 @@ def test_ranks_without_a_difference_have_no_finding() -> None:
 
 
 @pytest.mark.slow
-def test_a_cold_cache_on_one_rank(tmp_path: Path) -> None:
-    observed("cold_cache.py", str(tmp_path))
-    shutil.rmtree(tmp_path / "1")
-    joined = observed("cold_cache.py", str(tmp_path), "again")
+def test_a_rank_without_compiled_code() -> None:
+    joined = observed("eager_rank.py")
     checked = check_ranks(joined.run, joined.observations)
-    [cold] = [m.finding for m in checked.found if m.finding.code == "RK104"]
-    assert (cold.ranks, cold.step) == ((1,), 0)
-    assert cold.line == line_of("cold_cache.py", "def forward")
-    assert cold.waited_s and not any(m.finding.code == "RK102" for m in checked.found)
+    [eager] = [m.finding for m in checked.found if m.finding.code == "RK108"]
+    assert eager.ranks == (1,)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["", "kill"])
+def test_a_model_compiled_after_sharding() -> None:
+    joined = observed("sharded_first.py")
+    checked = check_ranks(joined.run, joined.observations)
+    [order] = [m.finding for m in checked.found if m.finding.code == "RK107"]
+    assert (order.ranks, order.severity) == ((0, 1), "medium")
+    assert order.line == line_of("sharded_first.py", "fully_shard(layer)")
+
+
+@pytest.mark.parametrize("how", ["", pytest.param("kill", marks=pytest.mark.slow)])
 def test_a_collective_that_fails_names_what_was_compiled(how: str) -> None:
     joined = observed("stuck.py", *filter(None, [how]))
     checked = check_ranks(joined.run, joined.observations)
     [failed] = [m.finding for m in checked.found if m.finding.code == "RK110"]
-    assert (failed.ranks, failed.severity) == ((1,), "high")
+    assert (failed.ranks, failed.step, failed.severity) == ((1,), 2, "high")
+    # The line is known if a rank waited in it for half a second.
+    assert failed.line == line_of("stuck.py", "dist.all_reduce") or how
     assert "compiling forward" in failed.message
+    assert "expected 4, actual 3" in failed.cause
     assert ("SIGKILL" in failed.message) == bool(how)

@@ -101,7 +101,10 @@ def _rank_flags(parser: argparse.ArgumentParser) -> None:
         "--launcher",
         metavar="OPTIONS",
         default="",
-        help='options for torch\'s launcher: "--nnodes 2 --rdzv-endpoint host:29500"',
+        help=(
+            'options for torch\'s launcher: "--nnodes 2 --rdzv-endpoint host:29500";'
+            " one without a space needs an equals sign: --launcher=--standalone"
+        ),
     )
     ranks.add_argument(
         "--wrap",

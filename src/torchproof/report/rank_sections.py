@@ -30,6 +30,10 @@ FEW_WAITS = 5
 _SHORT_WAIT = 0.1  # of the longest
 _BAR = 60  # characters of a timeline
 _MOST_LINES = 16
+_TORCH_BREAKS = (
+    "Breaks in functions of torch itself, which have no file here, are no findings and"
+    " not among the breaks counted above."
+)
 SegmentKind = Literal["compile", "recompile", "wait", "gc"]
 LETTERS: dict[SegmentKind, tuple[str, str]] = {
     "compile": ("C", "compiling"),
@@ -72,11 +76,14 @@ def functions(ranks: RankRun, most: int | None = None) -> Table:
     shown = ranks.functions[:most]
     hidden = len(ranks.functions) - len(shown)
     rest = numbers.amount(hidden, "more function")
+    notes = [f"{rest} without a difference shown (show -v)"] if hidden else []
+    if any(row.file is None and cell.breaks for row in shown for cell in row.ranks):
+        notes.append(_TORCH_BREAKS)
     return Table(
         "Compiled functions",
         ("function", *(ranks_in_words(column) for column in columns)),
         tuple(_row(row, columns) for row in shown),
-        (f"{rest} without a difference shown (show -v)",) if hidden else (),
+        tuple(notes),
     )
 
 

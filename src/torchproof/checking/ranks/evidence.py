@@ -300,16 +300,27 @@ class Evidence:
         others = ranks_in_words(difference.others)
         what = f"has {_listed(odd)} inside the graph of {difference.function}, and"
         what += f" {others} not"
+        rank, compile, names = difference.ranks[0], own, odd
         if not odd:
+            has = "has" if len(difference.others) == 1 else "have"
             what = f"lacks {_listed(less)} inside the graph of {difference.function},"
-            what += f" which {others} has there"
+            what += f" which {others} {has} there"
+            rank, compile, names = difference.others[0], partner, less
+        operations = self._operations(rank, compile.compile_id) if compile else None
+        operation = next((o for o in operations or () if o.name in names), None)
+        frame = _line(operation)
+        cause = "the ranks do not trace the same code around the collective"
+        if frame is not None:
+            having = difference.ranks if odd else difference.others
+            cause = f"only {ranks_in_words(having)} traced {_operation(operation)}"
         return self._of(
             difference,
             "RK106",
             what=what,
-            cause="the ranks do not trace the same code around the collective",
+            cause=cause,
             fix="run the same code on every rank up to the collective, or call it"
             " outside of the compiled function on every rank",
+            place=None if frame is None else _owned(frame),
         )
 
     def _eager(self, difference: RankDifference) -> RankEvidence:
