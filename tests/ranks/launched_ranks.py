@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib
 import shutil
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -60,9 +61,7 @@ def warm_cache_of_rank_0() -> Path:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "0"))
         patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
         patch.syspath_prepend(PROGRAMS)
-        from rank_functions import product
-
-        product(torch.ones(4, 4))
+        importlib.import_module("rank_functions").product(torch.ones(4, 4))
         torch.compiler.reset()
     return folder
 

@@ -93,8 +93,8 @@ def test_ranks_inside_a_launch_are_refused(
 def test_ranks_of_an_existing_launch_end_with_one_report_and_exit_code(
     tmp_path: Path,
 ) -> None:
-    check = ("-m", "torchproof", "check", SEEDED, "--format", "json")
-    check += ("--fail-on", "low", "--", str(tmp_path / "caches"))
+    check = ["-m", "torchproof", "check", SEEDED, "--format", "json"]
+    check += ["--fail-on", "low", "--", str(tmp_path / "caches")]
     done = subprocess.run(
         [*TORCHRUN, "--nproc-per-node=2", *check],
         cwd=tmp_path,

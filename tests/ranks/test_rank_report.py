@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import rank_runs
@@ -56,11 +57,7 @@ def test_the_table_marks_what_differs() -> None:
 
 
 def test_breaks_of_torch_are_told_apart_from_those_that_are_counted() -> None:
-    nowhere = {
-        "file": None,
-        "line": None,
-        "function": "DistributedDataParallel.forward",
-    }
+    nowhere: dict[str, Any] = {"file": None, "line": None, "function": "DDP.forward"}
     of_torch = [compiled(**nowhere), broken(**nowhere)]
     for events, notes in ((of_torch, 1), ([compiled(), broken()], 0)):
         table = rank_sections.functions(compared(ranks(events, events)))
