@@ -37,7 +37,7 @@ PAGES = (
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision
-recipes reliability results rules workloads
+recipes reliability results rules security workloads
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}
