@@ -32,6 +32,7 @@ class Forward:
         self.options = SimpleNamespace(deadline_s=deadline_s)
         self.strategy = strategy
         self.is_voting = False
+        self.has_packed_collectives = False
         self.ran: list[str] = []
         self.run = lambda: self.ran.append("compiled")
         self.telemetry.current.call = 0

@@ -119,7 +119,9 @@ class Agreement:
         self._in_time(lambda: messages.set_strategy(self._strategy), _POST_S)
         for item in self._telemetry.fallbacks:
             self.announce(item)
-        if process_groups.compiling_runs_collectives():
+        if forward.has_packed_collectives or (
+            process_groups.compiling_runs_collectives()
+        ):
             self._add_peers(self._group.others)
         self._compare_with_timeout(forward.options.deadline_s)
 

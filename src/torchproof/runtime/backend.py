@@ -68,8 +68,7 @@ class Backend:
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
-        if self._engine.agreement is not None:
-            self._engine.agreement.note_graph(gm)
+        self._engine.note_graph(gm)
         if job is None or not job.uses_graph_cache:
             return self._graph(gm, inputs, job)
         key = graph_cache.key_of(gm)

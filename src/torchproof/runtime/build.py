@@ -25,7 +25,7 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     """The model as `torchproof.compile` returns it; the arguments have been checked."""
     arguments = {k: v for k, v in arguments.items() if v is not None}
     if isinstance(model, nn.Module):
-        inner = _unwrapped(model)
+        inner = unwrapped(model)
         forward = CompiledForward.install(
             inner, "forward", _options(inner, settings, arguments)
         )
@@ -49,7 +49,7 @@ def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) 
     return model
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The module inside DistributedDataParallel, which must be compiled inside it."""
     while isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module

@@ -70,6 +70,7 @@ class CompiledForward(MethodReplacement):
         self.monitor = Monitor(self.telemetry) if options.monitor else None
         self._engine: Engine | None = None
         self._agreement: agreement.Agreement | None = None
+        self._has_joined = False  # or there are no other ranks
         self.is_verifying = False
         self._is_trial = False  # its calls belong to a speed trial
         self._parts: list[MethodReplacement] = []
@@ -196,12 +197,18 @@ class CompiledForward(MethodReplacement):
 
     def _join_ranks(self) -> None:
         """Decides with the other ranks of a distributed run from now on."""
+        self._has_joined = True
         if self._agreement is None and not self._is_trial:
             self._agreement = agreement.join(self)
             if self._agreement is not None:
                 self.telemetry.announce = self._agreement.announce
                 if self._engine is not None:  # it may be what cannot be loaded
                     self._engine.agreement = self._agreement
+
+    @property
+    def has_packed_collectives(self) -> bool:
+        """Whether a pack has its code: calls without tracing show no graph."""
+        return self.pack is not None and bool(self.pack.get("collectives"))
 
     @property
     def is_voting(self) -> bool:
@@ -394,6 +401,8 @@ class CompiledForward(MethodReplacement):
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
             self._run_eager_only()
+            if not self._has_joined:
+                self.run = self._first_eager_call
 
     def replace_run(self, around: Callable[[Callable[..., Any]], Any]) -> None:
         """Replaces what calls run by `around` it, unless the model runs eager."""
@@ -405,6 +414,18 @@ class CompiledForward(MethodReplacement):
         self._all_eager(True)
         run = self.eager
         self.run = run if self.monitor is None else self.monitor.timing(run)
+
+    def _first_eager_call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Tells the other ranks that this one runs eager: they may wait for its vote.
+
+        Not earlier, because the process group may not exist yet.
+        """
+        with self._first_call_lock:
+            if not self._has_joined:
+                self._join_ranks()
+            if self.run == self._first_eager_call:
+                self._run_eager_only()
+        return self.eager(*args, **kwargs)
 
     def _all_eager(self, value: bool) -> None:
         self.telemetry.all_eager(value)

@@ -32,7 +32,12 @@ from torchproof.runtime.method_replacement import Options
 from torchproof.runtime.recompile_storms import Storms, kind_of
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import Telemetry
-from torchproof.torch_private import class_guards, frames, thread_state
+from torchproof.torch_private import (
+    class_guards,
+    frames,
+    process_groups,
+    thread_state,
+)
 
 # How many background compilations of a function may stay unused. Without this limit, a
 # model that changes all the time would compile all the time.
@@ -89,6 +94,7 @@ class Engine:
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.agreement: agreement.Agreement | None = None  # of several ranks
+        self.has_collectives = False  # in a captured graph
         self.saving_ms: float | None = None  # per call, if a speed trial measured it
         # Called before each compilation, in the thread of the call; set by `load`.
         self.before_compiling: Callable[[], None] = lambda: None
@@ -122,6 +128,13 @@ class Engine:
     @property
     def is_compiling(self) -> bool:
         return bool(self._claims)
+
+    def note_graph(self, gm: Any) -> None:
+        """Looks for collectives in a graph that Dynamo captured."""
+        if process_groups.is_open() and process_groups.groups_in_graph(gm):
+            self.has_collectives = True
+        if self.agreement is not None:
+            self.agreement.note_graph(gm)
 
     def graph_ran(self, name: str, failure: Fallback | None = None) -> None:
         """After a graph's first run: withdraws recompiled code that failed."""

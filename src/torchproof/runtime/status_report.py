@@ -34,7 +34,8 @@ class Fallback:
     """Something that runs eager instead of compiled, and why.
 
     `kind` is "deadline", "compile error", "first run", "backward", "storm",
-    "verification", "gain", "policy", "probe", "recipe", "unsupported" or "agreement".
+    "verification", "gain", "policy", "probe", "recipe", "pack", "unsupported" or
+    "agreement".
     """
 
     kind: str
@@ -164,10 +165,11 @@ def _recipe(item: Mapping[str, Any]) -> str:
 
 
 def _pack(item: Mapping[str, Any]) -> list[str]:
+    ranks = [f"pack: {each}" for each in item["ranks"]]
     if not item["used"]:
-        return [f"pack not used: {item['why_not']}"]
+        return [f"pack not used: {item['why_not']}", *ranks]
     if item["graphs"] is None:
-        return [f"pack {item['path']}: {item['of']} graphs, not warmed up"]
+        return [f"pack {item['path']}: {item['of']} graphs, not warmed up", *ranks]
     lines = [
         f"pack {item['path']}: {item['graphs']} of {item['of']} graphs from its caches"
         f" in {item['seconds']:.1f} s"
@@ -176,7 +178,7 @@ def _pack(item: Mapping[str, Any]) -> list[str]:
         lines.append(f"pack: calls without tracing: {len(item['untraced'])}")
     lines += [f"pack differs: {each}" for each in item["differs"]]
     lines += [f"not from the pack: {each}" for each in item["misses"]]
-    return lines + [f"pack: {each}" for each in item["notes"]]
+    return lines + [f"pack: {each}" for each in item["notes"]] + ranks
 
 
 def _ranks(item: Mapping[str, Any]) -> list[str]:

@@ -42,6 +42,11 @@ def is_open() -> bool:
     return distributed.is_available() and distributed.is_initialized()
 
 
+def world_size() -> int:
+    """The number of ranks; 1 without a process group."""
+    return distributed.get_world_size() if is_open() else 1
+
+
 def default_group() -> ProcessGroup | None:
     """The default group, if it has several ranks and the installed torch shows it."""
     if not is_open():

@@ -48,6 +48,7 @@ from torchproof.torch_private import (
     cache_lookups,
     graphs_without_source_lines,
     marks_of,
+    process_groups,
     put_marks,
     traced_lines,
     trees,
@@ -91,6 +92,8 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
         calls=tuple(packed),
         code=source_hash.hashes(traced),
         place=compatibility.place_here(device),
+        collectives=runtime.compiled_forward_of(compiled).engine.has_collectives,
+        world_size=process_groups.world_size(),
     )
     progress("precompiling calls")
     return precompiled.write(job, details)

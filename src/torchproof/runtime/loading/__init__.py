@@ -8,13 +8,16 @@ model as usual. Start with `open_model.py`.
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchproof.records import UserError
 from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.keys import read_key
 from torchproof.runtime.pack_format.manifest import Refused
 from torchproof.runtime.pack_format.trust import assert_trusted
+
+if TYPE_CHECKING:
+    from torchproof.runtime.loading.rank_verdicts import PackRanks
 
 __all__ = ["PackRefused", "load"]
 
@@ -53,24 +56,46 @@ def load(
         raise UserError(
             f"load: {type(model).__name__} is not callable, so it is not a model"
         )
-    public_key = _public_key(key)
-    if not os.path.lexists(pack):
-        raise UserError(
-            f"no pack {os.fspath(pack)}: build one with torchproof pack TARGET --for"
-            " deploy"
-        )
+    return _load(os.fspath(pack), model, _public_key(key), strict=strict, warm=warm)
+
+
+def _load(
+    pack: str, model: Any, public_key: bytes | None, *, strict: bool, warm: bool
+) -> Any:
+    ranks = None
+    if model is not None:  # without one, there is no module that other ranks share
+        from torchproof.runtime.loading.rank_verdicts import PackRanks
+
+        ranks = PackRanks.here()
     try:
+        _assert_exists(pack, ranks)
         contents = open_pack(pack)
         assert_trusted(contents, public_key)
         from torchproof.runtime.loading import open_model
 
-        return open_model.open_model(contents, model, warm=warm)
+        return open_model.open_model(contents, model, warm=warm, ranks=ranks)
     except (Refused, OSError) as error:
+        why = str(error)
+        if ranks is not None:
+            ranks.refuse(why)
         if strict or model is None:
-            raise PackRefused(str(error)) from None
+            raise PackRefused(why) from None
         from torchproof.runtime.loading import open_model
 
-        return open_model.compile_without_pack(model, os.fspath(pack), str(error))
+        return open_model.compile_without_pack(model, pack, why, ranks)
+
+
+def _assert_exists(pack: str, ranks: PackRanks | None) -> None:
+    """A path that exists nowhere is a mistake; one that other ranks have is refused."""
+    if os.path.lexists(pack):
+        return
+    if ranks is not None:
+        ranks.refuse(f"there is no {pack}", is_missing=True)
+        if not ranks.all_miss_it:
+            raise Refused(f"there is no {pack}: copy it to the machine of every rank")
+    raise UserError(
+        f"no pack {pack}: build one with torchproof pack TARGET --for deploy"
+    )
 
 
 def _public_key(key: Key) -> bytes | None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from torchproof.runtime.loading.pack_details import Place
-from torchproof.torch_private import triton_version
+from torchproof.runtime.loading.pack_details import CachesDetails, Place
+from torchproof.torch_private import process_groups, triton_version
 
 _CPUINFO = Path("/proc/cpuinfo")
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -89,6 +89,16 @@ def refusals(then: Place, here: Place) -> Iterator[str]:
     old, new = _numbers(then.driver), _numbers(here.driver)
     if old and new and new < old:
         yield f"the driver here is {here.driver}, older than the build's {then.driver}"
+
+
+def rank_refusals(details: CachesDetails) -> Iterator[str]:
+    """Collectives are compiled for the groups of one number of ranks."""
+    here = process_groups.world_size()
+    if details.collectives and details.world_size != here:
+        yield (
+            f"its code has collectives of {details.world_size} ranks, and this process"
+            f" is one of {here}"
+        )
 
 
 def speed_differences(then: Place, here: Place) -> Iterator[str]:

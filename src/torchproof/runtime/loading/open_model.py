@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchproof.records import one_line
-from torchproof.runtime import production
+from torchproof.runtime import build, production
 from torchproof.runtime.loading import (
     cache_install,
     compatibility,
@@ -32,8 +32,10 @@ from torchproof.runtime.loading.pack_details import (
     read_details,
     read_graphs,
 )
+from torchproof.runtime.loading.rank_verdicts import PackRanks, RefusedByRanks
 from torchproof.runtime.pack_format.contents import Contents
 from torchproof.runtime.pack_format.manifest import Refused
+from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.telemetry import log
 from torchproof.strategies import FILE, InvalidRecipe, Recipe, RecipeSource, loads
 from torchproof.torch_private import cache_lookups, early_start
@@ -49,7 +51,9 @@ _INFERENCE_MODE = (
 _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for deploy"
 
 
-def open_model(contents: Contents, model: Any, *, warm: bool) -> Any:
+def open_model(
+    contents: Contents, model: Any, *, warm: bool, ranks: PackRanks | None = None
+) -> Any:
     """The model with the pack's code. Raises `Refused` if the pack cannot be used."""
     path, manifest = contents.path, contents.manifest
     if manifest.kind != "deploy":
@@ -66,8 +70,10 @@ def open_model(contents: Contents, model: Any, *, warm: bool) -> Any:
         )
     try:
         if artifact == "caches":
-            return _from_caches(contents, model, warm=warm)
+            return _from_caches(contents, model, warm=warm, ranks=ranks)
         return _package(contents)
+    except RefusedByRanks as error:
+        raise Refused(f"{path} is refused: {error}") from None
     except (Refused, InvalidRecipe) as error:
         raise Refused(f"{path} is refused: {error}; {_BUILD_ANEW}") from None
 
@@ -97,24 +103,45 @@ def _reason(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}", 200)
 
 
-def compile_without_pack(model: Any, path: str, why: str) -> Any:
-    """Compiles the model without the pack and logs the reason."""
-    log.warning("the pack is not used, and the model compiles from scratch: %s", why)
+def compile_without_pack(
+    model: Any, path: str, why: str, ranks: PackRanks | None
+) -> Any:
+    """Compiles the model without the pack and logs the reason.
+
+    It runs eager if other ranks do: those that could use a pack with collectives.
+    """
+    goes_eager = ranks is not None and ranks.have_collectives
+    what = "runs eager on all ranks" if goes_eager else "compiles from scratch"
+    log.warning("the pack is not used, and the model %s: %s", what, why)
     compiled = production.compile(model)
     entry = production.compiled_forward_of(compiled)
-    entry.pack = {"path": path, "used": False, "why_not": why}
+    entry.pack = {
+        "path": path,
+        "used": False,
+        "why_not": why,
+        "ranks": [] if ranks is None else ranks.problems,
+    }
+    if goes_eager:
+        entry.go_eager(Fallback("pack", "the model", why))
     return compiled
 
 
-def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
+def _from_caches(
+    contents: Contents, model: Any, *, warm: bool, ranks: PackRanks | None
+) -> Any:
     start = time.perf_counter()
     early_start.import_compiler()
     with _refusing():
         recipe = loads(contents.read(FILE).decode(), FILE)
         packed_graphs = read_graphs(contents)
         details = read_details(CachesDetails, contents)
-        differences = _assert_fits(details, recipe, model)
+        differences = _assert_fits(details, recipe, build.unwrapped(model))
     cache_install.install(contents)
+    if ranks is not None:
+        # A pack of an earlier version does not say it.
+        collectives = details.collectives is not False
+        ranks.accept(contents, collectives=collectives, warm=warm)
+        warm = ranks.all_warm_up
     compiled = production.compile(model, recipe=recipe)
     entry = production.compiled_forward_of(compiled)
     report: dict[str, Any] = {
@@ -128,6 +155,8 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         "misses": [],
         "notes": [],
         "seconds": None,
+        "ranks": [] if ranks is None else ranks.problems,
+        "collectives": details.collectives,
     }
     entry.pack = report
     if entry.strategy != "eager":
@@ -135,7 +164,9 @@ def _from_caches(contents: Contents, model: Any, *, warm: bool) -> Any:
         report |= {"untraced": [*installed.calls], "notes": installed.notes}
         if warm:
             try:
-                _warm(compiled, details, packed_graphs, report=report)
+                # Without DDP around it, which would wait for other ranks.
+                subject = compiled if entry.owner is None else entry.owner
+                _warm(subject, details, packed_graphs, report=report)
             except Exception as error:  # the model works without it
                 report["notes"].append(f"the warm-up failed: {_reason(error)}")
         entry.engine.before_compiling = _ModeCheck(details, report)
@@ -149,6 +180,7 @@ def _assert_fits(details: CachesDetails, recipe: Recipe, model: Any) -> list[str
     then = details.place
     here = compatibility.place_here(compatibility.device_of(model) or then.device)
     reasons = [*compatibility.refusals(then, here)]
+    reasons += [] if reasons else compatibility.rank_refusals(details)
     reasons += [] if reasons else source_hash.changes(details.code)
     adoption = RecipeSource(recipe).adopted(model)
     if adoption.why_not and not reasons:
@@ -210,5 +242,5 @@ def _log(report: Mapping[str, Any]) -> None:
     log.info(
         "%s: %s of %s graphs came from the pack", report["path"], count, report["of"]
     )
-    for why in (*report["misses"], *report["notes"]):
+    for why in (*report["misses"], *report["notes"], *report["ranks"]):
         log.warning("%s: %s", report["path"], why)

@@ -112,7 +112,9 @@ class PackedCall:
 class CachesDetails:
     """A pack of compiled code for a model that the service builds itself.
 
-    `switches` are the settings of torch that affect code generation.
+    `switches` are the settings of torch that affect code generation. `collectives` says
+    whether a graph has some, between `world_size` ranks; None in packs of earlier
+    versions.
     """
 
     strategy: str
@@ -122,6 +124,8 @@ class CachesDetails:
     code: Mapping[str, Source]
     place: Place
     switches: Mapping[str, str] = field(default_factory=dict)
+    collectives: bool | None = None
+    world_size: int = 1
     artifact: Literal["caches"] = "caches"
 
 

@@ -1,0 +1,167 @@
+"""What the ranks of a distributed run tell each other about a pack that they load.
+
+Each rank checks the pack for itself, says whether it accepts it, and reads what the
+others say, through the store of the process group. A warm-up runs the model, which may
+wait for other ranks: they warm up together or not at all. Code with collectives must
+not run beside eager: all ranks use the pack, or none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import distributed
+
+from torchproof.runtime import production
+from torchproof.runtime.interruptible_thread import (
+    InterruptibleThread,
+    process_is_exiting,
+)
+from torchproof.runtime.pack_format.contents import Contents
+from torchproof.runtime.pack_format.manifest import Refused
+from torchproof.torch_private import process_groups
+
+_LOOK_EVERY_S = 0.02
+_LONGEST_WAIT_S = 600.0
+# For a pack without collectives: the other ranks may load none, and need not.
+_SHORT_WAIT_S = 60.0
+_GRACE_S = 1.0  # for a store that answers late
+_SHOWN = 12  # digits of a pack's hash
+
+# Ranks load their packs in the same order, so the number names the same load on each.
+_numbers = itertools.count()
+
+
+class RefusedByRanks(Refused):
+    """This rank could use the pack, but other ranks cannot, or have another one."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rank says: the hash of its pack, and why it refuses it.
+
+    `collectives` is True if the compiled code has some, or may have.
+    """
+
+    rank: int
+    pack: str | None = None
+    why_not: str | None = None
+    collectives: bool = False
+    warm: bool = False
+    is_missing: bool = False
+
+
+class PackRanks:
+    """One call of `load`: what this rank says about the pack, and what others say."""
+
+    def __init__(self, group: process_groups.ProcessGroup) -> None:
+        self._group = group
+        self._number = next(_numbers)
+        self._waited_s = 0.0
+        self._failure: str | None = None  # of the store
+        self.verdicts: dict[int, Verdict] = {}  # of all ranks that answered
+
+    @classmethod
+    def here(cls) -> PackRanks | None:
+        """None without several ranks."""
+        group = process_groups.default_group()
+        return None if group is None else cls(group)
+
+    def accept(self, contents: Contents, *, collectives: bool, warm: bool) -> None:
+        """Says that this rank can use the pack, and waits for the others.
+
+        Raises `RefusedByRanks` if not all ranks can, and they must run the same code.
+        """
+        digest = hashlib.sha256(contents.manifest.to_bytes()).hexdigest()
+        self._exchange(
+            Verdict(self._group.rank, digest, collectives=collectives, warm=warm)
+        )
+        packs = {v.rank: v.pack for v in self._all() if v.why_not is None}
+        if len({*packs.values()}) > 1:
+            each = ", ".join(f"rank {r} {str(p)[:_SHOWN]}" for r, p in packs.items())
+            raise RefusedByRanks(
+                f"the ranks have different packs ({each}): load the same pack on all"
+            )
+        problems = self.problems
+        if collectives and problems:
+            why = "; ".join(problems)
+            raise RefusedByRanks(f"its code has collectives, and {why}")
+
+    def refuse(self, why: str, *, is_missing: bool = False) -> None:
+        """Says that this rank does not use the pack, unless it has said something."""
+        if not self.verdicts and self._failure is None:
+            verdict = Verdict(self._group.rank, why_not=why, is_missing=is_missing)
+            self._exchange(verdict)
+
+    @property
+    def have_collectives(self) -> bool:
+        """Whether the pack's code has collectives, as far as a rank could read it."""
+        return any(verdict.collectives for verdict in self.verdicts.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What other ranks say against the pack; also that they say nothing."""
+        return [*self._problems()]
+
+    @property
+    def all_warm_up(self) -> bool:
+        return not self.problems and all(v.warm for v in self.verdicts.values())
+
+    @property
+    def all_miss_it(self) -> bool:
+        return all(verdict.is_missing for verdict in self.verdicts.values())
+
+    def _all(self) -> list[Verdict]:
+        return [self.verdicts[rank] for rank in sorted(self.verdicts)]
+
+    def _problems(self) -> Iterator[str]:
+        if self._failure is not None:
+            yield self._failure
+            return
+        for rank in sorted(self._group.others):
+            verdict = self.verdicts.get(rank)
+            if verdict is None:
+                yield f"rank {rank} did not load it within {self._waited_s:.0f} s"
+            elif verdict.why_not is not None:
+                yield f"rank {rank} refused it: {verdict.why_not}"
+
+    # -- the store ---------------------------------------------------------------------
+
+    def _exchange(self, own: Verdict) -> None:
+        limit_s = _LONGEST_WAIT_S if own.collectives else _SHORT_WAIT_S
+        limit_s = min(production.deadline_s(None), limit_s)
+        until = time.monotonic() + limit_s
+        self._waited_s = limit_s
+        self.verdicts = {own.rank: own}
+        # In a thread of its own: a store that hangs must not stop the service.
+        thread = InterruptibleThread(
+            lambda: self._read_all(own, until), "torchproof-store"
+        )
+        if not thread.wait(until + _GRACE_S):
+            self._failure = f"the store did not answer for {limit_s:.0f} s"
+        elif isinstance(thread.error, RuntimeError | ValueError | OSError):
+            lines = str(thread.error).splitlines() or [type(thread.error).__name__]
+            self._failure = f"the store failed: {lines[0]}"
+        elif thread.error is not None:
+            raise thread.error
+
+    def _read_all(self, own: Verdict, until: float) -> None:
+        name = f"torchproof/load/{self._number}"
+        store: Any = distributed.PrefixStore(name, self._group.store)
+        store.set(str(own.rank), json.dumps(dataclasses.asdict(own)))
+        missing = set(self._group.others)
+        while missing:
+            for rank in sorted(missing):
+                if store.check([str(rank)]):
+                    self.verdicts[rank] = Verdict(**json.loads(store.get(str(rank))))
+                    missing.discard(rank)
+            is_late = time.monotonic() >= until
+            if missing and (is_late or process_is_exiting.wait(_LOOK_EVERY_S)):
+                return

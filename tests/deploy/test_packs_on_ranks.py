@@ -1,0 +1,274 @@
+"""One pack on two real ranks: refused on one of them, damaged, another, missing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from fabricated import Net, details_of, fabricated, recipe_of
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.records import UserError
+from torchproof.runtime import production
+
+RANKS = 2
+FAULTY = 1  # the rank with the fault
+
+
+class Joined(Net):
+    """A model whose graph has a collective of both ranks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        dist.all_reduce(y)
+        return y
+
+
+def made(kind: type[Net]) -> Net:
+    torch.manual_seed(0)
+    return kind().eval()
+
+
+def pack_of(model: Net, folder: Path, name: str, **changes: Any) -> str:
+    """The same pack on both ranks; the first one makes it."""
+    path = folder / name
+    if dist.get_rank() == 0:
+        state = {"training": False, "others": []}
+        call = _call() | {"state": state}
+        fabricated(path, model, calls=[call], **changes)
+    dist.barrier()
+    return str(path)
+
+
+def _call() -> dict[str, Any]:
+    call: dict[str, Any] = details_of(Net())["calls"][0]
+    return call
+
+
+def damaged_here(path: str) -> str:
+    """A copy for the faulty rank with an edited file; the others keep theirs."""
+    if dist.get_rank() == FAULTY:
+        copy = f"{path}-here"
+        shutil.copytree(path, copy)
+        file = Path(copy, "caches", "ab", "code.py")
+        file.write_text(file.read_text().replace("1", "2"))
+        path = copy
+    dist.barrier()
+    return path
+
+
+def answer(model: nn.Module) -> Tensor:
+    x = torch.full((3, 4), 1.0 + dist.get_rank())
+    with torch.no_grad():
+        result: Tensor = model(x)
+    return result
+
+
+def assert_like_eager(model: nn.Module, eager: nn.Module) -> None:
+    for _ in range(2):
+        torch.testing.assert_close(answer(model), answer(eager))
+
+
+def assert_status_names(model: nn.Module, text: str) -> None:
+    """The status of the rank without the fault says what the other one refused."""
+    status = torchproof.status(model)
+    assert status.pack is not None
+    reasons = f"{status.pack['why_not']} {status.pack['ranks']}"
+    assert text in reasons and text in str(status)
+    if dist.get_rank() != FAULTY:
+        assert any(f"rank {FAULTY}" in line for line in status.pack["ranks"])
+
+
+# -- each of these runs on both ranks --------------------------------------------------
+
+
+def all_ranks_use_it(folder: Path) -> None:
+    for kind, has_some in ((Net, False), (Joined, True)):
+        model = made(kind)
+        changes = {"collectives": has_some, "world_size": RANKS if has_some else 1}
+        path = pack_of(model, folder, f"used-{has_some}", **changes)
+        loaded = torchproof.load(path, model)
+        status = torchproof.status(loaded)
+        assert status.pack is not None and status.pack["used"], status
+        assert status.pack["ranks"] == [] and len(status.compilations) == 1
+        assert_like_eager(loaded, made(kind))
+        status = torchproof.status(loaded)
+        assert not status.fallbacks and len(status.compilations) == 1
+        others = [] if not has_some else [1 - dist.get_rank()]
+        assert status.ranks is not None and status.ranks["decides_with"] == others
+
+
+def a_damaged_pack_with_collectives(folder: Path) -> None:
+    """All ranks run eager."""
+    model = made(Joined)
+    path = pack_of(model, folder, "joined", collectives=True, world_size=RANKS)
+    path = damaged_here(path)
+    loaded = torchproof.load(path, model)
+    assert_like_eager(loaded, made(Joined))
+    assert_status_names(loaded, "sha256")
+    assert torchproof.status(loaded).strategy == "eager"
+    assert [item.kind for item in torchproof.status(loaded).fallbacks] == ["pack"]
+    with pytest.raises(torchproof.PackRefused):
+        torchproof.load(path, made(Joined), strict=True)
+
+
+def a_damaged_pack_without_collectives(folder: Path) -> None:
+    """Only the rank with the damage goes without it; nobody waits in a warm-up."""
+    model = made(Net)
+    path = pack_of(model, folder, "apart", collectives=False)
+    loaded = torchproof.load(damaged_here(path), model)
+    assert_status_names(loaded, "sha256")
+    status = torchproof.status(loaded)
+    assert status.pack is not None
+    assert status.pack["used"] == (dist.get_rank() != FAULTY)
+    assert not status.compilations
+    assert_like_eager(loaded, made(Net))
+    assert torchproof.status(loaded).compilations
+
+
+def different_packs(folder: Path) -> None:
+    model = made(Net)
+    paths = [
+        pack_of(model, folder, f"pack-{n}", collectives=False, strategy=f"full {n}")
+        for n in range(RANKS)
+    ]
+    loaded = torchproof.load(paths[dist.get_rank()], model)
+    status = torchproof.status(loaded)
+    assert status.pack is not None and not status.pack["used"]
+    assert "rank 0" in status.pack["why_not"] and "rank 1" in status.pack["why_not"]
+    assert_like_eager(loaded, made(Net))
+
+
+def a_pack_that_one_rank_lacks(folder: Path) -> None:
+    model = made(Joined)
+    path = pack_of(model, folder, "lacking", collectives=True, world_size=RANKS)
+    loaded = torchproof.load(path if dist.get_rank() != FAULTY else "none", model)
+    assert_like_eager(loaded, made(Joined))
+    assert_status_names(loaded, "there is no none")
+    with pytest.raises(UserError, match="no pack"):
+        torchproof.load("nowhere", model)
+
+
+def a_model_inside_ddp(folder: Path) -> None:
+    """The warm-up of DDP's module starts no collective of DDP."""
+    model = made(Net)
+    path = pack_of(model, folder, "ddp", collectives=False, train=True)
+    ddp = nn.parallel.DistributedDataParallel(model)
+    loaded = torchproof.load(damaged_here(path), ddp)
+    assert loaded is ddp
+    status = torchproof.status(loaded)
+    assert status.pack is not None
+    assert status.pack["used"] == (dist.get_rank() != FAULTY), status
+    ddp(torch.ones(3, 4) + dist.get_rank()).sum().backward()
+    eager = nn.parallel.DistributedDataParallel(made(Net))
+    eager(torch.ones(3, 4) + dist.get_rank()).sum().backward()
+    for ours, theirs in zip(ddp.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def a_recipe_that_one_rank_refuses(folder: Path) -> None:
+    """It runs eager from the start, and the others learn it before the deadline."""
+    model = made(Joined)
+    other = nn.Linear(2, 2)
+    recipe = recipe_of(model if dist.get_rank() != FAULTY else other)
+    compiled = torchproof.compile(model, recipe=recipe)
+    assert_like_eager(compiled, made(Joined))
+    status = torchproof.status(compiled)
+    assert status.strategy == "eager" or status.fallbacks
+    assert status.ranks is not None
+    if dist.get_rank() != FAULTY:
+        assert "recipe" in str(status)
+
+
+def another_number_of_ranks(folder: Path) -> None:
+    model = made(Net)
+    path = pack_of(model, folder, "four", collectives=True, world_size=4)
+    loaded = torchproof.load(path, model)
+    status = torchproof.status(loaded)
+    assert status.pack is not None and "4 ranks" in status.pack["why_not"]
+
+
+def main(names: str, rank: int, port: int, folder: Path) -> None:
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS
+    )
+    plain = production.compile
+
+    def compile(model: Any, *, recipe: Any = None, **options: Any) -> Any:
+        """Generates no code, also for a model whose pack is refused."""
+        options = options if recipe is not None else {"backend": "eager"} | options
+        return plain(model, recipe=recipe, **options)
+
+    production.compile = compile  # type: ignore[assignment]
+    for name in names.split(","):
+        globals()[name](folder)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def run_ranks(folder: Path, *names: str) -> None:
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [
+                *(sys.executable, __file__, ",".join(names)),
+                *(str(rank), str(port), str(folder)),
+            ],
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": "1",
+                "GLOO_SOCKET_IFNAME": "lo",
+                "TORCHINDUCTOR_CACHE_DIR": str(folder / f"cache-{rank}"),
+                "TORCHPROOF_DEADLINE_S": "120",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(RANKS)
+    ]
+    try:
+        outputs = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for process, output in zip(processes, outputs, strict=True):
+        assert process.returncode == 0, output
+
+
+def test_all_ranks_use_a_pack_or_say_which_refused_it(tmp_path: Path) -> None:
+    run_ranks(
+        tmp_path,
+        all_ranks_use_it.__name__,
+        a_damaged_pack_with_collectives.__name__,
+        a_damaged_pack_without_collectives.__name__,
+        different_packs.__name__,
+        a_pack_that_one_rank_lacks.__name__,
+        another_number_of_ranks.__name__,
+    )
+
+
+@pytest.mark.slow
+def test_a_pack_in_ddp_and_a_recipe_that_one_rank_refuses(tmp_path: Path) -> None:
+    run_ranks(
+        tmp_path, a_model_inside_ddp.__name__, a_recipe_that_one_rank_refuses.__name__
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
