@@ -120,6 +120,7 @@ def main() -> int:
     if arguments.write:
         report = {
             "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
+            "real_time": os.sched_getscheduler(0) == os.SCHED_FIFO,
             "versions": {
                 "python": platform.python_version(),
                 "torch": torch.__version__,

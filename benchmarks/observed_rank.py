@@ -74,6 +74,7 @@ def report(
         "versions": {"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in ("torchproof", "torch")},
         "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
+        "real_time": os.sched_getscheduler(0) == os.SCHED_FIFO,
         "pairs": len(launches["plain"]),
         "steps": steps,
         "ratio": {name: statistics.median(ratios(launches, name)) for name in names},

@@ -102,6 +102,16 @@ STEPS = (
         ("-m", "benchmarks.agreement_overhead", "--write"),
     ),
     Step(
+        "agreement-faults",
+        "when one rank fails, the others go on at most 2 s after the deadline",
+        ("benchmarks/agreement_faults.py", "--write"),
+    ),
+    Step(
+        "observed-rank",
+        "observing a rank costs at most 1.3 times its CPU seconds",
+        ("benchmarks/observed_rank.py", "--write"),
+    ),
+    Step(
         "stall",
         "with wait=False no pause is longer than a fifth of the compile time",
         ("-m", "benchmarks.stall", "--write"),

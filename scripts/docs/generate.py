@@ -31,6 +31,7 @@ import limitations_page
 import load_tests_page
 import pack_tables
 import precision_tables
+import rank_tables
 import readme_tables
 import reliability_tables
 import report_examples
@@ -336,6 +337,7 @@ def parts() -> dict[str, Tables]:
         "docs/load.md": {"warm-starts": pack_tables.starts},
         "docs/loadtest.md": {"loadtest": report_examples.load_test},
         "docs/pack.md": {"repro-packs": pack_tables.repros},
+        "docs/ranks.md": rank_tables.TABLES,
         "docs/show.md": report_examples.TABLES,
         "docs/tune.md": {"tune": tune_output},
         "docs/reference/compat.md": compat_page.TABLES,

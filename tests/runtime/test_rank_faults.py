@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -103,6 +106,39 @@ def enough_s() -> float:
     return max(2.0, 5 * both.item())
 
 
+_WAKE_EVERY_S = 0.05
+_LATE_S = 0.02  # threads of one process let each other wait for less
+
+
+@contextlib.contextmanager
+def timed(fault: Callable[..., None], rank: int) -> Iterator[None]:
+    """Prints how long a call took, and for how long the machine kept it from running.
+
+    For the latter, a thread asks to be woken after a fixed time, again and again.
+    """
+    over = threading.Event()
+    late_s: list[float] = []
+
+    def wake() -> None:
+        while not over.is_set():
+            asked = time.monotonic()
+            over.wait(_WAKE_EVERY_S)
+            late_s.append(time.monotonic() - asked - _WAKE_EVERY_S)
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    begin = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds = time.monotonic() - begin
+        over.set()
+        thread.join()
+        call = {"fault": fault.__name__, "rank": rank, "deadline_s": DEADLINES_S[0]}
+        call |= {"seconds": seconds, "starved_s": sum(s for s in late_s if s > _LATE_S)}
+        print(json.dumps(call), flush=True)
+
+
 def kinds(model: Any) -> list[str]:
     return [item.kind for item in torchproof.status(model).fallbacks]
 
@@ -115,8 +151,9 @@ def compiler_hangs_with_collectives(rank: int) -> None:
     model, eager = tensor_parallel(), tensor_parallel()
     backend = hangs if rank == FAULTY else works
     torchproof.compile(model, deadline=DEADLINES_S[0], backend=backend)
-    for seed in range(2):
-        assert_like_eager(model, eager, batch(seed))
+    with timed(compiler_hangs_with_collectives, rank):
+        assert_like_eager(model, eager, batch(0))
+    assert_like_eager(model, eager, batch(1))
     status = torchproof.status(model)
     assert kinds(model) == ["deadline" if rank == FAULTY else "agreement"], str(status)
     assert status.compiled_calls == 0
@@ -142,9 +179,11 @@ def verification_fails(rank: int) -> None:
     """All ranks go eager after the call that was wrong on one of them."""
     model, eager = tensor_parallel(), tensor_parallel()
     backend = is_wrong if rank == FAULTY else works
-    torchproof.compile(model, verify="first", deadline=20, backend=backend)
-    for seed in range(2):
-        assert_like_eager(model, eager, batch(seed))
+    deadline = DEADLINES_S[0]
+    torchproof.compile(model, verify="first", deadline=deadline, backend=backend)
+    with timed(verification_fails, rank):
+        assert_like_eager(model, eager, batch(0))
+    assert_like_eager(model, eager, batch(1))
     assert kinds(model) == ["verification" if rank == FAULTY else "agreement"]
     assert torchproof.status(model).strategy == "eager"
 
@@ -180,7 +219,7 @@ def rank_dies(rank: int) -> None:
     model = tensor_parallel()
     backend = dies if rank == FAULTY else works
     torchproof.compile(model, deadline=DEADLINES_S[0], backend=backend)
-    with pytest.raises(RuntimeError):
+    with timed(rank_dies, rank), pytest.raises(RuntimeError):
         model(batch()).sum()
     assert kinds(model) == ["agreement"], str(torchproof.status(model))
     alone = torchproof.compile(plain(), backend=works)
@@ -281,7 +320,8 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def run_ranks(*names: str) -> None:
+def run_ranks(*names: str) -> list[dict[str, Any]]:
+    """Runs faults on both ranks; what `timed` measured on those that survive."""
     port = free_port()
     processes = [
         subprocess.Popen(
@@ -301,6 +341,8 @@ def run_ranks(*names: str) -> None:
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
         is_killed = any(KILLED.get(name) == rank for name in names)
         assert process.returncode == (-signal.SIGKILL if is_killed else 0), output
+    lines = [line for output in outputs for line in output.splitlines()]
+    return [json.loads(line) for line in lines if line.startswith('{"fault"')]
 
 
 def test_no_fault_of_one_rank_stops_the_others() -> None:
