@@ -135,6 +135,22 @@ def test_the_model_of_a_factory_is_wrapped_on_each_rank(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
+def test_a_batch_of_one_on_one_of_four_ranks(wrap: str, tmp_path: Path) -> None:
+    target = f"{PROGRAMS}/gpt2_on_ranks.py:make"
+    flags = ["--ranks", "4", "--wrap", wrap, "--train", "-q", "--format", "json"]
+    flags += ["--compile", "backend=eager"]
+    done = torchproof("check", target, *flags, cwd=tmp_path)
+    run = json.loads(done.stdout)
+    assert [rank["outcome"] for rank in run["ranks"]["ranks"]] == ["finished"] * 4
+    # All ranks recompile together when the other sizes change.
+    assert {d["step"] for d in run["ranks"]["differences"]} == {4}
+    [short] = [f for f in run["findings"] if f["code"] == "RK105"]
+    assert (short["ranks"], short["step"]) == ([3], 4)
+    assert short["line"]  # of transformers: torch's own functions have none here
+
+
+@pytest.mark.slow
 def test_a_cancelled_check_keeps_what_was_observed_and_leaves_no_process(
     tmp_path: Path,
 ) -> None:

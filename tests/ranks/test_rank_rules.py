@@ -331,3 +331,13 @@ def test_more_waits_than_a_run_keeps_are_noted() -> None:
     late = [all_reduce(nth, nth + 0.5) for nth in range(1, 251)]
     run = check_ranks(ranks([compiled(), *early], [compiled(), *late]), {}).ranks
     assert len(run.waits) == 200 and any("250 waits" in note for note in run.notes)
+
+
+def test_a_cause_is_shown_where_it_has_a_line() -> None:
+    nowhere: dict[str, Any] = {"file": None, "line": None, "compile_id": "1/0"}
+    nowhere |= {"function": "DDP.forward"}
+    again = {**nowhere, "compile_id": "1/1"}
+    every = [compiled(**nowhere), compiled()]
+    late = [*every, recompiled(17, **again), recompiled(17)]
+    [finding] = findings(ranks(every, late))
+    assert (finding.code, finding.count, finding.line) == ("RK105", 2, 12)

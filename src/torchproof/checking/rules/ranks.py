@@ -71,10 +71,10 @@ class RankRule(Rule):
 
     @classmethod
     def groups(cls, facts: Facts) -> Iterator[EventGroup]:
-        """One group for each rule and cause, over all steps; the user's code first."""
+        """One group for each rule and cause, over all steps; the closest first."""
         events = facts.events("rank_evidence")
         for same in grouped(events, lambda event: _key(event.data["evidence"])):
-            same.sort(key=lambda event: not event.data["evidence"].is_users)
+            same.sort(key=lambda event: _distance(event.data["evidence"]))
             first: RankEvidence = same[0].data["evidence"]
             steps = {event.data["evidence"].step for event in same} - {None}
             yield EventGroup(
@@ -133,6 +133,11 @@ class RankRule(Rule):
             step=min(steps, default=None),
             waited_s=sum(seconds) if seconds else None,
         )
+
+
+def _distance(evidence: RankEvidence) -> tuple[bool, bool]:
+    """Smaller for the user's code, then for code that has a line to show."""
+    return not evidence.is_users, evidence.place.frame is None
 
 
 def _key(evidence: RankEvidence) -> tuple[object, ...]:
