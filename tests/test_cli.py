@@ -32,7 +32,7 @@ FLAGS = {
     "bench": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
-    | {"--seconds", "--repeats", "--profile", "--baseline"}
+    | {"--seconds", "--repeats", "--profile", "--baseline", "--ranks", "--wrap"}
     | OUTPUT,
     "loadtest": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--rate", "--arrivals"}
@@ -44,6 +44,7 @@ FLAGS = {
     "tune": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--objective", "--budget"}
     | {"--min-gain", "--effort", "--recipe", "--overwrite", "--resume", "--ray"}
+    | {"--ranks", "--wrap"}
     | OUTPUT,
     "fix": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--effort", "--select", "--unsafe"}

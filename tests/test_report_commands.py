@@ -83,12 +83,22 @@ def test_every_flag_of_check_is_kept_or_left_out_on_purpose() -> None:
     for action in parser._actions:
         kind = switches if action.nargs == 0 else valued
         kind |= set(action.option_strings)
-    known = {*commands.HOW, *commands.RANKS, *commands.OTHERS, *commands.SHOWN}
+    ranks = {*commands.RANKS, *commands.LAUNCHER}
+    known = {*commands.HOW, *ranks, *commands.OTHERS, *commands.SHOWN}
     assert valued == known
     assert set(commands.HOW_SWITCHES) <= switches
 
 
-def test_only_check_runs_on_the_same_ranks_again() -> None:
+def test_what_starts_ranks_does_so_again() -> None:
+    command = "torchproof check train.py:make --ranks 2 --launcher x --wrap ddp"
+    run = check_runs.check(ITEM, command=command, target="train.py:make")
+    assert commands.of(run, "check") == command
+    on_ranks = "torchproof tune train.py:make --ranks 2 --wrap ddp"
+    assert commands.of(run, "tune") == on_ranks
+    assert commands.of(run, "fix") == "torchproof fix train.py:make"
+
+
+def test_a_script_is_only_checked_on_the_same_ranks_again() -> None:
     command = "torchproof check train.py --ranks 2 --trace t.json -- --lr 1"
     run = check_runs.check(ITEM, command=command, target="train.py")
     again = "torchproof check train.py --ranks 2 -- --lr 1"

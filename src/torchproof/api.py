@@ -75,6 +75,7 @@ def bench(
     options = options or targets.Options()
     bench_options = bench_options or measure.BenchOptions()
     _assert_measurable(target, options)
+    measure.assert_on_ranks(target, bench_options.ranks, bench_options.wrap)
     _assert_as_written(target, options, bench_options, bool(profile or repeats))
     store.assert_writable(save_in)
     started = datetime.datetime.now()
@@ -84,7 +85,9 @@ def bench(
         seconds=seconds or measure.Plan.seconds,
         repeats=repeats or measure.Plan.repeats,
     )
-    counts = _counted(target, options, progress)
+    # A plain run, in one process, could not join the ranks' collectives.
+    counted = bench_options.ranks is None and target.kind != "script"
+    counts = _counted(target, options, progress) if counted else dict.fromkeys(COUNTS)
     with store.scratch(save_in) as folder:
         result = measure.measure(plan, folder, progress)
         run = Run(
@@ -107,15 +110,12 @@ def bench(
 def _counted(
     target: Target, options: Options, progress: Progress
 ) -> dict[str, int | None]:
-    """Breaks and recompiles of a plain run; a script is not run for that as well."""
-    nothing: dict[str, int | None] = dict.fromkeys(COUNTS)
-    if target.kind == "script":
-        return nothing
+    """Breaks and recompiles of a plain run."""
     observation = observe.observe(target, options, progress)
     if observation.ending == "interrupted":
         raise KeyboardInterrupt
     whole = observation.ending == "finished" and not observation.error
-    return checking.counts_of(observation) if whole else nothing
+    return checking.counts_of(observation) if whole else dict.fromkeys(COUNTS)
 
 
 def _plan(
@@ -138,6 +138,8 @@ def _plan(
         size=options.size,
         timeout_s=options.timeout_s,
         quiet=options.quiet,
+        ranks=bench_options.ranks,
+        wrap=bench_options.wrap,
     )
 
 

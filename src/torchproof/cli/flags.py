@@ -50,7 +50,7 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
         "--list", action="store_true", help="list the bundled workloads and exit"
     )
     run_flags(parser)
-    _rank_flags(parser)
+    _observed_rank_flags(parser)
     _check_scope_flags(parser)
     output_flags(parser)
 
@@ -89,13 +89,23 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _rank_flags(parser: argparse.ArgumentParser) -> None:
+def rank_flags(
+    parser: argparse.ArgumentParser, purpose: str
+) -> argparse._ArgumentGroup:
+    """The flags that start several ranks; `purpose` says what is done with them."""
     ranks = parser.add_argument_group("several ranks")
+    ranks.add_argument("--ranks", type=int, metavar="N", help=purpose)
     ranks.add_argument(
-        "--ranks",
-        type=int,
-        metavar="N",
-        help="start N ranks with torch's launcher, observe each, and compare them",
+        "--wrap",
+        choices=("ddp", "fsdp2"),
+        help="what wraps the model of a factory on each rank",
+    )
+    return ranks
+
+
+def _observed_rank_flags(parser: argparse.ArgumentParser) -> None:
+    ranks = rank_flags(
+        parser, "start N ranks with torch's launcher, observe each, and compare them"
     )
     ranks.add_argument(
         "--launcher",
@@ -105,11 +115,6 @@ def _rank_flags(parser: argparse.ArgumentParser) -> None:
             'options for torch\'s launcher: "--nnodes 2 --rdzv-endpoint host:29500";'
             " one without a space needs an equals sign: --launcher=--standalone"
         ),
-    )
-    ranks.add_argument(
-        "--wrap",
-        choices=("ddp", "fsdp2"),
-        help="what wraps the model of a factory on each rank",
     )
     ranks.add_argument(
         "--trace",
@@ -247,6 +252,7 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     for flag, metavar, text in SWEEPS:
         group.add_argument(flag, metavar=metavar, default="", help=text)
     run_flags(parser)
+    rank_flags(parser, "run each strategy on N ranks; the slowest rank counts")
     _measuring_flags(parser)
     output_flags(parser)
 

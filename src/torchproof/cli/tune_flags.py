@@ -54,6 +54,7 @@ def tune_flags(parser: argparse.ArgumentParser) -> None:
     )
     _tune_answer_flags(parser)
     flags.run_flags(parser)
+    flags.rank_flags(parser, "run each trial on N ranks; the slowest rank counts")
     flags.output_flags(parser)
 
 

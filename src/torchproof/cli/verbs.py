@@ -259,6 +259,8 @@ def bench(options: argparse.Namespace) -> int:
         sequence=api.bench_plan.read_sizes(options.sequence, "--sequence"),
         backends=tuple(flags.names(options.backends)),
         dtypes=api.bench_plan.read_types(options.dtype),
+        ranks=options.ranks,
+        wrap=options.wrap,
     )
     with output.progress(options) as progress:
         run = api.bench(
@@ -376,6 +378,8 @@ def tune(options: argparse.Namespace) -> int:
         names=tuple(flags.names(options.strategies)),
         resume=options.resume,
         ray=options.ray,
+        ranks=options.ranks,
+        wrap=options.wrap,
     )
     with output.progress(options) as board:
         run = api.tune(

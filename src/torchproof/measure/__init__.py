@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from torchproof.measure.specs import MeasureResult as MeasureResult
     from torchproof.measure.specs import Plan as Plan
     from torchproof.measure.specs import StrategySpec as StrategySpec
+    from torchproof.measure.specs import assert_on_ranks as assert_on_ranks
     from torchproof.measure.specs import measure as measure
     from torchproof.measure.specs import strategy_named as strategy_named
     from torchproof.measure.specs import switches as switches

@@ -35,6 +35,8 @@ class BenchOptions:
     sequence: tuple[int, ...] = ()
     backends: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    ranks: int | None = None  # processes that run each strategy; None: one
+    wrap: str | None = None  # what wraps the model on each of them
 
     @property
     def names_strategies(self) -> bool:

@@ -73,11 +73,15 @@ def context_switches() -> int:
 
 
 def timed(
-    run: Callable[[], float], count: int, seconds: float
+    run: Callable[[], float],
+    count: int,
+    seconds: float,
+    goes_on: Callable[[bool], bool] = bool,
 ) -> tuple[list[float], list[int]]:
     """Runs passes of `count` calls for a while.
 
     Returns the times per call, and the context switches before and after each pass.
+    `goes_on` decides with other ranks: it gets whether this one wants another pass.
     """
     times: list[float] = []
     switches = [context_switches()]
@@ -88,7 +92,7 @@ def timed(
         switches.append(context_switches())
         clean += switches[-1] == switches[-2]
         elapsed_ms = (time.monotonic() - begin) * 1e3
-        if stats.round_is_over(elapsed_ms, clean, seconds * 1e3):
+        if not goes_on(not stats.round_is_over(elapsed_ms, clean, seconds * 1e3)):
             break
     return times, switches
 
@@ -204,17 +208,23 @@ def _process_vram() -> int | None:
 
 
 def profile(
-    device: str, run: Callable[[], Any], *, calls: int, trace: Path | None = None
+    device: str,
+    run: Callable[[], Any],
+    *,
+    calls: int,
+    trace: Path | None = None,
+    largest: Callable[[float], float] = float,
 ) -> dict[str, Any]:
     """Profiles guard lookups and kernels per call; one run makes `calls` calls.
 
-    With `trace`, the Chrome trace is saved there.
+    With `trace`, the Chrome trace is saved there. `largest` is that of all ranks, which
+    have to run equally often.
     """
     few, many = _PROFILED_PASSES
     begin = time.monotonic()
     run()
     fit = int(_PROFILED_S / (time.monotonic() - begin))
-    count = few if trace else min(max(few, fit), many)
+    count = int(largest(few if trace else min(max(few, fit), many)))
     events = profiler_events(device, lambda: [run() for _ in range(count)], trace=trace)
     steps = count * calls
     lookups = [e.time_range.elapsed_us() for e in events if e.name == LOOKUP]

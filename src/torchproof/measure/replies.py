@@ -45,6 +45,7 @@ class CompileCosts(Record):
     compile_s: Mapping[str, float] | None = None
     counts: Mapping[str, Any] | None = None
     cache: CacheUse | None = None
+    rank_counts: tuple[Mapping[str, Any], ...] = ()  # of each of several ranks
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,7 @@ class Sampled(Record):
     times_ms: tuple[float, ...]
     interrupted: tuple[bool, ...]
     compilations: int
+    by_rank: tuple[tuple[float, ...], ...] = ()  # times of each of several ranks
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,7 @@ class Facts(FirstPass):
     sharing: tuple[str, ...] = ()
     break_costs: BreakCosts | None = None
     energy: Energy | None = None
+    by_rank: tuple[tuple[float, ...], ...] = ()  # all times of each of several ranks
 
     def adding(self, reply: FirstPass | Settled | Examined) -> Facts:
         """With the values of a reply, as far as facts have them."""
@@ -193,8 +196,11 @@ class Facts(FirstPass):
     def sampled(self, times_ms: list[float], reply: Sampled) -> Facts:
         """With another round of the latest repeat."""
         *earlier, latest = self.rounds
+        before = self.by_rank or ((),) * len(reply.by_rank)
+        pairs = zip(before, reply.by_rank, strict=True)
         return replace(
             self,
+            by_rank=tuple((*times, *more) for times, more in pairs),
             rounds=(*earlier, (*latest, tuple(times_ms))),
             compilations=self.compilations + reply.compilations,
             steps=self.steps + len(reply.interrupted),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from torchproof.measure.replies import Facts, Reference
 from torchproof.measure.specs import Plan, StrategySpec
 from torchproof.measure.starts import start_record
 from torchproof.process import aslr
-from torchproof.records import Measurement, one_line, stats
+from torchproof.records import Measurement, RankTime, one_line, stats
 
 if TYPE_CHECKING:
     from torchproof.measure.strategy_state import StrategyState
@@ -119,6 +121,7 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
         samples=spread.count,
         outliers=spread.outliers,
         p95_ms=spread.p95,
+        ranks=_rank_times(facts),
         notes=(*row.notes, *spread.advice),
     )
     if reference.work:
@@ -133,6 +136,31 @@ def _with_times(row: Measurement, facts: Facts, reference: Reference) -> Measure
             row, guards=_guards(facts, spread.median), kernels=_kernels(profile, row)
         )
     return row
+
+
+def _rank_times(facts: Facts) -> tuple[RankTime, ...]:
+    """The median of each rank, and how often it was the slowest."""
+    if not facts.by_rank:
+        return ()
+    passes = list(zip(*facts.by_rank, strict=True))
+    slowest = Counter(times.index(max(times)) for times in passes)
+    return tuple(
+        RankTime(rank, statistics.median(times), slowest[rank] / len(passes))
+        for rank, times in enumerate(facts.by_rank)
+    )
+
+
+def _rank_difference(facts: Facts) -> str | None:
+    """How the counts of the compiler differ between ranks, in words."""
+    for name in ("graphs", "graph_breaks", "recompiles"):
+        counts = [counts.get(name) for counts in facts.rank_counts]
+        if len(set(counts)) > 1:
+            each = ", ".join(f"{n} on rank {rank}" for rank, n in enumerate(counts))
+            return (
+                f"the ranks compiled differently: {name.replace('_', ' ')} {each};"
+                f" torchproof check --ranks {len(counts)} says why"
+            )
+    return None
 
 
 def _warm(state: StrategyState) -> dict[str, Any] | None:
@@ -154,6 +182,8 @@ def _notes(state: StrategyState, facts: Facts, reference: Reference) -> Iterator
             f"compiled {facts.compilations} times while it was timed: torchproof"
             " check says why"
         )
+    if differs := _rank_difference(facts):
+        yield differs
     yield from facts.sharing
     if facts.counts and facts.counts.get("artifacts_of"):
         for name, count in facts.counts["artifacts_of"].items():

@@ -45,6 +45,7 @@ from torchproof.measure.specs import (
 )
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import (
+    Commanded,
     WorkerError,
     WorkerProcess,
     WorkerProcesses,
@@ -79,7 +80,7 @@ class Session:
         self.repeats = plan.repeats
         self.apart = False  # the strategies did not all fit in memory at once
         self.largest = {"host": 0, "cuda": 0}
-        self.reference_workers: dict[str | None, WorkerProcess] = {}
+        self.reference_workers: dict[str | None, Commanded] = {}
         self.events: list[Event] = []
         self.states: list[StrategyState] = []
         self.spare: Callable[[], WorkerProcess | None] = lambda: None
@@ -246,7 +247,8 @@ class Session:
         except WorkerError as error:  # not the fault of the compared strategy
             return {"verdict": None, "why": f"the comparison failed: {error}"}
         finally:
-            path.unlink(missing_ok=True)
+            for file in path.parent.glob(f"*{path.name}"):  # one of each rank
+                file.unlink(missing_ok=True)
 
     def _choose_strategies(self) -> None:
         """Drops the strategies that do not apply.
@@ -417,7 +419,7 @@ class Session:
 
     def _measure_energy(self, state: StrategyState, number: int) -> None:
         device = self.references[state.spec.dtype, number].environment["device"]
-        if self.plan.energy and device == "cuda":
+        if self.plan.energy and device == "cuda" and self.plan.ranks is None:
             self.progress(f"{state.spec.label}: measuring energy")
             reply = state.ask(Energy, "measure_energy", self.limit_s)
             state.facts[number] = replace(state.facts[number], energy=reply)

@@ -71,6 +71,7 @@ class StrategyJob(Record):
     guards: str | None = None  # a method of `guard_filters`
     break_costs: bool = False  # measure what breaks cost
     compared_elements: int | None = None  # of each tensor
+    ranks: int | None = None  # how many processes run it; None: one, without a group
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class Plan:
     timeout_s: float | None = None
     quiet: bool = False
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ranks: int | None = None  # each strategy runs on so many; None: in one process
+    wrap: str | None = None  # on several ranks: what wraps the model
 
     def job(self, spec: StrategySpec, shape: Mapping[str, int]) -> StrategyJob:
         """Returns the job for the worker process."""
@@ -105,9 +108,14 @@ class Plan:
             shape=shape,
             compile=self.compile_with,
             as_written=spec.as_written,
+            wrap=self.wrap,
         )
         return StrategyJob(
-            spec.strategy, run, guards=spec.guards, break_costs=self.diagnoses
+            spec.strategy,
+            run,
+            guards=spec.guards,
+            break_costs=self.diagnoses,
+            ranks=self.ranks,
         )
 
 
@@ -124,6 +132,22 @@ class MeasureResult:
     function: Frame | None = None  # where the target is defined
     exit_code: int | None = None  # of a script target
     error: str | None = None  # one line: why a script stopped early
+
+
+def assert_on_ranks(target: Target, ranks: int | None, wrap: str | None) -> None:
+    """Raises `UserError` for what cannot be measured on several ranks."""
+    if ranks is None:
+        if wrap is not None:
+            raise UserError("--wrap is for several ranks: add --ranks N")
+        return
+    if ranks < 1:
+        raise UserError(f"--ranks {ranks}: at least one rank is needed")
+    if target.kind not in ("workload", "factory"):
+        raise UserError(
+            f"{target.text} is a {target.kind}: it can only be measured on several"
+            " ranks as a workload or a factory; torchproof check --ranks observes"
+            " a script"
+        )
 
 
 def switches() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchproof.measure.replies import Facts, FirstPass
 from torchproof.measure.specs import StrategySpec
-from torchproof.measure.worker_process import Reply, WorkerProcess
+from torchproof.measure.worker_process import Commanded, Reply
 
 
 @dataclass
@@ -17,7 +17,7 @@ class StrategyState:
 
     spec: StrategySpec
     caches: Path
-    process: WorkerProcess | None = None
+    process: Commanded | None = None
     error: str | None = None
     skipped: str | None = None
     facts: list[Facts] = field(default_factory=list)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchproof.measure import guard_filters, numerics, profiling
+from torchproof.measure import guard_filters, numerics, profiling, rank_peers
 from torchproof.measure.command_loop import run_commands
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.replies import (
@@ -71,6 +71,8 @@ class StrategyWorker:
         self.break_cost: BreakCost | None = None
         self.hooks = contextlib.ExitStack()
         self.applied: Applied | None = None
+        self.peers = rank_peers.Alone()
+        self.fn: Any = None  # what a pass calls
 
     @property
     def run(self) -> Job:
@@ -78,6 +80,8 @@ class StrategyWorker:
         if self._run is None:
             assert self.job.run is not None
             self._run = calls.resolved(self.job.run)
+            if self.job.ranks is not None:
+                self.peers = rank_peers.join(self._run, self.job.ranks)
         return self._run
 
     # -- commands ------------------------------------------------------------------
@@ -109,17 +113,20 @@ class StrategyWorker:
         self._load(shape)
         fn = self.loaded.fn
         before = {name: b.clone() for name, b in calls.buffers(fn)}
+        if number == 0:  # a later shape keeps the first target
+            self.fn = self.peers.eager(self.loaded, self.run)
         with torch.compiler.set_stance("force_eager"):  # an error is the target's own
             once, twice = (
-                calls.answers(self.loaded, fn, train=self.train) for _ in range(2)
+                calls.answers(self.loaded, self.fn, train=self.train) for _ in range(2)
             )
             operations = self._count_operations()
         self.reference_inputs[number] = self.inputs
         self.references[number] = numerics.reference(
             lambda: self._build(shape),
-            lambda built: calls.answers(built, built.fn, train=self.train),
+            self._eager_outputs,
             # At a later shape the target has run before, and may keep state.
             earlier=once if number == 0 else None,
+            no_float64=rank_peers.NO_FLOAT64 if self.peers.several else None,
         )
         return Reference(
             draws=self.references[number].draws,
@@ -132,14 +139,28 @@ class StrategyWorker:
             work=calls.amount(self.loaded),
             host_copies=calls.host_copies(self.loaded),
             operations=operations,
-            environment=describe(self.run),
+            environment=self._environment(),
             compiled=calls.compiles_itself(fn, self.run),
             function=dataclasses.astuple(calls.function_of(self.loaded))[:3],
         )
 
+    def _eager_outputs(self, built: Loaded) -> calls.Answers:
+        fn = self.peers.eager(built, self.run)
+        return calls.answers(built, fn, train=self.train)
+
+    def _environment(self) -> dict[str, Any]:
+        environment = describe(self.run)
+        if self.job.ranks is None:
+            return environment
+        wrap = self.run.wrap or self.loaded.wrap
+        return {**environment, "ranks": self.job.ranks, "wrap": wrap}
+
     def _count_operations(self) -> Operations:
         """Counts the operations of a pass of its own; a target may not allow that."""
         from torchproof.measure import operation_count
+
+        if self.peers.several:  # one that fails on one rank would leave others waiting
+            return Operations(why="not counted on several ranks")
 
         def run() -> None:
             for index, call in enumerate(self.loaded.calls):
@@ -158,14 +179,15 @@ class StrategyWorker:
         """Compares the saved outputs of a strategy with the reference."""
         import torch
 
-        inputs, outputs = torch.load(path, weights_only=False)
+        file = self.peers.own_file(Path(path))
+        inputs, outputs = torch.load(file, weights_only=False)
         reference = self.references[number]
         if differs := numerics.differs_at_each_load(
             inputs, self.reference_inputs[number]
         ):
             reference = dataclasses.replace(reference, unrepeatable=differs)
         forms = comparison.form_differences(outputs, reference.eager)
-        found = reference.compare(outputs).to_json()
+        found = reference.compare(outputs, any_rank=self.peers.voting).to_json()
         if forms:
             found["forms"] = [dataclasses.asdict(each) for each in forms]
         return Compared(found)
@@ -182,15 +204,13 @@ class StrategyWorker:
         imports_s = self.compile_stats.open() if self.strategy.compiles else 0.0
         switches = compile_costs.changed_switches()
         compiled_before = self.compile_stats.compilations()
-        self.fn = self.loaded.fn
         applying_s = 0.0
-        if not self.run.as_written:
+        if self.run.as_written:
+            self.fn = self.peers.eager(self.loaded, self.run)
+        else:
             self._filter_guards()
             begin = time.perf_counter()
-            target = self.loaded
-            self.applied = self.strategy.apply(
-                target.fn, target.calls, plan, train=self.train
-            )
+            self.applied = self._apply(self.loaded, plan)
             applying_s = time.perf_counter() - begin
             self.fn = self.applied.fn
             self.hooks.enter_context(self.applied.recording_compilations())
@@ -211,6 +231,10 @@ class StrategyWorker:
             notes=(self.applied.note,) if self.applied.note else (),
             plan=self.applied.plan.to_json(),
         )
+
+    def _apply(self, loaded: Loaded, plan: Any) -> Applied:
+        apply = functools.partial(self.strategy.apply, plan=plan, train=self.train)
+        return self.peers.applied(self.strategy, loaded, self.run, apply)
 
     def _filter_guards(self) -> None:
         method = self.job.guards
@@ -240,6 +264,7 @@ class StrategyWorker:
             if index:
                 return self._invoke(call)
             outputs: list[Any] = []
+            self.peers.meet()
             first.append(self.clock.seconds(lambda: outputs.append(self._invoke(call))))
             compiled.append(self.compile_stats.since_reset().compile_s)
             return outputs[0]
@@ -266,13 +291,14 @@ class StrategyWorker:
         begin = time.monotonic()
         compiled = self.compile_stats.compilations()
         while True:
-            times.append(self._pass())
-            if self.compile_stats.compilations() != compiled:
+            times.append(self.peers.largest(self._pass()))
+            if self.peers.any(self.compile_stats.compilations() != compiled):
                 times = []
                 compiled = self.compile_stats.compilations()
             if steady := stats.steady(times):
                 break
-            if time.monotonic() - begin > within_s and len(times) > 2:
+            late = time.monotonic() - begin > within_s and len(times) > 2
+            if self.peers.any(late):
                 break
         gc.collect()
         gc.freeze()  # collections before each round need not scan long-lived objects
@@ -287,7 +313,11 @@ class StrategyWorker:
         from torchproof.torch_private import configs
 
         subject = model_facts.Subject(
-            self.loaded, self.device, self._pass, lambda: self._build({})
+            self.loaded,
+            self.device,
+            self._pass,
+            lambda: self._build({}),
+            goes_on=self.peers.any,
         )
         reasons = {
             name: configs.why_unavailable(name, self.device) for name in settings
@@ -313,7 +343,8 @@ class StrategyWorker:
 
     def timed(self, seconds: float) -> tuple[list[float], list[int]]:
         """Returns times per call, and the count of context switches around each."""
-        return profiling.timed(self._pass, len(self.loaded.calls), seconds)
+        count = len(self.loaded.calls)
+        return profiling.timed(self._pass, count, seconds, self.peers.any)
 
     def _resume(self) -> None:
         """Runs untimed passes: cores and caches cooled while other workers ran.
@@ -321,7 +352,7 @@ class StrategyWorker:
         On an H200 host, a launch-bound step takes twice as long for the first 0.1 s.
         """
         end = time.monotonic() + _RESUME_S[self.device]
-        while time.monotonic() < end:
+        while self.peers.any(time.monotonic() < end):
             self._pass()
 
     def save_outputs(self, answers: str) -> None:
@@ -355,7 +386,8 @@ class StrategyWorker:
             self.device,
             self._pass,
             calls=len(self.loaded.calls),
-            trace=Path(trace) if trace else None,
+            trace=self.peers.own_file(Path(trace)) if trace else None,
+            largest=self.peers.largest,
         )
         costs = self.compile_stats.since_reset()
         counts = costs.counts
@@ -423,9 +455,10 @@ class StrategyWorker:
         with compile_costs.eager_random():
             loaded = self._build({})
             plan = self._plan()
-            fn = loaded.fn
-            if not self.run.as_written:
-                fn = self.strategy.apply(fn, loaded.calls, plan, train=self.train).fn
+            if self.run.as_written:
+                fn = self.peers.eager(loaded, self.run)
+            else:
+                fn = self._apply(loaded, plan).fn
             self._save(answers, loaded, fn)
 
     # -- the target ----------------------------------------------------------------
@@ -476,7 +509,7 @@ class StrategyWorker:
             loaded, fn, train=self.train, backward=self._backward, step=step
         )
         if path is not None:
-            torch.save((self.inputs, outputs), path)
+            torch.save((self.inputs, outputs), self.peers.own_file(Path(path)))
 
     def _invoke(self, call: Any) -> Any:
         return calls.invoke(self.fn, call, train=self._backward)
@@ -484,6 +517,7 @@ class StrategyWorker:
     def _pass(self) -> float:
         """Times all calls in order, one by one; returns their sum in milliseconds."""
         total = 0.0
+        self.peers.meet()
         loaded, fn, train = self.loaded, self.fn, self.train
         backward = self._backward
         for index, call in enumerate(loaded.calls):

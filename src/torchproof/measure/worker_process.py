@@ -6,8 +6,8 @@ import contextlib
 import json
 import subprocess
 import threading
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from torchproof.measure.specs import StrategyJob
 from torchproof.process import DEVNULL, Ended, Garbled, Message, Tick, spawn
@@ -17,6 +17,7 @@ from torchproof.strategies import NotApplicable
 Reply = TypeVar("Reply", bound=Record)
 
 STRATEGY_WORKER = "torchproof.measure.strategy_worker"
+PEERS_VARIABLE = "TORCHPROOF_PEERS"  # descriptors of a rank's sockets to other ranks
 # With remote caches, a start that is labelled cold could be warm.
 NO_REMOTE_CACHES = {
     f"TORCHINDUCTOR_{name}_REMOTE_CACHE": "0"
@@ -32,8 +33,31 @@ class WorkerTimeout(WorkerError):
     """A worker did not answer in time, and was ended."""
 
 
-def _nothing() -> None:
+class Commanded(Protocol):
+    """A worker that runs commands: a process, or a group of them on several ranks."""
+
+    def tell(self, do: str, **values: Any) -> None: ...
+
+    def ask(
+        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
+    ) -> Reply: ...
+
+    def wait(self, limit_s: float | None) -> Message: ...
+
+    def close(self) -> None: ...
+
+
+def nothing() -> None:
     """What happens while nothing is to be done between two waits."""
+
+
+def raise_error(answer: Message) -> NoReturn:
+    """Raises the error that a worker replied."""
+    if answer.get("skips"):
+        raise NotApplicable(answer["error"])
+    if answer["usage"]:
+        raise UserError(answer["error"], details=answer.get("details", ""))
+    raise WorkerError(answer["error"])
 
 
 class WorkerProcess:
@@ -47,6 +71,7 @@ class WorkerProcess:
         quiet: bool,
         layout: int = 0,
         module: str = STRATEGY_WORKER,
+        keep: Sequence[int] = (),
     ) -> None:
         self._child = spawn(
             "-m",
@@ -55,8 +80,10 @@ class WorkerProcess:
             environment={**NO_REMOTE_CACHES, **environment},
             output=DEVNULL if quiet else None,
             layout=layout,
+            keep=keep,
         )
         self._unread = 0  # replies that nobody has read
+        self._last: Message = {}  # that was read
 
     def tell(self, do: str, **values: Any) -> None:
         """Sends a command and does not wait for its reply."""
@@ -72,19 +99,15 @@ class WorkerProcess:
         return self.reply(kind, limit_s)
 
     def reply(
-        self, kind: type[Reply], limit_s: float | None, tick: Tick = _nothing
+        self, kind: type[Reply], limit_s: float | None, tick: Tick = nothing
     ) -> Reply:
         """Waits for the reply to the last command; calls `tick` meanwhile."""
         answer = self.wait(limit_s, tick)
-        if "error" not in answer:
-            return kind.from_json(answer["reply"])
-        if answer.get("skips"):
-            raise NotApplicable(answer["error"])
-        if answer["usage"]:
-            raise UserError(answer["error"], details=answer.get("details", ""))
-        raise WorkerError(answer["error"])
+        if "error" in answer:
+            raise_error(answer)
+        return kind.from_json(answer["reply"])
 
-    def wait(self, limit_s: float | None, tick: Tick = _nothing) -> Message:
+    def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
         """Waits for the replies to all commands; returns the last."""
         answer: Message = {}
         while self._unread:
@@ -92,14 +115,28 @@ class WorkerProcess:
             self._unread -= 1
         return answer
 
+    def poll(self, seconds: float) -> Message | None:
+        """The reply to the last command; None if it takes longer than this."""
+        while self._unread:
+            try:
+                self._last = self._received(seconds, nothing)
+            except TimeoutError:
+                return None
+            self._unread -= 1
+        return self._last
+
     def _read(self, limit_s: float | None, tick: Tick) -> Message:
         try:
-            return self._child.receive(limit_s, tick)
+            return self._received(limit_s, tick)
         except TimeoutError:
             self.close()
             raise WorkerTimeout(
                 f"no answer within {limit_s:.0f} s (--timeout)"
             ) from None
+
+    def _received(self, limit_s: float | None, tick: Tick) -> Message:
+        try:
+            return self._child.receive(limit_s, tick)
         except Garbled:
             why = "its process sent a reply that is not JSON"
         except Ended as ending:
@@ -119,14 +156,17 @@ class WorkerProcesses:
         self._quiet = quiet
         self._closed = False
         self._lock = threading.Lock()
-        self._started: list[WorkerProcess] = []
+        self._started: list[Commanded] = []
 
     def begin(
         self, job: StrategyJob, environment: Mapping[str, str], layout: int = 0
-    ) -> WorkerProcess:
+    ) -> Commanded:
+        from torchproof.measure.rank_group import RankGroup
+
+        kind = WorkerProcess if job.ranks is None else RankGroup
         with self._lock:  # a process must not start while `close` runs
             self._assert_open()
-            process = WorkerProcess(job, environment, quiet=self._quiet, layout=layout)
+            process = kind(job, environment, quiet=self._quiet, layout=layout)
             self._started.append(process)
         return process
 

@@ -208,6 +208,15 @@ class CompileSite(Record):
 
 
 @dataclass(frozen=True)
+class RankTime(Record):
+    """The time of one of several ranks, for the same calls as the others'."""
+
+    rank: int
+    median_ms: float
+    slowest: float  # the share of passes in which no rank took longer
+
+
+@dataclass(frozen=True)
 class Measurement(Record):
     """The measurements of a strategy; `variant` names other differences (batch...).
 
@@ -267,6 +276,7 @@ class Measurement(Record):
     energy: Annotated[Mapping[str, Any] | None, shapes.Energy | None] = field(
         default=None, hash=False
     )
+    ranks: tuple[RankTime, ...] = ()  # of several; the times above are the slowest's
     notes: tuple[str, ...] = ()
     error: str | None = None
     source: str = ""

@@ -39,6 +39,8 @@ class Environment(TypedDict, total=False):
     dirty: bool | None
     size: str | None
     train: bool | None
+    ranks: int | None  # of a measurement on several
+    wrap: str | None
     variables: Values | None
 
 
@@ -76,6 +78,7 @@ class Numerics(TypedDict, total=False):
     reference: str | None
     where: str | None
     why: str | None
+    rank: int | None  # of several: the one with the worst verdict
 
 
 class Guards(TypedDict, total=False):

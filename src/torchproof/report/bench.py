@@ -51,7 +51,10 @@ def opening(run: Run, width: int) -> Iterator[str]:
     text += f", torch {facts['torch']}" if facts.get("torch") else ""
     if facts.get("threads"):
         text += f", {numbers.amount(facts['threads'], 'thread')}"
+        text += " per rank" if facts.get("ranks") else ""
     yield from wrap(text, width)
+    if ranks := run_words.measured_ranks(run):
+        yield from wrap(f"{ranks}; the slowest rank of each pass counts", width)
 
 
 def incomplete(run: Run, width: int) -> Iterator[str]:

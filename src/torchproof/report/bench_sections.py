@@ -36,6 +36,7 @@ PHASES = {
     "graph_recording": "graph recording",
     "triton": "kernels (Triton or C++)",
 }
+_FEW_RANKS = 8  # of more, only the fastest and the slowest are shown
 _APART = {"config", "guards", "backend"}  # variants with a table of their own
 
 
@@ -146,6 +147,7 @@ def details(row: Measurement) -> Iterator[str]:
         text = f"{numbers.amount(row.samples, 'sample')}, "
         text += numbers.amount(row.outliers, "outlier")
         yield f"{text}; 95th percentile {numbers.milliseconds(row.p95_ms)}"
+    yield from _ranks(row)
     if row.throughput is not None:
         yield f"throughput {numbers.plain(row.throughput)} {row.unit or 'per second'}"
     yield from _operations(row)
@@ -165,6 +167,22 @@ def details(row: Measurement) -> Iterator[str]:
     if row.numerics and row.numerics.get("max_rel_error") is not None:
         yield _error(row)
     yield from row.notes
+
+
+def _ranks(row: Measurement) -> Iterator[str]:
+    """The time of each rank; of many, the extremes."""
+    if not row.ranks:
+        return
+    order = sorted(row.ranks, key=lambda each: each.median_ms)
+    shown = row.ranks if len(order) <= _FEW_RANKS else (order[0], order[-1])
+    times = ", ".join(
+        f"rank {each.rank} {numbers.milliseconds(each.median_ms)}" for each in shown
+    )
+    late = max(row.ranks, key=lambda each: each.slowest)
+    yield (
+        f"median by rank: {times}; rank {late.rank} was the slowest in"
+        f" {late.slowest:.0%} of the passes"
+    )
 
 
 def _starts(row: Measurement) -> Iterator[str]:

@@ -15,8 +15,10 @@ from torchproof.records import Finding, Run, UserError
 # Flags of `check` that set how the target runs, with and without a value.
 HOW = ("--compile", "--device", "--size", "--timeout")
 HOW_SWITCHES = ("--as-written", "--train")
-# Flags of `check` alone, with a value, that start several ranks.
-RANKS = ("--ranks", "--launcher", "--wrap")
+# Flags with a value that start several ranks: of `check`, `bench` and `tune`, and of
+# `check` alone.
+RANKS = ("--ranks", "--wrap")
+LAUNCHER = ("--launcher",)
 # Flags of `check` with a value that select parts and findings, or set the output.
 OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
 SHOWN = ("--format", "-o", "--trace")
@@ -47,9 +49,10 @@ def _words(run: Run) -> list[str]:
 def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     """The flags that set how the target ran, and the arguments of a script.
 
-    Only for the verb `check` they include how many ranks it ran on.
+    For verbs that start ranks they include how many it ran on.
     """
-    kept = (*HOW, *RANKS) if verb == "check" else HOW
+    on_ranks = _on_ranks(run, verb)
+    kept = (*HOW, *(RANKS if on_ranks else ()), *(LAUNCHER if verb == "check" else ()))
     words = _words(run)
     cut = words.index("--") if "--" in words else len(words)
     verb_words, script = words[:cut], words[cut + 1 :]
@@ -57,7 +60,7 @@ def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     position = 0
     while position < len(verb_words):
         name, equals, _ = verb_words[position].partition("=")
-        has_value = name in (*HOW, *RANKS, *OTHERS, *SHOWN)
+        has_value = name in (*HOW, *RANKS, *LAUNCHER, *OTHERS, *SHOWN)
         wide = 2 if has_value and not equals else 1
         if name in (*kept, *HOW_SWITCHES):
             flags += verb_words[position : position + wide]
@@ -66,7 +69,7 @@ def how(run: Run, verb: str = "") -> tuple[list[str], list[str]]:
     delivers_saved = run.verb == "fix" and run.target not in words
     if words and not delivers_saved:
         return flags, script
-    asked = [*_flags_of_call(run), *(_ranks_of_call(run) if verb == "check" else ())]
+    asked = [*_flags_of_call(run), *(_ranks_of_call(run) if on_ranks else ())]
     return asked, list(run.options.get("arguments", ()))
 
 
@@ -84,10 +87,17 @@ def _flags_of_call(run: Run) -> Iterator[str]:
             yield from (f"--{name}", str(options[name]))
 
 
+def _on_ranks(run: Run, verb: str) -> bool:
+    """Whether the verb can run the target on several ranks."""
+    measures = verb in ("bench", "tune") and kind(run.target) != "script"
+    return verb == "check" or measures
+
+
 def _ranks_of_call(run: Run) -> Iterator[str]:
     for name in ("ranks", "wrap"):
-        if run.options.get(name):
-            yield from (f"--{name}", str(run.options[name]))
+        value = run.options.get(name) or run.environment.get(name)
+        if value:
+            yield from (f"--{name}", str(value))
 
 
 def effort(run: Run) -> str:

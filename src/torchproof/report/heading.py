@@ -91,6 +91,8 @@ def _environment(run: Run) -> str:
         for name in _FACTS
         if facts.get(name) is not None
     ]
+    if ranks := run_words.measured_ranks(run):
+        items.append(f"{markup.inline(ranks)}; the slowest rank of each pass counts")
     if facts.get("size"):
         items.append(f"size {markup.inline(facts['size'])}")
     if facts.get("train"):

@@ -36,6 +36,15 @@ def incomplete(run: Run) -> str:
     return ""
 
 
+def measured_ranks(run: Run) -> str:
+    """`2 ranks, ddp`; empty if the run measured one process."""
+    facts = run.environment
+    if facts.get("ranks") is None:
+        return ""
+    text = numbers.amount(facts["ranks"], "rank")
+    return f"{text}, {facts['wrap']}" if facts.get("wrap") else text
+
+
 def call_time(run: Run) -> str:
     """The time of a call, eager and compiled; empty if it was not measured."""
     rows = [row for row in run.measurements if not row.variant and row.median_ms]

@@ -320,7 +320,13 @@ def compare_at_most(elements: int | None) -> None:
 
 
 def _clone(tensor: Any) -> Any:
-    return tensor.detach().clone()
+    return _local(tensor.detach()).clone()
+
+
+def _local(tensor: Any) -> Any:
+    """The part of a distributed tensor that this rank has."""
+    to_local = getattr(tensor, "to_local", None)
+    return tensor if to_local is None else to_local()
 
 
 def _copied(tensor: Any, at_most: int | None = None) -> Any:
@@ -329,7 +335,7 @@ def _copied(tensor: Any, at_most: int | None = None) -> Any:
             "the target computes on the meta device, which has no values to compare"
             " and nothing to time: build it on cpu or cuda"
         )
-    flat = tensor.detach()
+    flat = _local(tensor.detach())
     at_most = at_most or _compared_elements
     if flat.numel() > at_most:
         step = -(-flat.numel() // at_most)

@@ -83,7 +83,8 @@ class Local:
     """Runs trials on this machine, with one worker per device.
 
     Several trials compile at once, as many as the cores allow; only one is timed at a
-    time. If the objective needs cold first calls, trials run one after another.
+    time. If the objective needs cold first calls, or a trial is a group of ranks, which
+    has all devices, trials run one after another.
     """
 
     def __init__(self, task: Task, progress: Progress) -> None:
@@ -92,7 +93,7 @@ class Local:
         self._timing_lock = TimingLock()
         cores = len(os.sched_getaffinity(0))
         self._lanes = min(_MOST_LANES, max(1, cores // _CORES_EACH))
-        if not task.shares_caches:
+        if not task.shares_caches or task.plan.ranks is not None:
             self._lanes = 1
         self._workers: list[Worker] = []
         self._pools: list[ThreadPoolExecutor] = []
@@ -132,7 +133,7 @@ class Local:
 
     def probe(self, limit_s: float) -> Eager:
         eager: Eager = self._on(0, "probe", limit_s)
-        if eager.environment["device"] == "cuda":
+        if eager.environment["device"] == "cuda" and self._task.plan.ranks is None:
             # The first worker keeps the device that torch selects.
             for gpu in visible_gpus()[1:]:
                 self._add(gpu)

@@ -242,7 +242,7 @@ class Worker:
     def _sample(self, states: Sequence[StrategyState], rounds: int) -> None:
         """Measure rounds of these strategies and discard earlier ones."""
         for state in states:
-            state.facts[0] = replace(state.facts[0], rounds=((),))
+            state.facts[0] = replace(state.facts[0], rounds=((),), by_rank=())
         self._take_turns(states, rounds)
 
     def _take_turns(self, states: Sequence[StrategyState], rounds: int) -> None:
@@ -332,7 +332,7 @@ class Worker:
         if repeat:
             state.close()
         else:
-            state.facts[0] = replace(state.facts[0], rounds=())
+            state.facts[0] = replace(state.facts[0], rounds=(), by_rank=())
         with self.session.recording_failure(state):
             self._start(state, repeat)
         begin_repeat(state)
@@ -375,6 +375,8 @@ class Worker:
         Raises `WorkerError` if the other one does not repeat its own outputs.
         """
         session = self.session
+        if session.plan.ranks is not None:  # a rank that differs would stop alone
+            raise WorkerError("replays are not compared on several ranks")
         self._refer()
         session.set_deadline(limit_s)
         if not session.references[None, 0].deterministic:

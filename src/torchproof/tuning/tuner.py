@@ -59,6 +59,8 @@ class TuneOptions:
     names: tuple[str, ...] = ()
     resume: bool = False
     ray: str | None = None  # the address of a Ray cluster
+    ranks: int | None = None  # processes that run each trial; None: one
+    wrap: str | None = None  # what wraps the model on each of them
 
 
 def tune(
@@ -135,6 +137,9 @@ def _assert_tunable(
             " it needs a workload or a factory"
         )
     assert_size(target, options.size)
+    measure.assert_on_ranks(target, tune_options.ranks, tune_options.wrap)
+    if tune_options.ranks is not None and tune_options.ray is not None:
+        raise UserError("--ray runs trials of one process: leave out --ranks or --ray")
     if options.as_written:
         raise UserError(
             "--as-written leaves no strategy to choose: use torchproof bench"
@@ -144,7 +149,7 @@ def _assert_tunable(
         raise UserError("--strategies names only eager: name another strategy")
 
 
-def _plan(target: Target, options: Options) -> measure.Plan:
+def _plan(target: Target, options: Options, tune_options: TuneOptions) -> measure.Plan:
     return measure.Plan(
         target,
         (),
@@ -154,6 +159,8 @@ def _plan(target: Target, options: Options) -> measure.Plan:
         energy=True,
         timeout_s=options.timeout_s,
         quiet=True,  # output of strategies would garble the live table
+        ranks=tune_options.ranks,
+        wrap=tune_options.wrap,
     )
 
 
@@ -175,7 +182,8 @@ class _Tuning:
 
     def run(self, folder: Path, searches: Path) -> Trial | None:
         """The winner; None if the search was interrupted."""
-        task = Task(_plan(self.target, self.options), folder, self._shares_caches)
+        plan = _plan(self.target, self.options, self.tune_options)
+        task = Task(plan, folder, self._shares_caches)
         executor = self._executor(task)
         try:
             self.eager = self._probe(executor)
@@ -235,6 +243,8 @@ class _Tuning:
     def _open_store(self, searches: Path) -> TrialStore:
         options = {k: v for k, v in vars(self.options).items() if k in _KEY_OPTIONS}
         about = {"target": self.target.text, "cold": not self._shares_caches}
+        if self.tune_options.ranks is not None:
+            about |= {"ranks": self.tune_options.ranks, "wrap": self.tune_options.wrap}
         key = key_of(about | options, self.environment, self._code())
         saved_trials = TrialStore(key, resume=self.tune_options.resume, root=searches)
         if self.tune_options.resume:

@@ -77,7 +77,11 @@ TIMING_CONDITIONS = (
     "python",
     "size",
     "train",
+    "ranks",
+    "wrap",
 )
+# Without a value of these, a run differs from one that has a value: it had none.
+_COMPARED_UNKNOWN = ("device", "torch", "gpu", "ranks", "wrap")
 # Suffixes of variables that name folders and do not change the compiled code.
 PATH_SUFFIXES = ("_DIR", "_TRACE", "_PATH")
 # Without an interval of these metrics, a row is not compared.
@@ -343,7 +347,7 @@ def _unlike(a: Run, b: Run) -> Iterator[str]:
         was, is_ = a.environment.get(key), b.environment.get(key)
         if key == "python":  # 3.11.7 and 3.11.9 count as the same
             was, is_ = (str(v).rpartition(".")[0] or None for v in (was, is_))
-        unknown = None in (was, is_) and key not in ("device", "torch", "gpu")
+        unknown = None in (was, is_) and key not in _COMPARED_UNKNOWN
         if was != is_ and not unknown:
             was, is_ = ("-" if value is None else value for value in (was, is_))
             yield f"{key} {was} in A, {is_} in B"

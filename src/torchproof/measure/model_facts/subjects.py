@@ -19,6 +19,8 @@ class Subject:
     device: str
     run: Callable[[], float]
     rebuild: Callable[[], Loaded]
+    # Whether a rank wants another pass, as all ranks decide it together.
+    goes_on: Callable[[bool], bool] = bool
 
     @property
     def count(self) -> int:

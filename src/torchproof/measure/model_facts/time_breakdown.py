@@ -96,17 +96,19 @@ def counted(subject: Subject) -> Iterator[dict[str, Any]]:
         yield {"host_syncs": operations.to_host / subject.count}
 
 
-def _passes(run: Callable[[], float], most: int) -> list[float]:
+def _passes(
+    run: Callable[[], float], most: int, goes_on: Callable[[bool], bool]
+) -> list[float]:
     """Returns the milliseconds of several passes, or of one if it takes long."""
     times: list[float] = []
     end = time.monotonic() + _PASSES_S
-    while not times or (len(times) < most and time.monotonic() < end):
+    while not times or (len(times) < most and goes_on(time.monotonic() < end)):
         times.append(run())
     return times
 
 
 def timed(subject: Subject) -> Iterator[dict[str, Any]]:
-    times = _passes(subject.run, _MOST_PASSES)
+    times = _passes(subject.run, _MOST_PASSES, subject.goes_on)
     yield {"step_ms": statistics.median(times) / subject.count}
 
 
@@ -117,7 +119,7 @@ def profiled(subject: Subject) -> Iterator[dict[str, Any]]:
     one_pass = subject.run if on_gpu else _marked(subject.run)
 
     def run() -> None:
-        times.extend(_passes(one_pass, _PROFILED_PASSES))
+        times.extend(_passes(one_pass, _PROFILED_PASSES, subject.goes_on))
 
     if on_gpu:
         events = profiling.profiler_events(subject.device, run)

@@ -45,10 +45,18 @@ class Reference:
     unrepeatable: str | None = None
 
     def compare(
-        self, answers: Answers, labels: Collection[str] | None = None
+        self,
+        answers: Answers,
+        labels: Collection[str] | None = None,
+        *,
+        any_rank: Callable[[bool], bool] | None = None,
     ) -> comparison.Comparison:
-        """Compares outputs with eager's; only those with these labels, if given."""
-        if self.unrepeatable:
+        """Compares outputs with eager's; only those with these labels, if given.
+
+        `any_rank` tells whether a flag is set on any of several ranks: they run on
+        perturbed inputs together, or not at all.
+        """
+        if self.unrepeatable and any_rank is None:
             return comparison.Comparison(None, why=self.unrepeatable)
         ours, theirs = (
             each
@@ -56,6 +64,18 @@ class Reference:
             else {name: each[name] for name in labels if name in each}
             for each in (answers, self.eager)
         )
+        if any_rank is not None:
+            asked: list[bool] = []
+
+            def ask() -> Sequence[Answers]:
+                asked.append(True)
+                return ()
+
+            comparison.compare(ours, theirs, self.exact, perturbed=ask)
+            if any_rank(bool(asked)):
+                self.perturbed()
+            if self.unrepeatable:
+                return comparison.Comparison(None, why=self.unrepeatable)
         return comparison.compare(ours, theirs, self.exact, perturbed=self.perturbed)
 
 
@@ -64,12 +84,14 @@ def reference(
     run: Callable[[T], Answers],
     *,
     earlier: Answers | None = None,
+    no_float64: str | None = None,
 ) -> Reference:
     """Computes eager's outputs, and those that tell how exact they are.
 
     `make` builds the target, `run` runs one seeded pass over it and returns the
     outputs. Both are called several times. `earlier` are eager's outputs of another
-    load of the target, if it ran already.
+    load of the target, if it ran already. `no_float64` says why there is no run in
+    float64.
     """
     recorder = DrawRecorder()
     target = make()
@@ -79,10 +101,6 @@ def reference(
         with torch.compiler.set_stance("force_eager"):
             earlier = run(make())
     draws = bool(recorder.draws)
-    if differs := differs_at_each_load(earlier, eager):
-        # Other inputs in float64 would excuse any error as rounding.
-        return Reference(eager, None, "", draws, unrepeatable=differs)
-    exact, why = _exact(make, run, recorder.draws)
     perturbed: list[Answers] = []
 
     def perturb() -> Sequence[Answers]:
@@ -92,6 +110,10 @@ def reference(
             )
         return perturbed
 
+    if differs := differs_at_each_load(earlier, eager):
+        # Other inputs in float64 would excuse any error as rounding.
+        return Reference(eager, None, "", draws, perturb, unrepeatable=differs)
+    exact, why = (None, no_float64) if no_float64 else _exact(make, run, recorder.draws)
     return Reference(eager, exact, why, draws, perturb)
 
 

@@ -28,6 +28,7 @@ from torchproof.report import (
     commands,
     comparison_text,
     earlier_run,
+    run_words,
     search_words,
 )
 from torchproof.report.html import (
@@ -149,6 +150,7 @@ def _about(run: Run) -> list[str]:
     """Size, device, torch version, strategy and start time of the run."""
     facts = run.environment
     details = [facts.get("size"), facts.get("gpu") or facts.get("device")]
+    details.append(run_words.measured_ranks(run))
     details += [f"torch {facts['torch']}" if facts.get("torch") else None]
     compiled = run.verb == "check" and run.strategy not in ("", "-")
     details += [f"strategy {run.strategy}" if compiled else None]

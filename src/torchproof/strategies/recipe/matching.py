@@ -28,7 +28,11 @@ ENVIRONMENT_KEYS = {
     "machine": "machine",
     "cores": "cores",
     "threads": "threads",
+    "ranks": "ranks",
 }
+# A recipe stores it too. A model may be compiled before it is wrapped, so it is not
+# compared.
+_WRAP = "wrap"
 _DECISIVE = ("torch", "device", "gpu", "cuda", "triton")
 _OF_GPUS = ("gpu", "cuda", "triton")
 
@@ -53,7 +57,7 @@ def environment_of(environment: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a run's environment that a recipe stores."""
     values = {
         name: environment[name]
-        for name in ENVIRONMENT_KEYS
+        for name in (*ENVIRONMENT_KEYS, _WRAP)
         if environment.get(name) is not None
     }
     if values.get("device", "cuda") == "cuda":
@@ -77,6 +81,9 @@ def environment_here(model: Any) -> dict[str, Any]:
         return environment
     environment["torch"] = str(torch.__version__)
     environment["threads"] = torch.get_num_threads()
+    group = sys.modules.get("torch.distributed")
+    if group is not None and group.is_available() and group.is_initialized():
+        environment["ranks"] = group.get_world_size()
     device = _device_of(model)
     if device is not None:
         environment["device"] = device.type

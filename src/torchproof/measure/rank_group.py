@@ -1,0 +1,211 @@
+"""Runs one strategy on several ranks: a worker process for each, and joined replies.
+
+Takes a job with a number of ranks. A group has the methods of a `WorkerProcess`: each
+command goes to all ranks, and their replies become one. If a rank fails or ends, the
+group ends too: the other ranks may wait for it in a collective.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.measure.joined_replies import joined
+from torchproof.measure.specs import StrategyJob
+from torchproof.measure.worker_process import (
+    PEERS_VARIABLE,
+    Reply,
+    WorkerError,
+    WorkerProcess,
+    WorkerTimeout,
+    nothing,
+    raise_error,
+)
+from torchproof.process import Message, Tick
+
+_SLICE_S = 0.02  # how long to wait for one rank before looking at the next
+_GRACE_S = 2.0  # for the other ranks to reply, after one has failed
+# How a rank fails if another one has ended: the other one is to blame.
+_FOLLOWS = re.compile(
+    r"another rank has ended|closed by peer|reset by peer|Connection refused"
+    r"|Broken pipe|remote process exited|heartbeat|timed out|Timed out",
+    re.I,
+)
+# Each rank has its own: a cold start must not find what another rank has compiled.
+_OWN_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+@dataclass
+class _Replies:
+    """What the ranks have replied so far; failures in the order of their arrival."""
+
+    waiting: list[int]
+    answers: dict[int, Message] = field(default_factory=dict)
+    failures: dict[int, Message] = field(default_factory=dict)
+
+    def note(self, rank: int, answer: Message) -> None:
+        self.waiting.remove(rank)
+        self.answers[rank] = answer
+        if "error" in answer:
+            self.failures[rank] = answer
+
+    def failure(self, count: int) -> Message:
+        """The failure that the others follow from; it names its rank."""
+
+        def order(rank: int) -> tuple[bool, bool]:
+            failed = self.failures[rank]
+            follows = bool(_FOLLOWS.search(failed["error"]))
+            return follows and not failed.get("ended"), not failed.get("ended")
+
+        texts = {failed["error"] for failed in self.failures.values()}
+        rank = min(self.failures, key=order)
+        failed = self.failures[rank]
+        if len(texts) == 1 and len(self.failures) == count:  # all ranks alike
+            return failed
+        return {**failed, "error": f"rank {rank}: {failed['error']}"}
+
+
+class RankGroup:
+    """The worker processes of all ranks. They handle one command at a time."""
+
+    def __init__(
+        self,
+        job: StrategyJob,
+        environment: Mapping[str, str],
+        *,
+        quiet: bool,
+        layout: int = 0,
+    ) -> None:
+        assert job.ranks is not None
+        self._port = _reserved_port()
+        self._ranks: list[WorkerProcess] = []
+        # Rank 0 talks to each of the others.
+        pairs = [socket.socketpair() for _ in range(job.ranks - 1)]
+        try:
+            for rank in range(job.ranks):
+                ends = (
+                    [pair[0] for pair in pairs] if rank == 0 else [pairs[rank - 1][1]]
+                )
+                keep = [end.fileno() for end in ends]
+                variables = {
+                    **_variables(rank, job.ranks, environment),
+                    "MASTER_PORT": str(self._port.getsockname()[1]),
+                    PEERS_VARIABLE: ",".join(map(str, keep)),
+                }
+                process = WorkerProcess(
+                    job, variables, quiet=quiet, layout=layout, keep=keep
+                )
+                self._ranks.append(process)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            for end in (end for pair in pairs for end in pair):
+                end.close()
+
+    def tell(self, do: str, **values: Any) -> None:
+        for process in self._ranks:
+            process.tell(do, **values)
+
+    def ask(
+        self, kind: type[Reply], do: str, limit_s: float | None, **values: Any
+    ) -> Reply:
+        self.tell(do, **values)
+        return self.reply(kind, limit_s)
+
+    def reply(
+        self, kind: type[Reply], limit_s: float | None, tick: Tick = nothing
+    ) -> Reply:
+        """Waits for the replies to the last command, and joins them."""
+        answer = self.wait(limit_s, tick)
+        if "error" in answer:
+            raise_error(answer)
+        return joined(kind, [kind.from_json(each) for each in answer["replies"]])
+
+    def wait(self, limit_s: float | None, tick: Tick = nothing) -> Message:
+        """Waits for the replies of all ranks; one that fails ends the wait."""
+        until = None if limit_s is None else time.monotonic() + limit_s
+        replies = _Replies(list(range(len(self._ranks))))
+        while replies.waiting:
+            tick()
+            for rank in list(replies.waiting):
+                self._poll(rank, replies)
+            now = time.monotonic()
+            if replies.failures:
+                until = min(until or now + _GRACE_S, now + _GRACE_S)
+            if until is not None and now >= until:
+                break
+        if replies.waiting:
+            self.close()
+        if replies.failures:
+            return replies.failure(len(self._ranks))
+        if replies.waiting:
+            raise WorkerTimeout(
+                f"no answer within {limit_s:.0f} s (--timeout)"
+                f"{self._named(replies.waiting)}"
+            )
+        in_order = [replies.answers[rank] for rank in range(len(self._ranks))]
+        return {"replies": [answer.get("reply", {}) for answer in in_order]}
+
+    def _poll(self, rank: int, replies: _Replies) -> None:
+        try:
+            answer = self._ranks[rank].poll(_SLICE_S)
+        except WorkerError as error:
+            ended = {"error": str(error), "usage": False, "ended": True}
+            replies.note(rank, ended)
+            return
+        if answer is not None:
+            replies.note(rank, answer)
+
+    def _named(self, waiting: Sequence[int]) -> str:
+        """` from rank 1`; nothing if no rank has replied."""
+        if len(waiting) == len(self._ranks):
+            return ""
+        word = "rank" if len(waiting) == 1 else "ranks"
+        return f" from {word} {', '.join(map(str, waiting))}"
+
+    def close(self) -> None:
+        """Kills the processes of all ranks and everything they started."""
+        for process in self._ranks:
+            process.close()
+        self._port.close()
+
+
+def _variables(rank: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a rank: as torch's launcher sets it, on one machine."""
+    variables = {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+        **environment,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "localhost",
+    }
+    for name in _OWN_FOLDERS:
+        if name in environment:
+            variables[name] = os.path.join(environment[name], f"rank-{rank}")
+    if rank and "TORCH_TRACE" in environment:  # the code of rank 0 is saved
+        variables["TORCH_TRACE"] = f"{environment['TORCH_TRACE']}-rank-{rank}"
+    return variables
+
+
+def _reserved_port() -> socket.socket:
+    """A socket with a free port, which does not listen.
+
+    While it is open, no other program gets the port, and the store of rank 0, which
+    reuses addresses too, can listen there.
+    """
+    for family in (socket.AF_INET6, socket.AF_INET):
+        with contextlib.suppress(OSError):
+            reserved = socket.socket(family, socket.SOCK_STREAM)
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind(("", 0))
+            return reserved
+    raise WorkerError("no free port for the process group")

@@ -1,0 +1,194 @@
+"""What a worker does as one of several ranks: agree with them, and run wrapped code.
+
+Timed loops have to make the same number of passes on all ranks, or the last rank waits
+in a collective. So ranks exchange a number before each decision, over sockets and
+outside of what is timed. A worker without other ranks is `Alone`, and agrees at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchproof.measure.worker_process import PEERS_VARIABLE
+from torchproof.records import UserError
+from torchproof.strategies import NotApplicable, Strategy
+from torchproof.targets import Job, Loaded, parallel
+
+if TYPE_CHECKING:
+    from torchproof.strategies import Applied
+
+# Takes a target and its calls, and applies a strategy as planned.
+Apply = Callable[[Any, Sequence[Any]], "Applied"]
+
+_NUMBER = struct.Struct("d")
+# Applied before the model is wrapped; others compile the wrapped model.
+_INSIDE = ("regional", "nested", "core")
+NO_FLOAT64 = (
+    "no float64 reference on several ranks: outputs are compared with eager's own, on"
+    " the same number of ranks"
+)
+
+
+class RankLost(Exception):
+    """Another rank has ended; the message is one line."""
+
+
+class Alone:
+    """A worker that is the only one."""
+
+    several = False
+    rank = 0
+    voting: Callable[[bool], bool] | None = None  # `any`, where there is someone to ask
+
+    def meet(self) -> None:
+        """Waits until all ranks are here."""
+
+    def largest(self, value: float) -> float:
+        """The largest value of any rank."""
+        return value
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return flag
+
+    def own_file(self, path: Path) -> Path:
+        """The file of this rank, of those with this path."""
+        return path
+
+    def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
+        """What a call of the target runs, without a strategy."""
+        return loaded.fn
+
+    def applied(
+        self, strategy: Strategy, loaded: Loaded, job: Job, apply: Apply
+    ) -> Applied:
+        """The target with the strategy applied to it."""
+        return apply(loaded.fn, loaded.calls)
+
+
+class Peers(Alone):
+    """The other ranks; rank 0 collects the numbers of all and answers."""
+
+    several = True
+
+    def __init__(self, rank: int, ends: Sequence[socket.socket]) -> None:
+        self.rank = rank
+        self.voting = self.any
+        self._ends = tuple(ends)
+
+    @classmethod
+    def of_environment(cls) -> Peers:
+        numbers = [n for n in os.environ.pop(PEERS_VARIABLE).split(",") if n]
+        ends = [socket.socket(fileno=int(number)) for number in numbers]
+        for end in ends:
+            end.set_inheritable(False)
+            end.settimeout(None)
+        return cls(int(os.environ["RANK"]), ends)
+
+    def meet(self) -> None:
+        self.largest(0.0)
+
+    def any(self, flag: bool) -> bool:
+        return self.largest(float(flag)) > 0
+
+    def largest(self, value: float) -> float:
+        if self.rank == 0:
+            value = max([value, *map(_received, self._ends)])
+            for end in self._ends:
+                _send(end, value)
+            return value
+        [end] = self._ends
+        _send(end, value)
+        return _received(end)
+
+    def own_file(self, path: Path) -> Path:
+        return path.with_name(f"rank{self.rank}-{path.name}")
+
+    def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
+        """The target as it is, wrapped."""
+        return parallel.wrapped(loaded.fn, job.wrap or loaded.wrap, lambda whole: whole)
+
+    def applied(
+        self, strategy: Strategy, loaded: Loaded, job: Job, apply: Apply
+    ) -> Applied:
+        """The target, wrapped and compiled.
+
+        What compiles the whole model does so after it was wrapped, as torch recommends;
+        blocks and methods are compiled in place before.
+        """
+        wrap = job.wrap or loaded.wrap
+        _assert_applicable(strategy, wrap)
+        found: list[Applied] = []
+
+        def compiled(module: Any) -> Any:
+            found.append(apply(module, loaded.calls))
+            return found[0].fn
+
+        if strategy.form in _INSIDE:
+            inner = compiled(loaded.fn)
+            fn = parallel.wrapped(inner, wrap, lambda whole: whole)
+        else:
+            fn = parallel.wrapped(loaded.fn, wrap, compiled)
+        if wrap is None:
+            return found[0]
+        when = "before" if strategy.form in _INSIDE else "after"
+        source = f"# {when} the model is wrapped with {wrap}\n{found[0].source}"
+        return dataclasses.replace(found[0], fn=fn, source=source)
+
+
+def _send(end: socket.socket, value: float) -> None:
+    try:
+        end.sendall(_NUMBER.pack(value))
+    except OSError:
+        raise RankLost("another rank has ended") from None
+
+
+def _received(end: socket.socket) -> float:
+    data = b""
+    while len(data) < _NUMBER.size:
+        try:
+            more = end.recv(_NUMBER.size - len(data))
+        except OSError:
+            more = b""
+        if not more:
+            raise RankLost("another rank has ended")
+        data += more
+    value: float = _NUMBER.unpack(data)[0]
+    return value
+
+
+# -- the target on a rank --------------------------------------------------------------
+
+
+def join(job: Job, count: int) -> Peers:
+    """Joins the process group of all ranks; the job must be resolved."""
+    import torch
+
+    devices = torch.cuda.device_count() if job.device == "cuda" else count
+    if devices < count:
+        raise UserError(
+            f"--ranks {count}: each rank needs a GPU of its own, and torch finds"
+            f" {devices}"
+        )
+    parallel.join(job.device)
+    return Peers.of_environment()
+
+
+def _assert_applicable(strategy: Strategy, wrap: str | None) -> None:
+    """Raises `NotApplicable` for a strategy that several ranks cannot run."""
+    if strategy.graph:
+        raise NotApplicable(
+            "a whole step with its collectives is not recorded in a CUDA graph: on"
+            " several ranks, use full:reduce-overhead"
+        )
+    if strategy.form == "nested" and wrap is not None:
+        raise NotApplicable(
+            "nested compiles blocks inside the whole model, which leaves no place for"
+            f" the hooks of {wrap}: use regional or full"
+        )

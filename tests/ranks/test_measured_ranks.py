@@ -1,0 +1,235 @@
+"""`bench` on two ranks: all are timed, the slowest counts, and none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from forked_workers import backends, measured
+
+from torchproof.cli import main
+from torchproof.measure import rank_group
+from torchproof.measure.joined_replies import joined
+from torchproof.measure.replies import Compared, Examined, FirstPass, Reference
+from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
+from torchproof.records import UserError
+from torchproof.records.run import Measurement
+from torchproof.strategies import parse, with_arguments
+
+MODELS = Path(__file__).with_name("measured_models.py")
+SLEPT_MS = 30.0
+
+
+def on_ranks(factory: str, specs: Any = None, **more: Any) -> MeasureResult:
+    specs = backends("eager") if specs is None else specs
+    more = {"ranks": 2, "timeout_s": 100.0, **more}
+    return measured(f"{MODELS}:{factory}", specs, **more)
+
+
+@pytest.fixture(scope="module")
+def planted() -> dict[str, Measurement]:
+    names = ("fine", "wrong", "raising", "dying")
+    cores = [with_arguments(parse(f"core:{name}"), backend="eager") for name in names]
+    specs = [StrategySpec(EAGER), *map(StrategySpec, cores)]
+    found = on_ranks("planted", specs)
+    assert not [p for p in psutil.Process().children() if _is_worker(p)]
+    return {row.strategy.removeprefix("core:"): row for row in found.rows}
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "strategy_worker" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize("name", ["eager", "fine"])
+def test_the_slowest_rank_counts_and_is_named(
+    planted: dict[str, Measurement], name: str
+) -> None:
+    row = planted[name]
+    assert row.error is None and row.median_ms and row.median_ms >= SLEPT_MS
+    assert all(time >= SLEPT_MS for times in row.rounds_ms for time in times)
+    first, second = row.ranks
+    assert (first.rank, second.rank) == (0, 1)
+    assert second.median_ms >= SLEPT_MS and second.slowest > first.slowest
+
+
+def test_the_row_says_how_it_was_compared(planted: dict[str, Measurement]) -> None:
+    row = planted["fine"]
+    assert row.numerics and row.numerics["verdict"] == "same"
+    assert any("no float64 reference on several ranks" in note for note in row.notes)
+    assert row.mfu is None and row.energy is None
+    assert row.start and row.start["refused"] is None
+
+
+def test_a_wrong_answer_on_one_rank_is_wrong(planted: dict[str, Measurement]) -> None:
+    row = planted["wrong"]
+    assert row.verdict == "wrong" and row.numerics
+    assert row.numerics["rank"] == 1
+    assert row.numerics["why"].startswith("on rank 1: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raising", "rank 1 does not want to"),
+        ("dying", "its process was killed by SIGKILL"),
+    ],
+)
+def test_a_rank_that_fails_ends_its_row_only(
+    planted: dict[str, Measurement], name: str, why: str
+) -> None:
+    """The other rank waits in a collective; it is not waited for."""
+    row = planted[name]
+    assert row.verdict == "failed" and row.error
+    assert row.error.startswith("rank 1: ") and why in row.error
+
+
+def test_gradients_of_ddp_are_compared_on_the_same_ranks() -> None:
+    specs = (*backends("eager"), StrategySpec(parse("full+graph")))
+    found = on_ranks("make", specs, wrap="ddp", train=True)
+    eager, full, graph = found.rows
+    assert found.environment["ranks"] == 2 and found.environment["wrap"] == "ddp"
+    assert eager.verdict == "reference" and full.error is None
+    assert full.numerics and full.numerics["verdict"] in ("same", "rounding")
+    assert full.counts and full.counts["graphs"]
+    assert graph.verdict == "skipped" and "several ranks" in graph.notes[0]
+
+
+@pytest.mark.slow
+def test_a_factory_that_fails_on_one_rank_is_the_users() -> None:
+    with pytest.raises(UserError, match="rank 1: the factory failing failed"):
+        on_ranks("failing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
+def test_blocks_and_the_whole_model_are_compiled_when_wrapped(wrap: str) -> None:
+    regional = with_arguments(parse("regional"), backend="aot_eager")
+    specs = (*backends("aot_eager"), StrategySpec(regional))
+    specs = (*specs, StrategySpec(parse("nested")))
+    _, full, blocks, nested = on_ranks("make", specs, wrap=wrap, train=True).rows
+    for row in (full, blocks):
+        assert row.error is None and row.counts and row.counts["graphs"]
+        assert row.numerics and row.numerics["verdict"] in ("same", "rounding")
+    assert nested.verdict == "skipped" and wrap in nested.notes[0]
+
+
+# -- joined replies --------------------------------------------------------------------
+
+
+def test_the_worst_verdict_of_all_ranks_wins() -> None:
+    each = [
+        Compared({"verdict": "same", "max_rel_error": 0.0}),
+        Compared({"verdict": "rounding", "max_rel_error": 1e-7}),
+        Compared({"verdict": None, "why": "nothing to compare"}),
+    ]
+    assert joined(Compared, each[:2]).numerics["verdict"] == "rounding"
+    found = joined(Compared, each).numerics
+    assert found["verdict"] is None and found["rank"] == 2
+    assert found["why"] == "on rank 2: nothing to compare"
+
+
+def test_the_largest_memory_and_the_longest_first_call_count() -> None:
+    passes = [
+        FirstPass(
+            first_call_s=seconds,
+            compile_s={"total": seconds / 2},
+            counts={"graphs": graphs},
+            bytes={"host": 100, "cuda": graphs},
+        )
+        for seconds, graphs in ((1.0, 1), (3.0, 2))
+    ]
+    found = joined(FirstPass, passes)
+    assert found.first_call_s == 3.0 and found.compile_s == {"total": 1.5}
+    assert found.counts == {"graphs": 1}
+    assert found.rank_counts == ({"graphs": 1}, {"graphs": 2})
+    assert found.bytes == {"host": 200, "cuda": 2}
+    examined = [
+        Examined(memory={"host_rss": n, "cuda_allocated": None}) for n in (5, 7)
+    ]
+    assert joined(Examined, examined).memory == {"host_rss": 7, "cuda_allocated": None}
+
+
+def test_the_work_of_all_ranks_adds_up() -> None:
+    each = [Reference(work=(10.0, "tokens"), deterministic=True) for _ in range(2)]
+    found = joined(Reference, each)
+    assert found.work == (20.0, "tokens") and found.deterministic is True
+    assert joined(Reference, [each[0], Reference()]).work is None
+
+
+@pytest.mark.parametrize(
+    ("failures", "blamed"),
+    [
+        (
+            {0: "Connection closed by peer", 1: "ValueError: no"},
+            "rank 1: ValueError: no",
+        ),
+        ({0: "another rank has ended"}, "rank 0: another rank has ended"),
+        ({0: "ValueError: no", 1: "ValueError: no"}, "ValueError: no"),
+        ({1: "IndexError", 0: "ValueError"}, "rank 1: IndexError"),
+    ],
+)
+def test_the_rank_that_others_follow_is_blamed(
+    failures: dict[int, str], blamed: str
+) -> None:
+    replies = rank_group._Replies([0, 1])
+    for rank, text in failures.items():
+        replies.note(rank, {"error": text, "usage": False})
+    assert replies.failure(2)["error"] == blamed
+
+
+# -- the command line ------------------------------------------------------------------
+
+
+def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchproof", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, "COLUMNS": "80"},
+    )
+
+
+@pytest.mark.parametrize("verb", ["bench", "tune"])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((":make", "--ranks", "0"), "--ranks 0: at least one rank is needed"),
+        ((":make", "--wrap", "ddp"), "--wrap is for several ranks: add --ranks N"),
+        (("", "--ranks", "2"), "is a script"),
+    ],
+)
+def test_a_wrong_use_is_one_line(
+    verb: str,
+    words: tuple[str, ...],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    suffix, *flags = words
+    assert main([verb, f"{MODELS}{suffix}", *flags]) == 2
+    error = capsys.readouterr().err.strip()
+    assert why in error and error.startswith("torchproof: error: ")
+
+
+@pytest.mark.slow
+def test_a_bench_on_ranks_as_a_user_starts_it(tmp_path: Path) -> None:
+    words = ("bench", f"{MODELS}:make", "--ranks", "2", "--wrap", "ddp", "--train")
+    flags = ("--repeats", "1", "--seconds", "0.2", "--strategies", "full", "-q")
+    done = command(*words, *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks, ddp; the slowest rank of each pass counts" in done.stdout
+    assert "median by rank: rank 0" in done.stdout
+    [saved] = (tmp_path / ".torchproof" / "runs").iterdir()
+    run = json.loads((saved / "run.json").read_text())
+    assert run["environment"]["ranks"] == 2
+    assert [len(row["ranks"]) for row in run["measurements"]] == [2, 2]
