@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchproof.measure.worker_process import PEERS_VARIABLE
-from torchproof.records import UserError
 from torchproof.strategies import NotApplicable, Strategy
 from torchproof.targets import Job, Loaded, parallel
 
@@ -166,16 +165,8 @@ def _received(end: socket.socket) -> float:
 # -- the target on a rank --------------------------------------------------------------
 
 
-def join(job: Job, count: int) -> Peers:
+def join(job: Job) -> Peers:
     """Joins the process group of all ranks; the job must be resolved."""
-    import torch
-
-    devices = torch.cuda.device_count() if job.device == "cuda" else count
-    if devices < count:
-        raise UserError(
-            f"--ranks {count}: each rank needs a GPU of its own, and torch finds"
-            f" {devices}"
-        )
     parallel.join(job.device)
     return Peers.of_environment()
 

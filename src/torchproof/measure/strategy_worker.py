@@ -81,7 +81,7 @@ class StrategyWorker:
             assert self.job.run is not None
             self._run = calls.resolved(self.job.run)
             if self.job.ranks is not None:
-                self.peers = rank_peers.join(self._run, self.job.ranks)
+                self.peers = rank_peers.join(self._run)
         return self._run
 
     # -- commands ------------------------------------------------------------------
