@@ -23,7 +23,7 @@ _LAUNCHES = ThreadPoolExecutor()
 def launched(program: str, *arguments: str) -> Future[JoinedRanks]:
     """A launch that goes on beside the test: one that waits costs no time."""
     target = parse(str(PROGRAMS / program), arguments)
-    options = Options(timeout_s=240, quiet=True)
+    options = Options(timeout_s=480, quiet=True)
     ranks = RankOptions(2)
     return _LAUNCHES.submit(observe_ranks, target, options, ranks, lambda text: None)
 
