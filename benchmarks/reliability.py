@@ -1,23 +1,30 @@
 """The fault matrix: every fault in every situation, with what the hit call took.
 
-    python benchmarks/reliability.py [--only TEXT] [--write]
+    python benchmarks/reliability.py [--only TEXT] [--jobs N] [--write]
 
-Each cell is a process of its own, several at a time: most wait for a deadline. Exit
-code 1 when a cell fails.
+Each cell runs in a process of its own. `--write` keeps each result as soon as its cell
+ends. A file holds results of one commit, and changes that are not committed count as
+another commit: `--resume` runs the cells that have no result yet, `--restart` throws
+the results of another commit away. Exit code 1 when a cell fails, 2 when the file holds
+results of another commit.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import hashlib
 import json
+import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -27,8 +34,20 @@ import cells  # noqa: E402
 from faults import FAULTS, SITUATIONS  # noqa: E402
 
 GRACE_S = 2.0  # what may pass between the deadline and eager's answer
-AT_ONCE = 4
+JOBS = 4  # most cells wait for a deadline
+RESULTS = HERE / "results" / "reliability-cpu.json"
 NOT_RUN = {"seconds": None, "wrong": None, "commit": None}
+# Results and the pages made of them change while the matrix runs, and run nothing.
+_NO_CODE = (":!benchmarks/results", ":!docs", ":!*.md")
+
+Name = tuple[str, str]  # a fault and a situation
+
+
+class OtherCommit(Exception):
+    """The file holds results that this code did not give."""
+
+
+# -- one cell --------------------------------------------------------------------------
 
 
 def run(fault: str, situation: str) -> cells.Outcome:
@@ -42,6 +61,8 @@ def run(fault: str, situation: str) -> cells.Outcome:
 
 def cell(outcome: cells.Outcome) -> str:
     took = "" if outcome.seconds is None else f" {outcome.seconds:.1f} s"
+    if cells.NOT_REACHED in outcome.wrong:
+        return f"not reached{took}"
     return f"ok{took}" if outcome.ok else f"fails{took}"
 
 
@@ -49,32 +70,155 @@ def table(outcomes: list[cells.Outcome]) -> str:
     found = {(item.fault, item.situation): cell(item) for item in outcomes}
     width = max(len(name) for name in FAULTS) + 2
     lines = ["".join(["".ljust(width), *(f"{name:21}" for name in SITUATIONS)])]
-    for fault in dict.fromkeys(item.fault for item in outcomes):
+    for fault in (name for name in FAULTS if any(name == key[0] for key in found)):
         row = [f"{found.get((fault, name), '-'):21}" for name in SITUATIONS]
         lines.append("".join([fault.ljust(width), *row]))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--only", default=[], action="append", help="cells whose name has this text"
-    )
-    parser.add_argument("--write", action="store_true", help="keep the table")
-    arguments = parser.parse_args()
-    wanted = [
+# -- results that are kept -------------------------------------------------------------
+
+
+class Results:
+    """The results in a file, all of one commit."""
+
+    def __init__(self, path: Path, commit: str, *, restart: bool) -> None:
+        self._path = path
+        self._commit = commit
+        self._cells: dict[Name, dict[str, Any]] = {}
+        if path.exists() and not restart:
+            kept = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            done = [cell for cell in kept if cell["commit"] is not None]
+            others = {cell["commit"] for cell in done} - {commit}
+            if others:
+                raise OtherCommit(
+                    f"{path} holds results of {', '.join(sorted(others))}, and this is"
+                    f" {commit}: use --restart, or another file with -o"
+                )
+            self._cells = {(cell["fault"], cell["situation"]): cell for cell in done}
+
+    def __contains__(self, name: Name) -> bool:
+        return name in self._cells
+
+    def keep(self, item: cells.Outcome) -> None:
+        self._cells[item.fault, item.situation] = {
+            "fault": item.fault,
+            "situation": item.situation,
+            "seconds": item.seconds,
+            "wrong": [_without_paths(text) for text in item.wrong],
+            "commit": self._commit,
+        }
+        text = json.dumps(self._to_json(), indent=2)
+        # Renamed, so that an interrupt leaves the results of the other cells.
+        written = self._path.with_suffix(".part")
+        written.write_text(text + "\n", encoding="utf-8")
+        written.replace(self._path)
+
+    def _to_json(self) -> dict[str, Any]:
+        import torch
+
+        return {
+            "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "grace_s": GRACE_S,
+            "cells": [
+                self._cells.get(
+                    (fault, situation),
+                    {"fault": fault, "situation": situation} | NOT_RUN,
+                )
+                for fault, situation in all_cells()
+            ],
+        }
+
+
+def _without_paths(text: str) -> str:
+    """Results do not name the folders of the machine that they come from."""
+    return text.replace(f"{ROOT}{os.sep}", "").replace(sys.prefix, ".venv")
+
+
+def all_cells() -> list[Name]:
+    return [
         (fault.name, situation)
         for fault in FAULTS.values()
         for situation in fault.situations
-        if not arguments.only
-        or any(text in f"{fault.name} / {situation}" for text in arguments.only)
     ]
-    begin, outcomes = time.monotonic(), []
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for outcome in pool.map(lambda names: run(*names), wanted):
-            outcomes.append(outcome)
-            if arguments.write:
-                write(outcome)
+
+
+def commit_of(root: Path) -> str:
+    """The commit of a checkout; changes that are not committed give it another name."""
+    name = _git(root, "rev-parse", "--short=12", "HEAD").decode().strip()
+    changes = _git(root, "diff", "HEAD", "--binary", "--", ".", *_NO_CODE)
+    listed = _git(
+        *(root, "ls-files", "-z", "--others", "--exclude-standard", "--", "."),
+        *_NO_CODE,
+    )
+    digest = hashlib.sha256(changes)
+    files = [file for file in listed.decode().split("\0") if file]
+    for file in files:
+        digest.update(file.encode())
+        digest.update((root / file).read_bytes())
+    is_dirty = bool(changes or files)
+    return f"{name}-dirty-{digest.hexdigest()[:8]}" if is_dirty else name
+
+
+def _git(root: Path, *arguments: str) -> bytes:
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, check=True
+    ).stdout
+
+
+# -- the command -----------------------------------------------------------------------
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--only", default=[], action="append", help="cells whose name has this text")
+    add("--jobs", type=int, default=JOBS, help="cells at once (default: %(default)s)")
+    add("--write", action="store_true", help="keep each result as its cell ends")
+    add("--resume", action="store_true", help="only cells without a result; --write")
+    add("--restart", action="store_true", help="forget all results; --write")
+    add("-o", "--output", type=Path, default=RESULTS, help="where results are kept")
+    parsed = parser.parse_args(arguments)
+    if parsed.jobs < 1:
+        parser.error("--jobs: give at least 1")
+    if parsed.resume and parsed.restart:
+        parser.error("--resume and --restart exclude each other")
+    return parsed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    results = None
+    if options.write or options.resume or options.restart:
+        try:
+            results = Results(options.output, commit_of(ROOT), restart=options.restart)
+        except (OtherCommit, subprocess.CalledProcessError, OSError) as error:
+            print(f"reliability.py: {error}", file=sys.stderr)
+            return 2
+    wanted = [
+        name
+        for name in all_cells()
+        if not options.only or any(text in " / ".join(name) for text in options.only)
+        if not (options.resume and results is not None and name in results)
+    ]
+    return _run_all(wanted, options.jobs, results)
+
+
+def _run_all(wanted: list[Name], jobs: int, results: Results | None) -> int:
+    begin = time.monotonic()
+    outcomes: list[cells.Outcome] = []
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(functools.partial(run, *name)) for name in wanted]
+        try:
+            for future in as_completed(running):
+                outcomes.append(future.result())
+                if results is not None:
+                    results.keep(outcomes[-1])
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     print(table(outcomes))
     failed = [item for item in outcomes if not item.ok]
     print(
@@ -82,47 +226,6 @@ def main() -> int:
         f" {time.monotonic() - begin:.0f} s"
     )
     return 1 if failed else 0
-
-
-def write(item: cells.Outcome) -> None:
-    """Keeps what was run, beside what is kept of other cells."""
-    import torch
-
-    path = HERE / "results" / "reliability-cpu.json"
-    earlier = json.loads(path.read_text())["cells"] if path.exists() else []
-    known = {(cell["fault"], cell["situation"]): cell for cell in earlier}
-    known[item.fault, item.situation] = {
-        "fault": item.fault,
-        "situation": item.situation,
-        "seconds": item.seconds,
-        "wrong": item.wrong,
-        "commit": commit(),
-    }
-    kept = {
-        "machine": {"arch": platform.machine()},
-        "torch": torch.__version__,
-        "grace_s": GRACE_S,
-        "cells": [
-            known.get((fault.name, situation), {"fault": fault.name} | NOT_RUN)
-            | {"situation": situation}
-            for fault in FAULTS.values()
-            for situation in fault.situations
-        ],
-    }
-    path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-
-
-@functools.cache
-def commit() -> str | None:
-    """What was run, so that cells of different code are not taken for one run."""
-    done = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or None
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ STEPS = (
     Step(
         "reliability",
         "torchproof.compile survives every kind of fault",
-        ("benchmarks/reliability.py", "--write"),
+        ("benchmarks/reliability.py", "--restart"),
     ),
     Step(
         "soak",

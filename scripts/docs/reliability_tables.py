@@ -42,6 +42,8 @@ def _cell(cell: dict[str, Any]) -> str:
         return "not run"
     seconds = cell["seconds"]
     took = "" if seconds is None else f" {seconds:.1f} s"
+    if "the fault was never reached" in cell["wrong"]:
+        return f"**not reached**{took}"
     return f"**fails**{took}" if cell["wrong"] else f"ok{took}"
 
 

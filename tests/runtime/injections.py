@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch._inductor.config
 
 Operator = Callable[[torch.Tensor], torch.Tensor]
 HEALTHY: Operator = torch.sin
@@ -158,6 +160,13 @@ class NoFakeKernel(Injection):
 # -- the C++ compiler ------------------------------------------------------------------
 
 
+def _real_compiler() -> str:
+    program, *arguments = shlex.split(os.environ.get("CXX") or "g++")
+    found = shutil.which(program)
+    assert found, f"there is no C++ compiler: {program}"
+    return shlex.join([found, *arguments])
+
+
 class Compiler(Injection):
     """What goes by the compiler's name is a program that does as told once armed."""
 
@@ -165,15 +174,19 @@ class Compiler(Injection):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.gate, real = folder / "armed", shutil.which("g++")
+        self.gate = folder / "armed"
         program = folder / "bin" / "g++"
         program.parent.mkdir()
         program.write_text(
-            f'#!/bin/sh\n[ -e {self.gate} ] || exec {real} "$@"\n'
+            f'#!/bin/sh\n[ -e {self.gate} ] || exec {_real_compiler()} "$@"\n'
             f"touch {self.mark}\n{self.told}\n"
         )
         program.chmod(0o755)
+        # Torch takes CXX where it is set, which a process that has loaded Inductor no
+        # longer reads, and otherwise the first g++.
         os.environ["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+        os.environ["CXX"] = str(program)
+        torch._inductor.config.cpp.cxx = (None, str(program))
 
     def arm(self) -> None:
         self.gate.touch()
