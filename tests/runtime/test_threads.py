@@ -172,3 +172,48 @@ def test_a_function_called_before_and_inside_another_thread() -> None:
     for number, answer in enumerate(answers):
         torch.testing.assert_close(answer, sample(seed=number) * 2)
     assert len(torchproof.status(function).compilations) == 1
+
+
+def test_flags_of_the_compiler_are_those_of_the_thread_that_compiles() -> None:
+    """Torch has one flag for all threads: here another thread asks meanwhile."""
+    traces, may_go_on = threading.Event(), threading.Event()
+    inside: list[bool] = []
+
+    def backend(gm: Any, inputs: Any) -> Any:
+        class Tracer(torch.fx.Tracer):
+            def create_arg(self, a: Any) -> Any:
+                inside.append(torch.compiler.is_compiling())
+                inside.append(torch.fx._symbolic_trace.is_fx_tracing())
+                traces.set()
+                may_go_on.wait(AGES_S)
+                return super().create_arg(a)
+
+        Tracer().trace(gm)
+        return gm.forward
+
+    known = torch.compile(lambda x: x.cos() * 2, backend="eager")
+    x = torch.ones(3)
+    expected = known(x)
+    model = torchproof.compile(lambda x: x.sin() + 1, backend=backend)
+    caller = threading.Thread(target=model, args=(x,), daemon=True)
+    caller.start()
+    assert traces.wait(AGES_S)
+    try:
+        assert not torch.compiler.is_compiling()
+        assert not torch.fx._symbolic_trace.is_fx_symbolic_tracing()
+        assert torch.equal(known(x), expected)
+    finally:
+        may_go_on.set()
+        caller.join(AGES_S)
+    # Torch 2.11 says only to traced code that it compiles.
+    assert inside[1] and inside[0] is hasattr(
+        torch.compiler, "_compile_session_context"
+    )
+    assert torchproof.status(model).compilations
+
+
+def test_fx_still_refuses_a_compiled_function_in_its_own_thread() -> None:
+    torchproof.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    inner = torch.compile(lambda x: x.cos(), backend="eager")
+    with pytest.raises(RuntimeError, match="FX to symbolically trace"):
+        torch.fx.symbolic_trace(lambda x: inner(x) + 1)

@@ -22,7 +22,11 @@ from typing import Any
 
 import torch
 
-from torchproof.torch_private.dynamo import class_guards, thread_state
+from torchproof.torch_private.dynamo import (
+    class_guards,
+    thread_state,
+    tracing_flags,
+)
 
 _FRAME_FIELDS = ("f_code", "f_locals", "f_globals", "f_builtins", "f_lasti", "f_lineno")
 
@@ -189,6 +193,7 @@ def _install() -> None:
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
     thread_state.hide_unusable_cuda()  # in case this process was forked before
+    tracing_flags.install()
     _install_checkpoints()
 
 
