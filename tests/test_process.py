@@ -132,6 +132,16 @@ def test_kill_tree_without_a_mark_ends_session_and_descendants() -> None:
         assert not any(map(is_running, members))
 
 
+def test_children_since_a_moment_whatever_the_time_of_day_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = process.boot_time()
+    with spawn("-c", "import time; time.sleep(99)") as child:
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        assert child.pid in process.children_since(before)
+        assert child.pid not in process.children_since(process.boot_time() + 1)
+
+
 def test_a_lower_priority_is_inherited(child: Child) -> None:
     nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
     code = "import os; print(os.sched_getscheduler(0), os.getpriority(0, 0))"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 import weakref
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import torchproof
+from torchproof.runtime import backend, codegen_worker, compile_job
 
 
 class Called(Exception):
@@ -61,3 +63,47 @@ def test_inputs_are_not_kept_after_a_missed_deadline() -> None:
     finally:
         gc.enable()
     assert torchproof.status(compiled).fallbacks[0].kind == "deadline"
+
+
+def test_threads_take_short_turns_while_a_compilation_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By default a thread that is busy in Python would keep its caller waiting."""
+    intervals, usual = [], sys.getswitchinterval()
+    end = compile_job.Job.end_compilers
+
+    def recorded(job: compile_job.Job, thread_id: int) -> bool:
+        intervals.append(sys.getswitchinterval())
+        return end(job, thread_id)
+
+    monkeypatch.setattr(compile_job.Job, "end_compilers", recorded)
+    compiled = torchproof.compile(lambda x: x * 2, backend=loops, deadline=0.2)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert intervals and max(intervals) < usual == sys.getswitchinterval()
+    [item] = torchproof.status(compiled).fallbacks
+    assert item.kind == "deadline"
+
+
+def loops(graph: Any, inputs: Any) -> Any:
+    while True:
+        pass
+
+
+def test_a_frame_that_is_late_because_of_a_graph_has_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = backend.Backend._failed
+
+    def slow(self: backend.Backend, item: Any, job: Any) -> None:
+        failed(self, item, job)
+        loops(None, None)  # as on a machine that has other work
+
+    def hangs(graph: Any, inputs: Any) -> Any:
+        raise codegen_worker.ChildHung("lock")
+
+    monkeypatch.setattr(backend.Backend, "_failed", slow)
+    compiled = torchproof.compile(lambda x: x * 2, backend=hangs, deadline=0.5)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    [item] = torchproof.status(compiled).fallbacks
+    assert (item.kind, item.phase) == ("deadline", "lock")
+    assert not item.what.startswith("graph")

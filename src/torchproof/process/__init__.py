@@ -35,6 +35,8 @@ from torchproof.process.streams import Followed as Followed
 from torchproof.process.streams import Stream as Stream
 from torchproof.process.streams import follow as follow
 from torchproof.process.thread_frames import frames_of_threads as frames_of_threads
+from torchproof.process.trees import boot_time as boot_time
+from torchproof.process.trees import children_since as children_since
 from torchproof.process.trees import kill_tree as kill_tree
 from torchproof.process.trees import tree as tree
 
@@ -55,6 +57,8 @@ __all__ = [
     "Stream",
     "Tick",
     "aslr",
+    "boot_time",
+    "children_since",
     "describe",
     "follow",
     "forks",

@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from torchproof.process import kill_tree
+from torchproof.process import boot_time, children_since, kill_tree
 from torchproof.records import UserError
 from torchproof.runtime import codegen_worker, compile_phases, interruptible_thread
 from torchproof.runtime.status_report import Compilation, Fallback
@@ -40,7 +39,7 @@ class Job:
     until: float
     codegen_in_child: bool = True
     started: float = field(default_factory=time.monotonic)
-    started_at: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=boot_time)
     graphs_in_child: int = 0
     local_reasons: list[str] = field(default_factory=list)  # no child took the graph
     is_sending: bool = False  # a child is generating code
@@ -191,7 +190,7 @@ def running(job: Job) -> Iterator[None]:
 
 
 def _kill_compilers(since: float, thread_id: int) -> bool:
-    """Kills compilers started after `since` (of `time.time`); whether there was one.
+    """Kills compilers started after `since` (of `boot_time`); whether there was one.
 
     A child process is a compiler if the compiling thread or one of Inductor's own
     threads started it, or if it works on a file in Inductor's cache. Other children,
@@ -199,20 +198,14 @@ def _kill_compilers(since: float, thread_id: int) -> bool:
     """
     if "torch._inductor" not in sys.modules:
         return False  # Inductor has started nothing; do not load it here
-    import psutil
-
     cache = backends.cache_folder()
     killed = False
     compiling = {thread_id, *backends.pool_threads()}
     started_there = set().union(*map(_children_of_thread, compiling))
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            # Creation times of processes are rounded to hundredths of a second.
-            if child.create_time() < since - 0.1:
-                continue
-            if child.pid in started_there or _works_in(child, cache):
-                killed = True
-                kill_tree(child.pid)
+    for child in children_since(since):
+        if child in started_there or _works_in(child, cache):
+            killed = True
+            kill_tree(child)
     return killed
 
 
@@ -226,6 +219,9 @@ def _children_of_thread(thread_id: int) -> set[int]:
         return set()
 
 
-def _works_in(process: Any, folder: str) -> bool:
-    prefix = os.path.join(folder, "")
-    return any(prefix in argument for argument in process.cmdline())
+def _works_in(pid: int, folder: str) -> bool:
+    prefix = os.path.join(folder, "").encode()
+    try:
+        return prefix in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False  # it has ended

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
 
@@ -252,7 +252,8 @@ class Engine:
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to report to
-            self._refuse(code, backend.failure(self.name_of(code), error, job), call)
+            failed = backend.failure(self.name_of(code), error, job)
+            self._refuse(code, self._for_the_frame(failed, job), call)
             return None
         finally:
             self.telemetry.add_compile_time(job.seconds)
@@ -328,7 +329,7 @@ class Engine:
                 raise  # nobody is left to report to
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)
-            failed = backend.failure(name, error, job)
+            failed = self._for_the_frame(backend.failure(name, error, job), job)
             refusal = self._refuse(code, failed, self.telemetry.call)
             return frames.eager_once(inner=refusal.inner)
         finally:
@@ -345,6 +346,17 @@ class Engine:
         elif code in self._names and not job.failed:
             self.telemetry.note(f"no graph of {name} itself was compiled")
         return self._accept(code, answer, job, cause=cause)
+
+    def _for_the_frame(self, item: Fallback, job: compile_job.Job) -> Fallback:
+        """The reason for a whole frame, in place of the one for a graph of it.
+
+        A graph that missed the deadline leaves the frame little time. If the frame then
+        misses it too, the graph is never used, and its phase is what took so long.
+        """
+        if not job.missed_deadline or item.kind != "deadline" or job.failure is None:
+            return item
+        self.telemetry.withdraw([job.failure])
+        return replace(item, phase=job.failure.phase)
 
     def _expect_first_run(
         self,

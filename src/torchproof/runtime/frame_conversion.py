@@ -109,9 +109,25 @@ def _wait(
     except BaseException:  # Ctrl-C, or an exception of the caller's signal handler
         job.caller_left = True
         job.until = 0.0
-        job.end_compilers(thread.thread_id)
-        thread.stop(_PATIENCE_S)
+        with interruptible_thread.short_switch_interval():
+            job.end_compilers(thread.thread_id)
+            thread.stop(_PATIENCE_S)
         raise
+    # What follows reads many small files, and the thread may be busy in Python: by
+    # default it would keep this one waiting for 5 ms after each of them.
+    with interruptible_thread.short_switch_interval():
+        is_late = _end(thread, job, telemetry)
+    if is_late:
+        # Not bound to a name: this frame would keep the error alive.
+        raise interruptible_thread.Interrupted(job.phase)
+
+
+def _end(
+    thread: interruptible_thread.InterruptibleThread,
+    job: compile_job.Job,
+    telemetry: Telemetry,
+) -> bool:
+    """Ends what the job still does; False if the thread has succeeded meanwhile."""
     stack = thread.stack()
     phase = compile_phases.phase_of_stack(stack)
     job.phase = phase
@@ -121,7 +137,7 @@ def _wait(
         if phase in (None, "code generation", "worker pool"):
             job.phase = phase = "C++ compiler"
         if thread.wait(time.monotonic() + _LOOK_EVERY_S):
-            return
+            return False
         if time.monotonic() > job.until + _GRACE_S:
             break
     if not thread.stop(_PATIENCE_S):
@@ -129,8 +145,7 @@ def _wait(
         thread_state.free_compile_lock(thread.thread_id)
         telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase))
     thread.error = None  # it references frames, and they reference tensors of the call
-    # Not bound to a name: this frame would keep the error alive.
-    raise interruptible_thread.Interrupted(phase)
+    return True
 
 
 def _innermost(stack: list[Any]) -> str:
