@@ -90,14 +90,16 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def rank_flags(
-    parser: argparse.ArgumentParser, purpose: str
+    parser: argparse.ArgumentParser,
+    purpose: str,
+    wraps: tuple[str, ...] = ("ddp", "fsdp2"),
 ) -> argparse._ArgumentGroup:
     """The flags that start several ranks; `purpose` says what is done with them."""
     ranks = parser.add_argument_group("several ranks")
     ranks.add_argument("--ranks", type=int, metavar="N", help=purpose)
     ranks.add_argument(
         "--wrap",
-        choices=("ddp", "fsdp2"),
+        choices=wraps,
         help="what wraps the model of a factory on each rank",
     )
     return ranks
@@ -105,7 +107,9 @@ def rank_flags(
 
 def _observed_rank_flags(parser: argparse.ArgumentParser) -> None:
     ranks = rank_flags(
-        parser, "start N ranks with torch's launcher, observe each, and compare them"
+        parser,
+        "start N ranks with torch's launcher, observe each, and compare them",
+        ("ddp", "fsdp2", "tp", "tp+fsdp2"),
     )
     ranks.add_argument(
         "--launcher",

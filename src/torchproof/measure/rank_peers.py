@@ -111,7 +111,8 @@ class Peers(Alone):
 
     def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
         """The target as it is, wrapped."""
-        return parallel.wrapped(loaded.fn, job.wrap or loaded.wrap, lambda whole: whole)
+        plan = loaded.tensor_parallel_plan
+        return parallel.wrapped(loaded.fn, job.wrap or loaded.wrap, _as_is, plan=plan)
 
     def applied(
         self, strategy: Strategy, loaded: Loaded, job: Job, apply: Apply
@@ -124,6 +125,7 @@ class Peers(Alone):
         wrap = job.wrap or loaded.wrap
         _assert_applicable(strategy, wrap)
         found: list[Applied] = []
+        plan = loaded.tensor_parallel_plan
 
         def compiled(module: Any) -> Any:
             found.append(apply(module, loaded.calls))
@@ -131,9 +133,9 @@ class Peers(Alone):
 
         if strategy.form in _INSIDE:
             inner = compiled(loaded.fn)
-            fn = parallel.wrapped(inner, wrap, lambda whole: whole)
+            fn = parallel.wrapped(inner, wrap, _as_is, plan=plan)
         else:
-            fn = parallel.wrapped(loaded.fn, wrap, compiled)
+            fn = parallel.wrapped(loaded.fn, wrap, compiled, plan=plan)
         if wrap is None:
             return found[0]
         when = "before" if strategy.form in _INSIDE else "after"
@@ -169,6 +171,10 @@ def join(job: Job) -> Peers:
     """Joins the process group of all ranks; the job must be resolved."""
     parallel.join(job.device)
     return Peers.of_environment()
+
+
+def _as_is(whole: Any) -> Any:
+    return whole
 
 
 def _assert_applicable(strategy: Strategy, wrap: str | None) -> None:

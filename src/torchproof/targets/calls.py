@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ import psutil
 
 from torchproof import torch_private
 from torchproof.records import Frame, UserError, whose
-from torchproof.targets import overlay
+from torchproof.targets import deferred_weights, overlay
 from torchproof.targets.introspect import code_of, frame_of
 from torchproof.targets.job import Job
-from torchproof.targets.target import Loaded, load, raised
+from torchproof.targets.target import Loaded, keywords, load, raised
 from torchproof.targets.workloads import WORKLOADS
 
 Answers = dict[str, Any]
@@ -84,6 +85,8 @@ def fresh(job: Job) -> Loaded:
     seed()
     if job.target.kind == "workload":
         how = {"size": job.size, "device": job.device, "train": job.train}
+        if _is_shared(job):
+            how["deferred"] = True
         loaded = load(job.target, {**how, **job.shape})
     else:
         loaded = load(job.target, job.shape, text_models=job.text_models)
@@ -94,6 +97,12 @@ def fresh(job: Job) -> Loaded:
     if job.overlay:
         overlay.mark(overlay.install(job.overlay), loaded.fn, loaded.calls)
     return loaded
+
+
+def _is_shared(job: Job) -> bool:
+    """Whether each rank creates only its share of the weights."""
+    divides = job.in_shares and job.wrap not in (None, "ddp")
+    return divides and "deferred" in keywords(job.target)
 
 
 def _assert_suits(job: Job) -> None:
@@ -114,15 +123,22 @@ def _assert_room(job: Job, size: str, device: str) -> None:
 
     target, train = job.target, job.train
     workload = WORKLOADS[target.where]
+    ranks, local = (
+        int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    needed = workload.sizes[size] * (2 if train else 1)
     if device == "cuda":
-        free, bytes_each = torch.cuda.mem_get_info()[0], 2
+        own = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
+        free = torch.cuda.mem_get_info(own)[0]
+        needed *= 1 if workload.fp8 else 2
     else:
-        free, bytes_each = psutil.virtual_memory().available, 4
-    if workload.fp8:
-        bytes_each = 1
-    needed = workload.sizes[size] * bytes_each * (2 if train else 1)
+        free = psutil.virtual_memory().available
+        needed *= (1 if workload.fp8 else 4) * local  # all ranks of a machine share it
+    if _is_shared(job):
+        needed //= ranks
     if needed > free:
         what = "weights and gradients" if train else "weights"
+        what = f"share of {what}" if _is_shared(job) and device == "cuda" else what
         raise UserError(
             f"{target.text}, size {size}: its {what} need {needed / 2**30:.0f} GiB, but"
             f" {device} has {free / 2**30:.0f} GiB free: choose a smaller --size"
@@ -135,7 +151,8 @@ def _converted(loaded: Loaded, **how: Any) -> Loaded:
 
     def convert(leaf: Any) -> Any:
         if isinstance(leaf, torch.nn.Module):
-            return leaf.to(**how)
+            deferred = "device" in how and deferred_weights.are_deferred(leaf)
+            return leaf if deferred else leaf.to(**how)
         if not isinstance(leaf, torch.Tensor):
             return leaf
         unchanged = "dtype" in how and not leaf.is_floating_point()

@@ -27,7 +27,8 @@ class Job(Record):
     generates_code: bool = False  # an observed Inductor compile is not stopped
     overlay: str | None = None  # the file of edits that are applied in memory
     text_models: bool = False  # the factory may return a model without calls
-    wrap: str | None = None  # on several ranks: ddp or fsdp2
+    wrap: str | None = None  # on several ranks: one of `WRAPS`
+    in_shares: bool = False  # a rank creates only its share of a workload's weights
 
     @property
     def source_file(self) -> Path | None:

@@ -1,15 +1,17 @@
 """Joins the process group of a rank, and wraps a model for several ranks.
 
-Takes a module and functions that compile it; returns what each call of it runs.
+Takes a module and functions that compile it; returns what each call of it runs. Weights
+on the meta device get their values after the ranks have divided them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.records import UserError
+from torchproof.targets import deferred_weights, tensor_parallel
 
 Compile = Callable[[Any], Any]  # takes a module or function, returns what to call
 
@@ -40,14 +42,20 @@ def leave() -> None:
 
 
 def wrapped(
-    fn: Any, wrap: str | None, compiled: Compile, *, of_block: Compile | None = None
+    fn: Any,
+    wrap: str | None,
+    compiled: Compile,
+    *,
+    of_block: Compile | None = None,
+    plan: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """The target, wrapped with one of `WRAPS` and compiled.
 
     `compiled` gets the whole target after it was wrapped; give the identity to run it
     eager. FSDP2 shards each block, then the model: with `of_block`, each block is
     compiled before it is sharded, so that the hooks of FSDP2 stay outside of compiled
-    code. The model is then not compiled as a whole.
+    code. The model is then not compiled as a whole. `plan` says which layers tensor
+    parallelism divides; without it, the model has to know.
     """
     import torch
 
@@ -56,30 +64,68 @@ def wrapped(
         return whole
     if not isinstance(fn, torch.nn.Module):
         raise UserError(
-            f"{type(fn).__name__} is not a module: DDP and FSDP2 wrap only modules"
+            f"{type(fn).__name__} is not a module: --wrap {wrap} wraps only modules"
         )
     if wrap == "ddp":  # compiled after DDP, which splits graphs at its buckets
         replica: Callable[..., Any] = compiled(
             torch.nn.parallel.DistributedDataParallel(fn)
         )
         return replica
-    return _sharded(fn, compiled, of_block)
+    replicas, parts = _mesh(wrap)
+    if parts is not None:
+        tensor_parallel.divide(fn, parts, plan)
+    answer: Callable[..., Any] = fn
+    if replicas is not None:
+        answer = _sharded(fn, replicas, of_block)
+    deferred_weights.fill(answer, _device())
+    if replicas is None or not of_block:
+        answer = compiled(answer)
+    return answer
 
 
-def _sharded(
-    model: Any, compiled: Compile, of_block: Compile | None
-) -> Callable[..., Any]:
+def _mesh(wrap: str) -> tuple[Any, Any]:
+    """The ranks that shard with FSDP2, and those that divide layers; None: no ranks.
+
+    With both, layers are divided among the ranks of one machine, which exchange more.
+    A single machine divides them among half of its ranks.
+    """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    ranks = dist.get_world_size()
+    if wrap == "fsdp2":
+        return init_device_mesh(_device(), (ranks,)), None
+    if wrap == "tp":
+        return None, init_device_mesh(_device(), (ranks,))
+    parts = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    parts = parts if parts < ranks else ranks // 2
+    if parts < 2 or ranks % parts or ranks // parts < 2:
+        raise UserError(
+            f"--wrap {wrap} needs an even number of ranks, at least 4, and as many on"
+            f" each machine: there are {ranks}; use --wrap tp or --wrap fsdp2"
+        )
+    names = ("fsdp2", "tp")
+    mesh = init_device_mesh(_device(), (ranks // parts, parts), mesh_dim_names=names)
+    return mesh["fsdp2"], mesh["tp"]
+
+
+def _device() -> str:
+    import torch.distributed as dist
+
+    return "cuda" if dist.get_backend() == "nccl" else "cpu"
+
+
+def _sharded(model: Any, mesh: Any, of_block: Compile | None) -> Callable[..., Any]:
     from torch.distributed.fsdp import fully_shard
 
     lists = list(_outermost_lists(model))
     for blocks in lists:
         for index, block in enumerate(blocks):
-            blocks[index] = fully_shard(of_block(block) if of_block else block)
-    sharded: Callable[..., Any]
-    if of_block:
-        sharded = fully_shard(model if lists else of_block(model))
-    else:
-        sharded = compiled(fully_shard(model))
+            part = of_block(block) if of_block else block
+            blocks[index] = fully_shard(part, mesh=mesh)
+    if of_block and not lists:
+        model = of_block(model)
+    sharded: Callable[..., Any] = fully_shard(model, mesh=mesh)
     return sharded
 
 

@@ -22,7 +22,8 @@ from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
 Kind = Literal["workload", "factory", "script", "trace", "source"]
-WRAPS = ("ddp", "fsdp2")  # what can wrap the model of a factory on several ranks
+# What can wrap the model of a factory on several ranks.
+WRAPS = ("ddp", "fsdp2", "tp", "tp+fsdp2")
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,10 @@ class Loaded:
     call_weight: Callable[[Any], float] | None = None
     # Makes a text model of `fn`.
     served: Callable[[Any], Any] | None = None
-    # What wraps the model on several ranks: ddp or fsdp2.
+    # What wraps the model on several ranks: one of `WRAPS`.
     wrap: str | None = None
+    # Which layers tensor parallelism divides; None: the model knows.
+    tensor_parallel_plan: Any = None
 
 
 def is_text_model(value: Any) -> bool:
@@ -191,6 +194,7 @@ def load(
         call_weight=getattr(module, "call_weight", None),
         served=getattr(module, "served", None),
         wrap=_wrap_of(module, target),
+        tensor_parallel_plan=getattr(module, "tensor_parallel_plan", None),
     )
 
 

@@ -35,7 +35,7 @@ class RankOptions:
 
     count: int
     launcher: tuple[str, ...] = ()  # options for torch.distributed.run
-    wrap: str | None = None  # what wraps the model of a factory: ddp or fsdp2
+    wrap: str | None = None  # what wraps the model of a factory: one of `WRAPS`
 
     @property
     def spans_nodes(self) -> bool:

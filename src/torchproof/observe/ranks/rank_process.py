@@ -5,6 +5,7 @@ A supervisor starts it with the variables of torch's launcher in its environment
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import socket
@@ -59,7 +60,7 @@ def _observe(job: Job, stream: RankStream) -> int:
             script.when_imported("torch", observer.attach)
             return script.run(job.target, stream)
         observer.attach()
-        job = calls.resolved(job)
+        job = calls.resolved(dataclasses.replace(job, in_shares=True))
         _run_factory(job, observer)
         return 0
     finally:
@@ -106,7 +107,8 @@ def _compiled(loaded: Loaded, job: Job) -> Callable[..., Any]:
             raise UserError(f"torch.compile rejects its arguments: {reason}") from error
 
     wrap = job.wrap or loaded.wrap
-    return parallel.wrapped(loaded.fn, wrap, compiled, of_block=compiled)
+    plan = loaded.tensor_parallel_plan
+    return parallel.wrapped(loaded.fn, wrap, compiled, of_block=compiled, plan=plan)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,15 @@ parameter counts. `make` creates the weights layer by layer with their final dty
 device; on the meta device they take no memory. With `fp8`, the linear layers of each
 block become FP8 as soon as the block exists; embedding and head keep their dtype.
 
-Layers split over several GPUs are not supported.
+Several ranks divide the layers by `GPT.tensor_parallel_plan`. With `deferred`, `make`
+leaves the weights on the meta device, for ranks that create only their share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -78,9 +80,10 @@ class Attention(nn.Module):
         self.out = nn.Linear(dim, dim, dtype=dtype)
 
     def forward(self, x: Tensor, mask: Tensor | BlockMask | None) -> Tensor:
-        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim)
-        qkv = self.qkv(x).unflatten(-1, (3, -1, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        # (batch, sequence, 3 * dim) -> 3 x (batch, heads, sequence, head_dim). A head's
+        # rows of the weight are adjacent, so that ranks can divide it by heads.
+        qkv = self.qkv(x).unflatten(-1, (-1, 3, self.head_dim))
+        query, key, value = qkv.permute(3, 0, 2, 1, 4).unbind()
         if isinstance(mask, BlockMask):
             mixed = flex_attention(query, key, value, block_mask=mask)
         else:
@@ -113,6 +116,15 @@ class GPT(nn.Module):
     With a `window`, a token attends to itself and the `window - 1` tokens before it.
     """
 
+    # The embedding is whole on each rank: torch cannot divide one for any batch size.
+    tensor_parallel_plan: ClassVar = {
+        "blocks.*.attention.qkv": "colwise",
+        "blocks.*.attention.out": "rowwise",
+        "blocks.*.mlp.0": "colwise",
+        "blocks.*.mlp.2": "rowwise",
+        "head": "colwise_gather_output",
+    }
+
     def __init__(
         self,
         size: Size,
@@ -124,6 +136,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.attention, self.window = attention, window
+        self.tensor_parallel_heads = size.heads  # each rank gets whole heads
         self.embedding = nn.Embedding(size.vocabulary, size.dim, dtype=dtype)
         blocks: Iterator[nn.Module] = (
             Block(size.dim, size.heads, dtype=dtype) for _ in range(size.layers)
@@ -169,12 +182,14 @@ def make(
     attention: str = "sdpa",
     window: int | None = None,
     fp8: bool = False,
+    deferred: bool = False,
 ) -> tuple[GPT, list[tuple[Tensor]]]:
     """Returns the model and calls of several shapes, marked as dynamic.
 
     `batch` and `sequence` apply to every call. Weights require gradients only in
     training. FlexAttention has no backward on the CPU, so training on the CPU uses
-    SDPA with the same window as a dense mask.
+    SDPA with the same window as a dense mask. With `deferred`, the weights are on the
+    meta device, and the calls are the same.
     """
     torch.manual_seed(0)
     if attention not in ATTENTIONS:
@@ -183,12 +198,13 @@ def make(
         attention = "sdpa"
     spec = SIZES[size]
     dtype = number_type(device)
-    with torch.device(device):
+    with torch.device("meta" if deferred else device):
         model = GPT(spec, attention=attention, window=window, dtype=dtype, fp8=fp8)
     shapes = TINY_SHAPES if size == "tiny" else SHAPES
     if attention == "flex":
         shapes = [shape for shape in shapes if shape[1] <= LONGEST_WITH_FLEX]
     calls = []
+    torch.manual_seed(1)  # whether or not the weights have been drawn
     for usual_batch, usual_sequence in shapes:
         shape = batch or usual_batch, sequence or usual_sequence
         tokens = token_ids(spec.vocabulary, *shape, device)

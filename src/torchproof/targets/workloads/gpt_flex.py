@@ -20,6 +20,7 @@ def make(
     *,
     device: str = "cpu",
     train: bool = False,
+    deferred: bool = False,
 ) -> tuple[gpt.GPT, list[tuple[Tensor]]]:
     """Returns the model and calls of `gpt.make`, with a window for attention."""
     window = 64 if size == "tiny" else 512
@@ -31,4 +32,5 @@ def make(
         train=train,
         attention="flex",
         window=window,
+        deferred=deferred,
     )

@@ -51,7 +51,7 @@ class CachedBlock(nn.Module):
         attention = self.block.attention
         qkv = attention.qkv(self.block.attention_norm(x))
         # (batch, sequence, 3 * dim) -> 3 x (batch, sequence, heads, head_dim)
-        query, key, value = qkv.unflatten(-1, (3, -1, attention.head_dim)).unbind(2)
+        query, key, value = qkv.unflatten(-1, (-1, 3, attention.head_dim)).unbind(3)
         self.keys[rows, positions] = key
         self.values[rows, positions] = value
         if cached:

@@ -1,0 +1,90 @@
+"""A model that ranks divide computes what one process computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import torchproof
+
+PROGRAMS = Path(__file__).parent / "programs"
+LLAMA = str(PROGRAMS / "rank_llama.py")
+# ||wrapped - one process|| / ||one process||, of outputs and of each gradient, in
+# float32. Sums in another order give 5e-7.
+BOUND = 5e-6
+
+
+def parity(folder: Path, target: str, *cases: str, ranks: int = 2) -> dict[str, Any]:
+    path = folder / "parity.json"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    program = (str(PROGRAMS / "wrapped_parity.py"), str(path), target, *cases)
+    subprocess.run(
+        [sys.executable, *launcher, str(ranks), *program],
+        check=True,
+        timeout=500,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+    )
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def worst(case: dict[str, Any]) -> float:
+    return max(float(each) for each in (case["outputs"], *case["gradients"].values()))
+
+
+def test_ranks_that_divide_a_model_compute_the_same(tmp_path: Path) -> None:
+    cases = ("tp:none", "tp:eager", "fsdp2:none")
+    found = parity(tmp_path, "workload:gpt", *cases, "planted:none")
+    assert {case: worst(found[case]) < BOUND for case in cases} == dict.fromkeys(
+        cases, True
+    )
+    # The same comparison sees a sum over the ranks that is missing.
+    assert found["planted:none"]["outputs"] > 1000 * BOUND
+    # FSDP2 divides everything; tensor parallelism leaves the embedding whole.
+    assert found["fsdp2:none"]["elements"] == found["one process"] / 2
+    assert found["tp:none"]["elements"] < 0.6 * found["one process"]
+
+
+@pytest.mark.slow
+def test_inductors_code_computes_the_same(tmp_path: Path) -> None:
+    cases = ("tp:inductor", "fsdp2:inductor", "fsdp2:eager")
+    found = parity(tmp_path, "workload:gpt", *cases)
+    assert max(worst(found[case]) for case in cases) < BOUND
+
+
+@pytest.mark.slow
+def test_four_ranks_divide_layers_and_shard_them(tmp_path: Path) -> None:
+    cases = ("tp:none", "fsdp2:none", "tp+fsdp2:none", "tp+fsdp2:aot_eager")
+    found = parity(tmp_path, "workload:gpt", *cases, ranks=4)
+    assert max(worst(found[case]) for case in cases) < BOUND
+    assert found["tp+fsdp2:none"]["elements"] < 0.3 * found["one process"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factory", ["make", "make_tied"])
+def test_the_plan_of_transformers_computes_the_same(
+    factory: str, tmp_path: Path
+) -> None:
+    cases = ("tp:none", "tp:aot_eager", "fsdp2:none")
+    found = parity(tmp_path, f"{LLAMA}:{factory}", *cases)
+    assert max(worst(found[case]) for case in cases) < BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["workload:gpt", f"{LLAMA}:make"])
+def test_check_finds_nothing_wrong_with_tensor_parallel_layers(
+    target: str, tmp_path: Path
+) -> None:
+    flags = ("--ranks", "2", "--wrap", "tp", "--train", "--device", "cpu", "-q")
+    backend = ("--compile", "backend=aot_eager", "--format", "json")
+    done = torchproof("check", target, *flags, *backend, cwd=tmp_path)
+    run = json.loads(done.stdout)
+    assert run["findings"] == []
+    assert run["counts"]["graphs"] == 1
+    assert run["counts"]["compiled_calls"] == run["counts"]["calls"]
