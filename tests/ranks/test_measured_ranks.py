@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
+import bench_runs
 import psutil
 import pytest
+from bench_runs import ENVIRONMENT
 from forked_workers import backends, measured
+from measured_models import Net
 
+import torchproof
+from torchproof import report
 from torchproof.cli import main
-from torchproof.measure import rank_group
+from torchproof.measure import compare, rank_group
 from torchproof.measure.joined_replies import joined
 from torchproof.measure.replies import Compared, Examined, FirstPass, Reference
 from torchproof.measure.specs import EAGER, MeasureResult, StrategySpec
 from torchproof.records import UserError
-from torchproof.records.run import Measurement
-from torchproof.strategies import parse, with_arguments
+from torchproof.records.run import Measurement, RankTime, Run
+from torchproof.strategies import Recipe, parse, with_arguments
+from torchproof.strategies.recipe.matching import differences, environment_of
 
 MODELS = Path(__file__).with_name("measured_models.py")
 SLEPT_MS = 30.0
@@ -186,6 +194,49 @@ def test_the_rank_that_others_follow_is_blamed(
     assert replies.failure(2)["error"] == blamed
 
 
+# -- reports ---------------------------------------------------------------------------
+
+
+def saved_run() -> Run:
+    ranks = (RankTime(0, 11.0, 0.25), RankTime(1, 12.0, 0.75))
+    rows = [
+        bench_runs.row("eager", 12.0, ranks=ranks),
+        bench_runs.row("full", 6.0, eager_ms=12.0),
+    ]
+    environment = {**ENVIRONMENT, "ranks": 2, "wrap": "ddp"}
+    return bench_runs.bench(rows, environment=environment)
+
+
+@pytest.mark.parametrize("form", ["text", "md", "html"])
+def test_every_report_says_how_many_ranks_ran(form: str) -> None:
+    text = " ".join(report.render(saved_run(), form).split())
+    assert "2 ranks, ddp" in text
+    assert (
+        "median by rank: rank 0 11.0 ms, rank 1 12.0 ms; rank 1 was the slowest in 75%"
+        " of the passes"
+    ) in text
+
+
+def test_runs_on_other_numbers_of_ranks_are_not_comparable() -> None:
+    alone = bench_runs.bench(saved_run().measurements)
+    found = compare(alone, saved_run())
+    assert found.unlike == ("ranks - in A, 2 in B", "wrap - in A, ddp in B")
+    assert found.verdict == "not judged"
+    assert compare(saved_run(), saved_run()).unlike == ()
+
+
+def test_a_recipe_of_ranks_is_followed_by_one_process() -> None:
+    recorded = environment_of({"torch": "2.13.0", "ranks": 2, "wrap": "ddp"})
+    assert recorded["ranks"] == 2 and recorded["wrap"] == "ddp"
+    recipe = Recipe(parse("full"), environment=recorded)
+    [found] = [
+        each
+        for each in differences(recipe, Net(), {"torch": "2.13.0"})
+        if each.what == "ranks"
+    ]
+    assert not found.decisive and str(found) == "ranks 2 in the recipe, none here"
+
+
 # -- the command line ------------------------------------------------------------------
 
 
@@ -195,7 +246,7 @@ def command(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=300,
+        timeout=600,
         env={**os.environ, "COLUMNS": "80"},
     )
 
@@ -233,3 +284,43 @@ def test_a_bench_on_ranks_as_a_user_starts_it(tmp_path: Path) -> None:
     run = json.loads((saved / "run.json").read_text())
     assert run["environment"]["ranks"] == 2
     assert [len(row["ranks"]) for row in run["measurements"]] == [2, 2]
+
+
+@pytest.mark.slow
+def test_a_search_on_ranks_ends_with_a_recipe_that_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    words = ("tune", f"{MODELS}:make", "--ranks", "2", "--wrap", "ddp", "--train")
+    flags = ("--strategies", "full", "--effort", "quick", "--budget", "8m", "-q")
+    done = command(*words, *flags, "--recipe", str(file), cwd=tmp_path)
+    assert done.returncode in (0, 1), done.stderr  # 1: eager is the fastest
+    assert "2 ranks, ddp; the slowest rank of each pass counts" in done.stdout
+    environment = tomllib.loads(file.read_text())["environment"]
+    assert environment["ranks"] == 2 and environment["wrap"] == "ddp"
+    [saved] = (tmp_path / ".torchproof" / "runs").iterdir()
+    run = json.loads((saved / "run.json").read_text())
+    assert [t["outcome"] for t in run["tuning"]["trials"]] == ["measured"] * 2
+    model = torchproof.compile(Net(), recipe=file)
+    followed = torchproof.status(model).recipe
+    assert followed and followed["followed"] and not followed["why_not"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_no_rank_behind(tmp_path: Path) -> None:
+    mark = f"{MODELS}:planted"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "torchproof", "bench", mark, "--ranks", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "warming up" in line:
+            break
+    ranks = psutil.Process(process.pid).children(recursive=True)
+    assert len(ranks) >= 4
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=100)
+    assert process.returncode == 130
+    _, alive = psutil.wait_procs(ranks, timeout=20)
+    assert not alive

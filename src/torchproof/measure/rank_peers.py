@@ -136,10 +136,10 @@ class Peers(Alone):
             fn = parallel.wrapped(inner, wrap, _as_is, plan=plan)
         else:
             fn = parallel.wrapped(loaded.fn, wrap, compiled, plan=plan)
-        if wrap is None:
-            return found[0]
-        when = "before" if strategy.form in _INSIDE else "after"
-        source = f"# {when} the model is wrapped with {wrap}\n{found[0].source}"
+        source = found[0].source
+        if wrap is not None and strategy.compiles:
+            when = "before" if strategy.form in _INSIDE else "after"
+            source = f"# {when} the model is wrapped with {wrap}\n{source}"
         return dataclasses.replace(found[0], fn=fn, source=source)
 
 
