@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from commands import torchproof as command
 from fabricated import Net, details_of, fabricated, recipe_of
 from torch import Tensor, nn
 
 import torchproof
+from torchproof.api import DeployOptions, pack
 from torchproof.records import UserError
 from torchproof.runtime import production
 
@@ -268,6 +270,86 @@ def test_a_pack_in_ddp_and_a_recipe_that_one_rank_refuses(tmp_path: Path) -> Non
     run_ranks(
         tmp_path, a_model_inside_ddp.__name__, a_recipe_that_one_rank_refuses.__name__
     )
+
+
+MODEL = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, by_rank=False):
+        super().__init__()
+        self.inner, self.by_rank = nn.Linear(4, 4), by_rank
+
+    def forward(self, x):
+        y = self.inner(x).relu()
+        if self.by_rank:
+            y = y * (dist.get_rank() + 2)
+        dist.all_reduce(y)
+        return y + 1
+
+
+def make():
+    return Net().eval(), [(torch.randn(3, 4),)]
+
+
+def by_rank():
+    return Net(by_rank=True).eval(), [(torch.randn(3, 4),)]
+"""
+
+
+def a_pack_built_on_two_ranks(folder: Path) -> None:
+    """No rank generates code, and the answers are eager's."""
+    sys.path.insert(0, str(folder))
+    from joined import Net as Packed  # type: ignore[import-not-found]
+
+    torch.manual_seed(3)
+    model, eager = Packed().eval(), Packed().eval()
+    eager.load_state_dict(model.state_dict())
+    loaded = torchproof.load(folder / "joined-pack", model)
+    assert_like_eager(loaded, eager)
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["used"], status
+    assert (status.pack["graphs"], status.pack["collectives"]) == (1, True), status
+    assert not status.pack["misses"] and not status.fallbacks
+    assert sum(each.in_child for each in status.compilations) == 0
+    assert not any(each.kept for each in status.compilations)
+
+
+def packed(folder: Path, factory: str) -> Any:
+    (folder / "joined.py").write_text(MODEL)
+    return command(
+        *("pack", f"joined.py:{factory}", "--for", "deploy", "--ranks", "2", "-q"),
+        *("-o", "joined-pack"),
+        cwd=folder,
+    )
+
+
+@pytest.mark.slow
+def test_a_pack_with_collectives_starts_two_ranks_warm(tmp_path: Path) -> None:
+    done = packed(tmp_path, "make")
+    assert done.returncode == 0, done.stderr
+    run_ranks(tmp_path, a_pack_built_on_two_ranks.__name__)
+
+
+@pytest.mark.slow
+def test_code_that_contains_the_rank_is_refused(tmp_path: Path) -> None:
+    done = packed(tmp_path, "by_rank")
+    assert done.returncode == 1, done.stderr
+    assert "rank 1 compiles other code than rank 0" in done.stderr
+    assert not (tmp_path / "joined-pack").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [{"ranks": 1}, {"ranks": 2, "artifact": "aoti"}, {"ranks": -3}]
+)
+def test_ranks_that_do_not_fit_are_one_line(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="--ranks"):
+        pack(
+            "workload:nanovlm", purpose="deploy", pack_options=DeployOptions(**options)
+        )
 
 
 if __name__ == "__main__":

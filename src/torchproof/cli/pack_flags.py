@@ -12,7 +12,7 @@ ARTIFACTS = ("caches", "aoti", "torchscript")
 INCLUDED = ("source", "weights")
 _FLAGS_OF = {
     "repro": ("select", "effort", "minify", "budget", "include"),
-    "deploy": ("recipe", "strategy", "artifact", "key"),
+    "deploy": ("recipe", "strategy", "artifact", "key", "ranks"),
 }
 
 
@@ -106,6 +106,12 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
             "sign the pack with this private Ed25519 key; loading verifies it with the"
             " public key"
         ),
+    )
+    how.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="build and verify on N ranks: for a model with collectives in its code",
     )
 
 

@@ -502,6 +502,7 @@ def _pack_options(options: argparse.Namespace) -> Any:
         strategy=options.strategy,
         artifact=options.artifact or "caches",
         key=api.read_key(options.key, environ={}),
+        ranks=options.ranks,
     )
 
 

@@ -40,12 +40,16 @@ _ABOUT = {
 
 @dataclass(frozen=True)
 class DeployOptions:
-    """The kind of artifact, the recipe or strategy to compile with, the private key."""
+    """The kind of artifact, the recipe or strategy to compile with, the private key.
+
+    With `ranks`, the pack is built and verified by so many ranks on this machine.
+    """
 
     recipe: str | None = None
     strategy: str | None = None
     artifact: str = "caches"
     key: bytes | None = None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ class PackJob(Record):
     """What a child process has to build or verify.
 
     `stage` is the directory of the new pack, `scratch` one for files that the second
-    child needs, `cache` an empty one for torch's caches.
+    child needs, `cache` an empty one for torch's caches. Of several `ranks`, this is
+    the job of one, which meets the others at `port`.
     """
 
     run: Job
@@ -64,6 +69,9 @@ class PackJob(Record):
     scratch: str
     cache: str = ""
     role: Literal["build", "verify"] = "build"
+    ranks: int = 1
+    rank: int = 0
+    port: int = 0
 
 
 def pack(
@@ -95,6 +103,7 @@ def pack(
             strategy=deploy_options.strategy or "full",
             stage=str(stage.path),
             scratch=str(scratch),
+            ranks=deploy_options.ranks or 1,
         )
         progress("compiling in a fresh process")
         facts = _child(job, options, progress)
@@ -173,6 +182,11 @@ def _assert_makeable(
         raise UserError(f"--artifact {artifact}: choose one of {', '.join(ARTIFACTS)}")
     if options.train and artifact != "caches":
         raise UserError(f"--artifact {artifact} supports only inference: omit --train")
+    ranks = deploy_options.ranks
+    if ranks is not None and ranks < 2:
+        raise UserError(f"--ranks {ranks}: give 2 or more, or omit it")
+    if ranks is not None and artifact != "caches":
+        raise UserError(f"--artifact {artifact} is for one process: omit --ranks")
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:

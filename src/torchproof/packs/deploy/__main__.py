@@ -24,9 +24,20 @@ def main(arguments: list[str]) -> int:
     os.environ.pop("TRITON_CACHE_DIR", None)
     os.makedirs(job.cache, mode=0o700)
     work = {"build": _build, "verify": _verify}[job.role]
+
+    def progress(text: str) -> None:
+        if job.rank == 0:
+            stream.write("progress", text=text)
+
     try:
-        facts = work(job, lambda text: stream.write("progress", text=text))
-        stream.write("facts", **facts)
+        if job.ranks == 1:
+            facts = work(job, progress)
+        else:
+            from torchproof.packs.deploy import rank_jobs
+
+            facts = rank_jobs.run(job, lambda each: work(each, progress))
+        if job.rank == 0:
+            stream.write("facts", **facts)
     except (Refused, Unverified) as error:
         stream.write("unverified", message=str(error))
         return 1

@@ -57,6 +57,8 @@ def write(job: PackJob, details: CachesDetails) -> CachesDetails:
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry)
+    if job.ranks > 1:  # its bytecode may contain the rank, which no guard checks
+        reason = "it was compiled on several ranks"
     reason = reason or precompiled_calls.module_override(entry)
     switches = precompiled_calls.switches()
     packed: list[PackedCall] = []
