@@ -90,16 +90,14 @@ def run_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def rank_flags(
-    parser: argparse.ArgumentParser,
-    purpose: str,
-    wraps: tuple[str, ...] = ("ddp", "fsdp2"),
+    parser: argparse.ArgumentParser, purpose: str
 ) -> argparse._ArgumentGroup:
     """The flags that start several ranks; `purpose` says what is done with them."""
     ranks = parser.add_argument_group("several ranks")
     ranks.add_argument("--ranks", type=int, metavar="N", help=purpose)
     ranks.add_argument(
         "--wrap",
-        choices=wraps,
+        choices=("ddp", "fsdp2", "tp", "tp+fsdp2"),
         help="what wraps the model of a factory on each rank",
     )
     return ranks
@@ -107,9 +105,7 @@ def rank_flags(
 
 def _observed_rank_flags(parser: argparse.ArgumentParser) -> None:
     ranks = rank_flags(
-        parser,
-        "start N ranks with torch's launcher, observe each, and compare them",
-        ("ddp", "fsdp2", "tp", "tp+fsdp2"),
+        parser, "start N ranks with torch's launcher, observe each, and compare them"
     )
     ranks.add_argument(
         "--launcher",
