@@ -96,6 +96,8 @@ class ChildProcess:
 
     def phase(self) -> str:
         """The phase in which the child hangs."""
+        if _is_stopped(self.child.pid):
+            return "stopped child"  # it cannot write its stacks
         threads = self.stacks()
         if helper := _helper_program(self.child.pid):
             waiting = next((frames for frames in threads if _awaits(frames)), [])
@@ -141,6 +143,14 @@ def parse_stacks(text: str) -> list[Frames]:
         elif threads and (frame := re.match(r'  File "(.*)", line \d+ in (.*)', line)):
             threads[-1].insert(0, (frame[1], frame[2]))
     return threads
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, by SIGSTOP or a debugger."""
+    with contextlib.suppress(OSError):
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+    return False
 
 
 def _helper_program(pid: int) -> str | None:

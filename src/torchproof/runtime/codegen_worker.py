@@ -35,6 +35,8 @@ from torchproof.runtime.tensors.free_memory import available_bytes
 _SLICE_S = 0.1
 _CHECK_S = 0.5
 _END_PATIENCE_S = 3.0
+# After the deadline: the keeper ends the child, and the caller waits for its answer.
+_HUNG_PATIENCE_S = 0.4
 _KEEPER = "torchproof-child"
 
 
@@ -279,9 +281,9 @@ def _exchange(child: _Child, request: Message, until: float) -> Message:
         child.kill()
         child.gone.wait(_END_PATIENCE_S)
         raise child.fate or ChildDied("the compile process closed its socket") from None
-    except ChildError:
+    except ChildHung:
         child.kill()
-        child.gone.wait(_END_PATIENCE_S)
+        child.gone.wait(_HUNG_PATIENCE_S)
         raise
     except BaseException:
         child.kill()

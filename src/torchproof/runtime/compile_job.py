@@ -57,6 +57,7 @@ class Job:
     varies: bool = False  # one of its graphs has dynamic sizes
     preparation_s: float = 0.0
     phase: str | None = None  # at the deadline
+    phase_in_child: str | None = None  # at the deadline, if a child missed it
 
     @property
     def seconds(self) -> float:
@@ -95,6 +96,9 @@ class Job:
                 until=self.until,
                 environment=remote_codegen.cache_environment(),
             )
+        except codegen_worker.ChildHung as error:
+            self.phase_in_child = error.phase
+            raise
         finally:
             self.is_sending = False
 

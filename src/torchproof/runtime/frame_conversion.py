@@ -129,7 +129,7 @@ def _end(
 ) -> bool:
     """Ends what the job still does; False if the thread has succeeded meanwhile."""
     stack = thread.stack()
-    phase = compile_phases.phase_of_stack(stack)
+    phase = job.phase_in_child or compile_phases.phase_of_stack(stack)
     job.phase = phase
     # A graph whose compilers are killed, one after the other, fails; the rest of the
     # compilation may still succeed.
