@@ -14,6 +14,7 @@ import json
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -39,6 +40,9 @@ NOT_REACHED = "the fault was never reached"
 CELL_PATIENCE_S = 400.0
 # A process that is forked ends without its own last words; its child notices.
 END_PATIENCE_S = 5.0
+BACKGROUND_PATIENCE_S = 20.0
+FORK_PATIENCE_S = 60.0
+SETTLING_CALLS = 12
 
 
 @dataclass(frozen=True)
@@ -144,14 +148,30 @@ class Pair:
             self.model,
             strategy="full",
             deadline=AGES_S,
+            wait=situation.wait,
             **fault.arguments,
             **arguments,
         )
 
+    @property
+    def _engine(self) -> Any:
+        return torchproof.runtime.compiled_forward_of(self.model).engine
+
     def set_deadline(self, seconds: float) -> None:
         """What compiled well before had all the time it needed."""
-        engine = torchproof.runtime.compiled_forward_of(self.model).engine
-        engine.options = replace(engine.options, deadline_s=seconds)
+        self._engine.options = replace(self._engine.options, deadline_s=seconds)
+
+    @property
+    def is_compiling(self) -> bool:
+        return bool(self._engine.pending)
+
+    def wait_for_background(self, fault: Fault) -> None:
+        """Waits until nothing is compiled in the background."""
+        until = time.monotonic() + fault.deadline_s + BACKGROUND_PATIENCE_S
+        while self.is_compiling and time.monotonic() < until:
+            time.sleep(0.05)
+        if self.is_compiling:
+            self.wrong.append("the background still compiles after the deadline")
 
     @property
     def status(self) -> Any:
@@ -193,7 +213,7 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
     pair = Pair(fault, situation, injection)
     wrong = pair.wrong
     if fault.uses_child:
-        start_child()
+        start_child(situation)
     if situation.later:
         # As many as are not verified, so that the call that is hit is.
         for _ in range(fault.arguments.get("verify", 1)):
@@ -210,7 +230,9 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
         wrong += bystander.end()
     wrong += check_status(fault, injection, pair)
     wrong += check_calls_after(fault, situation, pair)
+    wrong += injection.wrong_afterwards()
     injection.disarm()
+    wrong += check_fork(fault, pair)
     wrong += surroundings.left(stuck=fault.is_stuck)
     told = str(pair.status)
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
@@ -235,7 +257,23 @@ def call_hit(fault: Fault, injection: Injection, pair: Pair) -> float:
             injection.rows(number), injection.op, what=f"call {number} that is hit"
         )
         longest = max(longest, step.seconds)
+    if not pair.situation.wait:
+        if longest >= fault.deadline_s:
+            pair.wrong.append(f"a call waited for the compiler: {longest:.1f} s")
+        settle(fault, pair)
     return longest
+
+
+def settle(fault: Fault, pair: Pair) -> None:
+    """Calls until nothing is compiled any more: functions, then those they call."""
+    rows = pair.injection.rows(fault.calls - 1)
+    for number in range(SETTLING_CALLS):
+        pair.wait_for_background(fault)
+        compile_s = pair.status.compile_s
+        pair.call(rows, pair.injection.op, what=f"call {number} while it settles")
+        if pair.status.compile_s == compile_s and not pair.is_compiling:
+            return
+    pair.wrong.append(f"after {SETTLING_CALLS} calls it still compiles")
 
 
 def fill_cache(fault: Fault, situation: Situation, injection: Injection) -> None:
@@ -259,10 +297,11 @@ def in_fork(work: Callable[[], None]) -> None:
     assert os.waitpid(pid, 0)[1] == 0, "the cache could not be filled"
 
 
-def start_child() -> None:
+def start_child(situation: Situation) -> None:
     """Waits until the child has loaded torch, which takes a share of the deadline."""
+    worker = compile_job.worker_of(waits=situation.wait)
     try:
-        compile_job.shared_worker().send(b"no pickle", until=time.monotonic() + 300)
+        worker.send(b"no pickle", until=time.monotonic() + 300)
     except codegen_worker.ChildFailed:
         return
 
@@ -280,7 +319,7 @@ def in_thread(work: Callable[[], Any], *, other: bool) -> Any:
 
 def check_status(fault: Fault, injection: Injection, pair: Pair) -> list[str]:
     status, wrong = pair.status, []
-    if not injection.fired:
+    if not injection.was_reached(status):
         wrong.append(NOT_REACHED)
     if fault.kind is not None:
         fitting = [
@@ -315,6 +354,30 @@ def check_calls_after(fault: Fault, situation: Situation, pair: Pair) -> list[st
         if pair.status.compiled_calls != compiled + 1:
             wrong.append(f"the first graph is no longer compiled: {pair.status}")
     return wrong
+
+
+def check_fork(fault: Fault, pair: Pair) -> list[str]:
+    """A fork of the process, as a data loader is one, answers and ends."""
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            before = len(pair.wrong)
+            rows = pair.injection.rows(fault.calls - 1)
+            pair.call(rows, pair.injection.op, what="call in a fork")
+            code = 0 if len(pair.wrong) == before else 2
+        finally:
+            os._exit(code)
+    until = time.monotonic() + FORK_PATIENCE_S
+    while time.monotonic() < until:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            return [] if code == 0 else [f"a fork fails: exit code {code}"]
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return ["a fork hangs"]
 
 
 # -- processes -------------------------------------------------------------------------

@@ -18,13 +18,15 @@ class Situation:
     """Where a fault strikes: a column.
 
     `later`: the first graph compiles, and the fault hits a recompilation. `thread` is
-    "main", "other", or "two" where another thread goes on working meanwhile.
+    "main", "other", or "two" where another thread goes on working meanwhile. Without
+    `wait`, calls run eager while a thread in the background compiles.
     """
 
     name: str
     train: bool = False
     later: bool = False
     thread: str = "main"
+    wait: bool = True
 
 
 SITUATIONS = {
@@ -36,11 +38,13 @@ SITUATIONS = {
         Situation("recompile, training", train=True, later=True),
         Situation("other thread", train=True, thread="other"),
         Situation("two threads", thread="two"),
+        Situation("wait=False", train=True, wait=False),
     )
 }
 ALL = tuple(SITUATIONS)
 TRAINING = tuple(name for name, it in SITUATIONS.items() if it.train)
-FIRST = tuple(name for name, it in SITUATIONS.items() if not it.later)
+FIRST = tuple(name for name, it in SITUATIONS.items() if not it.later and it.wait)
+FEW = ("inference", "training", "wait=False")
 
 
 @dataclass(frozen=True)
@@ -131,9 +135,44 @@ FAULTS = {
             phase="worker pool",
             **_CHILD_LATE,
         ),
+        Fault(
+            "child stopped by SIGSTOP",
+            ways.ChildStopped,
+            phase="stopped child",
+            situations=FEW,
+            **_CHILD_LATE,
+        ),
+        Fault(
+            "child stopped, continued later",
+            ways.ChildStoppedForAWhile,
+            None,
+            backend="inductor",
+            situations=FEW,
+        ),
+        Fault(
+            "tracing loops, the clock jumps",
+            ways.ClockJumps,
+            phase="tracing",
+            situations=FEW,
+            **_LATE,
+        ),
+        Fault(
+            "C++ compiler hangs, no child, the clock jumps",
+            ways.ClockJumpsMeanwhile,
+            phase="C++ compiler",
+            situations=FEW,
+            **_CHILD_LATE,
+        ),
         Fault("child killed by SIGKILL", ways.ChildKilled, words="SIGKILL", **_ERROR),
         Fault("child dies by SIGSEGV", ways.ChildCrashes, words="SIGSEGV", **_ERROR),
         Fault("child eats memory", ways.ChildEatsMemory, words="memory", **_ERROR),
+        Fault(
+            "child has little address space",
+            ways.ChildOutOfMemory,
+            words="MemoryError",
+            situations=FEW,
+            **_ERROR,
+        ),
         Fault(
             "operator without fake kernel",
             ways.NoFakeKernel,
@@ -195,6 +234,34 @@ FAULTS = {
             **_ERROR,
         ),
         Fault("disk full", harm.FullDisk, **_ERROR),
+        Fault(
+            "cache folder read-only",
+            harm.ReadOnlyCache,
+            words="Read-only",
+            situations=FEW,
+            **_ERROR,
+        ),
+        Fault(
+            "shared memory full",
+            harm.FullSharedMemory,
+            None,
+            backend="inductor",
+            situations=FEW,
+        ),
+        Fault(
+            "no file can be opened",
+            harm.NoFiles,
+            words="Too many open files",
+            situations=FEW,
+            **_ERROR,
+        ),
+        Fault(
+            "signal handlers of the user",
+            harm.UserSignals,
+            None,
+            backend="inductor",
+            situations=FEW,
+        ),
         Fault("cache entries broken", harm.BrokenEntries, None, backend="inductor"),
         Fault("cached libraries broken", harm.BrokenLibraries, **_ERROR),
         Fault(
@@ -208,7 +275,7 @@ FAULTS = {
             "a number changes at each call",
             harm.NumbersChange,
             None,
-            words="varies",
+            words="is dynamic",
             calls=14,
             situations=FIRST,
         ),
@@ -224,7 +291,7 @@ FAULTS = {
             "sizes change at each call, dynamic=False",
             harm.SizesChange,
             None,
-            words="varies",
+            words="is dynamic",
             calls=14,
             situations=FIRST,
         ),

@@ -1,10 +1,16 @@
-"""Faults that need no code of their own to go wrong: storms of changes, and files."""
+"""Faults that need no code of their own: storms of changes, files, limits, signals."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import fcntl
+import multiprocessing
 import os
 import resource
+import signal
+import subprocess
+from collections import Counter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,10 +72,139 @@ class FullDisk(Injection):
         self.mark.touch()
 
 
+class ReadOnlyCache(Injection):
+    """The cache lies in a file system that cannot be written, as in some containers."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        leave_mount_namespace()
+
+    def arm(self) -> None:
+        folder = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        os.makedirs(folder, exist_ok=True)
+        mount_tmpfs(folder, read_only=True)
+        self._mounted = folder
+        self.mark.touch()
+
+    def disarm(self) -> None:
+        _LIBC.umount2(self._mounted.encode(), _DETACH)
+
+
+class FullSharedMemory(Injection):
+    """/dev/shm has no room, as in a container without --shm-size."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        leave_mount_namespace()
+
+    def arm(self) -> None:
+        mount_tmpfs("/dev/shm", read_only=False)
+        with contextlib.suppress(OSError):
+            Path("/dev/shm/full").write_bytes(bytes(1 << 20))
+        try:
+            multiprocessing.Semaphore()
+        except OSError:
+            self.mark.touch()
+
+    def disarm(self) -> None:
+        _LIBC.umount2(b"/dev/shm", _DETACH)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NEW_NAMESPACE, _PRIVATE, _READ_ONLY, _DETACH = 0x20000, 0x44000, 1, 2
+
+
+def leave_mount_namespace() -> None:
+    """What this process mounts from now on is seen by it and its children alone."""
+    _checked(_LIBC.unshare(_NEW_NAMESPACE))
+    _checked(_LIBC.mount(b"none", b"/", None, _PRIVATE, None))
+
+
+def mount_tmpfs(folder: str, *, read_only: bool) -> None:
+    flags = _READ_ONLY if read_only else 0
+    _checked(_LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, b"size=4k"))
+
+
+def _checked(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), "mount: this fault needs to be root")
+
+
+class NoFiles(Injection):
+    """All file descriptors are in use, in this process and those it has started."""
+
+    def arm(self) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.mark.touch()
+        for process in [*psutil.Process().children(recursive=True), psutil.Process()]:
+            open_now = max(int(name) for name in os.listdir(f"/proc/{process.pid}/fd"))
+            limit = (open_now + 1, hard)
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limit)
+
+    def disarm(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, self._usual)
+
+
+# -- signals ---------------------------------------------------------------------------
+
+
+class UserSignals(Injection):
+    """The program has handlers, and that of SIGCHLD reaps whatever has ended."""
+
+    _SIGNALS = (signal.SIGALRM, signal.SIGCHLD, signal.SIGTERM)
+
+    def arm(self) -> None:
+        self._received: Counter[int] = Counter()
+        for number in self._SIGNALS:
+            signal.signal(number, self._handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        self._received[number] += 1
+        self.mark.touch()
+        if number == signal.SIGCHLD:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+    def wrong_afterwards(self) -> list[str]:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        wrong = [
+            f"the handler of {number.name} was replaced"
+            for number in self._SIGNALS
+            if signal.getsignal(number) != self._handle
+        ]
+        os.kill(os.getpid(), signal.SIGTERM)
+        subprocess.run(["true"], check=False)
+        return wrong + [
+            f"the handler of {number.name} did not run"
+            for number in self._SIGNALS
+            if not self._received[number]
+        ]
+
+    def disarm(self) -> None:
+        for number in self._SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+
+# -- files that were left earlier ------------------------------------------------------
+
+
 class _Filled(Injection):
     """Does harm to files that an earlier compilation of the same graphs has left."""
 
     fills_cache = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._harmed: list[Path] = []
+
+    def was_reached(self, status: Any) -> bool:
+        """Whether one of the files was read, or replaced because of it."""
+        if not self.fired or not _notes_reads(self.folder):
+            return self.fired
+        return any(not path.exists() or _was_read(path) for path in self._harmed)
 
     def arm(self) -> None:
         for path in Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).rglob("*"):
@@ -85,6 +220,25 @@ class _Filled(Injection):
         broken = bytes(byte ^ 0xFF for byte in path.read_bytes())
         path.unlink()
         path.write_bytes(broken)
+        _forget_reads(path)
+        self._harmed.append(path)
+
+
+def _forget_reads(path: Path) -> None:
+    os.utime(path, (0, path.stat().st_mtime))
+
+
+def _was_read(path: Path) -> bool:
+    return path.stat().st_atime > 0
+
+
+def _notes_reads(folder: Path) -> bool:
+    """Whether the file system notes when a file was read; some are told not to."""
+    path = folder / "read"
+    path.write_text("x")
+    _forget_reads(path)
+    path.read_text()
+    return _was_read(path)
 
 
 class BrokenEntries(_Filled):
@@ -108,6 +262,10 @@ class LocksHeld(BrokenEntries):
             file = path.open("a")
             fcntl.flock(file, fcntl.LOCK_EX)
             self._held.append(file)
+
+    def was_reached(self, status: Any) -> bool:
+        """Nothing else shows that a lock was waited for."""
+        return any(item.phase == "lock" for item in status.fallbacks)
 
     def concerns(self, path: Path) -> bool:
         return super().concerns(path) or path.suffix == ".so"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import itertools
 import os
 import shlex
 import shutil
@@ -53,9 +54,17 @@ class Injection:
     def after_forward(self) -> None:
         """Called between a training step's forward and its backward."""
 
+    def wrong_afterwards(self) -> list[str]:
+        """What does not hold after the fault, beyond what every cell checks."""
+        return []
+
     @property
     def fired(self) -> bool:
         return self.mark.exists()
+
+    def was_reached(self, status: Any) -> bool:
+        """Whether the fault was met; a slow machine may not come that far in time."""
+        return self.fired
 
 
 # -- custom operators, whose fake kernels torch calls while it compiles ----------------
@@ -152,6 +161,25 @@ class LoopsInAutograd(LoopsInPython):
     within = "/torch/_functorch/"
 
 
+class ClockJumps(LoopsInPython):
+    """The time of day is another at each look, as where it is being set."""
+
+    def arm(self) -> None:
+        super().arm()
+        make_clock_jump()
+
+    def disarm(self) -> None:
+        time.time = _REAL_TIME
+
+
+_REAL_TIME = time.time
+
+
+def make_clock_jump() -> None:
+    jumps = itertools.cycle((3600.0, -3600.0, 86400.0))
+    time.time = lambda: _REAL_TIME() + next(jumps)
+
+
 class NoFakeKernel(Injection):
     op = staticmethod(bare)
     fired = True  # by being called
@@ -202,6 +230,15 @@ class KeptCompiler(Compiler):
     """The same in this process, as no child takes a graph with a custom operator."""
 
     op = staticmethod(double)
+
+
+class ClockJumpsMeanwhile(KeptCompiler):
+    def arm(self) -> None:
+        super().arm()
+        make_clock_jump()
+
+    def disarm(self) -> None:
+        time.time = _REAL_TIME
 
 
 class BackwardCompiler(Compiler):
@@ -275,6 +312,32 @@ class ChildLoops(InChild):
 
 class ChildRaises(InChild):
     code = _MARKED + "raise ValueError('planted in code generation')"
+
+
+class ChildStopped(InChild):
+    code = _MARKED + "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+
+
+class ChildStoppedForAWhile(InChild):
+    code = _MARKED + (
+        "import os, signal, subprocess\n"
+        "command = f'sleep 2; kill -CONT {os.getpid()}'\n"
+        "helper = subprocess.Popen(['sh', '-c', command])\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "helper.wait()"
+    )
+
+
+class ChildOutOfMemory(InChild):
+    """The operating system gives the child no more memory; this process gets it."""
+
+    code = _MARKED + (
+        "import resource\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_AS)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 20, hard))\n"
+        "try:\n    held = bytearray(1 << 30)\n"
+        "finally:\n    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))"
+    )
 
 
 class ChildEatsMemory(InChild):

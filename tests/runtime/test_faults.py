@@ -26,11 +26,15 @@ GRACE_S = 20.0
 CHOSEN = (
     ("tracing sleeps in C", "other thread"),
     ("child killed by SIGKILL", "training"),
+    ("child stopped by SIGSTOP", "wait=False"),
+    ("signal handlers of the user", "inference"),
     ("AOTAutograd raises", "recompile, training"),
     ("first run fails, inputs overwritten", "training"),
     ("miscompile, verify 3", "recompile"),
+    ("tracing loops, the clock jumps", "inference"),
+    ("tracing raises", "wait=False"),
 )
-LONG = CHOSEN[:2]
+LONG = CHOSEN[:4]
 
 
 @pytest.mark.parametrize(
