@@ -10,6 +10,7 @@ from torchproof.torch_private.contract import Feature, contract
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat"
+SUITES = ROOT / "benchmarks" / "results" / "test-runs"
 
 
 def _results() -> dict[str, Any]:
@@ -40,6 +41,23 @@ def versions() -> str:
         for result in _results().values()
         for name in result["failed"]
     ]
+    return "\n".join([*rows, "", *(["Failed:", "", *failures] if failures else [])])
+
+
+def suites() -> str:
+    """Whole suites that ran on other machines, with what failed there."""
+    rows = [
+        "| tests | torch | Python | device | passed | failed | skipped | commit |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    failures: list[str] = []
+    for path in sorted(SUITES.glob("*.json")):
+        result = json.loads(path.read_text())
+        facts = [result[name] for name in ("torch", "python", "device")]
+        counts = [str(result["counts"][n]) for n in ("passed", "failed", "skipped")]
+        cells = [f"`{result['command']}`", *facts, *counts, result["commit"]]
+        rows.append(f"| {' | '.join(cells)} |")
+        failures += [f"- {result['device']}: `{name}`" for name in result["failed"]]
     return "\n".join([*rows, "", *(["Failed:", "", *failures] if failures else [])])
 
 
@@ -105,6 +123,7 @@ def _seen(feature: str, listed: tuple[str, ...]) -> str:
 
 TABLES = {
     "versions": versions,
+    "suites": suites,
     "rules": rules,
     "features": features,
     "names": names,
