@@ -21,6 +21,8 @@ import torchproof
 from torchproof.api import DeployOptions, pack
 from torchproof.records import UserError
 from torchproof.runtime import production
+from torchproof.targets import tensor_parallel
+from torchproof.torch_private import cache_lookups
 
 RANKS = 2
 FAULTY = 1  # the rank with the fault
@@ -318,6 +320,88 @@ def a_pack_built_on_two_ranks(folder: Path) -> None:
     assert not any(each.kept for each in status.compilations)
 
 
+DIVIDED = """
+import torch
+from torch import nn
+
+
+class Divided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 8)
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.down(self.up(self.words(x)).relu())
+
+
+tensor_parallel_plan = {"up": "colwise", "down": "rowwise"}
+
+
+def make():
+    return Divided().eval(), [(torch.randint(0, 10, (3, 4)),)]
+"""
+
+
+def a_divided_model(folder: Path) -> None:
+    """The code of rank 0 runs on both ranks, each with its part of the layers."""
+    sys.path.insert(0, str(folder))
+    from divided import (  # type: ignore[import-not-found]
+        Divided,
+        tensor_parallel_plan,
+    )
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.manual_seed(3)
+    eager = Divided().eval()
+    model = Divided().eval()
+    model.load_state_dict(eager.state_dict())
+    mesh = init_device_mesh("cpu", (RANKS,))
+    tensor_parallel.divide(model, mesh, tensor_parallel_plan)
+    loaded = torchproof.load(folder / "divided-pack", model)
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["used"], status
+    words = torch.arange(12).reshape(3, 4) % 10
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(words), eager(words))
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["graphs"] == 1, status
+    assert not status.pack["misses"] and not status.fallbacks, status
+    assert sum(each.in_child for each in status.compilations) == 0
+    assert not any(each.kept for each in status.compilations)
+
+
+@pytest.mark.slow
+def test_the_pack_of_a_divided_model_starts_two_ranks_warm(tmp_path: Path) -> None:
+    (tmp_path / "divided.py").write_text(DIVIDED)
+    done = command(
+        *("pack", "divided.py:make", "--for", "deploy", "--ranks", "2", "-q"),
+        *("--wrap", "tp", "-o", "divided-pack"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    run_ranks(tmp_path, a_divided_model.__name__)
+
+
+def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
+    """As torch makes them, they fit one process only."""
+    from torch._inductor import codecache
+    from torch.distributed.device_mesh import DeviceMesh
+
+    def key(rank: int, name: str = "0") -> str:
+        mesh = DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=rank)
+        mesh._dim_group_names = [name]
+        graph = torch.fx.GraphModule({}, torch.fx.Graph())
+        pickler = codecache.FxGraphCachePickler(graph)
+        return str(pickler.get_hash(mesh))
+
+    assert key(0) != key(1)
+    with cache_lookups.keys_for_ranks(2):
+        assert key(0) == key(1)
+        assert key(0) != key(0, name="another")
+    assert key(0) != key(1)
+
+
 def packed(folder: Path, factory: str) -> Any:
     (folder / "joined.py").write_text(MODEL)
     return command(
@@ -343,13 +427,23 @@ def test_code_that_contains_the_rank_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"ranks": 1}, {"ranks": 2, "artifact": "aoti"}, {"ranks": -3}]
+    "options",
+    [
+        {"ranks": 1},
+        {"ranks": 2, "artifact": "aoti"},
+        {"ranks": -3},
+        {"wrap": "tp"},
+        {"wrap": "ddp", "ranks": 2},
+        {"wrap": "fsdp2", "ranks": 2},
+        {"wrap": "none", "ranks": 2},
+    ],
 )
 def test_ranks_that_do_not_fit_are_one_line(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="--ranks"):
+    with pytest.raises(UserError, match=r"--(ranks|wrap)") as refused:
         pack(
             "workload:nanovlm", purpose="deploy", pack_options=DeployOptions(**options)
         )
+    assert "\n" not in str(refused.value)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ ARTIFACTS = ("caches", "aoti", "torchscript")
 INCLUDED = ("source", "weights")
 _FLAGS_OF = {
     "repro": ("select", "effort", "minify", "budget", "include"),
-    "deploy": ("recipe", "strategy", "artifact", "key", "ranks"),
+    "deploy": ("recipe", "strategy", "artifact", "key", "ranks", "wrap"),
 }
 
 
@@ -112,6 +112,11 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="build and verify on N ranks: for a model with collectives in its code",
+    )
+    how.add_argument(
+        "--wrap",
+        choices=("tp", "ddp", "fsdp2", "tp+fsdp2"),
+        help="what wraps the model of a factory on each rank; only tp needs a pack",
     )
 
 

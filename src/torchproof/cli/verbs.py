@@ -503,6 +503,7 @@ def _pack_options(options: argparse.Namespace) -> Any:
         artifact=options.artifact or "caches",
         key=api.read_key(options.key, environ={}),
         ranks=options.ranks,
+        wrap=options.wrap,
     )
 
 

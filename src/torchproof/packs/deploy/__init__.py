@@ -36,13 +36,23 @@ _ABOUT = {
     "model.pt2": "compiled code, its C++ source and the model's weights",
     "model.pt": "the traced operations and the model's weights",
 }
+_HOOKS = (
+    "a deploy pack has the code of a whole model, and the hooks of FSDP2, which gather"
+    " weights, run between its blocks: compile the blocks in the service"
+)
+_UNPACKED = {
+    "ddp": "the pack of one process fits inside DDP: omit --wrap and --ranks",
+    "fsdp2": _HOOKS,
+    "tp+fsdp2": _HOOKS,
+}
 
 
 @dataclass(frozen=True)
 class DeployOptions:
     """The kind of artifact, the recipe or strategy to compile with, the private key.
 
-    With `ranks`, the pack is built and verified by so many ranks on this machine.
+    With `ranks`, the pack is built and verified by so many ranks on this machine. With
+    `wrap`, each of them divides the model as the service does.
     """
 
     recipe: str | None = None
@@ -50,6 +60,7 @@ class DeployOptions:
     artifact: str = "caches"
     key: bytes | None = None
     ranks: int | None = None
+    wrap: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ def pack(
         writing.scratch("torchproof-deploy-") as scratch,
     ):
         job = PackJob(
-            Job.of(target, options),
+            dataclasses.replace(Job.of(target, options), wrap=deploy_options.wrap),
             artifact=deploy_options.artifact,
             recipe=deploy_options.recipe,
             strategy=deploy_options.strategy or "full",
@@ -182,11 +193,7 @@ def _assert_makeable(
         raise UserError(f"--artifact {artifact}: choose one of {', '.join(ARTIFACTS)}")
     if options.train and artifact != "caches":
         raise UserError(f"--artifact {artifact} supports only inference: omit --train")
-    ranks = deploy_options.ranks
-    if ranks is not None and ranks < 2:
-        raise UserError(f"--ranks {ranks}: give 2 or more, or omit it")
-    if ranks is not None and artifact != "caches":
-        raise UserError(f"--artifact {artifact} is for one process: omit --ranks")
+    _assert_ranks(deploy_options)
     if options.as_written:
         raise UserError("--as-written: a deploy pack compiles the model itself")
     if options.compile:
@@ -200,6 +207,22 @@ def _assert_makeable(
     if deploy_options.key is not None:
         keys.private_key(deploy_options.key)
     assert_size(target, options.size)
+
+
+def _assert_ranks(deploy_options: DeployOptions) -> None:
+    ranks, wrap = deploy_options.ranks, deploy_options.wrap
+    if ranks is not None and ranks < 2:
+        raise UserError(f"--ranks {ranks}: give 2 or more, or omit it")
+    if ranks is not None and deploy_options.artifact != "caches":
+        raise UserError(
+            f"--artifact {deploy_options.artifact} is for one process: omit --ranks"
+        )
+    if wrap in _UNPACKED:
+        raise UserError(f"--wrap {wrap}: {_UNPACKED[wrap]}")
+    if wrap not in (None, "tp"):
+        raise UserError(f"--wrap {wrap}: a deploy pack supports only tp")
+    if wrap is not None and ranks is None:
+        raise UserError(f"--wrap {wrap} is for several ranks: add --ranks N")
 
 
 def _child(job: PackJob, options: Options, progress: Progress) -> dict[str, Any]:

@@ -53,12 +53,12 @@ def main(arguments: list[str]) -> int:
 
 def _build(job: PackJob, progress: Progress) -> dict[str, Any]:
     """Fill the stage; return the manifest's details and the environment."""
-    from torchproof.packs.deploy import caches, packages
+    from torchproof.packs.deploy import caches, packages, rank_jobs
     from torchproof.targets import calls
     from torchproof.torch_private import environment
 
     job = dataclasses.replace(job, run=calls.resolved(job.run))
-    loaded = calls.fresh(job.run)
+    loaded = rank_jobs.fresh(job.run)
     if calls.compiles_itself(loaded.fn, job.run):
         raise UserError(
             f"{job.run.target.text} compiles itself: a deploy pack needs the model"

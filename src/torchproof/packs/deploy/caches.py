@@ -17,7 +17,7 @@ import torch
 
 from torchproof import runtime
 from torchproof.measure import numerics
-from torchproof.packs.deploy import PackJob, Progress, precompiled
+from torchproof.packs.deploy import PackJob, Progress, precompiled, rank_jobs
 from torchproof.records import UserError, one_line, schema, whose
 from torchproof.runtime import (
     GRAPHS_FILE,
@@ -69,6 +69,7 @@ def build(loaded: Loaded, job: PackJob, progress: Progress) -> CachesDetails:
     packed: list[PackedCall] = []
     with (
         graphs_without_source_lines(),
+        cache_lookups.keys_for_ranks(job.ranks),
         cache_lookups.graph_lookups(log.note),
         traced_lines.traced_lines(lambda code, line: files.add(code.co_filename)),
     ):
@@ -186,7 +187,7 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     gradients = any(call.gradients for call in details.calls)
     reference = _reference(job, new_calls, gradients=gradients)
     progress("loading")
-    loaded = replace(calls.fresh(job.run), calls=new_calls)
+    loaded = replace(rank_jobs.fresh(job.run), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
     progress("checking guards against changes")
     unnoticed = precompiled.unnoticed(contents, details, compiled)
@@ -197,6 +198,10 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     with warm_up.gradient_mode(gradients):
         answers = calls.answers(copy, compiled, train=details.train)
     again = runtime.status(compiled).compilations[compiled_before:]
+    for item in runtime.status(compiled).fallbacks:
+        raise Unverified(
+            f"in a fresh process {item.what} runs eager ({item.kind}): {item.why}"
+        )
     comparison = reference.compare(answers)
     if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
@@ -234,7 +239,7 @@ def _fresh_calls(job: PackJob, details: CachesDetails) -> list[Any]:
 
     A generated call that fails in eager says nothing about the pack, and is not used.
     """
-    loaded = calls.fresh(job.run)
+    loaded = rank_jobs.fresh(job.run)
     new_calls = []
     for index, packed in enumerate(details.calls):
         calls.before(loaded, index)
@@ -255,7 +260,7 @@ def _reference(
     job: PackJob, new_calls: Sequence[Any], *, gradients: bool
 ) -> numerics.Reference:
     def make() -> Loaded:
-        loaded = calls.fresh(job.run)
+        loaded = rank_jobs.fresh(job.run)
         return replace(loaded, calls=[_copied(c) for c in new_calls])
 
     def run(loaded: Loaded) -> calls.Answers:

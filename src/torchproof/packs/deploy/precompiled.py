@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from torchproof import runtime
-from torchproof.packs.deploy import PackJob
+from torchproof.packs.deploy import PackJob, rank_jobs
 from torchproof.records import one_line
 from torchproof.runtime import (
     Arguments,
@@ -36,7 +36,6 @@ from torchproof.runtime import (
     save_state,
 )
 from torchproof.strategies import recipe
-from torchproof.targets import calls
 from torchproof.torch_private import (
     InstalledCall,
     PrecompileError,
@@ -53,7 +52,7 @@ _SECONDS = 60.0
 def write(job: PackJob, details: CachesDetails) -> CachesDetails:
     """Write the calls to the stage; each call's details name its file or a reason."""
     stage = Path(job.stage)
-    loaded = calls.fresh(job.run)  # in its state before the first call
+    loaded = rank_jobs.fresh(job.run)  # in its state before the first call
     compiled = runtime.compile(loaded.fn, recipe=recipe.load(stage / recipe.FILE))
     entry = runtime.compiled_forward_of(compiled)
     reason = precompiled_calls.why_none(entry)

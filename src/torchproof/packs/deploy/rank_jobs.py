@@ -22,7 +22,8 @@ from torchproof.packs.deploy import PackJob
 from torchproof.process import spawn
 from torchproof.records import UserError, one_line
 from torchproof.runtime import Unverified
-from torchproof.targets import parallel
+from torchproof.targets import Job, Loaded, calls, parallel
+from torchproof.torch_private import process_groups
 
 Work = Callable[[PackJob], dict[str, Any]]
 _KEY = "torchproof/deploy"
@@ -58,6 +59,17 @@ def run(job: PackJob, work: Work) -> dict[str, Any]:
         return facts
 
 
+def fresh(run: Job) -> Loaded:
+    """The target, loaded anew, and wrapped as the service wraps its model."""
+    loaded = calls.fresh(run)
+    if run.wrap is None:
+        return loaded
+    plan = loaded.tensor_parallel_plan
+    return replace(
+        loaded, fn=parallel.wrapped(loaded.fn, run.wrap, lambda fn: fn, plan=plan)
+    )
+
+
 def _job_of(job: PackJob, rank: int) -> PackJob:
     """The others compile into folders of their own, and verify the same pack."""
     stage = f"{job.scratch}/rank-{rank}" if job.role == "build" else job.stage
@@ -88,8 +100,6 @@ def _joined(job: PackJob) -> Iterator[None]:
 
 
 def _store() -> Any:
-    from torchproof.torch_private import process_groups
-
     group = process_groups.default_group()
     assert group is not None
     return distributed.PrefixStore(_KEY, group.store)

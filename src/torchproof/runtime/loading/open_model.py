@@ -200,7 +200,10 @@ def _warm(
     report: dict[str, Any],
 ) -> None:
     lookups = graph_origin.LookupLog()
-    with cache_lookups.graph_lookups(lookups.note):
+    with (
+        cache_lookups.keys_for_ranks(details.world_size),
+        cache_lookups.graph_lookups(lookups.note),
+    ):
         notes = warm_up.warm(compiled, functools.partial(_call, compiled), details)
     keys = {each.key for each in packed_graphs}
     loaded = keys & {each.key for each in lookups.graphs if each.hit}

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import patched
 
 _GRAPHS = "torch._inductor.codecache"
 _AUTOGRAD = "torch._functorch._aot_autograd.autograd_cache"
+RANKS_FEATURE = "cache keys for all ranks"
 _LINE = re.compile(r"\[(\w+)\] ([^:]+): (.*)", re.DOTALL)
 
 
@@ -71,6 +73,33 @@ def graph_lookups(note: Callable[[Lookup], None]) -> Iterator[None]:
         patched(home, "autograd_cache_key", autograd_cache_key),
         patched(home.AOTAutogradCache, "_lookup", staticmethod(_lookup)),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def keys_for_ranks(ranks: int) -> Iterator[None]:
+    """Torch looks graphs up by the ranks and groups of a mesh, on all ranks alike.
+
+    By itself, it puts a mesh into a key with the rank and memory addresses of this
+    process, so that no other process finds the graph. One rank has no meshes.
+    """
+    if ranks == 1 or contract.missing(RANKS_FEATURE):
+        yield
+        return
+    codecache = importlib.import_module(_GRAPHS)
+    mesh_type = importlib.import_module("torch.distributed.device_mesh").DeviceMesh
+    original = codecache.FxGraphCachePickler.__init__
+
+    def reduced(mesh: Any) -> Any:
+        # A group may have another name on each rank, and code finds groups by name.
+        return codecache._ident, (mesh._stable_hash(), tuple(mesh._dim_group_names))
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        self.dispatch_table[mesh_type] = reduced
+
+    with patched(codecache.FxGraphCachePickler, "__init__", init):
         yield
 
 
