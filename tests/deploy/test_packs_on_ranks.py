@@ -383,6 +383,27 @@ def test_the_pack_of_a_divided_model_starts_two_ranks_warm(tmp_path: Path) -> No
     run_ranks(tmp_path, a_divided_model.__name__)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("switch", "reason"),
+    [("", "rank 1 compiles other code than rank 0"), ("1", "runs eager")],
+)
+def test_code_with_the_place_of_a_rank_is_refused(
+    switch: str, reason: str, tmp_path: Path
+) -> None:
+    """With torch's switch all ranks compile the same code, which no cache restores."""
+    by_rows = DIVIDED.replace("plan = {", 'plan = {"words": "embedding_rowwise", ')
+    (tmp_path / "divided.py").write_text(by_rows)
+    done = command(
+        *("pack", "divided.py:make", "--for", "deploy", "--ranks", "2", "-q"),
+        *("--wrap", "tp", "-o", "divided-pack"),
+        cwd=tmp_path,
+        variables={"TORCH_DISTRIBUTED_COMPILE_ON_ONE_RANK": switch},
+    )
+    assert done.returncode == 1 and reason in done.stderr, done.stderr
+    assert not (tmp_path / "divided-pack").exists()
+
+
 def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
     """As torch makes them, they fit one process only."""
     from torch._inductor import codecache

@@ -189,6 +189,11 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     progress("loading")
     loaded = replace(rank_jobs.fresh(job.run), calls=new_calls)
     compiled = open_model.open_model(contents, loaded.fn, warm=True)
+    # Before the trials, which change the model until it may reach a limit.
+    for item in runtime.status(compiled).fallbacks:
+        raise Unverified(
+            f"in a fresh process {item.what} runs eager ({item.kind}): {item.why}"
+        )
     progress("checking guards against changes")
     unnoticed = precompiled.unnoticed(contents, details, compiled)
     report = runtime.status(compiled).pack or {}
@@ -198,10 +203,6 @@ def verify(job: PackJob, progress: Progress) -> dict[str, Any]:
     with warm_up.gradient_mode(gradients):
         answers = calls.answers(copy, compiled, train=details.train)
     again = runtime.status(compiled).compilations[compiled_before:]
-    for item in runtime.status(compiled).fallbacks:
-        raise Unverified(
-            f"in a fresh process {item.what} runs eager ({item.kind}): {item.why}"
-        )
     comparison = reference.compare(answers)
     if comparison.verdict not in ("same", "rounding"):
         raise Unverified(
