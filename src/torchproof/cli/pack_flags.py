@@ -116,7 +116,10 @@ def _deploy_flags(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--wrap",
         choices=("tp", "ddp", "fsdp2", "tp+fsdp2"),
-        help="what wraps the model of a factory on each rank; only tp needs a pack",
+        help=(
+            "with tp, the ranks divide the layers of the model by its plan; ddp needs"
+            " no pack of its own, and fsdp2 has none"
+        ),
     )
 
 
