@@ -410,7 +410,7 @@ def test_cache_keys_contain_a_mesh_without_its_rank() -> None:
     from torch.distributed.device_mesh import DeviceMesh
 
     def key(rank: int, name: str = "0") -> str:
-        mesh = DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=rank)
+        mesh: Any = DeviceMesh("cpu", [0, 1], _init_backend=False, _rank=rank)
         mesh._dim_group_names = [name]
         graph = torch.fx.GraphModule({}, torch.fx.Graph())
         pickler = codecache.FxGraphCachePickler(graph)
