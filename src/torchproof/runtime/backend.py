@@ -25,6 +25,7 @@ from torchproof.runtime import (
     compile_phases,
     graph_cache,
     interruptible_thread,
+    shared_code,
 )
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.tensors.storages import free_bytes
@@ -55,16 +56,41 @@ class NotPrepared(Exception):
 
 
 class Backend:
-    """The backend of all regions of one model.
+    """The backend of all regions of one model, with its compiled code in `answers`.
 
-    Blocks share compiled code only if their backends are equal.
+    Models with equal backends share compiled code: those with the same `key`. A model
+    may take over the backend of a deleted one, with its code.
     """
 
-    def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
-        self._engine = engine
-        self._compile = backends.compiler(arguments)
+    def __init__(self) -> None:
+        self.key: Hashable = None
+        self.answers: list[Any] = []
         self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
+
+    @classmethod
+    def of(cls, engine: Engine, arguments: Mapping[str, Any], key: Hashable) -> Backend:
+        """The backend for a model, with code of deleted models that it may use."""
+        backend = shared_code.inherited(key) or cls()
+        backend.key = key
+        backend._engine = engine
+        backend._compile = backends.compiler(arguments)
+        return backend
+
+    def leave(self) -> None:
+        """Its model was deleted. A backward pass of it may still be compiled."""
+        self.graph_cache.clear()
+        shared_code.leave(self)
+
+    # Dynamo compares backends at each call that finds code of another model.
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        key = self.key
+        return key is not None and isinstance(other, Backend) and other.key == key
+
+    def __hash__(self) -> int:
+        return hash(Backend)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
@@ -115,11 +141,11 @@ class Backend:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
+        self.key = None  # a model that used this code would not report the failure
         self._engine.telemetry.fell_back(item)
 
     def _eager(self, gm: Any) -> Callable[..., Any]:
         """Runs the graph uncompiled, operation by operation."""
-        ran_eager = self._engine.telemetry.ran_eager
 
         @functools.cache
         def plain() -> Callable[..., Any]:
@@ -129,7 +155,7 @@ class Backend:
             return forward
 
         def eager(*args: Any) -> Any:
-            ran_eager()
+            self._engine.telemetry.ran_eager()
             return plain()(*args)
 
         return eager
@@ -203,6 +229,7 @@ class Backend:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
+        self.key = None  # as in `_failed`
         self._engine.telemetry.fell_back(item)
         self._engine.graph_ran(name, item)
 

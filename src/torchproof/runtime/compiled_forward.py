@@ -23,7 +23,7 @@ from torch.compiler import is_dynamo_compiling
 
 from torchproof.process import forks
 from torchproof.records import MissingHook, untested_torch
-from torchproof.runtime import agreement, compile_job, recipe_following
+from torchproof.runtime import agreement, compile_job, recipe_following, shared_code
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine
 from torchproof.runtime.graph_replay import GraphReplayer, graphed
@@ -73,6 +73,7 @@ class CompiledForward(MethodReplacement):
         self._has_joined = False  # or there are no other ranks
         self.is_verifying = False
         self._is_trial = False  # its calls belong to a speed trial
+        self._has_shared_code = False  # its first call ran code of another model
         self._parts: list[MethodReplacement] = []
         self._switch_lock = forks.rlock()  # one thread at a time switches parts
         self._first_call_lock = forks.rlock()
@@ -116,7 +117,8 @@ class CompiledForward(MethodReplacement):
         backends.prepare_for_threads(inductor=self.options.uses_inductor)
         if text := untested_torch():
             self.telemetry.note(text)
-        self._engine = Engine(self.options, self.telemetry)
+        key = shared_code.key_of(self, self.options)
+        self._engine = Engine(self.options, self.telemetry, key=key)
         self._engine.agreement = self._agreement
         weakref.finalize(self, self._engine.close)
         return self._engine
@@ -193,7 +195,19 @@ class CompiledForward(MethodReplacement):
             compile_job.worker_of(waits=self.options.wait).warm()
         if records:
             return self._find_regions(*args, **kwargs)
-        return self.run(*args, **kwargs)
+        answer = self.run(*args, **kwargs)
+        self._note_shared_code()
+        return answer
+
+    def _note_shared_code(self) -> None:
+        """Says so if the first call needed no compilation."""
+        engine = self._engine
+        if engine is None or self.telemetry.compilations or self.telemetry.was_eager:
+            return
+        if engine.shares_code:
+            kind = type(self.owner).__name__
+            self.telemetry.note(f"runs code that was compiled for another {kind}")
+            self._has_shared_code = True
 
     def _join_ranks(self) -> None:
         """Decides with the other ranks of a distributed run from now on."""
@@ -204,6 +218,7 @@ class CompiledForward(MethodReplacement):
                 self.telemetry.announce = self._agreement.announce
                 if self._engine is not None:  # it may be what cannot be loaded
                     self._engine.agreement = self._agreement
+                    self._engine.share_no_code()  # ranks vote on compilations
 
     @property
     def has_packed_collectives(self) -> bool:
@@ -371,9 +386,10 @@ class CompiledForward(MethodReplacement):
             # The code is a decorator's: name the method instead.
             name = f"{type(part.owner).__name__}.{part.name}"
         self.engine.set_name(fn.__code__, name)
-        with frames.intercept_conversions(self.engine.convert):
+        backend = self.engine.backend
+        with frames.intercept_conversions(self.engine.convert, backend):
             compiled: Callable[..., Any] = torch.compile(
-                fn, backend=self.engine.backend, dynamic=dynamic
+                fn, backend=backend, dynamic=dynamic
             )
         return compiled
 
@@ -400,6 +416,8 @@ class CompiledForward(MethodReplacement):
             if item is not None:
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
+                if self._engine is not None:
+                    self._engine.backend.key = None  # its code may be wrong
             self._run_eager_only()
             if not self._has_joined:
                 self.run = self._first_eager_call
@@ -510,7 +528,7 @@ class CompiledForward(MethodReplacement):
             uncompiled = graph["plain_calls"] - self._replayer.unrecorded_calls
         untraced = self.pack is not None and self.pack.get("untraced")
         # Dynamo skips functions without operations, and reports nothing.
-        compiles = telemetry.compilations or graph or untraced
+        compiles = telemetry.compilations or self._has_shared_code or graph or untraced
         compiled_calls = telemetry.compiled_calls if compiles else 0
         return Status(
             model=telemetry.name,

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any
@@ -25,6 +25,7 @@ from torchproof.runtime import (
     compile_job,
     interruptible_thread,
     method_replacement,
+    shared_code,
 )
 from torchproof.runtime.background import Background, Prepared
 from torchproof.runtime.frame_conversion import convert_within_deadline
@@ -87,10 +88,13 @@ class Claim:
 class Engine:
     """Compiles the functions of one model, from any thread that calls it."""
 
-    def __init__(self, options: Options, telemetry: Telemetry) -> None:
+    def __init__(
+        self, options: Options, telemetry: Telemetry, *, key: Hashable = None
+    ) -> None:
+        """Models with the same `key` may share compiled code."""
         self.options = options
         self.telemetry = telemetry
-        self.backend = backend.Backend(self, options.compile_with)
+        self.backend = backend.Backend.of(self, options.compile_with, key)
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.agreement: agreement.Agreement | None = None  # of several ranks
@@ -101,7 +105,6 @@ class Engine:
         self._storms = Storms(options.recompile_limit)
         self._names: dict[CodeType, str] = {}
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
-        self._answers: list[Any] = []  # all compiled code
         self._eager_answers: list[Any] = []  # compiled code with graphs that run eager
         self._thread_call = threading.local()
         self._lock = forks.lock()
@@ -338,7 +341,7 @@ class Engine:
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
-            self._answers.append(answer)
+            self.backend.answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
@@ -486,10 +489,18 @@ class Engine:
         self.refused.clear()
         self._storms.forget()
 
+    def share_no_code(self) -> None:
+        """Frees code that was compiled for other models, and shares no new code."""
+        self.backend.key = None
+        shared_code.drop(self.backend)
+
+    @property
+    def shares_code(self) -> bool:
+        """Whether a function of this model has code that it may use."""
+        return any(frames.has_code(code, self.backend) for code in self._names)
+
     def close(self) -> None:
-        """Frees the compiled code of a model that has been deleted."""
-        while self._answers:
-            frames.invalidate(self._answers.pop(), "its model was deleted")
+        """Its model has been deleted."""
         self._eager_answers.clear()
         self._unproven.clear()
-        self.backend.graph_cache.clear()
+        self.backend.leave()

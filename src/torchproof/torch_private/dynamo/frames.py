@@ -11,10 +11,12 @@ from __future__ import annotations
 import builtins
 import contextlib
 import contextvars
+import dataclasses
 import functools
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, SimpleNamespace
@@ -39,6 +41,7 @@ class Conversion:
     entry: Any  # the newest compiled code of the frame, or None
     state: Any
     callback: Callable[..., Any]
+    backend: Any
 
     @property
     def code(self) -> CodeType:
@@ -77,9 +80,7 @@ class Conversion:
         if hasattr(frame, "closure"):
             fields["closure"] = frame.closure
         copy = SimpleNamespace(**fields)
-        return Conversion(
-            frame=copy, entry=self.entry, state=self.state, callback=self.callback
-        )
+        return dataclasses.replace(self, frame=copy)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of the tensors among the frame's arguments, by name."""
@@ -97,7 +98,7 @@ class Conversion:
             self.entry.code,
             self.frame.f_locals,
             self.entry.compile_id,
-            innermost_backend(self.callback),
+            self.backend,
             skip_logging=True,
         )
 
@@ -105,18 +106,25 @@ class Conversion:
 class _GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
 
-    def __init__(self, callback: Any, guard: Callable[[Conversion], Any]) -> None:
-        # Dynamo follows this attribute to the backend at each call: a short chain is
-        # faster.
-        self._torchdynamo_orig_backend = innermost_backend(callback)
+    def __init__(
+        self, callback: Any, guard: Callable[[Conversion], Any], backend: Any
+    ) -> None:
+        # Dynamo follows this attribute to the backend at each call, and uses compiled
+        # code of equal backends.
+        self._torchdynamo_orig_backend = backend
         self.hooks = callback.hooks
         self._callback = callback
         self._guard = guard
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
-        return self._guard(
-            Conversion(frame=frame, entry=entry, state=state, callback=self._callback)
+        conversion = Conversion(
+            frame=frame,
+            entry=entry,
+            state=state,
+            callback=self._callback,
+            backend=self._torchdynamo_orig_backend,
         )
+        return self._guard(conversion)
 
 
 _here = threading.local()
@@ -139,20 +147,36 @@ class _ErrorRecorder:
             raise
 
 
-_guard: contextvars.ContextVar[Callable[[Conversion], Any] | None] = (
+_guard: contextvars.ContextVar[tuple[Callable[[Conversion], Any], Any] | None] = (
     contextvars.ContextVar("torchproof_guard", default=None)
 )
 
 
 @contextlib.contextmanager
-def intercept_conversions(guard: Callable[[Conversion], Any]) -> Iterator[None]:
-    """Callables that torch.compile returns inside ask `guard` about each frame."""
+def intercept_conversions(
+    guard: Callable[[Conversion], Any], backend: Any
+) -> Iterator[None]:
+    """Callables that torch.compile returns inside ask `guard` about each frame.
+
+    Dynamo takes `backend`, which torch.compile is called with, for theirs. It keeps
+    pointers to it that do not keep it alive: it must never be deleted.
+    """
     _install()
-    token = _guard.set(guard)
+    token = _guard.set((guard, backend))
     try:
         yield
     finally:
         _guard.reset(token)
+        _forget_wrappers(backend)
+
+
+def _forget_wrappers(backend: Any) -> None:
+    """Dynamo stores the wrapper that torch.compile puts around a backend for ever."""
+    from torch._dynamo import eval_frame
+
+    for number, wrapper in list(eval_frame.cached_backends.items()):
+        if getattr(wrapper, "compiler_fn", None) is backend:
+            eval_frame.cached_backends.pop(number, None)
 
 
 @contextlib.contextmanager
@@ -184,11 +208,11 @@ def _install() -> None:
 
     @functools.wraps(original)
     def guarded(callback: Any, hooks: Any) -> Any:
-        guard = _guard.get()
-        if guard is None:
+        current = _guard.get()
+        if current is None:
             return original(callback, hooks)
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
-        return _GuardedCallback(original(callback, hooks), guard)
+        return _GuardedCallback(original(callback, hooks), *current)
 
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
@@ -307,12 +331,6 @@ def why_compile_is_disabled() -> str | None:
     return None
 
 
-def innermost_backend(callback: Any) -> Any:
-    while hasattr(callback, "_torchdynamo_orig_backend"):
-        callback = callback._torchdynamo_orig_backend
-    return callback
-
-
 # -- answers to Dynamo -----------------------------------------------------------------
 
 
@@ -348,6 +366,29 @@ def invalidate(answer: Any, why: str) -> None:
     if guards.cache_entry is not None and guards.extra_state is not None:
         deleted = DeletedGuardManagerWrapper(why)
         guards.extra_state.invalidate(guards.cache_entry, deleted)
+    _detach_finalizers(guards)
+
+
+def _detach_finalizers(guards: Any) -> None:
+    """Frees the guards: finalizers of the classes that they compare keep them alive."""
+    registry: Mapping[weakref.finalize[..., Any], Any]
+    registry = getattr(weakref.finalize, "_registry", {})
+    for finalizer in list(registry):
+        alive = finalizer.peek()
+        manager = getattr(getattr(alive and alive[1], "func", None), "__self__", None)
+        if getattr(manager, "guard_manager", None) is guards:
+            finalizer.detach()
+
+
+def has_code(code: CodeType, backend: Any) -> bool:
+    """Whether a function has compiled code of this backend or of an equal one."""
+    from torch._C._dynamo import eval_frame
+
+    return any(
+        entry.backend == backend
+        and not hasattr(entry.guard_manager, "invalidation_reason")
+        for entry in eval_frame._debug_get_cache_entry_list(code)
+    )
 
 
 def call_directly(answer: Any, names: dict[str, Any]) -> None:

@@ -138,6 +138,13 @@ def is_tracing_restart(error: Exception) -> bool:
     return isinstance(error, RestartAnalysis)
 
 
+def code_depends_on_addresses() -> bool:
+    """Whether settings make Inductor's code depend on the tensors of one model."""
+    from torch._inductor import config
+
+    return bool(config.freezing or config.triton.cudagraphs)
+
+
 def backward_ahead() -> Any:
     """Compiles a backward graph with its forward, not at its first run."""
     from torch._functorch import config
