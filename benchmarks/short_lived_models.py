@@ -38,7 +38,8 @@ class Net(nn.Module):
         self.second = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.second(torch.relu(self.first(x)))
+        result: Tensor = self.second(torch.relu(self.first(x)))
+        return result
 
 
 def main() -> int:

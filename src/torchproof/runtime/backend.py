@@ -62,11 +62,15 @@ class Backend:
     may take over the backend of a deleted one, with its code.
     """
 
+    _engine: Engine
+    _compile: Callable[[Any, Any, Any], Any]
+
     def __init__(self) -> None:
         self.key: Hashable = None
         self.answers: list[Any] = []
         self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
+        shared_code.register(self)
 
     @classmethod
     def of(cls, engine: Engine, arguments: Mapping[str, Any], key: Hashable) -> Backend:

@@ -140,6 +140,10 @@ class _Child:
         # Its caller was interrupted if it is busy: its answer would be stale.
         return not (self.is_busy or self._doomed.is_set() or self.gone.is_set())
 
+    @property
+    def has_answered(self) -> bool:
+        return self._is_ready
+
     def phase(self) -> str:
         if not self._is_ready or self._process is None:
             return "start of the child"
@@ -198,6 +202,16 @@ class Worker:
         with self._lock:
             if self._child is None or self._child.gone.is_set():
                 self._child = self._new_child()
+
+    def end_unused(self) -> None:
+        """Ends a child that is still starting and for which nobody waits."""
+        with self._lock:
+            child = self._child
+            if child is None or self._turn is not None or child.has_answered:
+                return
+            self._child = None
+        child.kill()
+        child.gone.wait(_END_PATIENCE_S)
 
     def close(self) -> None:
         """Kills the child and waits until it has ended."""

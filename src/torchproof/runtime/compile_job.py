@@ -76,6 +76,7 @@ class Job:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         *,
         cause: str | None = None,
+        breaks: int = 0,
     ) -> Compilation:
         """The record for `status`, once the compilation has succeeded."""
         return Compilation(
@@ -85,6 +86,8 @@ class Job:
             cause=cause,
             in_child=self.graphs_in_child,
             kept=tuple(self.local_reasons),
+            graphs=len(self.compiled),
+            breaks=breaks,
         )
 
     def send(self, payload: bytes) -> bytes:

@@ -73,7 +73,6 @@ class CompiledForward(MethodReplacement):
         self._has_joined = False  # or there are no other ranks
         self.is_verifying = False
         self._is_trial = False  # its calls belong to a speed trial
-        self._has_shared_code = False  # its first call ran code of another model
         self._parts: list[MethodReplacement] = []
         self._switch_lock = forks.rlock()  # one thread at a time switches parts
         self._first_call_lock = forks.rlock()
@@ -159,7 +158,7 @@ class CompiledForward(MethodReplacement):
         """Loads the compiler, here and in the child, before the first call."""
         if self.options.uses_inductor:
             # It loads torch while this process loads the compiler.
-            compile_job.worker_of(waits=self.options.wait).warm()
+            self._warm_child()
         try:
             self.load_compiler()
         except (OSError, MissingHook):
@@ -192,22 +191,26 @@ class CompiledForward(MethodReplacement):
         packed = self.pack is not None and self.pack["used"]
         if in_child and self.strategy != "eager" and not packed:
             # The child may have ended since `prepare`. It loads torch for seconds.
-            compile_job.worker_of(waits=self.options.wait).warm()
+            self._warm_child()
         if records:
             return self._find_regions(*args, **kwargs)
-        answer = self.run(*args, **kwargs)
-        self._note_shared_code()
-        return answer
+        try:
+            return self.run(*args, **kwargs)
+        finally:
+            if in_child:
+                self._end_unused_child()
 
-    def _note_shared_code(self) -> None:
-        """Says so if the first call needed no compilation."""
-        engine = self._engine
-        if engine is None or self.telemetry.compilations or self.telemetry.was_eager:
-            return
-        if engine.shares_code:
-            kind = type(self.owner).__name__
-            self.telemetry.note(f"runs code that was compiled for another {kind}")
-            self._has_shared_code = True
+    def _warm_child(self) -> None:
+        """Starts the child, unless existing code probably serves this model."""
+        if not shared_code.exists(self, self.options):
+            compile_job.worker_of(waits=self.options.wait).warm()
+
+    def _end_unused_child(self) -> None:
+        """Ends the child if nothing of this model needs it: compiling has failed."""
+        assert self._engine is not None
+        compiles = self.telemetry.compilations or self._engine.pending
+        if not compiles and (self.strategy == "eager" or self.telemetry.fallbacks):
+            compile_job.worker_of(waits=self.options.wait).end_unused()
 
     def _join_ranks(self) -> None:
         """Decides with the other ranks of a distributed run from now on."""
@@ -528,7 +531,8 @@ class CompiledForward(MethodReplacement):
             uncompiled = graph["plain_calls"] - self._replayer.unrecorded_calls
         untraced = self.pack is not None and self.pack.get("untraced")
         # Dynamo skips functions without operations, and reports nothing.
-        compiles = telemetry.compilations or self._has_shared_code or graph or untraced
+        shares = self._runs_code_of_another
+        compiles = telemetry.compilations or graph or untraced or shares
         compiled_calls = telemetry.compiled_calls if compiles else 0
         return Status(
             model=telemetry.name,
@@ -547,12 +551,22 @@ class CompiledForward(MethodReplacement):
             verifications=tuple(telemetry.verifications),
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
-            notes=(*telemetry.notes, *self._why_not_compiled(compiled_calls)),
+            notes=(*telemetry.notes, *self._why_not_compiled(compiled_calls), *shares),
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
             pack=self.pack,
             ranks=self._agreement.to_json() if self._agreement else None,
         )
+
+    @property
+    def _runs_code_of_another(self) -> tuple[str, ...]:
+        """A note if calls ran compiled code and this model has compiled nothing."""
+        engine = self._engine
+        if engine is None or self.telemetry.compilations or self.strategy == "eager":
+            return ()
+        if not (self.telemetry.compiled_calls and engine.shares_code):
+            return ()
+        return (f"runs code that was compiled for another {self.telemetry.name}",)
 
     def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
         """The setting that stops torch from compiling, if no call ran compiled code."""

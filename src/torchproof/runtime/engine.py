@@ -344,10 +344,15 @@ class Engine:
             self.backend.answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
-            self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
+            breaks = frames.breaks_of(answer)
+            self.telemetry.compiled(
+                job.compilation(name, shapes, cause=cause, breaks=breaks)
+            )
             self._expect_first_run(conversion, answer, job, again=cause is not None)
         elif code in self._names and not job.failed:
-            self.telemetry.note(f"no graph of {name} itself was compiled")
+            self.telemetry.note(
+                f"{name} itself has no compiled graph: only what it calls may have"
+            )
         return self._accept(code, answer, job, cause=cause)
 
     def _for_the_frame(self, item: Fallback, job: compile_job.Job) -> Fallback:
@@ -496,8 +501,8 @@ class Engine:
 
     @property
     def shares_code(self) -> bool:
-        """Whether a function of this model has code that it may use."""
-        return any(frames.has_code(code, self.backend) for code in self._names)
+        """Whether a function of this model has compiled graphs that it may use."""
+        return any(frames.has_graphs(code, self.backend) for code in self._names)
 
     def close(self) -> None:
         """Its model has been deleted."""

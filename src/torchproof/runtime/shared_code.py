@@ -28,7 +28,8 @@ _FORMS = ("full", "regional", "core")
 # Both are changed by single operations of a dict or list: the garbage collector may
 # delete a model, and call `leave`, at any time.
 _left: dict[int, Backend] = {}  # of deleted models, by id, oldest first
-_unused: list[Backend] = []  # Dynamo may still point to them, so they are used again
+_all: list[Backend] = []
+_unused: list[Backend] = []  # without code: they are used again
 
 
 def key_of(part: MethodReplacement, options: Options) -> Hashable:
@@ -48,6 +49,19 @@ def key_of(part: MethodReplacement, options: Options) -> Hashable:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return None  # ranks vote on each compilation, and have to compile the same
     return type(part.owner), strategy.name, backend, mode, arguments.get("dynamic")
+
+
+def exists(part: MethodReplacement, options: Options) -> bool:
+    """Whether there is code that the model may use, if its guards hold."""
+    if not any(backend.answers for backend in _all):
+        return False  # the key needs the compiler, which takes long to import
+    key = key_of(part, options)
+    return key is not None and any(b.key == key and b.answers for b in _all)
+
+
+def register(backend: Backend) -> None:
+    """Keeps a new backend for ever: Dynamo keeps pointers to it."""
+    _all.append(backend)
 
 
 def inherited(key: Hashable) -> Backend | None:

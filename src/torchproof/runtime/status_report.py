@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
+
 
 @dataclass(frozen=True)
 class Compilation:
@@ -18,7 +20,9 @@ class Compilation:
 
     `in_child` counts the graphs whose code a child process generated. `kept` has, for
     each graph that no child could take, why this process generated its code. The code
-    of other graphs came from a cache, or from a backend that generates none.
+    of other graphs came from a cache, or from a backend that generates none. With a
+    break, the code ends at a place that runs as plain Python, and the rest of the
+    function is compiled on its own.
     """
 
     function: str
@@ -27,6 +31,8 @@ class Compilation:
     cause: str | None = None
     in_child: int = 0
     kept: tuple[str, ...] = ()
+    graphs: int = 0
+    breaks: int = 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,16 @@ class Status:
     ranks: Mapping[str, Any] | None = None  # what was decided with other ranks
 
     @property
+    def graphs(self) -> int:
+        """The compiled graphs, of recompilations too."""
+        return sum(item.graphs for item in self.compilations)
+
+    @property
+    def graph_breaks(self) -> int:
+        """The places at which compiled code is interrupted by plain Python."""
+        return sum(item.breaks for item in self.compilations if item.cause is None)
+
+    @property
     def compiled_share(self) -> float | None:
         return self.compiled_calls / self.calls if self.calls else None
 
@@ -98,6 +114,8 @@ class Status:
             # JSON has no infinity.
             "deadline_s": self.deadline_s if math.isfinite(self.deadline_s) else None,
             "compiled_share": self.compiled_share,
+            "graphs": self.graphs,
+            "graph_breaks": self.graph_breaks,
         }
 
     def __str__(self) -> str:
@@ -130,6 +148,8 @@ def _lines(status: Status) -> list[str]:
         + (f" ({item.phase})" if item.phase else "")
         for item in status.stuck
     ]
+    if (text := cost(status)) is not None:
+        lines.append(f"  cost: {text}")
     lines += [f"  verified: {_verification(item)}" for item in status.verifications]
     if status.worth is not None:
         lines.append(f"  measured: {status.worth['summary']}")
@@ -143,11 +163,43 @@ def _lines(status: Status) -> list[str]:
 
 def _calls(status: Status) -> str:
     share = status.compiled_share
-    compiled = "-" if share is None else f"{share:.0%}"
-    calls = _counted(status.calls, "call")
     recompiles = _counted(status.recompiles, "recompile")
+    compiled = "-" if share is None else f"{share:.0%}"
+    if status.compilations:
+        graphs = _counted(status.graphs, "graph")
+        breaks = _counted(status.graph_breaks, "graph break")
+        recompiles = f"{graphs}, {breaks}, {recompiles}"
+    calls = _counted(status.calls, "call")
     seconds = f"{status.compile_s:.1f} s compiling"
     return f"{calls}, {compiled} compiled, {recompiles}, {seconds}"
+
+
+def cost(status: Status) -> str | None:
+    """What compiling has cost, and whether it pays off, as far as it was measured."""
+    if status.compile_s < _WORTH_NAMING_S:
+        return None
+    spent = f"{status.compile_s:.1f} s compiling for {_counted(status.calls, 'call')}"
+    times = _measured_ms(status)
+    if times is None:
+        return (
+            f"{spent}; whether it pays off is unknown, because eager calls were not"
+            " timed (min_gain= and example= time them)"
+        )
+    eager_ms, compiled_ms = times
+    spent += f"; a call takes {compiled_ms:.3g} ms compiled, {eager_ms:.3g} ms eager"
+    if compiled_ms >= eager_ms:
+        return f"{spent}: it does not pay off"
+    calls = math.ceil(status.compile_s * 1e3 / (eager_ms - compiled_ms))
+    return f"{spent}: it pays off after {calls:,} calls"
+
+
+def _measured_ms(status: Status) -> tuple[float, float] | None:
+    """The times of an eager and of a compiled call; None if one was not measured."""
+    if status.worth is not None:
+        return status.worth["eager_ms"], status.worth["compiled_ms"]
+    if {"eager", "compiled"} <= status.latency.keys():
+        return status.latency["eager"].p50_ms, status.latency["compiled"].p50_ms
+    return None
 
 
 def _counted(number: int, noun: str) -> str:

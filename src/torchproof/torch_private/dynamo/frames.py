@@ -353,6 +353,12 @@ def is_compiled_code(answer: Any) -> bool:
     return getattr(answer, "guarded_code", None) is not None
 
 
+def breaks_of(answer: Any) -> int:
+    """1 if compiled code ends at a graph break, where it calls a resume function."""
+    names = answer.guarded_code.code.co_names if is_compiled_code(answer) else ()
+    return int(any(name.startswith("__resume_at_") for name in names))
+
+
 def fits(answer: Any, conversion: Conversion) -> bool:
     """Whether the guards of code compiled for another call hold for this frame."""
     return bool(answer.guarded_code.guard_manager.check(conversion.frame.f_locals))
@@ -380,13 +386,14 @@ def _detach_finalizers(guards: Any) -> None:
             finalizer.detach()
 
 
-def has_code(code: CodeType, backend: Any) -> bool:
-    """Whether a function has compiled code of this backend or of an equal one."""
+def has_graphs(code: CodeType, backend: Any) -> bool:
+    """Whether a function has compiled graphs of this backend or of an equal one."""
     from torch._C._dynamo import eval_frame
 
     return any(
         entry.backend == backend
-        and not hasattr(entry.guard_manager, "invalidation_reason")
+        and entry.code is not None
+        and any(name.startswith("__compiled_fn") for name in entry.code.co_names)
         for entry in eval_frame._debug_get_cache_entry_list(code)
     )
 

@@ -1,0 +1,71 @@
+"""What a failed compilation leaves behind, and what `status` says about breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+import torchproof
+from torchproof.runtime import compile_job
+from torchproof.runtime.status_report import Latency, Status, cost
+
+
+class Untraceable(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(2):
+            torch._dynamo.graph_break()
+        return x + 1
+
+
+def compile_children() -> list[psutil.Process]:
+    children = psutil.Process().children(recursive=True)
+    return [each for each in children if "torchproof.runtime.child" in each.cmdline()]
+
+
+def test_no_process_remains_after_a_compilation_that_failed(
+    fresh_compiler: None,
+) -> None:
+    compile_job.shared_worker().close()
+    model = torchproof.compile(Untraceable())
+    x = torch.zeros(2)
+    assert torch.equal(model(x), x + 1)
+    status = torchproof.status(model)
+    assert status.fallbacks and not status.compilations, status
+    assert not compile_children()
+
+
+class Breaking(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + 1
+        torch._dynamo.graph_break()
+        return x * 2
+
+
+def test_status_counts_graphs_and_breaks(fresh_compiler: None) -> None:
+    model = torchproof.compile(Breaking(), backend="eager")
+    model(torch.zeros(2))
+    status = torchproof.status(model)
+    assert (status.graphs, status.graph_breaks) == (2, 1), status
+    assert status.to_json()["graph_breaks"] == 1
+    assert "2 graphs, 1 graph break" in str(status)
+    clean = torchproof.compile(nn.Linear(2, 2), backend="eager")
+    clean(torch.zeros(2))
+    assert torchproof.status(clean).graph_breaks == 0
+
+
+def test_what_compiling_costs_is_said_only_as_far_as_it_was_measured() -> None:
+    status = Status("Net", "full", "", deadline_s=600, calls=6, compile_s=107.0)
+    assert "unknown" in (cost(status) or "")
+    quick = dataclasses.replace(status, compile_s=1.0)
+    assert cost(quick) is None
+
+    def timed(eager_ms: float, compiled_ms: float) -> str:
+        times = {"eager": eager_ms, "compiled": compiled_ms}
+        latency = {name: Latency(6, ms, ms, ms) for name, ms in times.items()}
+        return cost(dataclasses.replace(status, latency=latency)) or ""
+
+    assert "after 107,000 calls" in timed(2.0, 1.0)
+    assert "does not pay off" in timed(1.0, 2.0)
