@@ -45,6 +45,7 @@ class Job:
     is_sending: bool = False  # a child is generating code
     generalise: bool = False
     compiled: list[str] = field(default_factory=list)
+    breaks: int = 0
     failed: int = 0
     failure: Fallback | None = None  # the latest
     missed_deadline: bool = False  # by one of its graphs
@@ -76,7 +77,6 @@ class Job:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         *,
         cause: str | None = None,
-        breaks: int = 0,
     ) -> Compilation:
         """The record for `status`, once the compilation has succeeded."""
         return Compilation(
@@ -87,7 +87,7 @@ class Job:
             in_child=self.graphs_in_child,
             kept=tuple(self.local_reasons),
             graphs=len(self.compiled),
-            breaks=breaks,
+            breaks=self.breaks,
         )
 
     def send(self, payload: bytes) -> bytes:

@@ -344,10 +344,8 @@ class Engine:
             self.backend.answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
-            breaks = frames.breaks_of(answer)
-            self.telemetry.compiled(
-                job.compilation(name, shapes, cause=cause, breaks=breaks)
-            )
+            job.breaks = frames.breaks_of(answer)
+            self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             self._expect_first_run(conversion, answer, job, again=cause is not None)
         elif code in self._names and not job.failed:
             self.telemetry.note(
