@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.runtime import compile_job
-from torchproof.runtime.status_report import Latency, Status, cost
+from torchproof.runtime.status_report import Latency, Status, Stuck, cost
 
 
 class Untraceable(nn.Module):
@@ -69,3 +69,9 @@ def test_what_compiling_costs_is_said_only_as_far_as_it_was_measured() -> None:
 
     assert "after 107,000 calls" in timed(2.0, 1.0)
     assert "does not pay off" in timed(1.0, 2.0)
+
+
+def test_status_says_where_and_since_when_a_thread_is_stuck() -> None:
+    stuck = Stuck("torchproof-forward", "poll (a.py:3)", "tracing", "10:00:00")
+    text = str(Status("Net", "full", "", deadline_s=5, stuck=(stuck,)))
+    assert "poll (a.py:3) (tracing) since 10:00:00" in text

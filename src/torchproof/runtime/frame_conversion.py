@@ -143,7 +143,8 @@ def _end(
     if not thread.stop(_PATIENCE_S):
         job.abandoned = True
         thread_state.free_compile_lock(thread.thread_id)
-        telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase))
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase, since))
     thread.error = None  # it references frames, and they reference tensors of the call
     return True
 

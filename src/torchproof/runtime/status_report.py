@@ -58,6 +58,7 @@ class Stuck:
     thread: str
     where: str
     phase: str | None
+    since: str | None = None  # the local time at which its caller gave up
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ def _lines(status: Status) -> list[str]:
     lines += [
         f"  stuck: thread {item.thread} cannot be interrupted in {item.where}"
         + (f" ({item.phase})" if item.phase else "")
+        + (f" since {item.since}" if item.since else "")
         for item in status.stuck
     ]
     if (text := cost(status)) is not None:
