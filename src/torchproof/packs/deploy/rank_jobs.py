@@ -145,5 +145,6 @@ def _assert_same(own: tuple[tuple[str, ...], ...], keys: Any, rank: int) -> None
             raise Unverified(
                 f"rank {rank} compiles other code than rank 0 in call {number}, so one"
                 " pack does not fit all ranks: the code depends on the rank, for"
-                " example on torch.distributed.get_rank() or on the size of a shard"
+                " example on torch.distributed.get_rank(), the size of a shard, or an"
+                " embedding that is divided by rows"
             )
