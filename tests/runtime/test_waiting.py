@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 
 import torchproof
 from torchproof.runtime import backend, codegen_worker, compile_job
+from torchproof.torch_private import backends
 
 
 class Called(Exception):
@@ -87,6 +89,26 @@ def test_threads_take_short_turns_while_a_compilation_is_ended(
 def loops(graph: Any, inputs: Any) -> Any:
     while True:
         pass
+
+
+def test_a_compiler_that_starts_at_the_deadline_is_ended() -> None:
+    """The thread starts it while it is being stopped."""
+    folder = os.path.join(backends.cache_folder(), "")
+    command = [sys.executable, "-c", "import time; time.sleep(60)", folder]
+    started: list[int] = []
+
+    def begins_late(graph: Any, inputs: Any) -> Any:
+        try:
+            loops(graph, inputs)
+        finally:
+            # One call into C, in which the thread is not interrupted again.
+            started.append(os.posix_spawn(command[0], command, os.environ))
+
+    compiled = torchproof.compile(lambda x: x * 2, backend=begins_late, deadline=0.2)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    [compiler] = started
+    _, status = os.waitpid(compiler, 0)  # it would sleep for a minute
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def test_a_frame_that_is_late_because_of_a_graph_has_its_reason(

@@ -140,13 +140,24 @@ def _end(
             return False
         if time.monotonic() > job.until + _GRACE_S:
             break
-    if not thread.stop(_PATIENCE_S):
+    if not _stop(thread, job):
         job.abandoned = True
         thread_state.free_compile_lock(thread.thread_id)
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase, since))
     thread.error = None  # it references frames, and they reference tensors of the call
     return True
+
+
+def _stop(
+    thread: interruptible_thread.InterruptibleThread, job: compile_job.Job
+) -> bool:
+    """Stops the thread, and kills compilers that it starts meanwhile."""
+    until = time.monotonic() + _PATIENCE_S
+    while not (has_ended := thread.stop(_LOOK_EVERY_S)) and time.monotonic() < until:
+        job.end_compilers(thread.thread_id)
+    job.end_compilers(thread.thread_id)
+    return has_ended
 
 
 def _innermost(stack: list[Any]) -> str:
