@@ -53,6 +53,7 @@ FLAGS = {
     "pack": {"-h", "--help", "TARGET | RUN", "--for", "--select", "--effort"}
     | {"--minify", "--budget", "--include", "--recipe", "--strategy", "--artifact"}
     | {"--key", "--compile", "--as-written", "--train", "--device", "--size"}
+    | {"--ranks", "--wrap"}
     | {"--timeout", "-o", "--overwrite", "--format", "-q", "-v"},
     "compare": {"-h", "--help", "A", "B", "--threshold"} | OUTPUT - {"--no-source"},
     "show": {"-h", "--help", "RUN", "--list", "--caches", "--clear"} | OUTPUT,
