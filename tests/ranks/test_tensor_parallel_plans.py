@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
+import torch
 from torch import nn
 
 from torchproof.records import UserError
-from torchproof.targets import Job, calls, parse, tensor_parallel
+from torchproof.targets import (
+    Job,
+    calls,
+    deferred_weights,
+    parallel,
+    parse,
+    tensor_parallel,
+)
 from torchproof.targets.workloads import gpt
 
 RANKS = 3
@@ -65,16 +73,82 @@ def test_ranks_get_whole_heads_of_the_workload() -> None:
 
 def test_the_share_of_a_rank_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks of a machine share its memory; DDP has the whole model on each."""
-    job = Job(parse("workload:gpt"), device="cpu", size="tiny", in_shares=True)
+    rank = {"on_rank": True, "in_shares": True}
+    job = Job(parse("workload:gpt"), device="cpu", size="tiny", **rank)
     weights = 924_416 * 4
     free = SimpleNamespace(available=weights)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
     for wrap in ("fsdp2", "tp"):
         assert calls.resolved(Job.from_json({**job.to_json(), "wrap": wrap}))
     with pytest.raises(UserError, match="choose a smaller --size"):
         calls.resolved(Job.from_json({**job.to_json(), "wrap": "ddp"}))
+
+
+def test_a_process_without_ranks_ignores_variables_of_a_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"WORLD_SIZE": "", "LOCAL_WORLD_SIZE": "9999999"}.items():
+        monkeypatch.setenv(name, value)
+    assert calls.resolved(Job(parse("workload:gpt"), device="cpu", size="tiny"))
+
+
+class Tied(nn.Module):
+    """One weight under two names, a weight with values, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.embedding = nn.Embedding(6, 4)
+            self.head = nn.Linear(4, 6, bias=False)
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        self.head.weight = self.embedding.weight
+        self.known = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((2,), 3.0))
+
+
+@pytest.mark.parametrize("wrap", ["none", "fsdp2"])
+def test_deferred_weights_keep_ties_and_known_values(wrap: str) -> None:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = Tied()
+        known = model.known.weight.detach().clone()
+        if wrap == "fsdp2":
+            model = cast(Tied, parallel.wrapped(model, wrap, lambda whole: whole))
+        else:
+            deferred_weights.fill(model, "cpu")
+        values = {n: _local(p) for n, p in model.named_parameters()}
+        assert model.head.weight is model.embedding.weight
+        assert values["known.weight"].equal(known) and bool((model.scale == 3).all())
+        # `reset_parameters` of a linear layer draws from this range.
+        assert 0 < values["blocks.1.weight"].abs().max() <= 0.5
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("wrap", "together"), [(None, 1), ("ddp", 1), ("tp", 4), ("tp+fsdp2", 2)]
+)
+def test_ranks_that_divide_layers_compute_one_batch(
+    wrap: str | None, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    fake = {"store": FakeStore(), "rank": 0, "world_size": 4}
+    torch.distributed.init_process_group("fake", **fake)  # type: ignore[arg-type]
+    try:
+        assert parallel.ranks_per_batch(wrap) == together
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def _local(parameter: Any) -> torch.Tensor:
+    tensor: torch.Tensor = getattr(parameter, "to_local", lambda: parameter)()
+    return tensor
 
 
 def test_deferred_weights_leave_the_calls_as_they_are() -> None:

@@ -16,7 +16,6 @@ from torchproof.measure.replies import (
     Examined,
     FirstPass,
     Reference,
-    Replayed,
     Sampled,
     Settled,
 )
@@ -146,10 +145,6 @@ def _examined(replies: Sequence[Examined]) -> Examined:
     )
 
 
-def _replayed(replies: Sequence[Replayed]) -> Replayed:
-    return min(replies, key=lambda each: each.equal)
-
-
 def _largest(values: Iterable[Any]) -> Any:
     return max((value for value in values if value is not None), default=None)
 
@@ -169,5 +164,4 @@ _JOINS: dict[type, Callable[[Any], Any]] = {
     Settled: _settled,
     Sampled: _sampled,
     Examined: _examined,
-    Replayed: _replayed,
 }

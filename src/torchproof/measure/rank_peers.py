@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchproof.measure.worker_process import PEERS_VARIABLE
 from torchproof.strategies import NotApplicable, Strategy
-from torchproof.targets import Job, Loaded, parallel
+from torchproof.targets import Job, Loaded, calls, parallel
 
 if TYPE_CHECKING:
     from torchproof.strategies import Applied
@@ -59,6 +59,10 @@ class Alone:
     def own_file(self, path: Path) -> Path:
         """The file of this rank, of those with this path."""
         return path
+
+    def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
+        """The work of this rank in a pass, as amount and unit."""
+        return calls.amount(loaded)
 
     def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
         """What a call of the target runs, without a strategy."""
@@ -109,8 +113,16 @@ class Peers(Alone):
     def own_file(self, path: Path) -> Path:
         return path.with_name(f"rank{self.rank}-{path.name}")
 
+    def work(self, loaded: Loaded, job: Job) -> tuple[Any, ...] | None:
+        """Its share of the work, if several ranks compute one batch together."""
+        if (whole := calls.amount(loaded)) is None:
+            return None
+        amount, unit = whole
+        return amount / parallel.ranks_per_batch(job.wrap or loaded.wrap), unit
+
     def eager(self, loaded: Loaded, job: Job) -> Callable[..., Any]:
         """The target as it is, wrapped."""
+        parallel.assert_placed(loaded.fn, loaded.calls)
         plan = loaded.tensor_parallel_plan
         return parallel.wrapped(loaded.fn, job.wrap or loaded.wrap, _as_is, plan=plan)
 

@@ -79,9 +79,11 @@ class StrategyWorker:
         """The run of the target, with the device and size that it uses."""
         if self._run is None:
             assert self.job.run is not None
-            self._run = calls.resolved(self.job.run)
-            if self.job.ranks is not None:
-                self.peers = rank_peers.join(self._run)
+            on_rank = self.job.ranks is not None
+            run = calls.resolved(dataclasses.replace(self.job.run, on_rank=on_rank))
+            if on_rank:
+                self.peers = rank_peers.join(run)
+            self._run = run
         return self._run
 
     # -- commands ------------------------------------------------------------------
@@ -136,7 +138,7 @@ class StrategyWorker:
             ),
             deterministic=comparison.compare(twice, once).verdict
             in {"same", "rounding"},
-            work=calls.amount(self.loaded),
+            work=self.peers.work(self.loaded, self.run),
             host_copies=calls.host_copies(self.loaded),
             operations=operations,
             environment=self._environment(),

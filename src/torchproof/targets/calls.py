@@ -123,13 +123,16 @@ def _assert_room(job: Job, size: str, device: str) -> None:
 
     target, train = job.target, job.train
     workload = WORKLOADS[target.where]
-    ranks, local = (
-        int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
-    )
+    ranks = local = 1
+    own = torch.cuda.current_device() if device == "cuda" else 0
+    if job.on_rank:
+        ranks, local, own = (
+            int(os.environ[name])
+            for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+        )
     needed = workload.sizes[size] * (2 if train else 1)
     if device == "cuda":
-        own = int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count()
-        free = torch.cuda.mem_get_info(own)[0]
+        free = torch.cuda.mem_get_info(own % torch.cuda.device_count())[0]
         needed *= 1 if workload.fp8 else 2
     else:
         free = psutil.virtual_memory().available

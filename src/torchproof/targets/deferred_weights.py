@@ -7,10 +7,10 @@ more than one whole layer, and the values are those of a single process.
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from torchproof.records import UserError
+from torchproof.targets import tensor_parallel
 
 
 def are_deferred(model: Any) -> bool:
@@ -22,10 +22,10 @@ def are_deferred(model: Any) -> bool:
 
 
 def fill(model: Any, device: str) -> None:
-    """Moves deferred weights to the device, and calls `reset_parameters` of each layer.
+    """Moves deferred weights to the device, and lets `reset_parameters` fill them.
 
     The layers get their values in the order of their creation, from the seed that every
-    target starts with.
+    target starts with. Weights that have values keep them.
     """
     import torch
 
@@ -37,39 +37,50 @@ def fill(model: Any, device: str) -> None:
                 f"the buffer {name} is on the meta device, where it has no values:"
                 " create buffers on the device of the calls"
             )
-    layers = [m for m in model.modules() if any(True for _ in m.parameters(False))]
+    layers = [
+        module
+        for module in model.modules()
+        if any(parameter.is_meta for parameter in module.parameters(recurse=False))
+    ]
     for layer in layers:
         if not callable(getattr(layer, "reset_parameters", None)):
             raise UserError(
                 f"the parameters of {type(layer).__name__} are on the meta device, and"
                 " it has no reset_parameters() that gives them values"
             )
-    buffers = dict(model.named_buffers())
+    # `to_empty` also empties what has values, and makes two of a tied parameter.
+    known = {n: b.clone() for n, b in model.named_buffers()}
+    known |= {n: p.detach() for n, p in model.named_parameters() if not p.is_meta}
+    tied = tensor_parallel.tied_names(model)
     model.to_empty(device=device)
-    for name, buffer in buffers.items():  # `to_empty` has emptied them too
-        model.get_buffer(name).copy_(buffer)
+    for names in tied:
+        tensor_parallel.tie(model, names, type(model).__name__)
     torch.manual_seed(0)
     for layer in layers:
         _fill_layer(layer, device)
+    now = {**dict(model.named_buffers()), **dict(model.named_parameters())}
+    with torch.no_grad():
+        for name, value in known.items():
+            now[name].copy_(value)
 
 
 def _fill_layer(layer: Any, device: str) -> None:
     import torch
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    own = dict(layer.named_parameters(recurse=False))
-    whole = copy.copy(layer)
-    whole._parameters = {
-        name: torch.nn.Parameter(
-            torch.empty(parameter.shape, dtype=parameter.dtype, device=device),
-            requires_grad=parameter.requires_grad,
-        )
-        for name, parameter in own.items()
-    } | {name: None for name, each in layer._parameters.items() if each is None}
-    whole.reset_parameters()
+    own = layer._parameters
+    whole: dict[str, Any] = dict.fromkeys(own)
+    for name, parameter in layer.named_parameters(recurse=False):
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        whole[name] = torch.nn.Parameter(empty, parameter.requires_grad)
+    layer._parameters = whole  # not of a copy: FSDP2's classes cannot be copied
+    try:
+        layer.reset_parameters()
+    finally:
+        layer._parameters = own
     with torch.no_grad():
-        for name, parameter in own.items():
-            value = whole._parameters[name].detach()
+        for name, parameter in layer.named_parameters(recurse=False):
+            value = whole[name].detach()
             if isinstance(parameter, DTensor):
                 # Every rank has the same values: nothing needs to be sent.
                 value = distribute_tensor(

@@ -28,6 +28,7 @@ class Job(Record):
     overlay: str | None = None  # the file of edits that are applied in memory
     text_models: bool = False  # the factory may return a model without calls
     wrap: str | None = None  # on several ranks: one of `WRAPS`
+    on_rank: bool = False  # one of several, which variables of the launcher describe
     in_shares: bool = False  # a rank creates only its share of a workload's weights
 
     @property

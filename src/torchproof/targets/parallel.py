@@ -7,9 +7,10 @@ on the meta device get their values after the ranks have divided them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torchproof import torch_private
 from torchproof.records import UserError
 from torchproof.targets import deferred_weights, tensor_parallel
 
@@ -33,6 +34,27 @@ def join(device: str | None) -> None:
             )
         torch.cuda.set_device(own)
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
+
+
+def assert_placed(fn: Any, calls: Sequence[Any]) -> None:
+    """Raises `UserError` for a target on CUDA whose ranks would share one GPU."""
+    import torch
+
+    own = list(fn.parameters()) if isinstance(fn, torch.nn.Module) else []
+    tensors = [*own, *torch_private.trees.tensors(list(calls))]
+    if _device() == "cpu" and any(tensor.is_cuda for tensor in tensors):
+        raise UserError(
+            "the target is on CUDA, but the ranks were started for the CPU and would"
+            " share one GPU: add --device cuda"
+        )
+
+
+def ranks_per_batch(wrap: str | None) -> int:
+    """How many ranks compute one batch together; other ranks have their own."""
+    if wrap not in ("tp", "tp+fsdp2"):
+        return 1
+    parts: int = _mesh(wrap)[1].size()
+    return parts
 
 
 def leave() -> None:

@@ -49,7 +49,7 @@ def divide(model: Any, mesh: Any, plan: Mapping[str, Any] | None = None) -> None
 
     found = _plan_of(model, plan)
     _assert_divides(model, mesh.size())
-    tied = _tied(model)
+    tied = tied_names(model)
     styles = {
         name: (style, _checked(model, found, name, style, ranks=mesh.size()))
         for name, style in _matched(model, found)
@@ -63,7 +63,7 @@ def divide(model: Any, mesh: Any, plan: Mapping[str, Any] | None = None) -> None
             reason = f"{type(error).__name__}: {error}"
             raise UserError(f"{found.origin}: {name} fails: {reason}") from error
     for names in tied:
-        _tie(model, names, found.origin)
+        tie(model, names, found.origin)
 
 
 def _plan_of(model: Any, plan: Mapping[str, Any] | None) -> _Plan:
@@ -176,7 +176,7 @@ def _assert_divides(model: Any, ranks: int) -> None:
 # -- tied parameters -------------------------------------------------------------------
 
 
-def _tied(model: Any) -> list[list[str]]:
+def tied_names(model: Any) -> list[list[str]]:
     """The names of each parameter that has several."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -184,7 +184,7 @@ def _tied(model: Any) -> list[list[str]]:
     return [each for each in names.values() if len(each) > 1]
 
 
-def _tie(model: Any, names: list[str], origin: str) -> None:
+def tie(model: Any, names: list[str], origin: str) -> None:
     """Makes tied parameters one again: each of them was replaced by its own part."""
     parts = [model.get_parameter(name) for name in names]
     placements = {str(getattr(part, "placements", None)) for part in parts}

@@ -60,7 +60,7 @@ def _observe(job: Job, stream: RankStream) -> int:
             script.when_imported("torch", observer.attach)
             return script.run(job.target, stream)
         observer.attach()
-        job = calls.resolved(dataclasses.replace(job, in_shares=True))
+        job = calls.resolved(dataclasses.replace(job, on_rank=True, in_shares=True))
         _run_factory(job, observer)
         return 0
     finally:
@@ -72,6 +72,7 @@ def _run_factory(job: Job, observer: RankObserver) -> None:
     """Calls the factory on this rank, and runs its calls compiled."""
     parallel.join(job.device)
     loaded = calls.fresh(job)
+    parallel.assert_placed(loaded.fn, loaded.calls)
     observer.site, observer.asked = (loaded.place,), job.compile
     fn = _compiled(loaded, job)
     observer.site = None
