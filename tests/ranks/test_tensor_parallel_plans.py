@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -73,8 +74,8 @@ def test_ranks_get_whole_heads_of_the_workload() -> None:
 
 def test_the_share_of_a_rank_has_to_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks of a machine share its memory; DDP has the whole model on each."""
-    rank = {"on_rank": True, "in_shares": True}
-    job = Job(parse("workload:gpt"), device="cpu", size="tiny", **rank)
+    job = Job(parse("workload:gpt"), device="cpu", size="tiny", on_rank=True)
+    job = replace(job, in_shares=True)
     weights = 924_416 * 4
     free = SimpleNamespace(available=weights)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
@@ -106,6 +107,7 @@ class Tied(nn.Module):
             self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
         self.head.weight = self.embedding.weight
         self.known = nn.Linear(4, 4)
+        self.scale: torch.Tensor
         self.register_buffer("scale", torch.full((2,), 3.0))
 
 
@@ -122,7 +124,7 @@ def test_deferred_weights_keep_ties_and_known_values(wrap: str) -> None:
             deferred_weights.fill(model, "cpu")
         values = {n: _local(p) for n, p in model.named_parameters()}
         assert model.head.weight is model.embedding.weight
-        assert values["known.weight"].equal(known) and bool((model.scale == 3).all())
+        assert values["known.weight"].equal(known) and model.scale.eq(3).all()
         # `reset_parameters` of a linear layer draws from this range.
         assert 0 < values["blocks.1.weight"].abs().max() <= 0.5
     finally:
