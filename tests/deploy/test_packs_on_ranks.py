@@ -21,6 +21,7 @@ import torchproof
 from torchproof.api import DeployOptions, pack
 from torchproof.records import UserError
 from torchproof.runtime import production
+from torchproof.runtime.loading import rank_verdicts
 from torchproof.targets import tensor_parallel
 from torchproof.torch_private import cache_lookups
 
@@ -162,6 +163,46 @@ def a_pack_that_one_rank_lacks(folder: Path) -> None:
         torchproof.load("nowhere", model)
 
 
+def a_rank_that_loads_too_late(folder: Path) -> None:
+    """The first rank does not wait for it any more, so no rank uses the pack."""
+    model = made(Joined)
+    path = pack_of(model, folder, "late", collectives=True, world_size=RANKS)
+    is_late = dist.get_rank() == FAULTY
+    if is_late:
+        dist.barrier()
+    else:
+        rank_verdicts._LONGEST_WAIT_S, usual_s = 0.3, rank_verdicts._LONGEST_WAIT_S
+    loaded = torchproof.load(path, model)
+    if not is_late:
+        rank_verdicts._LONGEST_WAIT_S = usual_s
+        dist.barrier()
+    status = torchproof.status(loaded)
+    assert status.pack is not None and not status.pack["used"], status
+    assert status.strategy == "eager" and not status.compilations
+    said = "rank 0 refused it for all ranks" if is_late else "rank 1 did not load it"
+    assert said in status.pack["why_not"] and said in str(status.pack["ranks"])
+    assert_like_eager(loaded, made(Joined))
+
+
+def a_rank_that_loads_late_without_collectives(folder: Path) -> None:
+    """Both use the pack, and neither warms up, which the first did not."""
+    model = made(Net)
+    path = pack_of(model, folder, "late-apart", collectives=False)
+    is_late = dist.get_rank() == FAULTY
+    if is_late:
+        dist.barrier()
+    else:
+        rank_verdicts._SHORT_WAIT_S, usual_s = 0.3, rank_verdicts._SHORT_WAIT_S
+    loaded = torchproof.load(path, model)
+    if not is_late:
+        rank_verdicts._SHORT_WAIT_S = usual_s
+        dist.barrier()
+    status = torchproof.status(loaded)
+    assert status.pack is not None and status.pack["used"], status
+    assert not status.compilations, status
+    assert_like_eager(loaded, made(Net))
+
+
 def a_model_inside_ddp(folder: Path) -> None:
     """The warm-up of DDP's module starts no collective of DDP."""
     model = made(Net)
@@ -264,6 +305,8 @@ def test_all_ranks_use_a_pack_or_say_which_refused_it(tmp_path: Path) -> None:
         different_packs.__name__,
         a_pack_that_one_rank_lacks.__name__,
         another_number_of_ranks.__name__,
+        a_rank_that_loads_too_late.__name__,
+        a_rank_that_loads_late_without_collectives.__name__,
     )
 
 

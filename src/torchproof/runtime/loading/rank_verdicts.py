@@ -3,7 +3,8 @@
 Each rank checks the pack for itself, says whether it accepts it, and reads what the
 others say, through the store of the process group. A warm-up runs the model, which may
 wait for other ranks: they warm up together or not at all. Code with collectives must
-not run beside eager: all ranks use the pack, or none.
+not run beside eager: all ranks use the pack, or none. A rank that waited in vain and a
+late one read different verdicts, so the first to judge them settles for all.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _LONGEST_WAIT_S = 600.0
 _SHORT_WAIT_S = 60.0
 _GRACE_S = 1.0  # for a store that answers late
 _SHOWN = 12  # digits of a pack's hash
+_OUTCOME = "outcome"  # the key of what is settled
 
 # Ranks load their packs in the same order, so the number names the same load on each.
 _numbers = itertools.count()
@@ -58,6 +60,15 @@ class Verdict:
     is_missing: bool = False
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What the first rank to judge the verdicts settled for all ranks."""
+
+    rank: int
+    why_not: str | None
+    warm: bool
+
+
 class PackRanks:
     """One call of `load`: what this rank says about the pack, and what others say."""
 
@@ -66,6 +77,7 @@ class PackRanks:
         self._number = next(_numbers)
         self._waited_s = 0.0
         self._failure: str | None = None  # of the store
+        self._outcome: Outcome | None = None
         self.verdicts: dict[int, Verdict] = {}  # of all ranks that answered
 
     @classmethod
@@ -80,19 +92,12 @@ class PackRanks:
         Raises `RefusedByRanks` if not all ranks can, and they must run the same code.
         """
         digest = hashlib.sha256(contents.manifest.to_bytes()).hexdigest()
-        self._exchange(
-            Verdict(self._group.rank, digest, collectives=collectives, warm=warm)
-        )
-        packs = {v.rank: v.pack for v in self._all() if v.why_not is None}
-        if len({*packs.values()}) > 1:
-            each = ", ".join(f"rank {r} {str(p)[:_SHOWN]}" for r, p in packs.items())
-            raise RefusedByRanks(
-                f"the ranks have different packs ({each}): load the same pack on all"
-            )
-        problems = self.problems
-        if collectives and problems:
-            why = "; ".join(problems)
-            raise RefusedByRanks(f"its code has collectives, and {why}")
+        own = Verdict(self._group.rank, digest, collectives=collectives, warm=warm)
+        self._exchange(own)
+        if why := self._why_not(own):
+            raise RefusedByRanks(why)
+        if self._outcome is not None and self._outcome.why_not is not None:
+            raise RefusedByRanks("; ".join(self.problems))
 
     def refuse(self, why: str, *, is_missing: bool = False) -> None:
         """Says that this rank does not use the pack, unless it has said something."""
@@ -112,7 +117,8 @@ class PackRanks:
 
     @property
     def all_warm_up(self) -> bool:
-        return not self.problems and all(v.warm for v in self.verdicts.values())
+        settled = self._outcome if self._failure is None else None
+        return settled is not None and settled.warm
 
     @property
     def all_miss_it(self) -> bool:
@@ -121,16 +127,30 @@ class PackRanks:
     def _all(self) -> list[Verdict]:
         return [self.verdicts[rank] for rank in sorted(self.verdicts)]
 
+    def _why_not(self, own: Verdict) -> str | None:
+        """Why no rank that has this pack may use it, by the verdicts so far."""
+        packs = {v.rank: v.pack for v in self._all() if v.why_not is None}
+        if len({*packs.values()}) > 1:
+            each = ", ".join(f"rank {r} {str(p)[:_SHOWN]}" for r, p in packs.items())
+            return f"the ranks have different packs ({each}): load the same pack on all"
+        problems = self.problems
+        if own.collectives and problems:
+            return f"its code has collectives, and {'; '.join(problems)}"
+        return None
+
     def _problems(self) -> Iterator[str]:
         if self._failure is not None:
             yield self._failure
             return
+        outcome = self._outcome
         for rank in sorted(self._group.others):
             verdict = self.verdicts.get(rank)
             if verdict is None:
                 yield f"rank {rank} did not load it within {self._waited_s:.0f} s"
             elif verdict.why_not is not None:
                 yield f"rank {rank} refused it: {verdict.why_not}"
+            elif outcome is not None and outcome.rank == rank and outcome.why_not:
+                yield f"rank {rank} refused it for all ranks: {outcome.why_not}"
 
     # -- the store ---------------------------------------------------------------------
 
@@ -156,12 +176,32 @@ class PackRanks:
         name = f"torchproof/load/{self._number}"
         store: Any = distributed.PrefixStore(name, self._group.store)
         store.set(str(own.rank), json.dumps(dataclasses.asdict(own)))
-        missing = set(self._group.others)
-        while missing:
-            for rank in sorted(missing):
-                if store.check([str(rank)]):
-                    self.verdicts[rank] = Verdict(**json.loads(store.get(str(rank))))
-                    missing.discard(rank)
-            is_late = time.monotonic() >= until
-            if missing and (is_late or process_is_exiting.wait(_LOOK_EVERY_S)):
+        while self._read_missing(store):
+            if time.monotonic() >= until:
+                break
+            if process_is_exiting.wait(_LOOK_EVERY_S):
                 return
+        if own.why_not is None:
+            self._settle(store, own)
+
+    def _read_missing(self, store: Any) -> bool:
+        """Reads what other ranks have said since; whether some said nothing yet."""
+        missing = sorted(self._group.others - self.verdicts.keys())
+        for rank in missing:
+            if store.check([str(rank)]):
+                self.verdicts[rank] = Verdict(**json.loads(store.get(str(rank))))
+        return not self._group.others <= self.verdicts.keys()
+
+    def _settle(self, store: Any, own: Verdict) -> None:
+        """Proposes what this rank concludes, and reads what was settled.
+
+        Only a rank that has read all verdicts proposes to use a pack with collectives.
+        A rank that is outvoted reads those that it did not wait for.
+        """
+        why = self._why_not(own)
+        warm = not self.problems and all(v.warm for v in self.verdicts.values())
+        proposed = Outcome(own.rank, why, warm and why is None)
+        text = json.dumps(dataclasses.asdict(proposed))
+        settled = Outcome(**json.loads(store.compare_set(_OUTCOME, "", text)))
+        self._read_missing(store)
+        self._outcome = settled
