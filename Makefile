@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint style types pytest format docs site prove compat clean
+.PHONY: demo test lint style types pytest format docs site prove prove-gpu compat clean
 
 # One thread: with two on two cores, every other program on the machine disturbs the
 # times. Exit code 1 is a finding, or that eager is best; 2 is a failure.
@@ -89,6 +89,12 @@ prove: $(INSTALLED)
 	$(PIP) install -c constraints.txt -e '.[ray]'
 	$(BIN)/python scripts/prove.py
 	$(BIN)/python scripts/docs/generate.py
+
+# The tests that need a GPU, about seven minutes on an H200 with 16 cores; those that
+# measure the whole GPU run after the others.
+prove-gpu: $(INSTALLED)
+	$(BIN)/pytest -v -n 8 --dist worksteal -m "gpu and not alone" tests/gpu
+	$(BIN)/pytest -v -m "gpu and alone" tests/gpu
 
 # The tests of hooks, rules and runtime on the oldest, the pinned and the newest torch,
 # each in an environment of its own (about 3 GB for each that is not a CPU build).

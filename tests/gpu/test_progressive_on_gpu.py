@@ -78,6 +78,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.alone
 def test_inference_is_upgraded_to_compiled_code() -> None:
     model = net().eval()
     free_before = torch.cuda.mem_get_info()[0]

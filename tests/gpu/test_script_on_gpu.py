@@ -56,6 +56,7 @@ def alone(folder: Path, mode: str, *, off: bool) -> float:
     return float(found[1])
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_steps_in_turn_agree_with_runs_of_their_own(mode: str, tmp_path: Path) -> None:
     (tmp_path / "training.py").write_text(textwrap.dedent(TRAINING))
