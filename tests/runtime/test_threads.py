@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -217,3 +219,118 @@ def test_fx_still_refuses_a_compiled_function_in_its_own_thread() -> None:
     inner = torch.compile(lambda x: x.cos(), backend="eager")
     with pytest.raises(RuntimeError, match="FX to symbolically trace"):
         torch.fx.symbolic_trace(lambda x: inner(x) + 1)
+
+
+def trace(inside: Callable[[], Any]) -> None:
+    """Calls `inside` while FX traces.
+
+    FX has not yet patched classes for the whole process, which threads cannot overlap.
+    """
+
+    class Tracer(torch.fx.Tracer):
+        def create_args_for_root(self, *args: Any, **kwargs: Any) -> Any:
+            inside()
+            return super().create_args_for_root(*args, **kwargs)
+
+    Tracer().trace(lambda x: x + 1)
+
+
+def compile_session(inside: Callable[[], Any]) -> None:
+    """Calls `inside` within what torch enters while it compiles."""
+    with torch.compiler._compile_session_context():
+        inside()
+
+
+def is_tracing() -> bool:
+    asked = torch.fx._symbolic_trace
+    answers = {asked.is_fx_tracing(), asked.is_fx_symbolic_tracing()}
+    assert len(answers) == 1
+    return answers.pop()
+
+
+FLAGS = pytest.mark.parametrize(
+    ("work", "is_set"),
+    [
+        pytest.param(trace, is_tracing, id="fx"),
+        pytest.param(
+            compile_session,
+            torch.compiler.is_compiling,
+            id="compiling",
+            marks=pytest.mark.skipif(
+                not hasattr(torch.compiler, "_compile_session_context"),
+                reason="this torch says only to traced code that it compiles",
+            ),
+        ),
+    ],
+)
+
+
+@FLAGS
+def test_no_flag_stays_set_when_the_first_to_begin_is_the_first_to_end(
+    work: Callable[[Callable[[], Any]], None], is_set: Callable[[], bool]
+) -> None:
+    """Torch restores what it found: the second thread found the flag of the first."""
+    torchproof.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    begun = threading.Event(), threading.Event()
+    may_end = threading.Event(), threading.Event()
+    inside: list[bool] = []
+
+    def hold(number: int) -> None:
+        begun[number].set()
+        may_end[number].wait(AGES_S)
+        inside.append(is_set())
+
+    threads = []
+    for number in range(2):
+        one = functools.partial(work, functools.partial(hold, number))
+        threads.append(threading.Thread(target=one, daemon=True))
+        threads[-1].start()
+        assert begun[number].wait(AGES_S)
+    for number in range(2):
+        may_end[number].set()
+        threads[number].join(AGES_S)
+        assert not threads[number].is_alive()
+        assert not is_set()
+    assert inside == [True, True]
+    x = torch.ones(3)
+    assert torch.equal(torch.compile(lambda x: x * 3, backend="eager")(x), x * 3)
+
+
+@FLAGS
+def test_flags_of_nested_work_in_one_thread(
+    work: Callable[[Callable[[], Any]], None], is_set: Callable[[], bool]
+) -> None:
+    torchproof.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    inside: list[bool] = []
+
+    def nested() -> None:
+        work(lambda: inside.append(is_set()))
+        inside.append(is_set())
+
+    work(nested)
+    assert inside == [True, True]
+    assert not is_set()
+
+
+def test_torch_cond_clears_the_flag_of_fx_in_its_own_thread_only() -> None:
+    """It calls a compiled function inside a trace, and restores the flag it found."""
+    torchproof.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    clear = importlib.import_module("torch._higher_order_ops.utils")
+    traces, may_end = threading.Event(), threading.Event()
+    inside: list[bool] = []
+
+    def hold() -> None:
+        traces.set()
+        may_end.wait(AGES_S)
+        with clear._set_compilation_env():
+            inside.append(is_tracing())
+        inside.append(is_tracing())
+
+    tracer = threading.Thread(target=trace, args=(hold,), daemon=True)
+    tracer.start()
+    assert traces.wait(AGES_S)
+    with clear._set_compilation_env():
+        may_end.set()
+        tracer.join(AGES_S)
+    assert inside == [False, True]
+    assert not is_tracing()

@@ -165,10 +165,10 @@ _COMPILER = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
 _TRACES_CALLS = "torch._dynamo.variables.torch"  # calls made for traced code
 
 # Process-wide state that torch changes while a thread compiles, with its idle values.
-# Since torch 2.14 the flag of FX is per thread.
+# Flags that `tracing_flags` makes per thread are not among them.
 _IDLE_STATE: dict[str, dict[str, Any]] = {
     "torch.compiler": {"_is_compiling_flag": False},
-    "torch.fx._symbolic_trace": {"_is_fx_tracing_flag": False, "CURRENT_PATCHER": None},
+    "torch.fx._symbolic_trace": {"CURRENT_PATCHER": None},
     "torch.fx.experimental.proxy_tensor": {"_CURRENT_MAKE_FX_TRACER": None},
     "torch.fx.traceback": {"should_preserve_node_meta": False, "current_meta": {}},
 }

@@ -3,16 +3,17 @@
 Torch has one flag of each kind for the whole process. While a helper thread of the
 runtime compiles, a function that another thread has compiled raises because "FX" traces
 it (torch 2.11), and a model that runs eager meanwhile finds that
-`torch.compiler.is_compiling()` is true (torch 2.13).
+`torch.compiler.is_compiling()` is true (torch 2.13). Torch sets a flag back to what it
+was before, so a flag would stay set for good once the thread that began first has also
+ended first. So each thread has its own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
-from collections import Counter
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,31 +22,22 @@ import torch
 _NAME = "_torchproof_in_this_thread"
 
 
-class ThreadCount:
-    """Counts what threads are doing; `here` is what torch's flag is asked about."""
+class ThreadFlag(threading.local):
+    """A flag of each thread; a fork keeps that of the thread that forked."""
 
-    def __init__(self) -> None:
-        self._running = Counter[int]()
+    is_set = False
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        me = threading.get_ident()
-        self._running[me] += 1
+    def held(self) -> Iterator[None]:
+        before = self.is_set
+        self.is_set = True
         try:
             yield
         finally:
-            self._running[me] -= 1
-            if not self._running[me]:
-                del self._running[me]
+            self.is_set = before
 
     def here(self) -> bool:
-        """Whether this thread is doing it, or no thread that was counted is."""
-        return not self._running or threading.get_ident() in self._running
-
-    def keep_own(self) -> None:
-        """In a fork, which has no other threads."""
-        me = threading.get_ident()
-        self._running = Counter({me: own} if (own := self._running[me]) else {})
+        return self.is_set
 
 
 @functools.cache
@@ -53,39 +45,60 @@ def install() -> None:
     """Patches torch for good."""
     from torch.fx import _symbolic_trace
 
-    tracer: Any = torch.fx.Tracer
     if hasattr(_symbolic_trace, "_is_fx_tracing_flag"):  # per thread since torch 2.14
-        tracing = _counter(vars(_symbolic_trace))
-        tracer.trace = _counted(tracer.trace, tracing)
-        _ask_thread(_symbolic_trace.is_fx_symbolic_tracing, _is_fx_symbolic_tracing)
-    compiler: Any = torch.compiler
-    if hasattr(compiler, "_compile_session_context"):  # since torch 2.13
-        sessions = _counter(vars(compiler))
-        session = compiler._compile_session_context
-
-        @contextlib.contextmanager
-        def counted() -> Iterator[None]:
-            with sessions.entered(), session():
-                yield
-
-        compiler._compile_session_context = counted
-        _ask_thread(compiler.is_compiling, _is_compiling)
+        _trace_per_thread(_symbolic_trace)
+    if _sets_only_its_flag(getattr(torch.compiler, "_compile_session_context", None)):
+        _compile_per_thread(torch.compiler)
 
 
-def _counter(namespace: dict[str, Any]) -> ThreadCount:
-    count = ThreadCount()
-    namespace[_NAME] = count.here
-    os.register_at_fork(after_in_child=count.keep_own)
-    return count
+def _trace_per_thread(module: Any) -> None:
+    """Torch's own variable is still written by FX, but no longer read.
+
+    A trace that has begun before is not known. The first call of a model, which leads
+    here, runs eager inside a trace.
+    """
+    flag = ThreadFlag()
+    tracer: Any = torch.fx.Tracer
+    tracer.trace = _holding(flag, tracer.trace)
+    setattr(module, _NAME, flag.here)
+    _ask_thread(module.is_fx_tracing, _is_fx_tracing)
+    _ask_thread(module.is_fx_symbolic_tracing, _is_fx_symbolic_tracing)
+
+    class Module(types.ModuleType):
+        """Operators such as torch.cond clear the flag by its name in the module."""
+
+        @property
+        def _is_fx_tracing_flag(self) -> bool:
+            return flag.is_set
+
+        @_is_fx_tracing_flag.setter
+        def _is_fx_tracing_flag(self, value: bool) -> None:
+            flag.is_set = value
+
+    module.__class__ = Module
 
 
-def _counted(work: Callable[..., Any], count: ThreadCount) -> Callable[..., Any]:
+def _sets_only_its_flag(session: Any) -> bool:
+    """Whether this is torch's context of a compilation (since torch 2.13) as known."""
+    body = getattr(session, "__wrapped__", None)
+    return body is not None and body.__code__.co_names == ("_is_compiling_flag",)
+
+
+def _compile_per_thread(module: Any) -> None:
+    """Only export still sets torch's own flag, for all threads."""
+    flag = ThreadFlag()
+    setattr(module, _NAME, flag.here)
+    module._compile_session_context = flag.held
+    _ask_thread(module.is_compiling, _is_compiling)
+
+
+def _holding(flag: ThreadFlag, work: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(work)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        with count.entered():
+    def holding(*args: Any, **kwargs: Any) -> Any:
+        with flag.held():
             return work(*args, **kwargs)
 
-    return counted
+    return holding
 
 
 def _ask_thread(function: Any, replacement: Any) -> None:
@@ -108,16 +121,16 @@ def _ask_thread(function: Any, replacement: Any) -> None:
 # mypy: disable-error-code="name-defined"
 
 
+def _is_fx_tracing() -> bool:
+    is_fx_tracing_warning()
+    return bool(_torchproof_in_this_thread())
+
+
 def _is_fx_symbolic_tracing() -> bool:
-    return bool(
-        _is_fx_tracing_flag
-        and _torchproof_in_this_thread()
-        and not torch.compiler.is_compiling()
-    )
+    return bool(_torchproof_in_this_thread() and not torch.compiler.is_compiling())
 
 
 def _is_compiling() -> bool:
     if torch.jit.is_scripting():
         return False
-    is_ours = _is_exporting_flag or _torchproof_in_this_thread()
-    return bool(_is_compiling_flag and is_ours)
+    return bool(_is_compiling_flag or _torchproof_in_this_thread())
