@@ -7,9 +7,7 @@ group ends too: the other ranks may wait for it in a collective.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -27,16 +25,16 @@ from torchproof.measure.worker_process import (
     nothing,
     raise_error,
 )
-from torchproof.process import Message, Tick
+from torchproof.process import (
+    Message,
+    Tick,
+    follows_from_another,
+    rank_variables,
+    reserved_port,
+)
 
 _SLICE_S = 0.02  # how long to wait for one rank before looking at the next
 _GRACE_S = 2.0  # for the other ranks to reply, after one has failed
-# How a rank fails if another one has ended: the other one is to blame.
-_FOLLOWS = re.compile(
-    r"another rank has ended|closed by peer|reset by peer|Connection refused"
-    r"|Broken pipe|remote process exited|heartbeat|timed out|Timed out",
-    re.I,
-)
 # Each rank has its own: a cold start must not find what another rank has compiled.
 _OWN_FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -60,7 +58,7 @@ class _Replies:
 
         def order(rank: int) -> tuple[bool, bool]:
             failed = self.failures[rank]
-            follows = bool(_FOLLOWS.search(failed["error"]))
+            follows = follows_from_another(failed["error"])
             return follows and not failed.get("ended"), not failed.get("ended")
 
         texts = {failed["error"] for failed in self.failures.values()}
@@ -83,7 +81,11 @@ class RankGroup:
         layout: int = 0,
     ) -> None:
         assert job.ranks is not None
-        self._port = _reserved_port()
+        try:
+            self._port = reserved_port()
+        except OSError as error:
+            raise WorkerError(str(error)) from None
+        port = self._port.getsockname()[1]
         self._ranks: list[WorkerProcess] = []
         # Rank 0 talks to each of the others.
         pairs = [socket.socketpair() for _ in range(job.ranks - 1)]
@@ -94,8 +96,8 @@ class RankGroup:
                 )
                 keep = [end.fileno() for end in ends]
                 variables = {
-                    **_variables(rank, job.ranks, environment),
-                    "MASTER_PORT": str(self._port.getsockname()[1]),
+                    **_variables(rank, environment),
+                    **rank_variables(rank, job.ranks, port),
                     PEERS_VARIABLE: ",".join(map(str, keep)),
                 }
                 process = WorkerProcess(
@@ -177,16 +179,11 @@ class RankGroup:
         self._port.close()
 
 
-def _variables(rank: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a rank: as torch's launcher sets it, on one machine."""
+def _variables(rank: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment, with folders of this rank's own."""
     variables = {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         **environment,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "localhost",
     }
     for name in _OWN_FOLDERS:
         if name in environment:
@@ -194,18 +191,3 @@ def _variables(rank: int, count: int, environment: Mapping[str, str]) -> dict[st
     if rank and "TORCH_TRACE" in environment:  # the code of rank 0 is saved
         variables["TORCH_TRACE"] = f"{environment['TORCH_TRACE']}-rank-{rank}"
     return variables
-
-
-def _reserved_port() -> socket.socket:
-    """A socket with a free port, which does not listen.
-
-    While it is open, no other program gets the port, and the store of rank 0, which
-    reuses addresses too, can listen there.
-    """
-    for family in (socket.AF_INET6, socket.AF_INET):
-        with contextlib.suppress(OSError):
-            reserved = socket.socket(family, socket.SOCK_STREAM)
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            reserved.bind(("", 0))
-            return reserved
-    raise WorkerError("no free port for the process group")

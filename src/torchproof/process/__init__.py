@@ -27,6 +27,9 @@ from torchproof.process.cpu_share import CpuShare as CpuShare
 from torchproof.process.fork_server import ForkServer as ForkServer
 from torchproof.process.fork_server import JobEnding as JobEnding
 from torchproof.process.fork_server import serve as serve
+from torchproof.process.local_ranks import follows_from_another as follows_from_another
+from torchproof.process.local_ranks import rank_variables as rank_variables
+from torchproof.process.local_ranks import reserved_port as reserved_port
 from torchproof.process.parent_death import hold as hold
 from torchproof.process.parent_death import leave as leave
 from torchproof.process.streams import Conditions as Conditions
@@ -61,6 +64,7 @@ __all__ = [
     "children_since",
     "describe",
     "follow",
+    "follows_from_another",
     "forks",
     "frames_of_threads",
     "hold",
@@ -68,6 +72,8 @@ __all__ = [
     "leave",
     "packed",
     "parent_death",
+    "rank_variables",
+    "reserved_port",
     "serve",
     "spawn",
     "tree",
