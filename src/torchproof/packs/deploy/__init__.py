@@ -20,8 +20,8 @@ from torchproof.packs import writing
 from torchproof.packs.redaction.redactor import Redactor
 from torchproof.packs.writing import PackResult
 from torchproof.process import Conditions, Entry, Followed, follow
-from torchproof.records import Record, UserError
-from torchproof.runtime import Manifest, Unverified, keys
+from torchproof.records import Record, UserError, one_line
+from torchproof.runtime import Manifest, Refused, Unverified, keys
 from torchproof.strategies import recipe
 from torchproof.targets import Job, Options, Target, assert_size
 
@@ -243,11 +243,30 @@ def _child(job: PackJob, options: Options, progress: Progress) -> dict[str, Any]
     return child.last("facts")
 
 
+def entry_of(error: Exception) -> Entry:
+    """What a child reports if it fails."""
+    if isinstance(error, Refused | Unverified):
+        return {"kind": "unverified", "message": str(error)}
+    if isinstance(error, UserError):
+        details = error.details
+        return {"kind": "unusable", "message": str(error), "details": details}
+    reason = one_line(f"{type(error).__name__}: {error}", 300)
+    return {"kind": "unusable", "message": f"the pack could not be built: {reason}"}
+
+
+def error_of(entry: Entry) -> UserError | None:
+    """The error that an entry reports; None if it reports none."""
+    if entry["kind"] == "unverified":
+        return Unverified(entry["message"])
+    if entry["kind"] == "unusable":
+        return UserError(entry["message"], details=entry.get("details", ""))
+    return None
+
+
 def _assert_finished(child: Followed, job: PackJob, options: Options) -> None:
-    for entry in child.of("unusable"):
-        raise UserError(entry["message"], details=entry.get("details", ""))
-    for entry in child.of("unverified"):
-        raise Unverified(entry["message"])
+    for entry in child.entries:
+        if error := error_of(entry):
+            raise error
     if child.ending == "interrupted":
         raise KeyboardInterrupt
     if child.ending == "timeout":

@@ -9,12 +9,12 @@ import dataclasses
 import json
 import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
-from torchproof.packs.deploy import PackJob, Progress
+from torchproof.packs.deploy import PackJob, Progress, entry_of
 from torchproof.process import Stream, hold
-from torchproof.records import UserError, one_line, schema
-from torchproof.runtime import Refused, Unverified
+from torchproof.records import UserError, schema
+from torchproof.runtime import Refused
 
 
 def main(arguments: list[str]) -> int:
@@ -29,26 +29,33 @@ def main(arguments: list[str]) -> int:
         if job.rank == 0:
             stream.write("progress", text=text)
 
+    def end(error: Exception) -> NoReturn:
+        """Ends the process from another thread, while this one may wait in C++."""
+        code = _reported(error, stream)
+        sys.stderr.flush()
+        os._exit(code)
+
     try:
         if job.ranks == 1:
             facts = work(job, progress)
         else:
             from torchproof.packs.deploy import rank_jobs
 
-            facts = rank_jobs.run(job, lambda each: work(each, progress))
-        if job.rank == 0:
-            stream.write("facts", **facts)
-    except (Refused, Unverified) as error:
-        stream.write("unverified", message=str(error))
-        return 1
-    except UserError as error:
-        stream.write("unusable", message=str(error), details=error.details)
-        return 2
+            facts = rank_jobs.run(job, lambda each: work(each, progress), end)
+        stream.write("facts", **facts)
     except Exception as error:
-        reason = one_line(f"{type(error).__name__}: {error}", 300)
-        stream.write("unusable", message=f"the pack could not be built: {reason}")
-        raise
+        code = _reported(error, stream)
+        if not isinstance(error, Refused | UserError):
+            raise
+        return code
     return 0
+
+
+def _reported(error: Exception, stream: Stream) -> int:
+    """Reports an error; returns the exit code of this process."""
+    entry = entry_of(error)
+    stream.write(**entry)
+    return 1 if entry["kind"] == "unverified" else 2
 
 
 def _build(job: PackJob, progress: Progress) -> dict[str, Any]:

@@ -1,61 +1,71 @@
 """Runs a job of `deploy` on several ranks, for models with collectives in their graphs.
 
 The first rank is the child process of the command. It starts the others, which do the
-same work and write their result to the store of the process group. A pack is for all
-ranks: one that compiles other code than the first, or fails, makes the pack fail.
+same work, and report to it as it reports to the command. A pack is for all ranks: one
+that compiles other code than the first, or fails, makes the pack fail.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import os
-import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from torch import distributed
-
-from torchproof.packs.deploy import PackJob
-from torchproof.process import spawn
-from torchproof.records import UserError, one_line
+from torchproof.packs.deploy import PackJob, entry_of, error_of
+from torchproof.process import (
+    Child,
+    Ended,
+    Entry,
+    Garbled,
+    follows_from_another,
+    rank_variables,
+    reserved_port,
+    spawn,
+)
+from torchproof.records import UserError
 from torchproof.runtime import Unverified
 from torchproof.targets import Job, Loaded, calls, parallel
-from torchproof.torch_private import process_groups
 
 Work = Callable[[PackJob], dict[str, Any]]
-_KEY = "torchproof/deploy"
-_LOST_S = 300.0  # how long the first rank waits for a result after it has its own
+End = Callable[[Exception], None]  # ends the process
+Keys = tuple[tuple[str, ...], ...]  # the cache keys of each call's graphs
+_LOST_S = 300.0  # how long the first rank waits for the others after it has finished
+_GRACE_S = 2.0  # for other ranks to answer, after one has failed
+_LOOK_EVERY_S = 0.1
 
 
-@dataclass(frozen=True)
-class RankResult:
-    """The cache keys of each call's graphs, or why the work failed on this rank."""
+def run(job: PackJob, work: Work, end: End) -> dict[str, Any]:
+    """Does the work on all ranks; returns the facts of this one.
 
-    keys: tuple[tuple[str, ...], ...] = ()
-    error: str | None = None
-
-
-def run(job: PackJob, work: Work) -> dict[str, Any]:
-    """Does the work on all ranks; returns the facts of this one."""
+    Calls `end` from another thread if another rank fails while this one waits for it,
+    in the process group or in a collective.
+    """
     if job.rank:
         os.makedirs(job.stage, exist_ok=True)
-        with _joined(job):
-            return _recorded(job, work)
-    job = replace(job, port=_free_port())
+        with _joined(job) as joined:
+            return work(joined)
     with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        job = replace(job, port=port.getsockname()[1])
+        children = {}
         for rank in range(1, job.ranks):
             text = json.dumps(_job_of(job, rank).to_json())
-            stack.enter_context(spawn("-m", "torchproof.packs.deploy", text))
-        stack.enter_context(_joined(job))
+            child = spawn("-m", "torchproof.packs.deploy", text)
+            children[rank] = stack.enter_context(child)
+        others = _OtherRanks(children, job)
         try:
-            facts = _recorded(job, work)
-        except Exception:
-            _assert_others(job, None)  # another rank may have failed before
+            with others.watched(end):
+                facts = work(stack.enter_context(_joined(job)))
+        except Exception as error:
+            if cause := others.cause_of(error):
+                raise cause from None
             raise
-        _assert_others(job, _keys(facts))
+        others.assert_same(_keys(facts))
         return facts
 
 
@@ -76,72 +86,127 @@ def _job_of(job: PackJob, rank: int) -> PackJob:
     return replace(job, rank=rank, stage=stage, cache=f"{job.cache}-{rank}")
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @contextlib.contextmanager
-def _joined(job: PackJob) -> Iterator[None]:
-    os.environ |= {
-        "RANK": str(job.rank),
-        "LOCAL_RANK": str(job.rank),
-        "WORLD_SIZE": str(job.ranks),
-        "LOCAL_WORLD_SIZE": str(job.ranks),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(job.port),
-    }
+def _joined(job: PackJob) -> Iterator[PackJob]:
+    """The job of a rank in its process group, with the device that it uses."""
+    os.environ |= rank_variables(job.rank, job.ranks, job.port)
+    # Before it joins: the device decides about the backend and this rank's GPU.
+    job = replace(job, run=calls.resolved(replace(job.run, on_rank=True)))
     parallel.join(job.run.device)
     try:
-        yield
+        yield job
     finally:
         parallel.leave()
 
 
-def _store() -> Any:
-    group = process_groups.default_group()
-    assert group is not None
-    return distributed.PrefixStore(_KEY, group.store)
-
-
-def _recorded(job: PackJob, work: Work) -> dict[str, Any]:
-    """Does the work, and tells the first rank the result."""
-    result = RankResult(error="its process ended")
-    try:
-        facts = work(job)
-        result = RankResult(keys=_keys(facts))
-        return facts
-    except Exception as error:
-        result = RankResult(error=one_line(str(error), 300))
-        raise
-    finally:
-        text = json.dumps({"keys": result.keys, "error": result.error})
-        _store().set(str(job.rank), text)
-
-
-def _keys(facts: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+def _keys(facts: Mapping[str, Any]) -> Keys:
     packed = facts.get("details", {}).get("calls", ())
     return tuple(tuple(call["keys"]) for call in packed)
 
 
-def _assert_others(job: PackJob, own: tuple[tuple[str, ...], ...] | None) -> None:
-    store = _store()
-    for rank in range(1, job.ranks):
+class _OtherRanks:
+    """The processes of the other ranks, and what each has answered."""
+
+    def __init__(self, children: Mapping[int, Child], job: PackJob) -> None:
+        self._waiting = dict(children)
+        self._is_load = job.role == "verify"
+        self._keys: dict[int, Keys] = {}
+        self._failures: dict[int, Entry] = {}
+
+    @contextlib.contextmanager
+    def watched(self, end: End) -> Iterator[None]:
+        """Calls `end` if another rank fails and the body does not end soon after."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_LOOK_EVERY_S):
+                self._poll()
+                if self._failures and not over.wait(_GRACE_S):
+                    self._poll()
+                    end(self._error())
+                    return
+
+        thread = threading.Thread(target=watch, name="torchproof-ranks", daemon=True)
+        thread.start()
         try:
-            store.wait([str(rank)], datetime.timedelta(seconds=_LOST_S))
-        except RuntimeError:
-            raise UserError(f"rank {rank} ended without an answer") from None
-        result = json.loads(store.get(str(rank)))
-        if result["error"] is not None:
-            raise Unverified(f"on rank {rank}: {result['error']}")
-        if own is not None:
-            _assert_same(own, result["keys"], rank)
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def cause_of(self, own: Exception) -> UserError | None:
+        """The error of another rank, which explains more than the one of this rank.
+
+        None if no rank answers with one, or with the same.
+        """
+        self._wait(_GRACE_S)
+        own_message = entry_of(own)["message"]
+        messages = [failure["message"] for failure in self._failures.values()]
+        return self._error() if messages and own_message not in messages else None
+
+    def assert_same(self, own: Keys) -> None:
+        """Raises if another rank fails, or compiles other code than this one."""
+        self._wait(_LOST_S)
+        if self._failures:
+            raise self._error()
+        for rank in self._waiting:
+            raise UserError(
+                f"rank {rank} gave no answer in the {_LOST_S:.0f} s after rank 0"
+                " had finished"
+            )
+        for rank, keys in self._keys.items():
+            _assert_same(own, keys, rank)
+
+    def _wait(self, limit_s: float) -> None:
+        """Waits until a rank has failed or all have answered."""
+        until = time.monotonic() + limit_s
+        self._poll()
+        while self._waiting and not self._failures and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+            self._poll()
+
+    def _poll(self) -> None:
+        for rank, child in list(self._waiting.items()):
+            try:
+                self._note(rank, child.receive(0.0))
+            except (TimeoutError, Garbled):
+                continue
+            except Ended as error:
+                kind = "unverified" if self._is_load else "unusable"
+                message = f"its process {error}"
+                self._note(rank, {"kind": kind, "message": message})
+
+    def _note(self, rank: int, entry: Entry) -> None:
+        if error_of(entry) is not None:
+            self._failures[rank] = entry
+        elif entry["kind"] == "facts":
+            self._keys[rank] = _keys(entry)
+        else:
+            return
+        del self._waiting[rank]
+
+    def _error(self) -> UserError:
+        """The error that those of other ranks follow from; it names its rank."""
+
+        def follows(rank: int) -> bool:
+            return follows_from_another(self._failures[rank]["message"])
+
+        rank = min(self._failures, key=follows)
+        failure = self._failures[rank]
+        message = f"on rank {rank}: {failure['message']}"
+        error = error_of({**failure, "message": message})
+        assert error is not None
+        return error
 
 
-def _assert_same(own: tuple[tuple[str, ...], ...], keys: Any, rank: int) -> None:
+def _assert_same(own: Keys, keys: Keys, rank: int) -> None:
+    if len(own) != len(keys):
+        raise Unverified(
+            f"rank {rank} has {len(keys)} calls and rank 0 has {len(own)}, so one pack"
+            " does not fit all ranks: return the same calls on each of them"
+        )
     for number, (ours, theirs) in enumerate(zip(own, keys, strict=True)):
-        if [*ours] != [*theirs]:
+        if ours != theirs:
             raise Unverified(
                 f"rank {rank} compiles other code than rank 0 in call {number}, so one"
                 " pack does not fit all ranks: the code depends on the rank, for"
