@@ -343,7 +343,7 @@ def test_command_in_the_documents_exists(line: str) -> None:
     name, *arguments = shlex.split(line, comments=True)
     words = [word for word in arguments if not re.match(r"-|\w+=", word)]
     if name == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M)
         assert words and set(words) <= set(targets)
     elif name == "pip":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
