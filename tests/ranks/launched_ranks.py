@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-
-import pytest
 
 from torchproof.observe import JoinedRanks, RankOptions, observe_ranks
 from torchproof.targets import Options, parse
@@ -54,15 +54,20 @@ def _folder() -> Path:
 @functools.cache
 def warm_cache_of_rank_0() -> Path:
     """A folder with a compile cache for each rank: one is filled, the other empty."""
-    import torch
-
     folder = _folder()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "0"))
-        patch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
-        patch.syspath_prepend(PROGRAMS)
-        importlib.import_module("rank_functions").product(torch.ones(4, 4))
-        torch.compiler.reset()
+    # In a process of its own: settings that tests change here would change the keys.
+    program = "import rank_functions, torch; rank_functions.product(torch.ones(4, 4))"
+    variables = {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "0"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=PROGRAMS,
+        env={**os.environ, **variables},
+        check=True,
+        timeout=480,
+    )
     return folder
 
 

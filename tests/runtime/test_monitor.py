@@ -150,7 +150,8 @@ def test_only_who_asks_is_timed() -> None:
     model = compiled(Net().eval())
     model(sample())
     assert torchproof.status(model).latency == {}
-    timed = compiled(Net().eval(), monitor=True)
+    # Of another class: it would use the code of the first model.
+    timed = compiled(type("Twin", (Net,), {})().eval(), monitor=True)
     for _ in range(3):
         timed(sample())
     # The call that compiled is none that says how fast the code is.

@@ -163,9 +163,9 @@ class WorkerProcesses:
     ) -> Commanded:
         from torchproof.measure.rank_group import RankGroup
 
-        kind = WorkerProcess if job.ranks is None else RankGroup
         with self._lock:  # a process must not start while `close` runs
             self._assert_open()
+            kind = WorkerProcess if job.ranks is None else RankGroup
             process = kind(job, environment, quiet=self._quiet, layout=layout)
             self._started.append(process)
         return process
