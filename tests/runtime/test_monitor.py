@@ -45,7 +45,7 @@ def monitored(clock: Clock) -> tuple[Any, Monitor, list[Mapping[str, Any]]]:
     def take(ms: float) -> None:
         clock.now_s += ms / 1e3
 
-    timed = monitor.timing(take)
+    timed = monitor.timing(take, "compiled")
 
     def call(ms: float) -> None:
         timed(ms)

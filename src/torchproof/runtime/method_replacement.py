@@ -145,7 +145,7 @@ class MethodReplacement:
         if getattr(type(owner), name, None) is not method:
             run = self.refresh_method()
         try:
-            return run(*args, **kwargs)
+            return run(*args, **kwargs) if kwargs else run(*args)
         except RuntimeError as error:
             if not frames.refuses_to_be_traced(error):
                 raise

@@ -6,6 +6,7 @@ compiled and for eager calls alike.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -27,41 +28,55 @@ class Monitor:
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
-        self._times_ms: dict[str, deque[float]] = {
+        self._times_s: dict[str, deque[float]] = {
             "eager": deque(maxlen=_KEPT),
             "compiled": deque(maxlen=_KEPT),
         }
         self.eager_ms: float | None = None  # from a speed trial, if there was one
-        self._calls = 0
+        self._calls = itertools.count(1)
         self.drifted = False
 
-    def timing(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def timing(self, run: Callable[..., Any], usual: str) -> Callable[..., Any]:
+        """Times the calls of `run`, which are `usual` ones, "compiled" or "eager".
+
+        Every call pays for what the closure does, so it does little: the times of calls
+        in which something happened are sorted out afterwards.
+        """
         clock = time.perf_counter
         telemetry = self._telemetry
+        keep = self._times_s[usual].append
+        calls = self._calls
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            compilations = len(telemetry.compilations) + len(telemetry.fallbacks)
+            before = telemetry.changes
             started = clock()
-            answer = run(*args, **kwargs)
-            ms = (clock() - started) * 1e3
-            if compilations == len(telemetry.compilations) + len(telemetry.fallbacks):
-                self._note("eager" if telemetry.was_eager else "compiled", ms)
+            answer = run(*args, **kwargs) if kwargs else run(*args)
+            seconds = clock() - started
+            if telemetry.changes == before:
+                keep(seconds)
+            else:
+                self._keep_unless_compiling(seconds, before)
+            if not next(calls) % _LOOK_EVERY:
+                self._look_for_drift()
             return answer
 
         return timed
 
-    def _note(self, what: str, ms: float) -> None:
-        self._times_ms[what].append(ms)
-        self._calls += 1
-        if self._calls % _LOOK_EVERY == 0:
-            self._look_for_drift()
+    def _keep_unless_compiling(self, seconds: float, before: int) -> None:
+        """Keeps the time of a call, unless something was compiled or fell back."""
+        if self._telemetry.last_compiling <= before:
+            what = "eager" if self._telemetry.was_eager else "compiled"
+            self._times_s[what].append(seconds)
+
+    def _times_ms(self, what: str) -> list[float]:
+        return [seconds * 1e3 for seconds in list(self._times_s[what])]
 
     def _look_for_drift(self) -> None:
         """Reports once per drift that the latest compiled calls are slower than eager.
 
         Older calls would hide a recent change.
         """
-        eager, compiled = (list(self._times_ms[key]) for key in ("eager", "compiled"))
+        eager, compiled = self._times_ms("eager"), self._times_ms("compiled")
         was = percentile(eager, 50) if len(eager) >= _FEWEST else self.eager_ms
         if was is None or len(compiled) < _FEWEST:
             return
@@ -78,8 +93,8 @@ class Monitor:
     def latency(self) -> dict[str, Latency]:
         return {
             name: Latency(len(times), *(percentile(times, p) for p in (50, 95, 99)))
-            for name, times in ((n, list(t)) for n, t in self._times_ms.items())
-            if times
+            for name in self._times_s
+            if (times := self._times_ms(name))
         }
 
 

@@ -44,6 +44,10 @@ class Telemetry:
         self.current = threading.local()
         self._eager_calls = 0
         self._eager_since: int | None = None  # from this call on all calls are eager
+        # How often a call ran eager, compiled or fell back, and when it last did one
+        # of the latter two: a monitor compares them before and after a call.
+        self.changes = 0
+        self.last_compiling = 0
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
         self.stuck: list[Stuck] = []
@@ -72,6 +76,7 @@ class Telemetry:
             self.current.eager = number
             with self._lock:
                 self._eager_calls += 1
+                self.changes += 1
 
     def all_eager(self, value: bool) -> None:
         """Sets whether all following calls run eager, and need not be counted."""
@@ -124,9 +129,15 @@ class Telemetry:
 
     def compiled(self, item: Compilation) -> None:
         self._add(self.compilations, item)
+        self._note_compiling()
         with self._lock:
             self.recompiles += item.cause is not None
         self.emit("compilation", dataclasses.asdict(item))
+
+    def _note_compiling(self) -> None:
+        with self._lock:
+            self.changes += 1
+            self.last_compiling = self.changes
 
     def add_compile_time(self, seconds: float) -> None:
         """Adds the duration of a compilation, successful or not."""
@@ -136,6 +147,7 @@ class Telemetry:
     def fell_back(self, item: Fallback) -> None:
         """Records a fallback and logs one line."""
         self._add(self.fallbacks, item)
+        self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
         self.log(
             logging.WARNING,
