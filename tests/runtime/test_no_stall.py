@@ -19,6 +19,7 @@ from torch._dynamo.backends.registry import lookup_backend
 from twins import Net, assert_alike, assert_trained_alike, sample, twins
 
 import torchproof
+from torchproof.torch_private import hidden_gradients
 
 AGES_S = 300.0  # long enough for any machine
 
@@ -204,3 +205,34 @@ def test_a_model_that_changes_all_the_time_is_compiled_in_front_at_last() -> Non
         wait_until_idle(model)
     told = torchproof.status(model)
     assert told.compiled_calls == 1 and len(told.compilations) == 1, str(told)
+
+
+def test_gradients_are_read_only_while_the_caller_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Autograd writes `.grad` without the GIL: reading it meanwhile can crash."""
+    from torch._subclasses import meta_utils
+
+    hidden_gradients.install()
+    slow = Slow()
+    plain, model = twins(Net().train(), backend=slow, wait=False)
+    for each in model.parameters():
+        each.grad = torch.ones_like(each)
+    found: list[bool] = []
+    read = meta_utils.safe_grad
+
+    def noted(tensor: Any) -> Any:
+        gradient = read(tensor)
+        if isinstance(tensor, nn.Parameter):
+            found.append(gradient is not None)
+        return gradient
+
+    monkeypatch.setattr(meta_utils, "safe_grad", noted)
+    model(sample())  # runs eager, and begins to compile
+    wait_for(lambda: slow.began, "it never compiles")
+    slow.may_end.set()
+    wait_until_idle(model)
+    assert found and not any(found), "the background read a gradient"
+    assert_alike(plain, model, sample())
+    model(sample(5))
+    assert any(found), "the call that uses the code is traced as torch traces it"

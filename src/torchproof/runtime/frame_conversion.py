@@ -21,7 +21,7 @@ from torchproof.runtime import (
 from torchproof.runtime.status_report import Stuck
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.tensors import rng_state
-from torchproof.torch_private import backends, frames, thread_state
+from torchproof.torch_private import backends, frames, hidden_gradients, thread_state
 
 # How long an interrupted thread may take to unwind.
 _PATIENCE_S = 0.8
@@ -85,6 +85,8 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
         stack.enter_context(frames.compiler_switches(generalise=job.generalise))
         if job.backward_early:
             stack.enter_context(backends.backward_ahead())
+        if job.in_background:  # callers may train meanwhile
+            stack.enter_context(hidden_gradients.hidden())
         # Callers draw random numbers meanwhile: the RNG must not be set back.
         stack.enter_context(
             rng_state.restores_suppressed(lambda: job.in_background or job.abandoned)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dynamo import compile_events as compile_events
     from torchproof.torch_private.dynamo import compiled_graphs as compiled_graphs
     from torchproof.torch_private.dynamo import frames as frames
+    from torchproof.torch_private.dynamo import hidden_gradients as hidden_gradients
     from torchproof.torch_private.dynamo import recompiles as recompiles
     from torchproof.torch_private.dynamo import subgraphs as subgraphs
     from torchproof.torch_private.dynamo import switches as switches

@@ -26,6 +26,7 @@ import torch
 
 from torchproof.torch_private.dynamo import (
     class_guards,
+    hidden_gradients,
     thread_state,
     tracing_flags,
 )
@@ -218,6 +219,7 @@ def _install() -> None:
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
     thread_state.hide_unusable_cuda()  # in case this process was forked before
     tracing_flags.install()
+    hidden_gradients.install()
     _install_checkpoints()
 
 
