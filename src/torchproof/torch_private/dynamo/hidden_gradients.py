@@ -1,9 +1,9 @@
 """Keeps the compiler from reading `.grad` while another thread trains the model.
 
-For every tensor that it traces, the compiler also describes its gradient. A thread that
-reads `.grad` while another one runs a backward pass or sets `.grad` to None can end the
-process: autograd writes `.grad` without the GIL. Code that is compiled in the background
-does not need gradients, since the call that uses it is traced again.
+For every tensor that it traces, the compiler also describes its gradient. A thread
+that reads `.grad` while another one runs a backward pass or sets `.grad` to None can
+end the process: autograd writes `.grad` without the GIL. Code that is compiled in the
+background does not need gradients, since the call that uses it is traced again.
 """
 
 from __future__ import annotations
