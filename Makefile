@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # those come from the default index in the second step.
 TORCH_FROM = $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX))
 
-.PHONY: demo test lint style types pytest format docs site prove prove-gpu compat clean
+.PHONY: demo test lint style types pytest format docs site prove prove-gpu compat dist clean
 
 # One thread: with two on two cores, every other program on the machine disturbs the
 # times. Exit code 1 is a finding, or that eager is best; 2 is a failure.
@@ -97,9 +97,16 @@ prove-gpu: $(INSTALLED)
 	$(BIN)/pytest -v -m "gpu and alone" tests/gpu
 
 # The tests of hooks, rules and runtime on the oldest, the pinned and the newest torch,
-# each in an environment of its own (about 3 GB for each that is not a CPU build).
+# each in an environment of its own (about 3 GB for each that is not a CPU build). With
+# other Pythons: PYTHONS="python3.13 python3.14"; with other versions: VERSIONS=2.12.0.
 compat: $(INSTALLED)
-	$(BIN)/python scripts/compat.py $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	$(BIN)/python scripts/compat.py $(VERSIONS) $(PYTHONS:%=--python %) \
+		$(if $(TORCH_INDEX),--index $(TORCH_INDEX))
+	$(BIN)/python scripts/docs/generate.py
+
+# The wheel and the source distribution, each used in an empty environment.
+dist: $(INSTALLED)
+	$(BIN)/python scripts/distributions.py $(if $(TORCH_INDEX),--index $(TORCH_INDEX))
 	$(BIN)/python scripts/docs/generate.py
 
 clean:

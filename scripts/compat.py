@@ -1,14 +1,16 @@
 """Runs the tests of hooks, rules and runtime on each supported torch: `make compat`.
 
-Each version gets an environment of its own under .compat/, which is kept. The results
-go to benchmarks/results/compat/, one file a version, and into docs/reference/compat.md.
+Each version gets an environment of its own under .compat/ for each Python, which is
+kept. The results go to benchmarks/results/compat/, one file for each, and into
+docs/reference/compat.md.
 
-    python scripts/compat.py [VERSION...] [--index URL] [--workers N]
+    python scripts/compat.py [VERSION...] [--python PATH]... [--index URL] [--workers N]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -38,6 +40,7 @@ from torchproof.torch_private import contract
 missing = {each.name: contract.missing(each.name) for each in contract.contract()}
 print(json.dumps({
     "torch": torch.__version__, "python": platform.python_version(),
+    "machine": platform.machine(),
     "missing": {name: messages for name, messages in missing.items() if messages},
     "probed": sorted({
         name
@@ -49,15 +52,24 @@ print(json.dumps({
 """
 
 
-def environment(version: str, index: str | None) -> Path:
-    """The Python of an environment with this torch; it is created if needed."""
-    folder = ENVIRONMENTS / version
-    python = folder / "bin/python"
+def name_of(version: str, python: str) -> str:
+    """The environment and the result of a torch and a Python, by both versions."""
+    program = "import sys; print('%d.%d' % sys.version_info[:2])"
+    asked = subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, check=True
+    )
+    return f"{version}-python{asked.stdout.strip()}"
+
+
+def environment(version: str, base: str, index: str | None) -> Path:
+    """The folder of an environment with this torch; it is created if needed."""
+    folder = ENVIRONMENTS / name_of(version, base)
     if (folder / ".installed").exists():
-        return python
-    print(f"torch {version}: installing into {folder}", file=sys.stderr)
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        return folder
+    print(f"{folder.name}: installing into {folder}", file=sys.stderr)
+    subprocess.run([base, "-m", "venv", folder], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
+    pip.append("--disable-pip-version-check")
     from_index = ["--no-deps", "--index-url", index] if index else []
     subprocess.run([*pip, *from_index, f"torch=={version}"], check=True)
     # The pin of torch is for development; every other pin holds here too.
@@ -67,11 +79,12 @@ def environment(version: str, index: str | None) -> Path:
     constraints.write_text("\n".join([*others, f"torch=={version}", ""]))
     subprocess.run([*pip, "-c", str(constraints), "-e", f"{ROOT}[dev]"], check=True)
     (folder / ".installed").touch()
-    return python
+    return folder
 
 
-def run(version: str, python: Path, workers: int) -> dict[str, Any]:
-    """Probes the contract and runs the tests on one version."""
+def run(folder: Path, workers: int) -> dict[str, Any]:
+    """Probes the contract and runs the tests in one environment."""
+    python = folder / "bin/python"
     variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
     probe = subprocess.run(
         [python, "-c", _PROBE],
@@ -80,9 +93,9 @@ def run(version: str, python: Path, workers: int) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    report = ENVIRONMENTS / version / "junit.xml"
+    report = folder / "junit.xml"
     report.unlink(missing_ok=True)
-    print(f"torch {version}: running the tests", file=sys.stderr)
+    print(f"{folder.name}: running the tests", file=sys.stderr)
     started = time.monotonic()
     subprocess.run(
         [
@@ -147,16 +160,25 @@ def _git(*words: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
+    parser.add_argument(
+        "--python",
+        action="append",
+        metavar="PATH",
+        help="a Python to test with; several are possible (default: this one)",
+    )
     parser.add_argument("--index", help="index of torch builds (default: pip's own)")
     parser.add_argument("--workers", type=int, default=2, help="pytest processes")
     options = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     failed = False
-    for version in options.versions:
-        python = environment(version, options.index)
-        result = run(version, python, options.workers)
-        (RESULTS / f"{version}.json").write_text(json.dumps(result, indent=1) + "\n")
-        print(f"torch {version}: {result['counts']}", file=sys.stderr)
+    for version, base in itertools.product(
+        options.versions, options.python or [sys.executable]
+    ):
+        folder = environment(version, base, options.index)
+        result = run(folder, options.workers)
+        path = RESULTS / f"{folder.name}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"{folder.name}: {result['counts']}", file=sys.stderr)
         failed |= bool(result["failed"] or result["missing"])
     return int(failed)
 

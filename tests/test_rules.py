@@ -102,9 +102,11 @@ def fits(finding: Finding, wanted: dict[str, Any], lines: list[str]) -> bool:
 )
 def test_program_gets_its_diagnosis(program: Path, observe: Any) -> None:
     assert not malformed(program)
+    expected = [w for w in settings(program)["EXPECT"] if _applies(w)]
+    if settings(program)["EXPECT"] and not expected:
+        pytest.skip(f"not a fault on torch {torch.__version__}")
     findings = check(program, observe)
     lines = program.read_text().splitlines()
-    expected = [w for w in settings(program)["EXPECT"] if _applies(w)]
     for wanted in expected:
         assert any(fits(f, wanted, lines) for f in findings), (
             f"expected {wanted}\ngot:\n{describe(findings)}\n"

@@ -25,7 +25,8 @@ SAMPLE = tuple(
         **dict.fromkeys(["GB109", "GB111", "RC201", "RC202", "RC203", "RC204"], ("",)),
         **dict.fromkeys(["RC205", "RC210", "RC211", "RC212", "RC213", "RC214"], ("",)),
         **dict.fromkeys(["RC215", "RC216", "RC217", "RC290", "DS601", "DS603"], ("",)),
-        **dict.fromkeys(["CE701", "CE704"], ("",)),
+        "CE701": ("_3",),  # which fails to compile on every version of torch
+        "CE704": ("",),
         "GB104": ("", "_4"),
         "GB116": ("_6",),
     }.items()
@@ -33,7 +34,7 @@ SAMPLE = tuple(
 )
 # Read each time; the others where slow tests are.
 QUICK = {
-    *("GB101/bad", "RC201/bad", "CE701/bad"),
+    *("GB101/bad", "RC201/bad", "CE701/bad_3"),
 }
 SLOW = pytest.mark.slow
 NAMES = [name if name in QUICK else pytest.param(name, marks=SLOW) for name in SAMPLE]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,45 +12,55 @@ from torchproof.torch_private.contract import Feature, contract
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat"
 SUITES = ROOT / "benchmarks" / "results" / "test-runs"
+INSTALLS = ROOT / "benchmarks" / "results" / "installs"
 
 
 def _results() -> dict[str, Any]:
-    return {
-        path.stem: json.loads(path.read_text())
-        for path in sorted(RESULTS.glob("*.json"))
-    }
+    """The results by versions of torch and Python, in their order."""
+    paths = sorted(RESULTS.glob("*.json"), key=lambda path: _numbers(path.stem))
+    return {path.stem: json.loads(path.read_text()) for path in paths}
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _head(titles: str) -> list[str]:
+    names = titles.split(", ")
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+
+
+def _listed(failures: list[str]) -> list[str]:
+    return ["", "Failed:", "", *failures] if failures else [""]
 
 
 def versions() -> str:
     """The tests that ran on each version."""
-    rows = [
-        "| torch | Python | passed | failed | skipped | names missing | commit |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = _head(
+        "torch, Python, machine, passed, failed, skipped, names missing, commit"
+    )
     for result in _results().values():
         counts = result["counts"]
         cells = [
             result["torch"],
             result["python"],
+            result.get("machine", "-"),
             *(str(counts.get(each, 0)) for each in ("passed", "failed", "skipped")),
             str(sum(map(len, result["missing"].values()))),
             result["commit"] + (" with changes" if result["modified"] else ""),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     failures = [
-        f"- torch {result['torch']}: `{name}`"
+        f"- torch {result['torch']}, Python {result['python']}: `{name}`"
         for result in _results().values()
         for name in result["failed"]
     ]
-    return "\n".join([*rows, "", *(["Failed:", "", *failures] if failures else [])])
+    return "\n".join([*rows, *_listed(failures)])
 
 
 def suites() -> str:
     """Whole suites that ran on other machines, with what failed there."""
-    rows = [
-        "| tests | torch | Python | device | passed | failed | skipped | commit |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = _head("tests, torch, Python, device, passed, failed, skipped, commit")
     failures: list[str] = []
     for path in sorted(SUITES.glob("*.json")):
         result = json.loads(path.read_text())
@@ -58,14 +69,43 @@ def suites() -> str:
         cells = [f"`{result['command']}`", *facts, *counts, result["commit"]]
         rows.append(f"| {' | '.join(cells)} |")
         failures += [f"- {result['device']}: `{name}`" for name in result["failed"]]
-    return "\n".join([*rows, "", *(["Failed:", "", *failures] if failures else [])])
+    return "\n".join([*rows, *_listed(failures)])
+
+
+def installs() -> str:
+    """How the wheel and the source distribution work in empty environments."""
+    rows = _head(
+        "installed, Python, torch, machine, contents, commands, passed, commit"
+    )
+    failures: list[str] = []
+    for path in sorted(INSTALLS.glob("*.json"), key=lambda path: _numbers(path.stem)):
+        result = json.loads(path.read_text())
+        for each in result["distributions"]:
+            commands, installed = each["commands"], each["installed"]
+            cells = [
+                f"`{each['file']}`",
+                *(installed["python"], installed["torch"], result["machine"]),
+                f"{len(each['differences'])} differences"
+                if each["differences"]
+                else "complete",
+                *(str(len(commands)), str(sum(c["passed"] for c in commands))),
+                result["commit"] + (" with changes" if result["modified"] else ""),
+            ]
+            rows.append(f"| {' | '.join(cells)} |")
+            failures += [
+                f"- `{each['file']}`, Python {installed['python']}: `{c['words']}`"
+                for c in commands
+                if not c["passed"]
+            ]
+    return "\n".join([*rows, *_listed(failures)])
 
 
 def rules() -> str:
     """How many programs of each rule get their diagnosis on each version."""
     results = _results()
     codes = sorted({code for each in results.values() for code in each["rules"]})
-    rows = [f"| rule | {' | '.join(results)} |", "|---" * (len(results) + 1) + "|"]
+    titles = [name.replace("-python", ", Python ") for name in results]
+    rows = [f"| rule | {' | '.join(titles)} |", "|---" * (len(results) + 1) + "|"]
     for code in codes:
         cells = [_programs(each["rules"].get(code, {})) for each in results.values()]
         rows.append(f"| [{code}](rules.md#{code.lower()}) | {' | '.join(cells)} |")
@@ -109,8 +149,8 @@ def _seen(feature: str, listed: tuple[str, ...]) -> str:
     """The versions that were probed for all names of a hook, and have them."""
     paths = [f"has no {name.partition('(')[0]}" for name in listed]
     versions = [
-        version
-        for version, result in _results().items()
+        name.partition("-")[0]
+        for name, result in _results().items()
         if set(listed) <= set(result["probed"])
         and not any(
             path in message
@@ -118,12 +158,13 @@ def _seen(feature: str, listed: tuple[str, ...]) -> str:
             for path in paths
         )
     ]
-    return ", ".join(versions) or "-"
+    return ", ".join(dict.fromkeys(versions)) or "-"
 
 
 TABLES = {
     "versions": versions,
     "suites": suites,
+    "installs": installs,
     "rules": rules,
     "features": features,
     "names": names,

@@ -3,7 +3,32 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchproof.api import bench as bench
+    from torchproof.api import check as check
+    from torchproof.api import compare as compare
+    from torchproof.api import fix as fix
+    from torchproof.api import loadtest as loadtest
+    from torchproof.api import pack as pack
+    from torchproof.api import tune as tune
+    from torchproof.records import Finding as Finding
+    from torchproof.records import Run as Run
+    from torchproof.runtime import PackRefused as PackRefused
+    from torchproof.runtime import apply_patches as apply_patches
+    from torchproof.runtime import compile as compile
+    from torchproof.runtime import graph as graph
+    from torchproof.runtime import host_call as host_call
+    from torchproof.runtime import host_value as host_value
+    from torchproof.runtime import in_graph as in_graph
+    from torchproof.runtime import load as load
+    from torchproof.runtime import on_host as on_host
+    from torchproof.runtime import plan as plan
+    from torchproof.runtime import raise_if as raise_if
+    from torchproof.runtime import retry as retry
+    from torchproof.runtime import status as status
+    from torchproof.runtime import step as step
 
 __version__ = "0.1.0"
 __all__ = [

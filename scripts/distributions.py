@@ -1,0 +1,344 @@
+"""Builds the wheel and the source distribution and uses them: `make dist`.
+
+Both are built into dist/ and must contain what the repository does. Each is then
+installed into an empty environment in another folder, where users' commands have to end
+with the exit codes of the contract. Results go to benchmarks/results/installs/, one
+file a Python, and into docs/reference/compat.md.
+
+    python scripts/distributions.py [--python PATH] [--index URL]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+RESULTS = ROOT / "benchmarks/results/installs"
+TOOLS = ("build", "twine", "check-wheel-contents")
+# In the wheel besides the package, all in the folder of its metadata.
+METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+GENERATED = {"PKG-INFO"}  # in the source distribution, but in no repository
+
+PROGRAM = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x):
+        x = self.layer(x).relu()
+        {line}
+        return x.tanh() * 2
+
+def make():
+    return Net().eval(), [(torch.randn(8, 16),) for _ in range(3)]
+"""
+SCRIPT = """
+import torch
+from {module} import make
+
+fn, calls = make()
+step = torch.compile(fn, backend="eager")
+for call in calls:
+    step(*call)
+"""
+COMPILE = """
+import torch, torchproof
+from clean import make
+
+(plain, calls), (model, _) = make(), make()
+model.load_state_dict(plain.state_dict())
+model = torchproof.compile(model)
+for call in calls:
+    torch.testing.assert_close(model(*call), plain(*call))
+told = torchproof.status(model)
+print(told)
+assert told.compiled_calls == len(calls), told
+"""
+WHERE = """
+import pathlib, sys, torchproof
+
+folder = pathlib.Path(torchproof.__file__).parent
+assert folder.is_relative_to(sys.prefix), folder
+print((folder / "py.typed").exists())
+"""
+FILES = {
+    "clean.py": PROGRAM.format(line="x = x + 1"),
+    "broken.py": PROGRAM.format(line="x = x if x.sum().item() > 0 else -x"),
+    "train.py": SCRIPT.format(module="clean"),
+    "broken_train.py": SCRIPT.format(module="broken"),
+    "use_compile.py": COMPILE,
+    "where.py": WHERE,
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a user runs: its exit code, and what it prints or writes."""
+
+    words: str
+    exit_code: int
+    shows: str = ""  # in stdout, or in the file that it writes
+    writes: str | None = None
+
+    def argv(self, environment: Path) -> list[str]:
+        program, *arguments = self.words.split()
+        return [str(environment / "bin" / program), *arguments]
+
+
+def commands(version: str) -> tuple[Command, ...]:
+    quick = "--effort quick -q"
+    timed = "--strategies full --repeats 1 -q"
+    return (
+        Command("python where.py", 0, "True"),
+        Command("torchproof --version", 0, f"torchproof {version}"),
+        Command("python -m torchproof --version", 0, f"torchproof {version}"),
+        Command("torchproof rule GB101", 0, "GB101"),
+        Command("torchproof check --list", 0, "workload:nanovlm"),
+        Command(f"torchproof check workload:decoder {quick}", 0, "workload:decoder"),
+        Command(f"torchproof check workload:nanovlm-original {quick}", 1, "GB1"),
+        Command(f"torchproof check clean.py:make {quick}", 0, "clean.py"),
+        Command(f"torchproof check broken.py:make {quick}", 1, "GB101"),
+        Command(f"torchproof check train.py {quick}", 0, "train.py"),
+        Command(f"torchproof check broken_train.py {quick}", 1, "GB101"),
+        Command("torchproof check broken.py --effort static", 0, "GB101"),
+        Command("torchproof check broken.py --effort static --fail-on low", 1, "GB101"),
+        Command("torchproof check no_file.py:make -q", 2),
+        Command(f"torchproof bench clean.py:make {timed}", 0, "full"),
+        Command("python use_compile.py", 0, "compiled"),
+        Command("torchproof show -q", 0, "clean.py:make"),
+        Command(
+            "torchproof show --format html -o run.html -q",
+            0,
+            "<html",
+            writes="run.html",
+        ),
+        Command("torchproof show no_run", 2),
+        Command("torchproof show --list", 0, "clean"),
+    )
+
+
+def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
+    """Builds both into dist/; returns them, and what the tools said about them."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    tool = str(folder / "bin/python")
+    pip = [tool, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", ROOT / "constraints.txt", *TOOLS], check=True)
+    shutil.rmtree(DIST, ignore_errors=True)
+    make = [tool, "-m", "build", "-o", str(DIST), str(ROOT)]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    [wheel], [source] = DIST.glob("*.whl"), DIST.glob("*.tar.gz")
+    said = {
+        "twine check": [tool, "-m", "twine", "check", "--strict", wheel, source],
+        "check-wheel-contents": [tool, "-m", "check_wheel_contents", wheel],
+    }
+    return wheel, source, {name: _problem(argv) for name, argv in said.items()}
+
+
+def _problem(argv: list[Any]) -> str:
+    """What a tool says if it fails, or nothing."""
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
+
+
+def tracked() -> set[str]:
+    """The files of the repository, except hidden ones."""
+    names = _git("ls-files").splitlines()
+    return {name for name in names if not name.startswith(".")}
+
+
+def wheel_differences(wheel: Path, repository: Iterable[str]) -> list[str]:
+    """What the wheel lacks of the package's files, and what it should not hold."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+    [info] = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    package = {
+        name.removeprefix("src/") for name in repository if name.startswith("src/")
+    }
+    return _differences(names, package | {f"{info}/{name}" for name in METADATA})
+
+
+def source_differences(source: Path, repository: Iterable[str]) -> list[str]:
+    """The same for the source distribution, which holds the whole repository."""
+    with tarfile.open(source) as archive:
+        members = [each.name for each in archive.getmembers() if each.isfile()]
+    names = {name.split("/", 1)[1] for name in members}
+    # hatchling adds the list of ignored files, to build from it as from here.
+    return _differences(names - {".gitignore"}, {*repository, *GENERATED})
+
+
+def _differences(there: set[str], wanted: set[str]) -> list[str]:
+    lacks = [f"lacks {name}" for name in sorted(wanted - there)]
+    return lacks + [f"should not contain {name}" for name in sorted(there - wanted)]
+
+
+def install(folder: Path, distribution: Path, options: argparse.Namespace) -> Path:
+    """An empty environment with one distribution, its dependencies and nothing else."""
+    subprocess.run([options.python, "-m", "venv", folder], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "-q"]
+    pip += ["--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
+    if options.index:
+        torch = ["--no-deps", "--index-url", options.index, "torch"]
+        subprocess.run([*pip, *torch], check=True, cwd=folder)
+    subprocess.run([*pip, str(distribution)], check=True, cwd=folder)
+    return folder
+
+
+def used(environment: Path, version: str) -> list[dict[str, Any]]:
+    """Runs a user's commands in a folder of their own, and judges each."""
+    folder = environment / "work"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    own = {"PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"}
+    variables = {key: value for key, value in os.environ.items() if key not in own}
+    variables["TORCHINDUCTOR_CACHE_DIR"] = str(environment / "inductor")
+    results = []
+    for command in commands(version):
+        started = time.monotonic()
+        done = subprocess.run(
+            command.argv(environment),
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        results.append(judged(command, done, folder))
+        results[-1]["seconds"] = round(time.monotonic() - started, 1)
+    return results
+
+
+def judged(
+    command: Command, done: subprocess.CompletedProcess[str], folder: Path
+) -> dict[str, Any]:
+    """Whether a command ended and answered as it should; else what it said."""
+    written = folder / command.writes if command.writes else None
+    if written is None:
+        answer = done.stdout
+    else:
+        answer = written.read_text() if written.exists() else ""
+    traceback = "Traceback (most recent call last)" in done.stderr
+    passed = (
+        done.returncode == command.exit_code
+        and command.shows in answer
+        and not traceback
+    )
+    return {
+        **asdict(command),
+        "exited": done.returncode,
+        "passed": passed,
+        "said": "" if passed else (done.stdout + done.stderr)[-2000:],
+    }
+
+
+def versions(environment: Path) -> dict[str, str]:
+    """Python, and everything that pip installed."""
+    python = environment / "bin/python"
+    program = "import platform; print(platform.python_version())"
+    asked = {"python": ["-c", program], "pip": ["-m", "pip", "list", "--format=json"]}
+    said = {
+        name: subprocess.run(
+            [python, *words], capture_output=True, text=True, check=True
+        ).stdout
+        for name, words in asked.items()
+    }
+    packages = {each["name"]: each["version"] for each in json.loads(said["pip"])}
+    return {"python": said["python"].strip(), **dict(sorted(packages.items()))}
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def examined(
+    distribution: Path,
+    differences: list[str],
+    folder: Path,
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """One distribution: its contents, what it installs, and how it works there."""
+    print(f"{distribution.name}: installing", file=sys.stderr)
+    environment = install(folder, distribution, options)
+    print(f"{distribution.name}: running it", file=sys.stderr)
+    results = used(environment, distribution.name.split("-")[1].removesuffix(".tar.gz"))
+    return {
+        "file": distribution.name,
+        "bytes": distribution.stat().st_size,
+        "differences": differences,
+        "installed": versions(environment),
+        "commands": results,
+    }
+
+
+def problems(result: dict[str, Any]) -> list[str]:
+    """Everything that is wrong, one line each."""
+    found = [f"{name}: {said}" for name, said in result["tools"].items() if said]
+    for each in result["distributions"]:
+        found += [f"{each['file']} {line}" for line in each["differences"]]
+        found += [
+            f"{each['file']}: `{command['words']}` exited with {command['exited']}"
+            f" instead of {command['exit_code']}: {command['said']}"
+            for command in each["commands"]
+            if not command["passed"]
+        ]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--python", default=sys.executable, help="of the environments")
+    parser.add_argument("--index", help="index of torch builds (default: pip's own)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="torchproof-dist-") as temporary:
+        folder = Path(temporary)
+        wheel, source, tools = build(folder / "tools")
+        names = tracked()
+        result: dict[str, Any] = {
+            "machine": platform.machine(),
+            "commit": _git("rev-parse", "--short", "HEAD"),
+            "modified": bool(_git("status", "--porcelain", "--", "src")),
+            "tools": tools,
+            "distributions": [
+                examined(
+                    wheel, wheel_differences(wheel, names), folder / "wheel", options
+                ),
+                examined(
+                    source,
+                    source_differences(source, names),
+                    folder / "source",
+                    options,
+                ),
+            ],
+        }
+    minor = result["distributions"][0]["installed"]["python"].rpartition(".")[0]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{result['machine']}-python{minor}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    found = problems(result)
+    print("\n".join(found) or f"{wheel.name} and {source.name}: passed")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""`make dist`: what it finds wrong with a wheel, a source distribution, a command."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import distributions  # noqa: E402
+
+REPOSITORY = {"README.md", "src/torchproof/cli.py", "src/torchproof/report/page.html"}
+INFO = {f"torchproof-1.0.dist-info/{name}" for name in distributions.METADATA}
+WHEEL = INFO | {"torchproof/cli.py", "torchproof/report/page.html"}
+SOURCE = REPOSITORY | {"PKG-INFO", ".gitignore"}
+PAGE, TEST = "torchproof/report/page.html", "tests/test_cli.py"
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (WHEEL, []),
+        (WHEEL - {PAGE}, [f"lacks {PAGE}"]),
+        (WHEEL | {TEST}, [f"should not contain {TEST}"]),
+    ],
+    ids=["whole", "no template", "tests"],
+)
+def test_contents_of_a_wheel(tmp_path: Path, names: set[str], found: list[str]) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    assert distributions.wheel_differences(tmp_path / "a.whl", REPOSITORY) == found
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (SOURCE, []),
+        (SOURCE - {"README.md"}, ["lacks README.md"]),
+        (SOURCE | {"notes.txt"}, ["should not contain notes.txt"]),
+    ],
+    ids=["whole", "no README", "a file that is not tracked"],
+)
+def test_contents_of_a_source_distribution(
+    tmp_path: Path, names: set[str], found: list[str]
+) -> None:
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(f"torchproof-1.0/{name}"), io.BytesIO())
+    there = tmp_path / "a.tar.gz"
+    assert distributions.source_differences(there, REPOSITORY) == found
+
+
+@pytest.mark.parametrize(
+    ("exited", "stdout", "stderr", "passed"),
+    [
+        (1, "GB101 high", "", True),
+        (0, "GB101 high", "", False),
+        (1, "no findings", "", False),
+        (1, "GB101 high", "Traceback (most recent call last):\n", False),
+    ],
+    ids=["as it should", "other exit code", "other answer", "with a traceback"],
+)
+def test_a_command_is_judged(
+    tmp_path: Path, exited: int, stdout: str, stderr: str, passed: bool
+) -> None:
+    command = distributions.Command("torchproof check a.py", 1, "GB101")
+    done = subprocess.CompletedProcess([], exited, stdout, stderr)
+    result = distributions.judged(command, done, tmp_path)
+    assert result["passed"] is passed
+    assert bool(result["said"]) is not passed
+
+
+def test_a_file_that_is_not_written_is_a_failure(tmp_path: Path) -> None:
+    command = distributions.Command("torchproof show", 0, "<html", writes="run.html")
+    done = subprocess.CompletedProcess([], 0, "<html", "")
+    assert not distributions.judged(command, done, tmp_path)["passed"]
+    (tmp_path / "run.html").write_text("<html>")
+    assert distributions.judged(command, done, tmp_path)["passed"]
