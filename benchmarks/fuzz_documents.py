@@ -345,19 +345,93 @@ EXPRESSIONS += (b"lambda: " * 900 + b"x", b"[" * 90 + b"x" + b"]" * 90, b"9" * 5
 
 LOG = b"""# Experiment log
 
-## 2026-01-01 00:00 Plan: try it
+Plans, observations and retrospectives, oldest entry first.
+`torchproof log` appends entries and never changes existing text.
+You can write between the entries.
 
-- **Id:** `20260101-0000-plan`
-- **Target:** `missing.py:make`
+## 2026-01-01 - Plan: try regional
+
+- Entry: `20260101-1830-plan`
+- Type: Plan
+- Date: 2026-01-01 18:30:00
+- Target: `missing.py:make`
+
+**General description:** try regional
+
+### Details
+
+because the first call is slow
 
 ### Expected
 
-- speed >= 1.2
+- speed >= 1.2 (times as fast as eager, best strategy)
+- graph_breaks = 0
 
-## 2026-01-01 00:01 Observation: it is faster
+### Artifacts
 
-- **Id:** `20260101-0001-observation`
-- **Run:** `20260101-0000-bench`, started 2026-01-01T00:00:00
+- next: runs, for example `torchproof check missing.py:make`
+- then: `torchproof log retrospective`
+
+## 2026-01-01 - Observation: bench of missing.py:make, not enough evidence
+
+- Entry: `20260101-1830-observation`
+- Type: Observation
+- Date: 2026-01-01 18:30:00
+- Run: `20260101-0000-bench`, started 2026-01-01T00:00:00
+
+**General description:** Compiling may or may not pay off on cpu.
+
+### Details
+
+- decision: not enough evidence: eager was not measured
+
+### Key figures
+
+| Figure | Value |
+| --- | --- |
+| calls | 3 |
+| graph breaks | 1 |
+| recompiles | 0 |
+
+### Artifacts
+
+- run: `run.json`, shown by `torchproof show run.json`
+- command: `torchproof bench missing.py:make`
+- environment: torch 2.13.0, cpu, python 3.11.7, machine x86_64
+- variables: `TORCH_LOGS=x`
+
+## 2026-01-01 - Retrospective: try regional
+
+- Entry: `20260101-1830-retrospective`
+- Type: Retrospective
+- Date: 2026-01-01 18:30:01
+- Plan: `20260101-1830-plan`, of 2026-01-01 18:30:00
+
+**General description:** The plan "try regional" has no measurements.
+
+### Details
+
+- planned: try regional
+- only runs of `missing.py:make` count
+
+### Key figures
+
+| Expected | Measured | Verdict | Run |
+| --- | --- | --- | --- |
+| speed >= 1.2 | - | not measured | - |
+| graph_breaks = 0 | - | not measured | - |
+
+### Learned
+
+What we learned: (write here)
+
+## 2026-01-02 - Plan: fewer breaks
+
+- Entry: `20260102-0000-plan`
+- Type: Plan
+- Date: 2026-01-02 00:00:00
+
+**General description:** fewer breaks
 
 ```text
 code

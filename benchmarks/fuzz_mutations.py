@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import pickle
 import random
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 Chance = random.Random
+_RAW: dict[str, str] = {}  # by mark
+_MARK = re.compile(r'"(@raw\d+@)"')
 
 
-class Raw(str):
-    """JSON text that Python's own writer does not make."""
+def raw(text: str) -> str:
+    """A mark for JSON text that Python's own writer does not make."""
+    mark = f"@raw{len(_RAW)}@"
+    _RAW[mark] = text
+    return mark
 
 
-def deep(levels: int, pair: str = "[]") -> Raw:
+def deep(levels: int, pair: str = "[]") -> str:
     inner = "1" if pair == "[]" else '{"a":' * levels + "1" + "}" * levels
-    return Raw("[" * levels + "1" + "]" * levels if pair == "[]" else inner)
+    return raw("[" * levels + "1" + "]" * levels if pair == "[]" else inner)
 
+
+# Text that would make the folder MARKER if anything ran it, and a file that only a
+# path out of the folder of a case reaches.
+MARKER = "EXECUTED"
+OUTSIDE = "../../neighbour/secret"
+PAYLOADS: tuple[str, ...] = (
+    f"__import__('os').mkdir('{MARKER}')",
+    f"$(mkdir {MARKER})",
+    f"`mkdir {MARKER}`",
+    f"; mkdir {MARKER};",
+    f"| mkdir {MARKER}",
+    f"{{0.__class__.__init__.__globals__[os].mkdir('{MARKER}')}}",
+    "evil",
+    "evil:make",
+    "evil.py:make",
+    "evil.py",
+)
 
 HOSTILE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400),
-    *(0.0, -0.0, 0.5, -1.5, 1e-320, 1e-300, 1e300, 1e308, Raw("1e999"), Raw("-1e999")),
-    *(Raw("NaN"), Raw("Infinity"), Raw("-Infinity"), Raw("9" * 5000)),
-    *(Raw("-" + "9" * 30), Raw("0." + "1" * 5000)),
+    *(0.0, -0.0, 0.5, -1.5, 1e-320, 1e-300, 1e300, 1e308, raw("1e999"), raw("-1e999")),
+    *(raw("NaN"), raw("Infinity"), raw("-Infinity"), raw("9" * 5000)),
+    *(raw("-" + "9" * 30), raw("0." + "1" * 5000)),
     *("", " ", "abc", "\n", "a\nb", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x00"),
     *(
         "\x7f",
@@ -54,10 +76,37 @@ HOSTILE: tuple[Any, ...] = (
     *(deep(30), deep(90), deep(600, "{}"), deep(100_000)),
     {"\ud800": 1},
     *([["a", "b"]], [[1.0, 2.0]], [{}], {"id": [], "median_ms": "x"}),
+    *(
+        *PAYLOADS,
+        f"{OUTSIDE}.py",
+        f"{OUTSIDE}.json",
+        f"{OUTSIDE}.py:make",
+        "/etc/passwd",
+    ),
 )
+TEXTS: tuple[str, ...] = tuple(
+    each for each in HOSTILE if type(each) is str and each not in _RAW
+)
+_NUMBERS = (*(v for v in HOSTILE if type(v) in (int, float)), 3, 1e-9, 1e29, 7.5)
+_SAME_TYPE: dict[type, tuple[Any, ...]] = {str: TEXTS, bool: (True, False)}
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Sound:
+    """A document as it is, with what every mutation of it needs."""
+
+    document: Any
+    places: list[Path]
+    content: bytes
+
+
+_KNOWN: dict[int, _Sound] = {}  # by the document's identity
+
+
+def places(value: Any, path: Path = ()) -> Iterator[Path]:
     """The path of each value in a document."""
     yield path
     items: Any = ()
@@ -69,70 +118,89 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(inner, (*path, key))
 
 
+def _sound(document: Any) -> _Sound:
+    """Found once for a document that is mutated again and again."""
+    if id(document) not in _KNOWN:
+        if len(_KNOWN) > 50:
+            _KNOWN.clear()
+        content = written(document).encode("utf-8", "surrogatepass")
+        _KNOWN[id(document)] = _Sound(document, list(places(document)), content)
+    return _KNOWN[id(document)]
+
+
+def copied(document: Any) -> Any:
+    """A deep copy; pickle is several times as fast as `copy`."""
+    return pickle.loads(pickle.dumps(document, pickle.HIGHEST_PROTOCOL))
+
+
 def changed(document: Any, chance: Chance) -> Any:
     """A copy with one to three values replaced, removed, doubled or exchanged."""
-    found = copy.deepcopy(document)
+    mutated, paths = copied(document), _sound(document).places
+
+    def elsewhere() -> Any:
+        return copied(_at(mutated, chance.choice(paths)))
+
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
-        path = chance.choice(list(places(found)))
+        path = chance.choice(paths)
         if not path:
             if chance.random() < 0.1:
-                return chance.choice(HOSTILE)
+                return _hostile(chance)
             continue
-        holder = found
-        for key in path[:-1]:
-            holder = holder[key]
-        _change_at(holder, path[-1], found, chance)
-    return found
+        try:  # an earlier change may have removed the place
+            _change_at(_at(mutated, path[:-1]), path[-1], chance, elsewhere)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            continue
+    return mutated
 
 
-def _change_at(holder: Any, key: Any, document: Any, chance: Chance) -> None:
+def _at(document: Any, path: Path) -> Any:
+    for key in path:
+        document = document[key]
+    return document
+
+
+def _change_at(
+    holder: Any, key: Any, chance: Chance, elsewhere: Callable[[], Any]
+) -> None:
     action = chance.random()
     if action < 0.35:
         holder[key] = chance.choice(_alike(holder[key]))
     elif action < 0.7:
-        holder[key] = chance.choice(HOSTILE)
+        holder[key] = _hostile(chance)
     elif action < 0.8:
         del holder[key]
     elif action < 0.9:  # a value from elsewhere, of another type as a rule
-        other = document
-        for step in chance.choice(list(places(document))):
-            other = other[step]
-        holder[key] = copy.deepcopy(other)
+        holder[key] = elsewhere()
     elif isinstance(holder, dict):
-        name = chance.choice([each for each in HOSTILE if type(each) is str])
-        holder[name] = copy.deepcopy(holder[key])
+        holder[chance.choice(TEXTS)] = copied(holder[key])
     else:
-        holder.insert(0, chance.choice(HOSTILE))
+        holder.insert(0, _hostile(chance))
 
 
-def _alike(value: Any) -> list[Any]:
+def _hostile(chance: Chance) -> Any:
+    value = chance.choice(HOSTILE)
+    return copied(value) if isinstance(value, dict | list) else value
+
+
+def _alike(value: Any) -> Any:
     """Hostile values of the same type, which a check of types lets through."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        numbers = [v for v in HOSTILE if type(v) in (int, float)]
-        return [*numbers, 3, 1e-9, 1e29, 7.5]
+        return _NUMBERS
     if isinstance(value, list):
         return [[], value[:1], value * 3, list(reversed(value))]
     if isinstance(value, dict):
         return [{}, dict(list(value.items())[:1]), dict(reversed(value.items()))]
-    return [each for each in HOSTILE if type(each) is type(value)] or [value]
+    return _SAME_TYPE.get(type(value)) or [value]
 
 
-def written(document: Any) -> str:
+def written(document: Any, indent: int | None = None) -> str:
     """JSON, with raw texts as they are."""
-    raw: list[str] = []
+    return with_raw(json.dumps(document, indent=indent))
 
-    def marked(value: Any) -> Any:
-        if isinstance(value, Raw):
-            raw.append(str(value))
-            return f"@raw{len(raw) - 1}@"
-        if isinstance(value, dict):
-            return {key: marked(each) for key, each in value.items()}
-        return list(map(marked, value)) if isinstance(value, list) else value
 
-    sys.set_int_max_str_digits(0)
-    text = json.dumps(marked(document), indent=1)
-    sys.set_int_max_str_digits(4300)
-    return re.sub(r'"@raw(\d+)@"', lambda found: raw[int(found[1])], text)
+def with_raw(text: str) -> str:
+    """A document as text, with the raw texts in place of their marks."""
+    return _MARK.sub(lambda mark: _RAW[mark[1]], text)
 
 
 def spoilt(content: bytes, chance: Chance) -> bytes:
@@ -167,7 +235,18 @@ def spoilt(content: bytes, chance: Chance) -> bytes:
 
 def json_file(document: Any, chance: Chance) -> bytes:
     """A document that is changed, or whose bytes are, or both."""
-    shape = chance.random()
-    plain = changed(document, chance) if shape < 0.8 else document
-    content = written(plain).encode("utf-8", "surrogatepass")
-    return spoilt(content, chance) if shape > 0.75 else content
+
+    def made() -> bytes:
+        shape = chance.random()
+        plain = changed(document, chance) if shape < 0.8 else document
+        content = written(plain).encode("utf-8", "surrogatepass")
+        return spoilt(content, chance) if shape > 0.75 else content
+
+    return other_than(_sound(document).content, made)
+
+
+def other_than(sound: bytes, make: Callable[[], bytes]) -> bytes:
+    """What `make` gives, again until it differs: a mutation may change nothing."""
+    while (content := make()) == sound:
+        pass
+    return content

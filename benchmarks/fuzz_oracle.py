@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import re
-import signal
-from collections.abc import Callable, Iterator, Sequence
+import resource
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.fuzz_mutations import Chance
 
-LIMIT_S = 60.0  # a first case also imports torch
+MOST_TOLD = 50  # findings of a format that are kept with their text
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -34,15 +33,31 @@ class Finding:
 
 @dataclass
 class Tally:
-    """What came of the cases of one format."""
+    """What came of the cases of one format; `files` are those that were mutated."""
 
     cases: int = 0
     files: int = 0
     calls: int = 0
     accepted: int = 0
     refused: int = 0
-    seconds: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
+    cpu_s: float = 0.0
+    peak_mib: int = 0
+    findings: int = 0
+    examples: list[Finding] = field(default_factory=list)
+
+    def add(self, other: Tally, usage: resource.struct_rusage | None = None) -> None:
+        for name in ("cases", "files", "calls", "accepted", "refused", "findings"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.cpu_s += other.cpu_s
+        self.peak_mib = max(self.peak_mib, other.peak_mib)
+        self.examples = [*self.examples, *other.examples][:MOST_TOLD]
+        if usage is not None:
+            self.cpu_s += usage.ru_utime + usage.ru_stime
+            self.peak_mib = max(self.peak_mib, usage.ru_maxrss >> 10)
+
+    def tell(self, finding: Finding) -> None:
+        self.findings += 1
+        self.examples = [*self.examples, finding][:MOST_TOLD]
 
 
 class Case:
@@ -50,29 +65,42 @@ class Case:
 
     def __init__(self, folder: Path, chance: Chance, tally: Tally) -> None:
         self.folder, self.chance, self.tally = folder, chance, tally
+        self.called = ""  # the last command or function
+        self.printed = ""
+        self._written: dict[str, bytes] = {}
 
     def write(self, name: str, content: bytes) -> Path:
+        """A file that is as it should be."""
         path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        self.tally.files += 1
+        try:
+            path.write_bytes(content)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+        self._written[str(path)] = content
         return path
 
-    def pick(self, commands: Sequence[Sequence[str]], count: int) -> None:
-        for command in self.chance.sample(commands, min(count, len(commands))):
-            self.command(*command)
+    def damaged(self, name: str, content: bytes) -> Path:
+        """A file that was mutated."""
+        self.tally.files += 1
+        return self.write(name, content)
 
-    def command(self, *arguments: str, writes: Sequence[str] = ()) -> str:
-        """The stdout of a command; `writes` names files that it may change."""
+    def sometimes(self, probability: float) -> bool:
+        return self.chance.random() < probability
+
+    def pick(self, commands: Sequence[Sequence[str]]) -> str:
+        return self.command(*self.chance.choice(commands))
+
+    def command(self, *arguments: str, writes: Path | None = None) -> str:
+        """The stdout of a command; `writes` is a file that it may change."""
         self.tally.calls += 1
-        before = snapshot(self.folder)
+        self.called = f"torchproof {' '.join(arguments)}"
         code, out, err = ran(arguments)
-        after = snapshot(self.folder)
-        told = f"torchproof {' '.join(arguments)}"
-        judge(told, arguments, code, out=out, err=err)
-        for name, digest in before.items():
-            if after.get(name) != digest and name not in writes:
-                raise Wrong(f"{told}: {name} was changed")
+        self.printed += out + err
+        judge(self.called, arguments, code, out=out, err=err)
+        for path, content in self._written.items():
+            if path != str(writes) and Path(path).read_bytes() != content:
+                raise Wrong(f"{self.called}: {path} was changed")
         if code == 2:
             self.tally.refused += 1
         else:
@@ -87,15 +115,17 @@ class Case:
     ) -> Any:
         """A function of the package, with the errors that it may raise."""
         self.tally.calls += 1
+        self.called = told
         try:
-            given = call()
+            result = call()
         except documented as error:
             self.tally.refused += 1
+            self.printed += str(error)
             if "\n" in str(error) or UNSEEN.search(str(error)):
                 raise Wrong(f"{told}: no plain line: {str(error)!r:.200}") from None
             return None
         self.tally.accepted += 1
-        return given
+        return result
 
 
 def ran(arguments: Sequence[str]) -> tuple[int, str, str]:
@@ -119,7 +149,9 @@ def judge(
     told: str, arguments: Sequence[str], code: int, *, out: str, err: str
 ) -> None:
     if "Traceback (most recent call last)" in err:
-        raise Wrong(f"{told}: {err.strip().splitlines()[-1]}")
+        places = re.findall(r'File "[^"]*/([^/"]+)", line (\d+), in (\S+)', err)
+        where = " at {}:{} {}".format(*places[-1]) if places else ""
+        raise Wrong(f"{told}: {err.strip().splitlines()[-1]}{where}")
     if code not in (0, 1, 2):
         raise Wrong(f"{told}: exit code {code}")
     if code == 2 and (err.count("\n") != 1 or not err.startswith("torchproof")):
@@ -139,26 +171,3 @@ def judge(
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
-
-
-def snapshot(folder: Path) -> dict[str, str]:
-    found = {}
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink():
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(folder))] = digest
-    return found
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    def ring(*_: object) -> None:
-        raise Wrong(f"more than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

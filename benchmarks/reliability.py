@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import json
 import os
 import platform
@@ -28,23 +27,25 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "runtime")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "runtime")]
 
 import cells  # noqa: E402
 from faults import FAULTS, SITUATIONS  # noqa: E402
+
+from benchmarks.result_files import (  # noqa: E402
+    OtherCommit,
+    assert_commit,
+    commit_of,
+    without_paths,
+    write,
+)
 
 GRACE_S = 2.0  # what may pass between the deadline and eager's answer
 JOBS = 4  # most cells wait for a deadline
 RESULTS = HERE / "results" / "reliability-cpu.json"
 NOT_RUN = {"seconds": None, "wrong": None, "commit": None}
-# Results and the pages made of them change while the matrix runs, and run nothing.
-_NO_CODE = (":!benchmarks/results", ":!docs", ":!*.md")
 
 Name = tuple[str, str]  # a fault and a situation
-
-
-class OtherCommit(Exception):
-    """The file holds results that this code did not give."""
 
 
 # -- one cell --------------------------------------------------------------------------
@@ -89,12 +90,7 @@ class Results:
         if path.exists() and not restart:
             kept = json.loads(path.read_text(encoding="utf-8"))["cells"]
             done = [cell for cell in kept if cell["commit"] is not None]
-            others = {cell["commit"] for cell in done} - {commit}
-            if others:
-                raise OtherCommit(
-                    f"{path} holds results of {', '.join(sorted(others))}, and this is"
-                    f" {commit}: use --restart, or another file with -o"
-                )
+            assert_commit(path, (cell["commit"] for cell in done), commit)
             self._cells = {(cell["fault"], cell["situation"]): cell for cell in done}
 
     def __contains__(self, name: Name) -> bool:
@@ -105,14 +101,10 @@ class Results:
             "fault": item.fault,
             "situation": item.situation,
             "seconds": item.seconds,
-            "wrong": [_without_paths(text) for text in item.wrong],
+            "wrong": [without_paths(text) for text in item.wrong],
             "commit": self._commit,
         }
-        text = json.dumps(self._to_json(), indent=2)
-        # Renamed, so that an interrupt leaves the results of the other cells.
-        written = self._path.with_suffix(".part")
-        written.write_text(text + "\n", encoding="utf-8")
-        written.replace(self._path)
+        write(self._path, self._to_json())
 
     def _to_json(self) -> dict[str, Any]:
         import torch
@@ -132,40 +124,12 @@ class Results:
         }
 
 
-def _without_paths(text: str) -> str:
-    """Results do not name the folders of the machine that they come from."""
-    return text.replace(f"{ROOT}{os.sep}", "").replace(sys.prefix, ".venv")
-
-
 def all_cells() -> list[Name]:
     return [
         (fault.name, situation)
         for fault in FAULTS.values()
         for situation in fault.situations
     ]
-
-
-def commit_of(root: Path) -> str:
-    """The commit of a checkout; changes that are not committed give it another name."""
-    name = _git(root, "rev-parse", "--short=12", "HEAD").decode().strip()
-    changes = _git(root, "diff", "HEAD", "--binary", "--", ".", *_NO_CODE)
-    listed = _git(
-        *(root, "ls-files", "-z", "--others", "--exclude-standard", "--", "."),
-        *_NO_CODE,
-    )
-    digest = hashlib.sha256(changes)
-    files = [file for file in listed.decode().split("\0") if file]
-    for file in files:
-        digest.update(file.encode())
-        digest.update((root / file).read_bytes())
-    is_dirty = bool(changes or files)
-    return f"{name}-dirty-{digest.hexdigest()[:8]}" if is_dirty else name
-
-
-def _git(root: Path, *arguments: str) -> bytes:
-    return subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, check=True
-    ).stdout
 
 
 # -- the command -----------------------------------------------------------------------

@@ -233,6 +233,17 @@ def test_flags_are_the_agreed_ones() -> None:
     assert {name: _flags(parser) for name, parser in parsers.items()} == FLAGS
 
 
+def test_a_verb_alone_has_the_same_flags() -> None:
+    for name in FLAGS:
+        if name:
+            top = verbs._parser(name)
+            (actions,) = (
+                a for a in top._actions if isinstance(a, argparse._SubParsersAction)
+            )
+            (parser,) = actions.choices.values()
+            assert _flags(parser) == FLAGS[name]
+
+
 def _flags(parser: argparse.ArgumentParser) -> set[str]:
     found: set[str] = set()
     for action in parser._actions:

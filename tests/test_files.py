@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 import torchproof as package
 from torchproof.cli import main
-from torchproof.records import files
+from torchproof.records import blame, files
 from torchproof.records.run import UserError
 from torchproof.runtime.pack_format.contents import open_pack
 from torchproof.runtime.pack_format.manifest import Refused
@@ -159,3 +160,25 @@ def test_a_socket_and_a_fifo_in_a_pack_are_refused(tmp_path: Path) -> None:
     fifo(tmp_path / "manifest.json")
     with pytest.raises(Refused):
         open_pack(tmp_path)
+
+
+def test_a_small_file_takes_little_memory_however_large_the_limit(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"x" * 3_000_000)
+    tracemalloc.start()
+    try:
+        assert files.read_bytes(path, 1 << 30) == b"x" * 3_000_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+
+
+def test_only_python_files_are_read_for_lines_of_source(tmp_path: Path) -> None:
+    for name in ("module.py", "id_rsa", "secret.json"):
+        (tmp_path / name).write_text("one\ntwo\n")
+    assert blame.lines_of(str(tmp_path / "module.py")) == ["one\n", "two\n"]
+    assert blame.lines_of(str(tmp_path / "id_rsa")) == []
+    assert blame.lines_of(str(tmp_path / "secret.json")) == []

@@ -59,6 +59,7 @@ BAD = {
     "a number for variables": ("environment/variables", "3", "environment.variables"),
     "text for counts": ("counts", '"x"', "counts: "),
     "a list in counts": ("counts/calls", "[]", "counts.calls"),
+    "an object in counts": ("counts/calls", '{"a": 1}', "counts.calls"),
     "a number for started": ("started", "5", "started: "),
     "null for a target": ("target", "null", "target: "),
     "a list for a part": ("parts", '{"breaks": []}', "parts.breaks"),

@@ -79,6 +79,16 @@ def test_a_repro_pack_as_text(root: Path) -> None:
     assert FILES in done.stdout and done.stdout.endswith(COMMANDS)
 
 
+@pytest.mark.parametrize("ids", [1e30, "GB0170", {"a": 1}, None])
+def test_ids_of_another_type_are_left_out(tmp_path: Path, ids: object) -> None:
+    with packs.folder(tmp_path / "a") as stage:
+        made_packs.fill(stage)
+        details = {"symptom": SYMPTOM | {"ids": ids}}
+        stage.seal(packs.Manifest("repro", "a", "0.1.0", details=details))
+    facts = dict(report.facts(inspect(tmp_path / "a")))
+    assert facts["symptom"] == SYMPTOM["headline"]
+
+
 def test_as_json_and_markdown(root: Path) -> None:
     found = inspect(root / "a.tar.gz")
     told = json.loads(report.render(found, "json"))

@@ -370,6 +370,12 @@ def assert_fit_log(options: argparse.Namespace) -> None:
             raise UserError(f"torchproof {command} does not take --{name}")
 
 
+def rule_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "code", nargs="?", metavar="CODE", help="code of a rule (default: list all)"
+    )
+
+
 def compare_flags(parser: argparse.ArgumentParser) -> None:
     for name, text in (("a", "the earlier run"), ("b", "the run to judge")):
         parser.add_argument(

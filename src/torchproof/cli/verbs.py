@@ -12,7 +12,7 @@ import signal
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     cut = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:cut])
+    options = _parser(*words[:1]).parse_args(words[:cut])
     options.script = words[cut + 1 :]  # arguments of the target, if it is a script
     options.command = shlex.join(["torchproof", *words])
     try:
@@ -93,7 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(first: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all verbs; of one alone if the first word names it.
+
+    Building all of them takes longer than most verbs that print a saved run.
+    """
     parser = _Parser(
         prog="torchproof",
         description=(
@@ -109,24 +113,30 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"torchproof {__version__}"
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
-    flags.check_flags(_verb(verbs, check, "torchproof check train.py -- --epochs 1"))
-    flags.bench_flags(_verb(verbs, bench, "torchproof bench workload:gpt --modes"))
-    loadtest_flags(
-        _verb(
-            verbs, loadtest, "torchproof loadtest workload:gpt --rate 20 --slo p99=50ms"
-        )
-    )
-    tune_flags(_verb(verbs, tune, "torchproof tune workload:gpt --budget 5m"))
-    flags.fix_flags(_verb(verbs, fix, "torchproof fix workload:nanovlm-original"))
-    pack_flags(_verb(verbs, pack, "torchproof pack train.py:make --for repro"))
-    flags.compare_flags(_verb(verbs, compare, "torchproof compare before.json after"))
-    flags.show_flags(_verb(verbs, show, "torchproof show --list"))
-    flags.log_flags(_verb(verbs, log, 'torchproof log plan "fix the breaks"'))
-    rule_flags = _verb(verbs, rule, "torchproof rule GB101")
-    rule_flags.add_argument(
-        "code", nargs="?", metavar="CODE", help="code of a rule (default: list all)"
-    )
+    known = {function.__name__: (function, *rest) for function, *rest in _verbs()}
+    for verb, add_flags, example in [known[first]] if first in known else _verbs():
+        add_flags(_verb(verbs, verb, example))
     return parser
+
+
+def _verbs() -> tuple[tuple[Any, Callable[[argparse.ArgumentParser], None], str], ...]:
+    """Each verb with its flags and an example."""
+    return (
+        (check, flags.check_flags, "torchproof check train.py -- --epochs 1"),
+        (bench, flags.bench_flags, "torchproof bench workload:gpt --modes"),
+        (
+            loadtest,
+            loadtest_flags,
+            "torchproof loadtest workload:gpt --rate 20 --slo p99=50ms",
+        ),
+        (tune, tune_flags, "torchproof tune workload:gpt --budget 5m"),
+        (fix, flags.fix_flags, "torchproof fix workload:nanovlm-original"),
+        (pack, pack_flags, "torchproof pack train.py:make --for repro"),
+        (compare, flags.compare_flags, "torchproof compare before.json after"),
+        (show, flags.show_flags, "torchproof show --list"),
+        (log, flags.log_flags, 'torchproof log plan "fix the breaks"'),
+        (rule, flags.rule_flags, "torchproof rule GB101"),
+    )
 
 
 def _verb(verbs: Any, function: Any, example: str) -> argparse.ArgumentParser:

@@ -20,6 +20,7 @@ from torchproof.records.stacks import resumed_at as resumed_at
 _PACKAGE = Path(__file__).parent.parent.as_posix() + "/"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d+/|/python3\d+\.zip/")
+_SOURCE = (".py", ".pyw")
 _COMPILER = {"torch", "functorch", "triton", "torchgen"}
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 
@@ -158,12 +159,16 @@ def source_line(file: str, line: int) -> str:
 def lines_of(file: str) -> list[str]:
     """The lines of a source file, or of code that was registered under this name.
 
-    Empty if the file cannot be read for any reason: a name from a trace or a run may be
-    that of a FIFO, or of a file with an unknown `coding:`.
+    Empty if the file cannot be read for any reason: a name from a trace may be that of
+    a FIFO, of a file with an unknown `coding:`, or of one that is no Python source and
+    whose lines do not belong in a report.
     """
     try:
-        if file not in linecache.cache and os.path.exists(file):
-            open_regular(file, MOST_SOURCE_BYTES).close()
+        if file not in linecache.cache:
+            if not file.endswith(_SOURCE):
+                return []
+            if os.path.exists(file):
+                open_regular(file, MOST_SOURCE_BYTES).close()
         return linecache.getlines(file)
     except Exception:  # a codec may raise anything
         return []

@@ -22,6 +22,8 @@ _KINDS: dict[str, Callable[[int], bool]] = {
     "a block device": stat.S_ISBLK,
 }
 
+_PIECE = 1 << 20
+
 AnyPath = str | os.PathLike[str]
 # The largest Python source; files that people write have less than a tenth of it.
 MOST_SOURCE_BYTES = 8 << 20
@@ -45,11 +47,14 @@ def open_regular(path: AnyPath, limit: int | None = None) -> BinaryIO:
 
 def read_bytes(path: AnyPath, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes."""
+    content = bytearray()
     with open_regular(path, limit) as file:
-        content = file.read(limit + 1)
+        # In pieces: `read(n)` allocates n bytes, however few the file has.
+        while len(content) <= limit and (piece := file.read(_PIECE)):
+            content += piece
     if len(content) > limit:  # it grew, or is in /proc, where files have no size
         raise _too_large(limit)
-    return content
+    return bytes(content)
 
 
 def _assert_regular(status: os.stat_result, limit: int | None) -> None:

@@ -115,8 +115,8 @@ class Gain(Record):
     """The counts of a run before and after a cause was neutralised, and how it was."""
 
     how: str
-    before: Annotated[Mapping[str, int | None], shapes.Counts] = field(hash=False)
-    after: Annotated[Mapping[str, int | None], shapes.Counts] = field(hash=False)
+    before: Annotated[Mapping[str, int | None], shapes.Totals] = field(hash=False)
+    after: Annotated[Mapping[str, int | None], shapes.Totals] = field(hash=False)
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
@@ -313,7 +313,7 @@ class Baseline(Record):
     target: str | None = None
     started: str | None = None
     command: str | None = None
-    counts: Annotated[Mapping[str, int | None] | None, shapes.Counts | None] = None
+    counts: Annotated[Mapping[str, int | None] | None, shapes.Totals | None] = None
     environment: Annotated[Mapping[str, Any] | None, shapes.Environment | None] = None
     measurements: tuple[Measurement, ...] | None = None
     findings: Mapping[str, int | None] | None = None  # open ones, by severity
@@ -328,7 +328,7 @@ class Fixing(Record):
     rounds: int
     proofs: int
     seconds: float
-    counts: Annotated[Mapping[str, int | None], shapes.Counts]
+    counts: Annotated[Mapping[str, int | None], shapes.Totals]
     remaining: tuple[Finding, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)  # by identity: why
     sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of edited files
@@ -352,7 +352,7 @@ class Run(Record):
     target: str
     strategy: str
     environment: Annotated[Mapping[str, Any], shapes.Environment]
-    counts: Annotated[Mapping[str, int | None], shapes.Counts]
+    counts: Annotated[Mapping[str, int | None], shapes.Totals]
     findings: tuple[Finding, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)

@@ -195,6 +195,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     raise Mismatch(path, expected(kind), _quoted(value))
 
 
+@functools.cache
 def _options(kind: Any) -> tuple[Any, ...]:
     if typing.get_origin(kind) is Annotated:
         kind = kind.__metadata__[0]
@@ -203,20 +204,40 @@ def _options(kind: Any) -> tuple[Any, ...]:
     return (kind,)
 
 
+@functools.cache
+def _form(kind: Any) -> str:
+    """What of JSON a type stands for; looked up once, since `typing` is slow."""
+    if kind is Any:
+        return "anything"
+    if kind is type(None):
+        return "null"
+    if typing.get_origin(kind) is Literal:
+        return "word"
+    if kind in _NUMBERS:
+        return "number"
+    if kind in (str, bool):
+        return "plain"
+    if typing.get_origin(kind) is tuple or kind is Samples:
+        return "list"
+    is_mapping = typing.get_origin(kind) is Mapping or kind is Mapping
+    return "mapping" if is_mapping else "object"
+
+
 def _fits(kind: Any, value: Any) -> bool:
     """Whether a value has the type, without a check of its content."""
-    if kind is Any:
-        return True
-    if kind is type(None):
-        return value is None
-    if typing.get_origin(kind) is Literal:
-        return isinstance(value, str) and value in typing.get_args(kind)
-    if kind in _NUMBERS:
-        return _is_number(kind, value)
-    if kind in (str, bool):
-        return isinstance(value, kind)
-    if _is_list(kind):
-        return isinstance(value, list) and (kind is not Samples or bool(value))
+    match _form(kind):
+        case "plain":
+            return isinstance(value, kind)
+        case "number":
+            return _is_number(kind, value)
+        case "null":
+            return value is None
+        case "list":
+            return isinstance(value, list) and (kind is not Samples or bool(value))
+        case "word":
+            return isinstance(value, str) and value in typing.get_args(kind)
+        case "anything":
+            return True
     return isinstance(value, dict)
 
 
@@ -230,20 +251,19 @@ def _is_number(kind: type, value: Any) -> bool:
     return isinstance(value, int) or kind not in (int, Integer)
 
 
-def _is_list(kind: Any) -> bool:
-    return typing.get_origin(kind) is tuple or kind is Samples
-
-
 def _inside(kind: Any, value: Any, path: str) -> Any:
-    if _is_list(kind):
+    form = _form(kind)
+    if form == "list":
+        if kind is Samples and all(type(v) is float and 0 < v < _EXACT for v in value):
+            return tuple(value)
         item = Time if kind is Samples else typing.get_args(kind)[0]
         return tuple(_read(item, v, f"{path}[{i}]") for i, v in enumerate(value))
-    if typing.get_origin(kind) is Mapping or kind is Mapping:
+    if form == "mapping":
         item = (*typing.get_args(kind), Any, Any)[1]
         return {n: _read(item, each, _below(path, n)) for n, each in value.items()}
-    if isinstance(value, dict) and kind is not Any:
+    if form == "object":
         return _object(kind, value, path)
-    if kind in _NUMBERS and kind not in (int, Integer) and abs(value) > _EXACT:
+    if form == "number" and kind not in (int, Integer) and abs(value) > _EXACT:
         return float(value)  # numpy computes with no larger integer
     return value
 
@@ -285,7 +305,7 @@ def _words(kind: Any) -> str:
         return _NUMBERS[kind][1]
     if kind is Samples:
         return "a list of samples"
-    if _is_list(kind):
+    if _form(kind) == "list":
         return "a list"
     words = {str: "a text", bool: "true or false", type(None): "null"}
     return words.get(kind, "an object")

@@ -11,7 +11,8 @@ from typing import Any, TypedDict
 from torchproof.records.schema import Error
 
 Values = Mapping[str, str | int | float | bool | None]
-# Numbers by name; some are mappings by the name of a block.
+Totals = Mapping[str, float | None]  # the counts of a whole run
+# The counts of a strategy; some are mappings by the name of a block.
 Counts = Mapping[str, float | Mapping[str, float | None] | None]
 
 

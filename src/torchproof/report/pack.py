@@ -212,7 +212,8 @@ _IN_WORDS: dict[str, Callable[[Any], str]] = {
 def _symptom(symptom: Any) -> str:
     if not isinstance(symptom, Mapping):
         return line(symptom or "")
-    ids = [str(i) for i in symptom.get("ids") or ()]
+    listed = symptom.get("ids")
+    ids = [str(i) for i in listed] if isinstance(listed, list) else []
     headline = symptom.get("headline") or symptom.get("kind") or ""
     return line(f"{headline} ({', '.join(ids)})" if ids else headline)
 
