@@ -55,8 +55,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
         model = model.module
     if isinstance(model, nn.DataParallel):
         raise UserError(
-            "cannot compile nn.DataParallel: it calls copies of the model that share"
-            " compiled code; use DistributedDataParallel"
+            "cannot compile nn.DataParallel: it copies the model to each GPU at every"
+            " call; use DistributedDataParallel"
         )
     return model
 

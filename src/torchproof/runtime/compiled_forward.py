@@ -43,6 +43,11 @@ from torchproof.strategies import (
 )
 from torchproof.torch_private import backends, frames
 
+_REPLICAS = (
+    "nn.DataParallel copies the model to each GPU at every call, and copies are not"
+    " compiled; use DistributedDataParallel"
+)
+
 
 class CompiledForward(MethodReplacement):
     """Replaces the model's `forward`: counts calls and applies the strategy."""
@@ -514,6 +519,26 @@ class CompiledForward(MethodReplacement):
 
     def for_timing(self, module: nn.Module | None) -> CompiledForward:
         """Another one for the module, or for a copy of it, that shares this engine.
+    def for_copy(self, module: nn.Module) -> CompiledForward:
+        """The forward of a shallow copy, which has the same parameters and blocks.
+
+        What the strategy compiles inside the model belongs to the original.
+        """
+        options = self.options
+        if options.requested.form not in ("full", "eager"):
+            why = f"copy.copy of a model with the strategy {options.strategy}: only"
+            why = f"{why} what both share is compiled; copy.deepcopy compiles its own"
+            options = replace(
+                options, strategy="eager", why=why, recipe=None, by_recipe=None
+            )
+        return type(self)(module, self.name, self.plain, options)
+
+    def for_replica(self) -> Any:
+        item = Fallback("unsupported", "the model", _REPLICAS)
+        if item not in self.telemetry.fallbacks:
+            self.telemetry.fell_back(item)
+        return super().for_replica()
+
 
         Its calls belong to a speed trial: they are not counted, verified or reported.
         """

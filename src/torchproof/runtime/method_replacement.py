@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from torchproof.records import UserError
 from torchproof.runtime.telemetry import Listener
 from torchproof.strategies import RecipeSource, Strategy, parse
-from torchproof.torch_private import contract, frames, scripting
+from torchproof.torch_private import contract, frames, module_copies, scripting
 
 Verify = Literal["first", False] | int
 
@@ -98,6 +98,7 @@ class MethodReplacement:
         self._initialised = type(self) is MethodReplacement
         scripting.read_source_of(MethodReplacement, _eager_of)
         if owner is not None:
+            module_copies.after_copying(_adjust_copy, _adjust_replica)
             _live.add(self)
 
     @property
@@ -213,6 +214,14 @@ class MethodReplacement:
     def remove_parts(self) -> None:
         """Removes the replacements that it installed in other modules."""
 
+    def for_copy(self, module: nn.Module) -> Any:
+        """What a shallow copy of its module gets instead; None: the class's method."""
+        return self.plain
+
+    def for_replica(self) -> Any:
+        """The same for a copy that nn.DataParallel makes for one call."""
+        return self.plain
+
     @classmethod
     def install(cls, owner: nn.Module, name: str, *rest: Any) -> MethodReplacement:
         """Replaces a method of this one module."""
@@ -223,6 +232,32 @@ class MethodReplacement:
         part = cls(owner, name, plain, *rest)
         owner.__dict__[name] = part
         return part
+
+
+def _adjust_copy(module: nn.Module) -> None:
+    """A shallow copy would call the original module: it gets methods of its own."""
+    for name, part in _foreign_parts(module):
+        _set_method(module, name, part.for_copy(module))
+
+
+def _adjust_replica(module: nn.Module) -> None:
+    for name, part in _foreign_parts(module):
+        _set_method(module, name, part.for_replica())
+
+
+def _foreign_parts(module: nn.Module) -> list[tuple[str, MethodReplacement]]:
+    return [
+        (name, value)
+        for name, value in module.__dict__.items()
+        if isinstance(value, MethodReplacement) and value.owner is not module
+    ]
+
+
+def _set_method(module: nn.Module, name: str, method: Any) -> None:
+    if method is None:
+        del module.__dict__[name]
+    else:
+        module.__dict__[name] = method
 
 
 def _eager_of(part: MethodReplacement) -> Callable[..., Any]:
