@@ -95,11 +95,21 @@ def _generate(channel: Channel) -> None:
 def _probe(channel: Channel) -> None:
     import torch
 
+    from torchproof.runtime import main_definitions
+
     request = channel.receive()
     _end_after(request["seconds"])
     try:
-        # The parent wrote it a moment ago, into a folder that only this user can enter.
+        # The parent wrote the files a moment ago, into a folder that only this user can
+        # enter.
+        if request["main"] is not None:
+            main_definitions.install(Path(request["main"]))
         call: Call = torch.load(request["call"], weights_only=False)
+        if request["main"] is not None:
+            # This process may lack something that the main program has: it is then no
+            # fault of compiled code.
+            with torch.compiler.set_stance("force_eager"):
+                _run(call)
         channel.send({"stage": "running"})
         _run(call)
         channel.send({"stage": "done"})

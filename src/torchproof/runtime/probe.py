@@ -4,7 +4,7 @@
 the call, and its backward pass if outputs require gradients. Otherwise it returns one
 line with the reason: a crash, a device error, a hang, an exception. It raises
 `NotProbed` if the child cannot get the model: the model cannot be pickled, its class is
-defined in the main program, or there is no memory for a second copy.
+in the main program and has no source, or there is no memory for a second copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import torch
 from torch import nn
 
 from torchproof.process import Ended
-from torchproof.records import one_line
+from torchproof.records import UserError, one_line
+from torchproof.runtime import main_definitions
 from torchproof.runtime.child import Call
 from torchproof.runtime.child_process import ChildProcess, Frames
 from torchproof.runtime.compile_phases import phase_of_frames
@@ -61,22 +62,26 @@ def probe(
         default_dtype=torch.get_default_dtype(),
     )
     with tempfile.TemporaryDirectory(prefix="torchproof-probe-") as folder:
-        path = Path(folder, "call.pt")
+        path, main = Path(folder, "call.pt"), Path(folder, "main.pickle")
         try:
             torch.save(call, path)
+            needs_main = main_definitions.save(path, main)
+        except UserError as error:
+            raise NotProbed(error) from None
         except Exception as error:
             raise NotProbed(f"{type(error).__name__}: {error}") from None
+        request = {"call": str(path), "main": str(main) if needs_main else None}
         process = ChildProcess("probe")
         try:
             with process.child:
-                return _wait(process, path, seconds)
+                return _wait(process, request, seconds)
         finally:
             process.close()
 
 
-def _wait(process: ChildProcess, path: Path, seconds: float) -> str | None:
+def _wait(process: ChildProcess, request: dict[str, Any], seconds: float) -> str | None:
     limit_s = max(seconds, _LEAST_LOADING_S)
-    request = {"call": str(path), "seconds": limit_s + seconds}
+    request["seconds"] = limit_s + seconds
     is_loading = True
     try:
         message = process.child.ask(request, limit_s)

@@ -19,8 +19,8 @@ _OWN_MODULES = frozenset(
     contextlib contextvars copy copyreg ctypes dataclasses datetime decimal difflib
     dis enum errno faulthandler fcntl functools gc getpass grp gzip hashlib heapq html
     importlib inspect io ipaddress itertools json keyword linecache logging math
-    multiprocessing numbers operator os pathlib pickle pkgutil platform pwd queue
-    random re resource runpy shlex shutil signal socket stat statistics struct
+    multiprocessing numbers operator os pathlib pickle pickletools pkgutil platform pwd
+    queue random re resource runpy shlex shutil signal socket stat statistics struct
     subprocess sys tarfile tempfile textwrap threading time tokenize tomllib
     traceback types typing unicodedata urllib uuid warnings weakref zipfile zlib
     """.split()  # noqa: SIM905
