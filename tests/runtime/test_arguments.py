@@ -37,7 +37,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "mode": ("fast", 3, ["default"]),
     "options": ({"no_such_option": 1}, {"max_autotune": "yes"}, {1: 2}, "x", 3, []),
     "backend": ("no_such_backend", 3, ["eager"]),
-    "fullgraph": (True,),
+    "fullgraph": (True, 1, "yes"),
     "recompile_limits": (8,),
 }
 CASES = [(name, value) for name, values in BAD.items() for value in values]

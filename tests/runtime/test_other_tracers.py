@@ -57,6 +57,9 @@ def dual(model: Any) -> Any:
 
 TRACERS: dict[str, Callable[[Any], Any]] = {
     "torch.export": lambda model: torch.export.export(model, (X,)).module()(X),
+    "torch.export, strict": lambda model: torch.export.export(
+        model, (X,), strict=True, dynamic_shapes=({0: torch.export.Dim.AUTO},)
+    ).module()(X),
     "torch.jit.script": lambda model: torch.jit.script(model)(X),
     "torch.jit.script of a parent": lambda model: torch.jit.script(
         nn.Sequential(model, nn.ReLU())

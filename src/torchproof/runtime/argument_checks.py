@@ -43,13 +43,13 @@ def check(settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
 
 def assert_known(arguments: Mapping[str, Any]) -> None:
     for name in arguments:
-        if name == "fullgraph":
+        if name == "fullgraph" and arguments[name] not in (False, None):
             raise UserError(
                 "torchproof.compile takes no argument 'fullgraph', which makes a graph"
                 " break an error: it falls back to eager instead; `torchproof check`"
                 " finds graph breaks"
             )
-        if name not in ARGUMENTS:
+        if name not in (*ARGUMENTS, "fullgraph"):
             near = difflib.get_close_matches(name, [*ARGUMENTS, *_SETTINGS, "deadline"])
             hint = f", did you mean {near[0]}?" if near else ""
             raise UserError(f"torchproof.compile takes no argument {name!r}{hint}")

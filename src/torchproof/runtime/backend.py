@@ -317,6 +317,9 @@ def one_line(error: BaseException) -> str:
     # torch names the error of a kernel on fake tensors in its explanation only.
     if inner := re.search(r"got (\w+)\(['\"](.*?)['\"]\)$", text, re.MULTILINE):
         return f"{inner[1]}: {inner[2][:200]}"
+    # The first line of an error about mark_dynamic does not say so.
+    if marked := re.search(r"- (You marked .*?)( If you're using Dim|$)", text, re.M):
+        text = marked[1]
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

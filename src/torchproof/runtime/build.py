@@ -23,7 +23,11 @@ from torchproof.strategies import BLOCKS, Strategy, parse, recipe_source
 
 def make(model: Any, settings: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
     """The model as `torchproof.compile` returns it; the arguments have been checked."""
-    arguments = {k: v for k, v in arguments.items() if v is not None}
+    arguments = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None and name != "fullgraph"  # which is False
+    }
     if isinstance(model, nn.Module):
         inner = unwrapped(model)
         forward = CompiledForward.install(

@@ -249,7 +249,7 @@ class Engine:
             in_background=True,
             backward_early=True,
         )
-        job.generalise = self._generalises(code, self._cause(conversion))
+        job.generalise = self._generalises(conversion, self._cause(conversion))
         try:
             answer = convert_within_deadline(conversion, state, job, self.telemetry)
         except (Exception, interruptible_thread.Interrupted) as error:
@@ -325,7 +325,7 @@ class Engine:
         try:
             cause = self._cause(conversion)
             shapes = conversion.shapes()
-            job.generalise = self._generalises(code, cause)
+            job.generalise = self._generalises(conversion, cause)
             answer = convert_within_deadline(conversion, state, job, self.telemetry)
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set() or job.caller_left:
@@ -465,14 +465,19 @@ class Engine:
         item = Fallback("storm", self.name_of(code), why)
         return self._refuse(code, item, self.telemetry.call)
 
-    def _generalises(self, code: CodeType, cause: str | None) -> bool:
+    def _generalises(self, conversion: frames.Conversion, cause: str | None) -> bool:
+        code = conversion.code
         if cause is None or not self._storms.generalises(code, cause):
             return False
+        is_static = conversion.is_marked_static(cause)
+        what = "from now on this value is dynamic"
+        if is_static:
+            what = "mark_static keeps this value from becoming dynamic"
         self.telemetry.note(
             f"{self.name_of(code)} recompiled repeatedly because of {kind_of(cause)}:"
-            " from now on this value is dynamic"
+            f" {what}"
         )
-        return True
+        return not is_static
 
     def _cause(self, conversion: frames.Conversion) -> str | None:
         """Why no existing compiled code fits; None if there is none."""

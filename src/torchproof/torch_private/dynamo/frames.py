@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import inspect
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -103,6 +104,14 @@ class Conversion:
             skip_logging=True,
         )
 
+
+    def is_marked_static(self, reason: str) -> bool:
+        """Whether the size that a failed guard names is marked with mark_static."""
+        named = re.match(r"tensor '(\w+)' size mismatch at index (\d+)", reason)
+        if named is None:
+            return False
+        tensor = tensors_of(self.frame.f_locals).get(named[1])
+        return int(named[2]) in getattr(tensor, "_dynamo_static_indices", ())
 
 class _GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
