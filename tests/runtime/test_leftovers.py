@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import psutil
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -69,6 +71,37 @@ def test_what_compiling_costs_is_said_only_as_far_as_it_was_measured() -> None:
 
     assert "after 107,000 calls" in timed(2.0, 1.0)
     assert "does not pay off" in timed(1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("eager_ms", "compiled_ms", "words"),
+    [
+        (None, None, "unknown"),
+        (2.0, 1.0, "after 40,000 calls"),
+        (1.0, 2.0, "does not pay off"),
+        (100.0, 1.0, None),  # after 405 calls
+    ],
+)
+def test_long_compiling_is_one_line_in_the_log_unless_it_pays_off(
+    eager_ms: float | None,
+    compiled_ms: float | None,
+    words: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = torchproof.compile(nn.Linear(2, 2), backend="eager")
+    forward = model.forward
+    if eager_ms is not None:
+        times = {"eager_ms": eager_ms, "compiled_ms": compiled_ms}
+        forward.worth = times | {"summary": ""}
+    with caplog.at_level(logging.INFO, "torchproof"):
+        for seconds in (20.0, 20.0, 5.0):
+            forward.telemetry.add_compile_time(seconds)
+        forward.telemetry.deliver()
+    lines = [r for r in caplog.records if r.name == "torchproof"]
+    assert [line.levelno for line in lines] == [logging.WARNING] * (words is not None)
+    for line in lines:
+        assert "40.0 s compiling for 0 calls" in line.getMessage()
+        assert words is not None and words in line.getMessage()
 
 
 def test_status_says_where_and_since_when_a_thread_is_stuck() -> None:

@@ -29,7 +29,7 @@ from torchproof.runtime.engine import Engine
 from torchproof.runtime.graph_replay import GraphReplayer, graphed
 from torchproof.runtime.method_replacement import MethodReplacement, Options, method_of
 from torchproof.runtime.monitor import Monitor
-from torchproof.runtime.status_report import Fallback, Status
+from torchproof.runtime.status_report import Fallback, Status, cost_to_log
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.strategies import (
     BLOCKS,
@@ -65,6 +65,8 @@ class CompiledForward(MethodReplacement):
         title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
         self._per_call_counters = self.telemetry.per_call
+        # The engine keeps the telemetry, and must not keep the model.
+        self.telemetry.cost = functools.partial(_cost_to_log, weakref.ref(self))
         self.strategy = options.strategy
         self.why = options.why
         self.worth: Mapping[str, Any] | None = None  # the speed trial
@@ -618,6 +620,11 @@ class CompiledForward(MethodReplacement):
         if self._agreement is not None:
             self._agreement.begin_attempt()
         self.run = self._first_call
+
+
+def _cost_to_log(forward: weakref.ref[CompiledForward]) -> str | None:
+    alive = forward()
+    return None if alive is None else cost_to_log(alive.status())
 
 
 class CompiledFunction(CompiledForward):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
+WORTH_LOGGING_S = 30.0  # the same for the log
+_SOON = 10_000  # calls within which compiling should pay off
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,14 @@ def cost(status: Status) -> str | None:
 
 
 def _measured_ms(status: Status) -> tuple[float, float] | None:
+def cost_to_log(status: Status) -> str | None:
+    """`cost`, unless compiled code is known to win it back within 10,000 calls."""
+    times = _measured_ms(status)
+    if times is not None and (times[0] - times[1]) * _SOON >= status.compile_s * 1e3:
+        return None
+    return cost(status)
+
+
     """The times of an eager and of a compiled call; None if one was not measured."""
     if status.worth is not None:
         return status.worth["eager_ms"], status.worth["compiled_ms"]

@@ -19,7 +19,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from torchproof.process import forks
-from torchproof.runtime.status_report import Compilation, Fallback, Stuck
+from torchproof.runtime.status_report import (
+    WORTH_LOGGING_S,
+    Compilation,
+    Fallback,
+    Stuck,
+)
 
 log = logging.getLogger("torchproof")
 
@@ -55,6 +60,9 @@ class Telemetry:
         self.notes: list[str] = []
         self.recompiles = 0
         self.compile_s = 0.0
+        # What compiling has cost, if that is worth a line in the log.
+        self.cost: Callable[[], str | None] = lambda: None
+        self._has_logged_cost = False
         # Tells other ranks about a fallback, if there are any.
         self.announce: Callable[[Fallback], None] | None = None
         forks.register(self)
@@ -146,6 +154,11 @@ class Telemetry:
 
     def fell_back(self, item: Fallback) -> None:
         """Records a fallback and logs one line."""
+        if self.compile_s < WORTH_LOGGING_S or self._has_logged_cost:
+            return
+        if text := self.cost():
+            self._has_logged_cost = True
+            self.log(logging.WARNING, text)
         self._add(self.fallbacks, item)
         self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
