@@ -519,8 +519,6 @@ class CompiledForward(MethodReplacement):
                 if part.plain is not None:
                     attributes[part.name] = part.plain
 
-    def for_timing(self, module: nn.Module | None) -> CompiledForward:
-        """Another one for the module, or for a copy of it, that shares this engine.
     def for_copy(self, module: nn.Module) -> CompiledForward:
         """The forward of a shallow copy, which has the same parameters and blocks.
 
@@ -541,6 +539,8 @@ class CompiledForward(MethodReplacement):
             self.telemetry.fell_back(item)
         return super().for_replica()
 
+    def for_timing(self, module: nn.Module | None) -> CompiledForward:
+        """Another one for the module, or for a copy of it, that shares this engine.
 
         Its calls belong to a speed trial: they are not counted, verified or reported.
         """
@@ -579,7 +579,7 @@ class CompiledForward(MethodReplacement):
             recompiles=telemetry.recompiles,
             compile_s=telemetry.compile_s,
             fallbacks=tuple(telemetry.fallbacks),
-            stuck=tuple(telemetry.stuck),
+            stuck=telemetry.stuck,
             verifications=tuple(telemetry.verifications),
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},

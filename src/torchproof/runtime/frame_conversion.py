@@ -21,7 +21,13 @@ from torchproof.runtime import (
 from torchproof.runtime.status_report import Stuck
 from torchproof.runtime.telemetry import Telemetry
 from torchproof.runtime.tensors import rng_state
-from torchproof.torch_private import backends, frames, hidden_gradients, thread_state
+from torchproof.torch_private import (
+    abandoned_threads,
+    backends,
+    frames,
+    hidden_gradients,
+    thread_state,
+)
 
 # How long an interrupted thread may take to unwind.
 _PATIENCE_S = 0.8
@@ -113,7 +119,9 @@ def _wait(
         job.until = 0.0
         with interruptible_thread.short_switch_interval():
             job.end_compilers(thread.thread_id)
-            thread.stop(_PATIENCE_S)
+            stack = thread.stack()
+            if not thread.stop(_PATIENCE_S):
+                _abandon(thread, job, telemetry, stack)
         raise
     # What follows reads many small files, and the thread may be busy in Python: by
     # default it would keep this one waiting for 5 ms after each of them.
@@ -143,10 +151,7 @@ def _end(
         if time.monotonic() > job.until + _GRACE_S:
             break
     if not _stop(thread, job):
-        job.abandoned = True
-        thread_state.free_compile_lock(thread.thread_id)
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        telemetry.is_stuck(Stuck(thread.name, _innermost(stack), phase, since))
+        _abandon(thread, job, telemetry, stack)
     thread.error = None  # it references frames, and they reference tensors of the call
     return True
 
@@ -160,6 +165,21 @@ def _stop(
         job.end_compilers(thread.thread_id)
     job.end_compilers(thread.thread_id)
     return has_ended
+
+
+def _abandon(
+    thread: interruptible_thread.InterruptibleThread,
+    job: compile_job.Job,
+    telemetry: Telemetry,
+    stack: list[Any],
+) -> None:
+    """Goes on without a thread that cannot be stopped; it holds nothing any more."""
+    job.abandoned = True
+    abandoned_threads.abandon(thread.thread_id)
+    phase = job.phase or compile_phases.phase_of_stack(stack)
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    item = Stuck(thread.name, _innermost(stack), phase, since)
+    telemetry.is_stuck(item, thread.ended)
 
 
 def _innermost(stack: list[Any]) -> str:

@@ -68,7 +68,7 @@ class InterruptibleThread:
 
     def __init__(self, work: Callable[[], Any], name: str) -> None:
         self._work = work
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self.value: Any = None
         self.error: BaseException | None = None
         # A daemon: a stuck thread must not keep the process from ending.
@@ -83,7 +83,7 @@ class InterruptibleThread:
             self.error = error
         finally:
             del self._work  # it references the tensors of the call
-            self._ended.set()
+            self.ended.set()
 
     @property
     def name(self) -> str:
@@ -95,21 +95,21 @@ class InterruptibleThread:
 
     def wait(self, until: float) -> bool:
         """Waits until then, a time of `time.monotonic`; whether it has ended."""
-        return self._ended.wait(seconds_until(until))
+        return self.ended.wait(seconds_until(until))
 
     def stop(self, patience_s: float) -> bool:
         """Interrupts the thread until it ends; False if it is stuck."""
         until, interrupted = time.monotonic() + patience_s, False
-        while not self._ended.is_set() and time.monotonic() < until:
+        while not self.ended.is_set() and time.monotonic() < until:
             if _interrupt(self.thread_id):
                 interrupted = True
                 # Code may catch the interrupt and go on: interrupt it again.
-                self._ended.wait(_INTERRUPT_EVERY_S)
+                self.ended.wait(_INTERRUPT_EVERY_S)
             else:
-                self._ended.wait(_LOOK_EVERY_S)
+                self.ended.wait(_LOOK_EVERY_S)
         if interrupted:
             _clear_pending()
-        return self._ended.is_set()
+        return self.ended.is_set()
 
     def stack(self) -> list[traceback.FrameSummary]:
         """The thread's stack, innermost frame last."""

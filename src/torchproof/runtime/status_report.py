@@ -150,6 +150,7 @@ def _lines(status: Status) -> list[str]:
         f"  stuck: thread {item.thread} cannot be interrupted in {item.where}"
         + (f" ({item.phase})" if item.phase else "")
         + (f" since {item.since}" if item.since else "")
+        + "; torchproof.retry(model) compiles again beside it"
         for item in status.stuck
     ]
     if (text := cost(status)) is not None:
@@ -197,7 +198,6 @@ def cost(status: Status) -> str | None:
     return f"{spent}: it pays off after {calls:,} calls"
 
 
-def _measured_ms(status: Status) -> tuple[float, float] | None:
 def cost_to_log(status: Status) -> str | None:
     """`cost`, unless compiled code is known to win it back within 10,000 calls."""
     times = _measured_ms(status)
@@ -206,6 +206,7 @@ def cost_to_log(status: Status) -> str | None:
     return cost(status)
 
 
+def _measured_ms(status: Status) -> tuple[float, float] | None:
     """The times of an eager and of a compiled call; None if one was not measured."""
     if status.worth is not None:
         return status.worth["eager_ms"], status.worth["compiled_ms"]

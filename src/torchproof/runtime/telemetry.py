@@ -55,7 +55,7 @@ class Telemetry:
         self.last_compiling = 0
         self.compilations: list[Compilation] = []
         self.fallbacks: list[Fallback] = []
-        self.stuck: list[Stuck] = []
+        self._stuck: list[tuple[Stuck, threading.Event]] = []
         self.verifications: list[Mapping[str, Any]] = []
         self.notes: list[str] = []
         self.recompiles = 0
@@ -148,17 +148,20 @@ class Telemetry:
             self.last_compiling = self.changes
 
     def add_compile_time(self, seconds: float) -> None:
-        """Adds the duration of a compilation, successful or not."""
+        """Adds the duration of a compilation, successful or not.
+
+        Logs once that compiling takes long, unless it is known to pay off.
+        """
         with self._lock:
             self.compile_s += seconds
-
-    def fell_back(self, item: Fallback) -> None:
-        """Records a fallback and logs one line."""
         if self.compile_s < WORTH_LOGGING_S or self._has_logged_cost:
             return
         if text := self.cost():
             self._has_logged_cost = True
             self.log(logging.WARNING, text)
+
+    def fell_back(self, item: Fallback) -> None:
+        """Records a fallback and logs one line."""
         self._add(self.fallbacks, item)
         self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
@@ -177,10 +180,21 @@ class Telemetry:
                 if item in self.fallbacks:
                     self.fallbacks.remove(item)
 
-    def is_stuck(self, item: Stuck) -> None:
-        self._add(self.stuck, item)
-        self.log(logging.ERROR, f"thread {item.thread} is stuck in {item.where}")
+    def is_stuck(self, item: Stuck, ended: threading.Event) -> None:
+        """Records a thread; `ended` is set if its call returns after all."""
+        self._add(self._stuck, (item, ended))
+        self.log(
+            logging.ERROR,
+            f"thread {item.thread} is stuck in {item.where} and cannot be interrupted;"
+            " torchproof.retry(model) compiles again beside it, and a restart of the"
+            " process ends it",
+        )
         self.emit("stuck", dataclasses.asdict(item))
+
+    @property
+    def stuck(self) -> tuple[Stuck, ...]:
+        """The threads that are stuck now."""
+        return tuple(item for item, ended in list(self._stuck) if not ended.is_set())
 
     def verified(self, record: Mapping[str, Any]) -> None:
         self._add(self.verifications, record)

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from torchproof.torch_private.dispatch_modes import (
         TorchDispatchMode as TorchDispatchMode,
     )
+    from torchproof.torch_private.dynamo import abandoned_threads as abandoned_threads
     from torchproof.torch_private.dynamo import class_guards as class_guards
     from torchproof.torch_private.dynamo import compile_contexts as compile_contexts
     from torchproof.torch_private.dynamo import compile_events as compile_events

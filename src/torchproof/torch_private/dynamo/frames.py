@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from torchproof.torch_private.dynamo import (
+    abandoned_threads,
     class_guards,
     hidden_gradients,
     thread_state,
@@ -104,7 +105,6 @@ class Conversion:
             skip_logging=True,
         )
 
-
     def is_marked_static(self, reason: str) -> bool:
         """Whether the size that a failed guard names is marked with mark_static."""
         named = re.match(r"tensor '(\w+)' size mismatch at index (\d+)", reason)
@@ -112,6 +112,7 @@ class Conversion:
             return False
         tensor = tensors_of(self.frame.f_locals).get(named[1])
         return int(named[2]) in getattr(tensor, "_dynamo_static_indices", ())
+
 
 class _GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
@@ -229,6 +230,7 @@ def _install() -> None:
     thread_state.hide_unusable_cuda()  # in case this process was forked before
     tracing_flags.install()
     hidden_gradients.install()
+    abandoned_threads.install()
     _install_checkpoints()
 
 

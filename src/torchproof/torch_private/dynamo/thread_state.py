@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -87,15 +88,21 @@ def another_thread_compiles() -> bool:
     return not is_free
 
 
-def free_compile_lock(owner: int) -> None:
-    """Releases the compile lock that a thread which cannot be stopped holds."""
+def holds_compile_lock(thread_id: int) -> bool:
     from torch._dynamo import convert_frame
 
     lock = convert_frame.compile_lock
-    if getattr(lock, "_is_owned", None) is not None and str(owner) in repr(lock):
-        # Threads that wait for the lock get it; later ones use the new lock.
-        renew_compile_lock()
-        lock._release_save()  # type: ignore[attr-defined]
+    return hasattr(lock, "_is_owned") and f"owner={thread_id} " in repr(lock)
+
+
+def free_compile_lock() -> None:
+    """Releases the compile lock, whichever thread holds it."""
+    from torch._dynamo import convert_frame
+
+    lock: Any = convert_frame.compile_lock
+    # Threads that wait for the lock get it; later ones use the new lock.
+    renew_compile_lock()
+    lock._release_save()
 
 
 def renew_compile_lock() -> None:
@@ -117,6 +124,13 @@ def forget_other_compilers() -> None:
     if convert_frame.compile_lock._is_owned():  # type: ignore[attr-defined]
         return  # the forking thread itself compiles
     renew_compile_lock()
+    reset_compiler()
+
+
+def reset_compiler() -> None:
+    """Resets what a compilation that will never end has set for all threads."""
+    from torch._dynamo import convert_frame
+
     patcher = torch.fx._symbolic_trace.CURRENT_PATCHER
     if patcher is not None:
         patcher.revert_all_patches()
@@ -126,7 +140,7 @@ def forget_other_compilers() -> None:
         if name in sys.modules:
             namespace = vars(sys.modules[name])
             namespace.update(
-                {key: state[key] for key in state.keys() & namespace.keys()}
+                {key: copy(state[key]) for key in state.keys() & namespace.keys()}
             )
     bundler = sys.modules.get("torch._inductor.triton_bundler")
     if bundler is not None:

@@ -1,0 +1,53 @@
+"""Takes from a compiling thread that cannot be stopped what it holds for all threads.
+
+A thread in a call into C that does not return keeps torch's compile lock, counts as a
+compilation in progress (`torch._dynamo.reset` raises as long as there is one), and
+leaves FX and Inductor as they are in the middle of a compilation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from torchproof.torch_private.dynamo import thread_state
+
+# Compilations that torch counts as in progress, with the thread of each.
+_in_progress: dict[contextlib.ExitStack, int] = {}
+
+
+@functools.cache
+def install() -> None:
+    """Patches torch for good, to know which thread each compilation belongs to."""
+    from torch._dynamo.callback import CompilationCallbackHandler
+
+    original = CompilationCallbackHandler.install_callbacks
+
+    @functools.wraps(original)
+    @contextlib.contextmanager
+    def install_callbacks(self: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(original(self, *args, **kwargs))
+            _in_progress[stack] = threading.get_ident()
+            stack.callback(_in_progress.pop, stack, None)
+            yield
+
+    handler: Any = CompilationCallbackHandler
+    handler.install_callbacks = install_callbacks
+
+
+def abandon(thread_id: int) -> None:
+    """Lets other threads compile, and `torch._dynamo.reset` work, beside the thread.
+
+    If it returns from C after all, it ends with an error, and nobody waits for it.
+    """
+    for stack, owner in reversed(list(_in_progress.items())):
+        if owner == thread_id:
+            with contextlib.suppress(Exception):  # of a callback of the user's
+                stack.close()
+    if thread_state.holds_compile_lock(thread_id):
+        thread_state.reset_compiler()
+        thread_state.free_compile_lock()
