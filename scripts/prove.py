@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -33,13 +34,27 @@ class Step:
     arguments: tuple[str, ...]
 
 
+def slow_tests() -> Iterator[Step]:
+    """The slow tests, in steps by folder: a run that is cut off loses only one."""
+    folders = sorted({path.parent for path in (ROOT / "tests").glob("*/test_*.py")})
+    paths = {folder.name: [folder] for folder in folders if folder.name != "gpu"}
+    paths["others"] = sorted((ROOT / "tests").glob("test_*.py"))
+    for name, found in paths.items():
+        yield Step(
+            f"slow-tests-{name}",
+            "what is too slow for make test",
+            (*_PYTEST, *(str(path.relative_to(ROOT)) for path in found)),
+        )
+
+
+# Two at a time, as in make test.
+_PYTEST = (
+    *("-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"),
+    *("-m", "slow and not gpu"),
+)
+
 STEPS = (
-    Step(
-        "slow-tests",
-        "the workloads under Inductor, searches on a Ray cluster that loses a node, and"
-        " every command of the documents",
-        ("-m", "pytest", "-q", "-m", "slow and not gpu"),
-    ),
+    *slow_tests(),
     Step(
         "overhead",
         "check --effort quick costs at most 1.3 times a plain run of the same calls",
@@ -175,7 +190,7 @@ def load(commit: str) -> dict[str, dict[str, object]]:
 
 
 def run(step: Step) -> dict[str, object]:
-    print(f"prove: {step.name}: {step.proves}", flush=True)
+    print(f"prove: {step.name}: {step.proves}", file=sys.stderr, flush=True)
     started = time.monotonic()
     done = subprocess.run([sys.executable, *step.arguments], cwd=ROOT, check=False)
     ignored = {0, _NO_SLOW_TEST} if "pytest" in step.arguments else {0}

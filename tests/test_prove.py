@@ -65,3 +65,11 @@ def test_every_step_is_a_file_of_the_project() -> None:
         files = [*script, *(f"{name.replace('.', '/')}.py" for name in module)]
         assert files or "pytest" in step.arguments
         assert all((ROOT / file).exists() for file in files)
+
+
+def test_every_folder_of_slow_tests_is_a_step() -> None:
+    paths = {word for step in prove.slow_tests() for word in step.arguments}
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        if "gpu" not in file.parts:
+            place = file if file.parent.name == "tests" else file.parent
+            assert str(place.relative_to(ROOT)) in paths
