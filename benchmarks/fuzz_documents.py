@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 ROUNDS = [[1.0 + (i * 7 + j) % 5 / 100 for j in range(4)] for i in range(8)]
@@ -250,6 +253,36 @@ def run_documents() -> list[dict[str, Any]]:
         a_run("check", options={"effort": "static"}, parts={}),
         a_run("bench"),
     ]
+
+
+FIXED = b"""import torch
+
+
+def f(x):
+    y = x.item()
+    return x * y
+
+
+def make():
+    return f, [(torch.ones(3),)]
+"""
+EDITED = FIXED.replace(b"x.item()", b"x.sum()")
+
+
+def saved_runs() -> dict[str, dict[str, Any]]:
+    """Runs of verbs whose records are large: load tests, and fixes of `FIXED`."""
+    folder = Path(__file__).parent / "fuzz_runs"
+    runs = {path.stem: json.loads(path.read_bytes()) for path in folder.glob("*.json")}
+    runs["fix"]["environment"]["torch"] = metadata.version("torch")
+    return dict(sorted(runs.items()))
+
+
+REQUESTS: tuple[tuple[float, Any], ...] = (
+    (0.0, {"call": 0}),
+    (0.25, {"call": 2}),
+    (0.5, {"sizes": {"batch": 4, "sequence": 16}}),
+    (1.5, {}),
+)
 
 
 TRACE = (

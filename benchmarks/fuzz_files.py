@@ -109,6 +109,8 @@ def names() -> list[str]:
 def warm_up(formats: Sequence[str]) -> None:
     """Imports and computes what all cases need, once for all forks."""
     import torchproof.checking.checker
+    import torchproof.fixing.delivery
+    import torchproof.measure.loadtest.timetable
     import torchproof.packs.inspection
     import torchproof.report.log
     import torchproof.tuning.trial_store  # noqa: F401

@@ -21,11 +21,15 @@ from typing import Any
 from benchmarks.fuzz_documents import (
     A_TRIAL,
     CODINGS,
+    EDITED,
     EXPRESSIONS,
+    FIXED,
     LOG,
+    REQUESTS,
     SOURCE,
     TRACE,
     run_documents,
+    saved_runs,
 )
 from benchmarks.fuzz_guard import EVIL
 from benchmarks.fuzz_mutations import (
@@ -42,7 +46,8 @@ from benchmarks.fuzz_mutations import (
 )
 from benchmarks.fuzz_oracle import UNSEEN, Case, Wrong
 
-RUNS = run_documents()
+_SAVED = saved_runs()
+RUNS = [*run_documents(), *_SAVED.values()]
 
 # -- runs ------------------------------------------------------------------------------
 
@@ -86,6 +91,17 @@ def _assert_same_run(file: Path, out: str) -> None:
     for name in _PLAIN:
         if isinstance(given.get(name), str) and told.get(name) != given[name]:
             raise Wrong(f"show: {name} is {told.get(name)!r:.80}, not as in the file")
+
+
+def run_with_fixes(case: Case) -> None:
+    """The only files that a run makes torchproof write: those that it fixes."""
+    case.damaged("run.json", json_file(_SAVED["fix"], case.chance))
+    model = case.write("model.py", FIXED)
+    where = ("--write",) if case.sometimes(0.7) else ("--patch", "patches")
+    form = case.chance.choice((("--format", "json"), ("--format", "md"), ()))
+    case.command("fix", "run.json", *where, *form, writes=model)
+    if model.read_bytes() not in (FIXED, EDITED):
+        raise Wrong("fix: the file is neither as it was nor as it was proved")
 
 
 def run_folder(case: Case) -> None:
@@ -463,7 +479,7 @@ def _key(case: Case) -> Any:
         yield
         return
     chance, public = case.chance, _signed_repro()[2]
-    odd = (b"", b"k" * 32, chance.randbytes(70_000), spoilt(public, chance))
+    odd = (b"", b"k" * 32, chance.randbytes(70_000), *[spoilt(public, chance)] * 3)
     key = case.write("key", public if chance.random() < 0.5 else chance.choice(odd))
     key.chmod(chance.choice((0o600, 0o600, 0o644, 0o666)))
     os.environ["TORCHPROOF_PACK_KEY"] = str(key)
@@ -476,10 +492,9 @@ def _key(case: Case) -> Any:
 def _assert_inspection(told: dict[str, Any], files: dict[str, bytes]) -> None:
     """A pack is called intact or signed only if it is, by hashes made here."""
     sound = _signed_repro()[1]
-    signed = all(
-        files[name] == sound[name] for name in ("manifest.json", "manifest.sig")
-    )
-    if told["signature"] == "fits" and not signed:
+    # The file of the signature may differ in blanks.
+    same = files["manifest.json"] == sound["manifest.json"]
+    if told["signature"] == "fits" and not same:
         raise Wrong("show: the signature fits a pack that was changed")
     entries = told["manifest"]["files"]
     actual = listed({name: files.get(name, b"") for name in entries})
@@ -585,6 +600,37 @@ def _load_pack(case: Case) -> None:
         _assert_line("notes", "; ".join([*told["notes"], *told["misses"]]))
 
 
+# -- load tests ------------------------------------------------------------------------
+
+
+def arrivals(case: Case) -> None:
+    """Requests as comma-separated values or as JSON, one per line."""
+    from torchproof.measure.loadtest import LoadOptions, timetable
+    from torchproof.records.run import UserError
+
+    chance = case.chance
+    lines: list[str] = []
+    for time_s, more in REQUESTS:
+        plain = {"time": time_s, **more}
+        mutated = changed(plain, chance) if chance.random() < 0.4 else plain
+        if chance.random() < 0.3 and isinstance(mutated, dict):
+            lines.append(f"{mutated.get('time')},{mutated.get('call')}")
+        else:
+            lines.append(written(mutated))
+    content = "\n".join(lines).encode("utf-8", "surrogatepass")
+    if chance.random() < 0.5:
+        content = spoilt(content, chance)
+    path = str(case.damaged("requests.txt", content))
+    trace = case.function(
+        "read_trace", lambda: timetable.read_trace(path), (UserError,)
+    )
+    if trace is not None:
+        options = LoadOptions(arrivals=path)
+        case.function(
+            "from_trace", lambda: timetable.from_trace(trace, options, 3), (UserError,)
+        )
+
+
 # -- what processes write for each other -----------------------------------------------
 
 
@@ -657,14 +703,17 @@ FORMATS: dict[str, Callable[[Case], None]] = {
     "deploy packs": deploy_pack,
     "trace folders": trace_folder,
     "experiment log": experiment_log,
+    "runs with fixes": run_with_fixes,
     "run folders": run_folder,
+    "arrivals": arrivals,
     "Python source": source_files,
     "trials of tune": trial_files,
     "lines of a child": stream_lines,
 }
 # What a file of a format may name anywhere, and what is read there: the source of
-# compiled functions, for lines of it, and runs that a log mentions.
+# compiled functions, for lines of it; files to fix; and runs that a log mentions.
 MAY_READ: dict[str, str] = {
+    "runs with fixes": ".py",
     "trace folders": ".py",
     "Python source": ".py",
     "experiment log": ".json",

@@ -201,6 +201,8 @@ def edited(fixes: Sequence[Fix], run: Run) -> dict[str, tuple[SourceText, str]]:
     known = run.fixing.sources if run.fixing else {}
     sources: dict[str, SourceText] = {}
     for file in dict.fromkeys(r.file for fix in fixes for r in fix.replacements):
+        if not file.endswith(".py"):
+            raise UserError(f"{shown(file)} is no Python file: nothing was written")
         sources[file] = read_source(file)
         if digest(sources[file].text) != known.get(file):
             raise UserError(

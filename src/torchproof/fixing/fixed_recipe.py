@@ -21,6 +21,8 @@ def settings_of(fixes: Iterable[Fix]) -> Tables:
     tables: Tables = {"dynamo": {}, "compile": {}}
     for setting in (setting for fix in fixes for setting in fix.settings):
         group, _, name = setting.name.partition(".")
+        if group not in tables or not name.isidentifier():
+            raise UserError(f"a fix has the unknown setting {setting.name!r:.80}")
         if isinstance(setting.value, str) and group == "dynamo":
             names = tables[group].setdefault(name, [])
             if setting.value not in names:

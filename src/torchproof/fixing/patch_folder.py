@@ -254,7 +254,7 @@ def place(folder: Path, files_by_name: Mapping[str, str]) -> None:
     try:
         work.chmod(0o755)
         for name, text in files_by_name.items():
-            (work / name).write_text(text, "utf-8")
+            (work / name).write_text(text, "utf-8", "backslashreplace")
         os.rename(work, target)  # an empty directory is replaced
     except OSError as error:
         why = error.strerror or error

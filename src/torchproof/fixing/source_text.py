@@ -35,4 +35,5 @@ def read_source(file: str) -> SourceText:
 
 def digest(text: str) -> str:
     """The SHA-256 of a text; line endings do not count."""
-    return hashlib.sha256("\n".join(text.splitlines()).encode()).hexdigest()
+    lines = "\n".join(text.splitlines())
+    return hashlib.sha256(lines.encode("utf-8", "surrogatepass")).hexdigest()

@@ -51,7 +51,10 @@ def whose(file: str) -> str:
 
 def is_own(file: str) -> bool:
     """Whether a file is the user's own: no installed package, and not torchproof."""
-    real = os.path.realpath(file)
+    try:
+        real = os.path.realpath(file)
+    except ValueError:  # no file can have this name
+        return False
     return whose(file) == whose(real) == "user" and not real.startswith(_PACKAGE)
 
 

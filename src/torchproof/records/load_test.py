@@ -74,6 +74,20 @@ class Requests(Record):
     output_tokens: tuple[int | None, ...] = ()
     other: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
+    def inconsistency(self) -> tuple[str, str, str] | None:
+        count = len(self.arrival_s)
+        always = ("begin_s", "end_s")
+        others = ("call", "worker", "batch", "first_token_s", "prompt_tokens")
+        for name in (*always, *others, "output_tokens"):
+            length = len(getattr(self, name))
+            if length != count and (length or name in always):
+                return name, f"{count} entries, one per request", str(length)
+        for name in ("failed", "rejected"):
+            largest = max(getattr(self, name), default=-1)
+            if largest >= count:
+                return name, f"numbers of {count} requests", str(largest)
+        return None
+
 
 @dataclass(frozen=True)
 class Stall(Record):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import math
 import re
@@ -25,7 +26,7 @@ DEEPEST = 64  # levels of lists and objects
 LARGEST = 1e30  # the largest measurement or count
 MOST_BYTES = 256 * 2**20  # the largest file
 _EXACT = 2**53  # the largest integer up to which floats have every one
-_DIGITS = 300  # the most digits of an integer that a float can hold
+DIGITS = 300  # the most digits of an integer that a float can hold
 _SHOWN = 60  # characters of a quoted value
 
 T = TypeVar("T")
@@ -89,6 +90,13 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         return _fields_of(self)
 
+    def inconsistency(self) -> tuple[str, str, str] | None:
+        """A field that does not fit the others: its name, what is expected and found.
+
+        Only asked of records that are read.
+        """
+        return None
+
     @classmethod
     def from_json(cls, plain: Any) -> Self:
         """Raises `Mismatch` if the JSON does not fit."""
@@ -138,7 +146,7 @@ def loads(text: str, **settings: Any) -> Any:
             raise RecursionError(f"more than {DEEPEST} levels of nesting")
 
     def integer(digits: str) -> float:
-        return int(digits) if len(digits) <= _DIGITS else float(digits)
+        return int(digits) if len(digits) <= DIGITS else float(digits)
 
     return json.loads(text, parse_int=integer, **settings)
 
@@ -233,12 +241,19 @@ def _fits(kind: Any, value: Any) -> bool:
         case "null":
             return value is None
         case "list":
-            return isinstance(value, list) and (kind is not Samples or bool(value))
+            return isinstance(value, list) and _has_length(kind, len(value))
         case "word":
             return isinstance(value, str) and value in typing.get_args(kind)
         case "anything":
             return True
     return isinstance(value, dict)
+
+
+def _has_length(kind: Any, length: int) -> bool:
+    if kind is Samples:
+        return length > 0
+    items = typing.get_args(kind)
+    return items[-1] is Ellipsis or length == len(items)
 
 
 def _is_number(kind: type, value: Any) -> bool:
@@ -256,8 +271,10 @@ def _inside(kind: Any, value: Any, path: str) -> Any:
     if form == "list":
         if kind is Samples and all(type(v) is float and 0 < v < _EXACT for v in value):
             return tuple(value)
-        item = Time if kind is Samples else typing.get_args(kind)[0]
-        return tuple(_read(item, v, f"{path}[{i}]") for i, v in enumerate(value))
+        item, *rest = (Time, ...) if kind is Samples else typing.get_args(kind)
+        kinds = itertools.repeat(item) if rest[-1:] == [...] else (item, *rest)
+        pairs = zip(kinds, value, strict=False)
+        return tuple(_read(k, v, f"{path}[{i}]") for i, (k, v) in enumerate(pairs))
     if form == "mapping":
         item = (*typing.get_args(kind), Any, Any)[1]
         return {n: _read(item, each, _below(path, n)) for n, each in value.items()}
@@ -285,7 +302,11 @@ def _object(kind: Any, value: dict[str, Any], path: str) -> Any:
     if any(field.name == "other" for field in dataclasses.fields(kind)):
         derived = getattr(kind, "derived", ())
         values["other"] = {n: value[n] for n in names.values() if n not in derived}
-    return kind(**values)
+    record = kind(**values)
+    if isinstance(record, Record) and (problem := record.inconsistency()):
+        name, wanted, found = problem
+        raise Mismatch(_below(path, name), wanted, found)
+    return record
 
 
 def _below(path: str, name: str) -> str:
@@ -306,7 +327,8 @@ def _words(kind: Any) -> str:
     if kind is Samples:
         return "a list of samples"
     if _form(kind) == "list":
-        return "a list"
+        items = typing.get_args(kind)
+        return "a list" if items[-1] is Ellipsis else f"a list of {len(items)}"
     words = {str: "a text", bool: "true or false", type(None): "null"}
     return words.get(kind, "an object")
 

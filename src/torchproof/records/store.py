@@ -51,6 +51,8 @@ def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
 
     `beside` is a folder from `scratch`: it becomes the folder of the run.
     """
+    if not _is_name(run.id):
+        raise UserError(f"the run cannot be saved: {run.id!r:.80} is not an id")
     if beside is None:
         with scratch(root) as beside:
             return save(run, root, beside)
@@ -69,6 +71,11 @@ def save(run: Run, root: Path = RUNS, beside: Path | None = None) -> Run:
             if not (root / named.id).exists():
                 raise
     raise UserError(f"too many runs named {run.id} in {root}: delete some")
+
+
+def _is_name(id: str) -> bool:
+    """Whether an id names a folder of `root`; it may come from a file."""
+    return "/" not in id and id.isprintable() and id[:1] not in ("", ".")
 
 
 def load(name: str | None, root: Path = RUNS) -> Run:

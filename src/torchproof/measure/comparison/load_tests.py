@@ -181,7 +181,7 @@ class _Pair:
             self._within(result, workers)
             for result, workers in zip((self._a, self._b), self._workers, strict=True)
         )
-        if not a or not b:
+        if not (a and b and old[2] and new[2]):
             lost = old[0] > new[1]
             verdict = "none left" if lost else NOT_SIGNIFICANT
             return replace(metric, verdict=verdict, regression=lost)

@@ -23,6 +23,7 @@ LEAST_MS, MOST_MS = 1e-12, 1e15  # range of a valid time
 TAIL = 95
 _RESAMPLES = 1000
 _TAIL_RESAMPLES = 500
+_FARTHEST = 300.0  # the largest logarithm of a ratio
 
 _Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -200,10 +201,15 @@ def _ratio(value: float, drawn: _Numbers) -> Ratio:
 
 
 def _without_interval(value: float) -> Ratio:
-    return Ratio(math.exp(value), None, None, "not significant")
+    return Ratio(_exp(value), None, None, "not significant")
 
 
 def _with_verdict(value: float, low: float, high: float) -> Ratio:
     """Builds the ratio from logarithms."""
     verdict = stats.verdict_of(low, high)
-    return Ratio(math.exp(value), math.exp(low), math.exp(high), verdict)
+    return Ratio(_exp(value), _exp(low), _exp(high), verdict)
+
+
+def _exp(value: float) -> float:
+    """A ratio from its logarithm; a saved run may have a spread beyond all floats."""
+    return math.exp(max(-_FARTHEST, min(value, _FARTHEST)))

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import bisect
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +21,13 @@ from torchproof.measure.loadtest.options import (
     MOST_REQUESTS,
     LoadOptions,
 )
-from torchproof.records import Record, UserError
+from torchproof.records import Record, UserError, files
 
 SIZES = ("batch", "sequence")  # the keywords of a factory that a file may set
 _ARRIVALS, _CALLS = 0, 1  # two streams of one seed
 _CHUNK = 1024
+_MOST_BYTES = 1 << 28  # of a file with requests
+_LATEST_S = 1e12  # dates as seconds since 1970 are far below it
 
 
 @dataclass(frozen=True)
@@ -188,14 +188,15 @@ def read_trace(path: str) -> Trace:
     these sizes. Times are seconds, in order; the first one becomes 0.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = files.read_bytes(path, _MOST_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         raise UserError(
             f"--arrivals {path}: expected poisson, constant, gamma:K or a file with one"
             " request per line"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--arrivals {path}: cannot read it: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"--arrivals {path}: cannot read it: {why}") from None
     times: list[float] = []
     chosen: list[int] = []
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
@@ -258,7 +259,7 @@ def _request(line: str) -> tuple[float, CallKind]:
 def _time(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("the time is not a number")
-    if not 0 <= value < math.inf:
+    if not 0 <= value <= _LATEST_S:
         raise ValueError(f"the time {value} is not a number of seconds from 0")
     return float(value)
 

@@ -28,7 +28,11 @@ def axis(
     Without `log`, the range of the values decides whether the axis is logarithmic.
     """
     least, most = min(values), max(values)
-    log = most / least >= LOG_FROM if log is None else log
+    if log is None:
+        log = least > 0 and most / least >= LOG_FROM
+    if log:  # which has no place for 0, such as a limit of 0 ms
+        least = min((value for value in values if value > 0), default=1.0)
+        most = max(most, least)
     low, high = (math.log10(least), math.log10(most)) if log else (least, most)
     # The minimum range keeps nearly equal times close together.
     edge = max((high - low) * _EDGE, 0.05 if log else abs(high) * 0.02)
@@ -44,10 +48,11 @@ def _spanning(
     low: float, high: float, text_of: Callable[[float], str], *, log: bool
 ) -> tuple[Place, Axis]:
     """With the ends of a log axis as powers of ten."""
-    scale: Callable[[float], float] = math.log10 if log else float
 
     def place(value: float) -> float:
-        return 100 * (scale(value) - low) / (high - low)
+        if log:
+            value = math.log10(value) if value > 0 else low
+        return 100 * (value - low) / (high - low)
 
     values = _log_ticks(low, high) if log else _even_ticks(low, high)
     ticks = [(round(place(value), 2), text_of(value)) for value in values]
@@ -65,7 +70,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
     ticks: list[float] = []
     for digits in ((1, 2, 5), (1, 3), (1,)):
         every = [float(f"{digit}e{power}") for power in powers for digit in digits]
-        ticks = [value for value in every if low <= math.log10(value) <= high]
+        # A power below the smallest float is 0.
+        ticks = [value for value in every if value and low <= math.log10(value) <= high]
         if len(ticks) <= MOST_TICKS:
             return ticks
     return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]

@@ -67,7 +67,7 @@ def private_key(key: bytes) -> ed25519.Ed25519PrivateKey:
     form = "ssh" if b"OPENSSH" in key else "pem"
     try:
         loaded = getattr(serialization, f"load_{form}_private_key")(key, password=None)
-    except (ValueError, TypeError) as error:  # damaged, or with a passphrase
+    except Exception as error:  # damaged, with a passphrase, or of another kind
         raise UserError(f"the private key cannot be read: {error}") from None
     if not isinstance(loaded, kinds.Ed25519PrivateKey):
         raise UserError(f"the private key is not an Ed25519 key: {_MAKE}")
@@ -85,7 +85,7 @@ def public_key(key: bytes) -> ed25519.Ed25519PublicKey:
     form = "ssh" if key.lstrip().startswith(b"ssh-") else "pem"
     try:
         loaded = getattr(serialization, f"load_{form}_public_key")(key)
-    except ValueError:
+    except Exception:  # ValueError, UnsupportedAlgorithm
         loaded = None
     if not isinstance(loaded, kinds.Ed25519PublicKey):
         raise UserError(f"verifying needs a public Ed25519 key: {_MAKE}")

@@ -148,9 +148,9 @@ def read(text: str) -> Recipe:
         strategy=_strategy(plain),
         plan=_plan(plain),
         train=plain.get("train", False),
-        target=plain.get("target"),
-        run=plain.get("run"),
-        objective=plain.get("objective"),
+        target=plain.get("target") or None,
+        run=plain.get("run") or None,
+        objective=plain.get("objective") or None,
         lines=plain.get("lines", ""),
         **{name: plain.get(name, {}) for name in _TABLES},
         buckets=_swapped(plain["buckets"], "", None) if "buckets" in plain else None,
@@ -172,6 +172,8 @@ def _check(plain: Mapping[str, Any]) -> None:
         schema.check(_Document, plain)
     except Mismatch as error:
         raise UserError(str(error)) from None
+    if not _can_be_written(plain):
+        raise UserError(f"an integer has more than {schema.DIGITS} digits")
     for name, value in plain.get("dynamo", {}).items():
         names = value if isinstance(value, list) else []
         if not isinstance(value, bool | int | list) or not all(
@@ -188,6 +190,15 @@ def _check(plain: Mapping[str, Any]) -> None:
             f"the recipe has schema {plain['schema']}, this torchproof reads up to"
             f" {SCHEMA}: install a newer torchproof"
         )
+
+
+def _can_be_written(value: Any) -> bool:
+    """Whether no integer is too long: tomllib reads any number of digits as hex."""
+    if isinstance(value, int):
+        return abs(value) < 10**schema.DIGITS
+    if isinstance(value, dict):
+        return all(map(_can_be_written, value.values()))
+    return not isinstance(value, list) or all(map(_can_be_written, value))
 
 
 def _check_keys(section: Any, where: str, names: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ such as a file name in another encoding, is written with escapes.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -59,6 +60,8 @@ def _value(value: Any) -> str:
         return _lines(value) if "\n" in value else _text(value)
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
     if isinstance(value, Mapping):
         inner = (f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None)
         return f"{{{', '.join(inner)}}}"
