@@ -203,3 +203,23 @@ def test_ctrl_c_leaves_no_lock_with_a_stuck_thread(pipe: Pipe) -> None:
     pipe.is_armed = False
     assert_retry_compiles(model, stuck=1)
     assert_thread_leaves_nothing(model, pipe)
+
+
+def test_a_fork_resets_while_its_parent_compiles(pipe: Pipe) -> None:
+    model = torchproof.compile(Net(), backend="aot_eager")
+    caller = threading.Thread(target=lambda: model(X))
+    caller.start()
+    assert pipe.reached.wait(SOON)
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            torch._dynamo.reset()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    pipe.is_armed = False
+    pipe.release()
+    caller.join(SOON)
+    assert not torchproof.status(model).fallbacks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -37,6 +38,20 @@ def install() -> None:
 
     handler: Any = CompilationCallbackHandler
     handler.install_callbacks = install_callbacks
+    os.register_at_fork(after_in_child=_forget_in_fork)
+
+
+def _forget_in_fork() -> None:
+    """A fork has none of the threads that compiled in the parent."""
+    from torch._dynamo.callback import callback_handler
+
+    if threading.get_ident() in _in_progress.values():
+        return  # the forking thread itself compiles
+    _in_progress.clear()
+    handler: Any = callback_handler
+    callbacks = handler.start_callbacks, handler.end_callbacks
+    vars(handler).clear()  # the count of compilations, and its lock
+    handler.__init__(*callbacks)
 
 
 def abandon(thread_id: int) -> None:
