@@ -286,6 +286,21 @@ def test_memory_is_that_of_all_descendants() -> None:
         process.stdin.close()
 
 
+def test_a_child_ends_unused_once_no_model_awaits_it() -> None:
+    class Model:
+        pass
+
+    worker, one, other = Worker(), Model(), Model()
+    before = set(children_of(os.getpid()))
+    worker.warm(one)
+    worker.warm(other)
+    wait_for(lambda: set(children_of(os.getpid())) - before)
+    worker.end_unused(one)
+    assert set(children_of(os.getpid())) - before
+    worker.end_unused(other)
+    assert not set(children_of(os.getpid())) - before
+
+
 def test_a_fork_leaves_the_parents_child_alone(worker: Worker) -> None:
     worker.warm()
     before = wait_for(lambda: children_of(os.getpid()))

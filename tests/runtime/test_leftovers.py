@@ -58,6 +58,38 @@ def test_status_counts_graphs_and_breaks(fresh_compiler: None) -> None:
     assert torchproof.status(clean).graph_breaks == 0
 
 
+class BreakingBelow(nn.Module):
+    """One break, in a method that `forward` calls: Dynamo breaks both graphs."""
+
+    def halved(self, x: Tensor) -> Tensor:
+        x = x / 2
+        torch._dynamo.graph_break()
+        return x + 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.halved(x.sin()) * 3
+
+
+class BreakingFirst(nn.Module):
+    """Two breaks, one of them before any operation, where there is no graph."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        x = x * 2
+        torch._dynamo.graph_break()
+        return x + 1
+
+
+@pytest.mark.parametrize(("kind", "breaks"), [(BreakingBelow, 1), (BreakingFirst, 2)])
+def test_each_place_of_a_break_counts_once(
+    kind: type[nn.Module], breaks: int, fresh_compiler: None
+) -> None:
+    model = torchproof.compile(kind(), backend="eager")
+    for rows in (2, 3):
+        model(torch.zeros(rows, 2))
+    assert torchproof.status(model).graph_breaks == breaks
+
+
 def test_what_compiling_costs_is_said_only_as_far_as_it_was_measured() -> None:
     status = Status("Net", "full", "", deadline_s=600, calls=6, compile_s=107.0)
     assert "unknown" in (cost(status) or "")

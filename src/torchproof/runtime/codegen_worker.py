@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from torchproof.process import (
     CpuShare,
@@ -187,6 +187,7 @@ class Worker:
         self._lock = threading.Lock()
         self._turn: threading.Thread | None = None
         self._child: _Child | None = None
+        self._awaited_by: weakref.WeakSet[Any] = weakref.WeakSet()
         _workers.add(self)
 
     def forget(self) -> None:
@@ -197,17 +198,22 @@ class Worker:
         self._turn = None
         self._child = None
 
-    def warm(self) -> None:
-        """Starts the child in the background, if none runs."""
+    def warm(self, model: object = None) -> None:
+        """Starts the child in the background, if none runs; the model may need it."""
         with self._lock:
             if self._child is None or self._child.gone.is_set():
                 self._child = self._new_child()
+                self._awaited_by.clear()
+            if model is not None:
+                self._awaited_by.add(model)
 
-    def end_unused(self) -> None:
-        """Ends a child that is still starting and for which nobody waits."""
+    def end_unused(self, model: object) -> None:
+        """Ends a child that is still starting, if no other model may need it."""
         with self._lock:
+            self._awaited_by.discard(model)
             child = self._child
-            if child is None or self._turn is not None or child.has_answered:
+            is_awaited = self._turn is not None or self._awaited_by
+            if child is None or child.has_answered or is_awaited:
                 return
             self._child = None
         child.kill()

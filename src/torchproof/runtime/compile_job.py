@@ -45,7 +45,7 @@ class Job:
     is_sending: bool = False  # a child is generating code
     generalise: bool = False
     compiled: list[str] = field(default_factory=list)
-    breaks: int = 0
+    breaks: set[tuple[str, int]] = field(default_factory=set)
     failed: int = 0
     failure: Fallback | None = None  # the latest
     missed_deadline: bool = False  # by one of its graphs
@@ -87,7 +87,6 @@ class Job:
             in_child=self.graphs_in_child,
             kept=tuple(self.local_reasons),
             graphs=len(self.compiled),
-            breaks=self.breaks,
         )
 
     def send(self, payload: bytes) -> bytes:

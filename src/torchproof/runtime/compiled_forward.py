@@ -211,14 +211,14 @@ class CompiledForward(MethodReplacement):
     def _warm_child(self) -> None:
         """Starts the child, unless existing code probably serves this model."""
         if not shared_code.exists(self, self.options):
-            compile_job.worker_of(waits=self.options.wait).warm()
+            compile_job.worker_of(waits=self.options.wait).warm(self)
 
     def _end_unused_child(self) -> None:
         """Ends the child if nothing of this model needs it: compiling has failed."""
         assert self._engine is not None
         compiles = self.telemetry.compilations or self._engine.pending
         if not compiles and (self.strategy == "eager" or self.telemetry.fallbacks):
-            compile_job.worker_of(waits=self.options.wait).end_unused()
+            compile_job.worker_of(waits=self.options.wait).end_unused(self)
 
     def _join_ranks(self) -> None:
         """Decides with the other ranks of a distributed run from now on."""
@@ -576,6 +576,7 @@ class CompiledForward(MethodReplacement):
             compiled_calls=max(0, compiled_calls - uncompiled),
             pending=self._engine.pending if self._engine else (),
             compilations=tuple(telemetry.compilations),
+            graph_breaks=len(telemetry.breaks),
             recompiles=telemetry.recompiles,
             compile_s=telemetry.compile_s,
             fallbacks=tuple(telemetry.fallbacks),

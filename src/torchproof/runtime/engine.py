@@ -337,6 +337,7 @@ class Engine:
             return frames.eager_once(inner=refusal.inner)
         finally:
             self.telemetry.add_compile_time(job.seconds)
+        self.telemetry.broke_at(job.breaks)
         self._unused[code] -= prepared is not None
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
@@ -344,7 +345,6 @@ class Engine:
             self.backend.answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
-            job.breaks = frames.breaks_of(answer)
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             self._expect_first_run(conversion, answer, job, again=cause is not None)
         elif code in self._names and not job.failed:

@@ -91,14 +91,14 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
         stack.enter_context(frames.compiler_switches(generalise=job.generalise))
         if job.backward_early:
             stack.enter_context(backends.backward_ahead())
-        if job.in_background:  # callers may train meanwhile
-            stack.enter_context(hidden_gradients.hidden())
+        stack.enter_context(hidden_gradients.hidden())
         # Callers draw random numbers meanwhile: the RNG must not be set back.
         stack.enter_context(
             rng_state.restores_suppressed(lambda: job.in_background or job.abandoned)
         )
         stack.enter_context(compile_job.running(job))
         stack.enter_context(frames.checkpoints(job.check))
+        stack.enter_context(frames.breaks_noted(job.breaks.add))
         return conversion.run()
 
 

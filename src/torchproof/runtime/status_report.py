@@ -22,9 +22,7 @@ class Compilation:
 
     `in_child` counts the graphs whose code a child process generated. `kept` has, for
     each graph that no child could take, why this process generated its code. The code
-    of other graphs came from a cache, or from a backend that generates none. With a
-    break, the code ends at a place that runs as plain Python, and the rest of the
-    function is compiled on its own.
+    of other graphs came from a cache, or from a backend that generates none.
     """
 
     function: str
@@ -34,7 +32,6 @@ class Compilation:
     in_child: int = 0
     kept: tuple[str, ...] = ()
     graphs: int = 0
-    breaks: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,7 @@ class Status:
     compiled_calls: int = 0
     pending: tuple[str, ...] = ()
     compilations: tuple[Compilation, ...] = ()
+    graph_breaks: int = 0  # the places where compiled code runs plain Python
     recompiles: int = 0
     compile_s: float = 0.0
     fallbacks: tuple[Fallback, ...] = ()
@@ -104,11 +102,6 @@ class Status:
         return sum(item.graphs for item in self.compilations)
 
     @property
-    def graph_breaks(self) -> int:
-        """The places at which compiled code is interrupted by plain Python."""
-        return sum(item.breaks for item in self.compilations if item.cause is None)
-
-    @property
     def compiled_share(self) -> float | None:
         return self.compiled_calls / self.calls if self.calls else None
 
@@ -118,7 +111,6 @@ class Status:
             "deadline_s": self.deadline_s if math.isfinite(self.deadline_s) else None,
             "compiled_share": self.compiled_share,
             "graphs": self.graphs,
-            "graph_breaks": self.graph_breaks,
         }
 
     def __str__(self) -> str:

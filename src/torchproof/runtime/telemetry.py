@@ -58,6 +58,7 @@ class Telemetry:
         self._stuck: list[tuple[Stuck, threading.Event]] = []
         self.verifications: list[Mapping[str, Any]] = []
         self.notes: list[str] = []
+        self.breaks: set[tuple[str, int]] = set()  # their places
         self.recompiles = 0
         self.compile_s = 0.0
         # What compiling has cost, if that is worth a line in the log.
@@ -141,6 +142,11 @@ class Telemetry:
         with self._lock:
             self.recompiles += item.cause is not None
         self.emit("compilation", dataclasses.asdict(item))
+
+    def broke_at(self, places: set[tuple[str, int]]) -> None:
+        """Counts graph breaks, each place once."""
+        with self._lock:
+            self.breaks |= places
 
     def _note_compiling(self) -> None:
         with self._lock:

@@ -232,6 +232,7 @@ def _install() -> None:
     hidden_gradients.install()
     abandoned_threads.install()
     _install_checkpoints()
+    _install_break_notes()
 
 
 _check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
@@ -266,6 +267,41 @@ def _checked(step: Callable[..., Any]) -> Callable[..., Any]:
         return step(*args)
 
     return checked
+
+
+Place = tuple[str, int]  # a file and a line
+_note_break: contextvars.ContextVar[Callable[[Place], None] | None] = (
+    contextvars.ContextVar("torchproof_note_break", default=None)
+)
+
+
+@contextlib.contextmanager
+def breaks_noted(note: Callable[[Place], None]) -> Iterator[None]:
+    """Calls `note` with the place of each graph break of this thread's conversions."""
+    token = _note_break.set(note)
+    try:
+        yield
+    finally:
+        _note_break.reset(token)
+
+
+def _install_break_notes() -> None:
+    """A break in a called function has the same place in the function and its caller.
+
+    Dynamo breaks the graphs of both.
+    """
+    from torch._dynamo.output_graph import GraphCompileReason
+
+    original = GraphCompileReason.__post_init__
+
+    def noted(reason: Any) -> None:
+        original(reason)
+        note = _note_break.get()
+        if note is not None and reason.graph_break and reason.user_stack:
+            innermost = reason.user_stack[-1]
+            note((innermost.filename, innermost.lineno))
+
+    GraphCompileReason.__post_init__ = noted  # type: ignore[method-assign]
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -364,12 +400,6 @@ def eager_once(*, inner: bool) -> Any:
 
 def is_compiled_code(answer: Any) -> bool:
     return getattr(answer, "guarded_code", None) is not None
-
-
-def breaks_of(answer: Any) -> int:
-    """1 if compiled code ends at a graph break, where it calls a resume function."""
-    names = answer.guarded_code.code.co_names if is_compiled_code(answer) else ()
-    return int(any(name.startswith("__resume_at_") for name in names))
 
 
 def fits(answer: Any, conversion: Conversion) -> bool:

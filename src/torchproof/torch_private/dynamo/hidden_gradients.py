@@ -2,8 +2,8 @@
 
 For every tensor that it traces, the compiler also describes its gradient. A thread
 that reads `.grad` while another one runs a backward pass or sets `.grad` to None can
-end the process: autograd writes `.grad` without the GIL. Code that is compiled in the
-background does not need gradients, since the call that uses it is traced again.
+end the process: autograd writes `.grad` without the GIL. The description is not needed:
+if a model uses `.grad` itself, Dynamo traces that as a tensor of its own.
 """
 
 from __future__ import annotations
