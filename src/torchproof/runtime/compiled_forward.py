@@ -537,6 +537,7 @@ class CompiledForward(MethodReplacement):
         item = Fallback("unsupported", "the model", _REPLICAS)
         if item not in self.telemetry.fallbacks:
             self.telemetry.fell_back(item)
+            self.telemetry.deliver()  # the model itself may never be called
         return super().for_replica()
 
     def for_timing(self, module: nn.Module | None) -> CompiledForward:
