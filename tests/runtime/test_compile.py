@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -286,6 +287,28 @@ def test_what_fails_runs_eager_once_and_is_compiled_on_retry(
     status = torchproof.status(model)
     assert not status.fallbacks
     assert any("Partly.forward" in item.function for item in status.compilations)
+
+
+def test_blocks_are_found_anew_on_retry() -> None:
+    """Blocks that are still compiled would trace what records the first call."""
+    plain = Blocks().requires_grad_(False)
+    model = compiled(copy.deepcopy(plain), strategy="regional")
+    x = torch.randn(2, 4)
+    hook = nn.modules.module.register_module_forward_hook(_add_one)
+    try:
+        model(x)
+        torchproof.retry(model)
+        assert not any("forward" in vars(block) for block in model.blocks)
+        for _ in range(2):
+            torch.testing.assert_close(model(x), plain(x))
+    finally:
+        hook.remove()
+    status = torchproof.status(model)
+    assert status.compiled_calls == 1, str(status)
+
+
+def _add_one(module: nn.Module, args: Any, output: Any) -> Any:
+    return output + 1 if isinstance(module, nn.Tanh) else None
 
 
 def test_an_error_of_the_model_is_raised_as_it_is_and_held_against_nobody() -> None:

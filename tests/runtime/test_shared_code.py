@@ -122,6 +122,24 @@ def test_short_lived_models_leave_nothing(fresh_compiler: None) -> None:
     assert not {name: n for name, n in more.items() if n >= 18 and name not in own}
 
 
+def test_dynamic_sizes_leave_no_fake_tensors(fresh_compiler: None) -> None:
+    """Torch keeps the environments of symbolic shapes, which list them."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            model = compiled(Net(), dynamic=True, on_event=lambda *_: None)
+            with torch.no_grad():
+                model(torch.randn(3, 8))
+            assert torchproof.status(model).compiled_calls == 1
+
+    run(1)
+    before = live_objects()
+    run(3)
+    more = live_objects() - before
+    kinds = ("FakeTensor", "TrackedFake", "_DispatchCacheKey")
+    assert not {name: more[name] for name in kinds if more[name] > 2}, more
+
+
 @pytest.mark.slow
 def test_models_with_other_guards_leave_little(
     fresh_compiler: None, monkeypatch: pytest.MonkeyPatch

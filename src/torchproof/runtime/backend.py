@@ -29,7 +29,7 @@ from torchproof.runtime import (
 )
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.tensors.storages import free_bytes
-from torchproof.torch_private import backends, subgraphs
+from torchproof.torch_private import backends, frames, subgraphs
 
 if TYPE_CHECKING:
     from torchproof.runtime.engine import Engine
@@ -99,6 +99,8 @@ class Backend:
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
         self._engine.note_graph(gm)
+        if job is not None:
+            job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
         if job is None or not job.uses_graph_cache:
             return self._graph(gm, inputs, job)
         key = graph_cache.key_of(gm)

@@ -59,6 +59,7 @@ class Job:
     preparation_s: float = 0.0
     phase: str | None = None  # at the deadline
     phase_in_child: str | None = None  # at the deadline, if a child missed it
+    symbolic_shapes: object = None  # of its graphs, if they were traced with any
 
     @property
     def seconds(self) -> float:

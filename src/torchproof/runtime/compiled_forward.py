@@ -473,10 +473,17 @@ class CompiledForward(MethodReplacement):
                 f"{self.name} of {type(self.owner).__name__} was replaced: the model"
                 " compiles again at the next call"
             )
-            self.remove_parts()
-            self._parts = []
-            self._plan = recipe_following.plan_of(self.options.recipe)
+            self._start_anew()
             self.run = self._first_call
+
+    def _start_anew(self) -> None:
+        """Forgets the blocks: those of the next first call may be others.
+
+        That call is recorded, and Dynamo must not trace the recorder in a block.
+        """
+        self.remove_parts()
+        self._parts = []
+        self._plan = recipe_following.plan_of(self.options.recipe)
 
     def _counted_eager(self) -> Callable[..., Any]:
         """The eager forward that counts its calls, for when only some calls are."""
@@ -617,7 +624,7 @@ class CompiledForward(MethodReplacement):
         self.telemetry.fallbacks.clear()
         self.strategy = self.options.strategy
         self.why = self.options.why
-        self._plan = recipe_following.plan_of(self.options.recipe)
+        self._start_anew()
         self._all_eager(False)
         if self._agreement is not None:
             self._agreement.begin_attempt()

@@ -418,6 +418,27 @@ def invalidate(answer: Any, why: str) -> None:
     _detach_finalizers(guards)
 
 
+def symbolic_shapes_of(gm: Any) -> Any:
+    """The environment of symbolic shapes that a graph was traced in, or None."""
+    from torch._subclasses import FakeTensor
+
+    for node in gm.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("example_value")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode.shape_env
+    return None
+
+
+def release_symbolic_shapes(environment: Any) -> None:
+    """Frees the fake inputs of a trace whose guards exist.
+
+    The environment lists them, and their sizes refer to it, out of sight of the garbage
+    collector. Torch does the same after a trace that failed.
+    """
+    environment.tracked_fakes = None
+    environment.fake_tensor_cache.clear()
+
+
 def _detach_finalizers(guards: Any) -> None:
     """Frees the guards: finalizers of the classes that they compare keep them alive."""
     registry: Mapping[weakref.finalize[..., Any], Any]
