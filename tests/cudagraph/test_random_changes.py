@@ -9,113 +9,16 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from model_changes import CHANGES, Change, Net
+from torch import Tensor
 
 import torchproof
 
 CALLS = 25
-Optimizer = torch.optim.Optimizer | None
-
-
-class Net(nn.Module):
-    """Looks at its surroundings in many ways."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 8)
-        self.norm = nn.BatchNorm1d(8)
-        self.b = nn.Linear(8, 2)
-        self.config = SimpleNamespace(scale=1.0, act="relu")
-        self.modes = {"skip": False}
-        self.layers = ["a", "b"]
-        self.register_buffer("table", torch.arange(8.0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.a(x) * self.config.scale
-        if self.modes["skip"]:
-            hidden = hidden + 1
-        hidden = self.norm(hidden)
-        hidden = hidden.relu() if self.config.act == "relu" else hidden.tanh()
-        return self.b(hidden * len(self.layers) + self.table)
-
-
-@torch.no_grad()
-def change_weight(net: Net, optimizer: Optimizer) -> None:
-    net.a.weight.mul_(1.1)
-
-
-def replace_weight(net: Net, optimizer: Optimizer) -> None:
-    old = net.a.weight
-    net.a.weight = nn.Parameter(torch.linspace(-1, 1, 32).view(8, 4))
-    if optimizer is not None:
-        optimizer.state.pop(old, None)
-        (group,) = optimizer.param_groups
-        group["params"] = [
-            net.a.weight if each is old else each for each in group["params"]
-        ]
-
-
-def move_weight(net: Net, optimizer: Optimizer) -> None:
-    net.b.weight.data = net.b.weight.data.clone() * 0.9
-
-
-def flip_training(net: Net, optimizer: Optimizer) -> None:
-    net.train(not net.training)
-
-
-def set_scale(net: Net, optimizer: Optimizer) -> None:
-    net.config.scale = 3.0 - net.config.scale
-
-
-def set_activation(net: Net, optimizer: Optimizer) -> None:
-    net.config.act = "tanh" if net.config.act == "relu" else "relu"
-
-
-def flip_mode(net: Net, optimizer: Optimizer) -> None:
-    net.modes["skip"] = not net.modes["skip"]
-
-
-def change_list(net: Net, optimizer: Optimizer) -> None:
-    if len(net.layers) < 3:
-        net.layers.append("c")
-    else:
-        net.layers.pop()
-
-
-def replace_table(net: Net, optimizer: Optimizer) -> None:
-    net.table = net.table + 1
-
-
-def drop_gradients(net: Net, optimizer: Optimizer) -> None:
-    net.zero_grad()
-
-
-def zero_gradients(net: Net, optimizer: Optimizer) -> None:
-    net.zero_grad(set_to_none=False)
-
-
-def set_gradient(net: Net, optimizer: Optimizer) -> None:
-    net.b.bias.grad = torch.ones_like(net.b.bias)
-
-
-def freeze(net: Net, optimizer: Optimizer) -> None:
-    net.a.weight.requires_grad_(not net.a.weight.requires_grad)
-
-
-def load(net: Net, optimizer: Optimizer) -> None:
-    net.load_state_dict(copy.deepcopy(net.state_dict()))
-
-
-CHANGES: tuple[Callable[[Net, Optimizer], None], ...] = (
-    *(change_weight, replace_weight, move_weight, flip_training, set_scale),
-    *(set_activation, flip_mode, change_list, replace_table, drop_gradients),
-    *(zero_gradients, set_gradient, freeze, load),
-)
 
 
 def whole_step(net: Net, optimizer: torch.optim.Optimizer) -> Callable[..., Tensor]:
@@ -159,7 +62,7 @@ class Pair:
         output.mean().backward()
         return output
 
-    def change(self, change: Callable[[Net, Optimizer], None]) -> None:
+    def change(self, change: Change) -> None:
         change(self.net, self.optimizers[0])
         change(self.twin, self.optimizers[1])
 

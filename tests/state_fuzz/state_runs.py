@@ -170,7 +170,7 @@ def compare(program: Program, subject: Subject) -> Outcome:
     """Runs the program in eager and as the subject does."""
     if "compile" in subject.code:
         torch._dynamo.reset()
-    with _surroundings() as folder:
+    with surroundings() as folder:
         expected = perform(program, folder, subject.eager)
         given = perform(program, folder, subject.wrap, subject)
     return Outcome(_difference(program, subject, expected, given), given.facts)
@@ -186,7 +186,7 @@ def perform(
     with _loaded(program, folder) as module:
         wrapped = wrap(module.subject)
         for number, event in enumerate(program.history):
-            _seed(number)
+            seed_all(number)
             if isinstance(event, Change):
                 done.answers.append(_changed(module, program.statement(event)))
                 continue
@@ -265,7 +265,7 @@ def _shown(value: Any) -> str:
     return repr(value)
 
 
-def _seed(number: int) -> None:
+def seed_all(number: int) -> None:
     torch.manual_seed(number)
     random.seed(number)
     numpy.random.seed(number)
@@ -284,7 +284,7 @@ def _loaded(program: Program, folder: Path) -> Iterator[types.ModuleType]:
     )
     assert spec is not None and spec.loader is not None
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    _seed(program.seed)
+    seed_all(program.seed)
     try:
         spec.loader.exec_module(module)
         yield module
@@ -297,7 +297,7 @@ def _loaded(program: Program, folder: Path) -> Iterator[types.ModuleType]:
 
 
 @contextlib.contextmanager
-def _surroundings() -> Iterator[Path]:
+def surroundings() -> Iterator[Path]:
     """Recordings on the CPU, and no word about fallbacks."""
     log = logging.getLogger("torchproof")
     level, writes = log.level, sys.dont_write_bytecode
