@@ -1,11 +1,14 @@
-"""Thousands of calls with random sizes and random faults, from several threads at once.
+"""Thousands of calls with random sizes, faults and changes, from several threads.
 
-    python benchmarks/soak.py [--calls 10000] [--seed 0] [--write]
+    python benchmarks/soak.py [--calls 100000] [--seed 0] [--write]
 
-Four threads call three models whose compilers sometimes raise, sometimes never return;
-a stretch with Inductor follows, whose child is killed at random. Every answer and every
-gradient is compared with eager's. Exit code 1 when one is wrong, or when the second
-half of the calls needs more memory, threads, processes or files than the first.
+Four threads call three models whose compilers sometimes raise, sometimes never return.
+Between calls the models are switched between train and eval, get other weights, are
+retried, and are compiled anew by other recipes, of which two do not fit. A stretch with
+Inductor follows, whose child is killed at random. Every answer and every gradient is
+compared with those of a twin in eager that goes through the same changes. Exit code 1
+when one is wrong, or when the second half of the calls needs more memory, threads,
+processes or files than the first.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +37,7 @@ from typing import Any
 
 import psutil
 import torch
+import torch._dynamo
 import torch._inductor.compile_fx  # so that no deadline is spent on loading it
 from torch import nn
 
@@ -41,11 +45,17 @@ from torchproof.runtime import compile_job
 from torchproof.runtime import production as runtime
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from benchmarks.result_files import commit_of  # noqa: E402
+
 THREADS, MODELS = 4, 3
 DEADLINE_S = 1.0
-# Torch keeps compiled code with the function it was made of, for ever: 0.3 MiB of each
-# compilation of this model, as measured with torch.compile alone.
-KEPT_BYTES, SLACK_BYTES = 512 << 10, 16 << 20
+CHANGED = 0.03  # of the calls: a change comes before them
+# Torch keeps a record of each compilation for ever: the source of its graphs, guards
+# that failed, a cache entry without code. Measured with models of this class that are
+# compiled, called and deleted one after the other: 20 KiB of each compilation.
+KEPT_BYTES, SLACK_BYTES = 32 << 10, 16 << 20
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class Soak:
     """What calls came to; `held` is the most of the first and of the second half."""
 
     calls: int
+    compiled_calls: int
+    changes: dict[str, int]
     wrong: tuple[str, ...]
     compilations: int
     faults: dict[str, int]
@@ -92,7 +104,7 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         answer: torch.Tensor = self.layers(x) * self.scale + x.mean()
-        return answer
+        return -answer if self.training else answer
 
 
 class FlakyBackend:
@@ -121,24 +133,106 @@ class FlakyBackend:
         raise torch.OutOfMemoryError("planted")
 
 
+class Pair:
+    """A model and its twin: calls run together, a change runs alone."""
+
+    def __init__(self, counts: Counts, **arguments: Any) -> None:
+        self.model = Model()
+        self.twin = copy.deepcopy(self.model)
+        self._counts = counts
+        self._arguments = arguments
+        self._condition = threading.Condition()
+        self._calling = 0
+        self._compile(**arguments)
+
+    def _compile(self, **arguments: Any) -> None:
+        runtime.compile(self.model, on_event=self._counts.note, **arguments)
+
+    @contextlib.contextmanager
+    def calling(self) -> Iterator[None]:
+        with self._condition:
+            self._calling += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._calling -= 1
+                self._condition.notify_all()
+
+    def change(self, chance: random.Random, recipes: Sequence[Path]) -> None:
+        change = chance.choice((*CHANGES, "compiled anew", "retried"))
+        with self._condition:
+            self._condition.wait_for(lambda: not self._calling)
+            if change == "compiled anew":
+                self.count_compiled()
+                self._compile_anew(chance.choice((None, None, *recipes)))
+            elif change == "retried":
+                runtime.retry(self.model)
+            else:
+                for each in (self.model, self.twin):
+                    CHANGES[change](each)
+        self._counts.changes[change] += 1
+
+    def _compile_anew(self, recipe: Path | None) -> None:
+        if recipe is None:
+            self._compile(**self._arguments)
+        else:
+            self._compile(recipe=recipe, deadline=self._arguments["deadline"])
+
+    def count_compiled(self) -> None:
+        """Counts the calls that ran compiled code, before its forward is replaced."""
+        self._counts.compiled_calls += runtime.status(self.model).compiled_calls
+
+
+def _update(model: Model) -> None:
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.9).add_(0.01)
+
+
+def _load(model: Model, *, assign: bool = False) -> None:
+    state = {name: 0.02 - each for name, each in model.state_dict().items()}
+    model.load_state_dict(state, assign=assign)
+
+
+def _replace(model: Model) -> None:
+    last = model.layers[2]
+    assert isinstance(last, nn.Linear)
+    last.weight = nn.Parameter(last.weight.detach().flip(0))
+
+
+CHANGES: dict[str, Callable[[Model], object]] = {
+    "train": lambda model: model.train(),
+    "eval": lambda model: model.eval(),
+    "weights updated": _update,
+    "state loaded": _load,
+    "state assigned": lambda model: _load(model, assign=True),
+    "weight replaced": _replace,
+}
+
+
 class Caller:
     """Calls models with random sizes, in inference and for gradients."""
 
-    def __init__(self, pairs: list[tuple[Model, Model]], seed: int) -> None:
-        self._pairs = pairs
+    def __init__(
+        self, pairs: Sequence[Pair], seed: int, recipes: Sequence[Path] = ()
+    ) -> None:
+        self.pairs = pairs
+        self._recipes = recipes
         self._chance = random.Random(seed)
         self.wrong: list[str] = []
 
     def call(self) -> None:
-        model, twin = self._chance.choice(self._pairs)
+        pair = self._chance.choice(self.pairs)
         x = torch.full((self._chance.randint(1, 24), 8), self._chance.random())
-        if self._chance.random() < 0.02:
-            runtime.retry(model)
-        if self._chance.random() < 0.3:
-            answer, expected = _gradient(model, x), _gradient(twin, x)
-        else:
-            with torch.no_grad():
-                answer, expected = model(x), twin(x)
+        if self._chance.random() < CHANGED:
+            pair.change(self._chance, self._recipes)
+        with pair.calling():
+            if self._chance.random() < 0.3:
+                answer, expected = _gradient(pair.model, x), _gradient(pair.twin, x)
+            else:
+                with torch.no_grad():
+                    answer, expected = pair.model(x), pair.twin(x)
         if not torch.allclose(answer, expected, rtol=1e-4, atol=1e-5):
             self.wrong.append(f"{tuple(x.shape)}: {answer} is not {expected}")
 
@@ -154,7 +248,8 @@ class Counts:
     """What the models tell through `on_event`, and what was done to them."""
 
     def __init__(self) -> None:
-        self.compilations = 0
+        self.compilations = self.compiled_calls = 0
+        self.changes: Counter[str] = Counter()
         self.fallbacks: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.wrong: list[str] = []
@@ -169,21 +264,43 @@ class Counts:
 
 
 def _is_planted(why: str) -> bool:
-    return "planted" in why or "SIGKILL" in why
+    # A recipe that was written not to fit has this name.
+    return any(text in why for text in ("planted", "SIGKILL"))
+
+
+def write_recipes(folder: Path) -> list[Path]:
+    """Those that fit compile with the faulty backend."""
+    texts = {
+        "full.toml": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "flaky"\n',
+        "dynamic.toml": 'schema = 1\nstrategy = "full"\n[compile]\nbackend = "flaky"\n'
+        "dynamic = true\n",
+        "core.toml": 'schema = 1\nstrategy = "core:layers"\n[compile]\n'
+        'backend = "flaky"\n',
+        "eager.toml": 'schema = 1\nstrategy = "eager"\n',
+        "planted-other-torch.toml": 'schema = 1\nstrategy = "full"\n[environment]\n'
+        'torch = "2.0.1"\n',
+        "planted-damage.toml": 'schema = 1\nstrategy = "fu',
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in texts]
 
 
 def soak(calls: int, seed: int, checkpoints: int) -> Soak:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
+    torch._dynamo.register_backend(backend, name="flaky")  # as recipes name it
     seeds = itertools.count(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        recipes = write_recipes(Path(folder))
 
-    def callers() -> list[Caller]:
-        told = {"backend": backend, "deadline": DEADLINE_S}
-        pairs = [_pair(counts, **told) for _ in range(MODELS)]
-        return [Caller(pairs, next(seeds)) for _ in range(THREADS)]
+        def callers() -> list[Caller]:
+            told = {"backend": backend, "deadline": DEADLINE_S}
+            pairs = [Pair(counts, **told) for _ in range(MODELS)]
+            return [Caller(pairs, next(seeds), recipes) for _ in range(THREADS)]
 
-    return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
+        return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
 
 
 def soak_inductor(calls: int, seed: int, checkpoints: int) -> Soak:
@@ -191,18 +308,11 @@ def soak_inductor(calls: int, seed: int, checkpoints: int) -> Soak:
     counts, seeds = Counts(), itertools.count(seed)
 
     def callers() -> list[Caller]:
-        pairs = [_pair(counts)]
+        pairs = [Pair(counts)]
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
     with _killing_children(random.Random(seed), counts.faults):
         return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
-
-
-def _pair(counts: Counts, **arguments: Any) -> tuple[Model, Model]:
-    model = Model()
-    twin = copy.deepcopy(model)
-    runtime.compile(model, on_event=counts.note, **arguments)
-    return model, twin
 
 
 @contextlib.contextmanager
@@ -242,17 +352,21 @@ def _soaked(
         _call_all(callers, share)
         made += share * len(callers)
         counts.wrong += [wrong for caller in callers for wrong in caller.wrong]
+        for pair in callers[0].pairs:
+            pair.count_compiled()
         del callers
         held.append(_holding())
         print(f"{number + 1}/{checkpoints} {held[-1]}", file=sys.stderr, flush=True)
     return Soak(
-        made,
-        tuple(counts.wrong),
-        counts.compilations,
-        dict(counts.faults),
-        dict(counts.fallbacks),
-        (_most(held[: checkpoints // 2]), _most(held[checkpoints // 2 :])),
-        time.monotonic() - begin,
+        calls=made,
+        compiled_calls=counts.compiled_calls,
+        changes=dict(counts.changes),
+        wrong=tuple(counts.wrong),
+        compilations=counts.compilations,
+        faults=dict(counts.faults),
+        fallbacks=dict(counts.fallbacks),
+        held=(_most(held[: checkpoints // 2]), _most(held[checkpoints // 2 :])),
+        seconds=time.monotonic() - begin,
     )
 
 
@@ -274,7 +388,7 @@ def _holding() -> Holding:
     me = psutil.Process()
     return Holding(
         me.memory_info().rss,
-        threading.active_count(),
+        me.num_threads(),
         len(me.children(recursive=True)),
         me.num_fds(),
     )
@@ -289,7 +403,8 @@ def lines(what: str, done: Soak) -> str:
     first, second = done.held
     told = [
         f"{what}: {done.calls} calls in {done.seconds:.0f} s, {len(done.wrong)} wrong,"
-        f" {done.compilations} compilations",
+        f" {done.compiled_calls} compiled, {done.compilations} compilations",
+        f"  changes {done.changes}",
         f"  faults {done.faults}, fallbacks {done.fallbacks}",
         *(
             f"  {name}: {getattr(first, name)} in the first half,"
@@ -304,7 +419,7 @@ def lines(what: str, done: Soak) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--calls", type=int, default=10_000)
+    parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--inductor-calls", type=int, default=2_000)
     parser.add_argument("--checkpoints", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -312,6 +427,7 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
+    commit = commit_of(HERE.parent)
     told = (arguments.seed, arguments.checkpoints)
     found = {"faulty compilers": soak(arguments.calls, *told)}
     print(lines("faulty compilers", found["faulty compilers"]), flush=True)
@@ -323,7 +439,11 @@ def main() -> int:
             found["Inductor"] = soak_inductor(arguments.inductor_calls, *told)
         print(lines("Inductor", found["Inductor"]))
     if arguments.write:
-        kept = {"torch": torch.__version__, "machine": {"arch": platform.machine()}}
+        kept: dict[str, Any] = {
+            "commit": commit,
+            "torch": torch.__version__,
+            "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
+        }
         kept["soaks"] = {name: dataclasses.asdict(one) for name, one in found.items()}
         path = HERE / "results" / "soak-cpu.json"
         path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
