@@ -46,7 +46,7 @@ from benchmarks.result_files import (
 )
 
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz-files.json"
-BATCH = 1000  # cases of one fork
+BATCH = 500  # cases of one fork
 PROCESSES = "processes"
 _WITH_TORCH = ("recipe TOML", "deploy packs")
 _PROCESS_LIMIT_S = 180.0

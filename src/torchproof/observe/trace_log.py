@@ -6,6 +6,7 @@ folder. The records are the same either way. Returns `Event`s.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from torchproof.records import (
     Region,
     UserError,
     definition,
+    files,
     frames_in,
     is_frame_of,
     original_name,
@@ -57,6 +59,7 @@ _SKIP_MARKS = (
     "which results in a skip",
 )
 _LIMIT = "Dynamo recompile limit exceeded"
+_MOST_BYTES = 2 << 30  # of a trace file, whose records are kept in memory
 _T = TypeVar("_T")
 
 
@@ -173,7 +176,8 @@ def _read_file(path: Path, number: int) -> Iterator[Record]:
     """
     metadata: dict[str, Any] | None = None
     payload: list[str] = []
-    with path.open(errors="replace") as lines:
+    file = files.open_regular(path, _MOST_BYTES)
+    with io.TextIOWrapper(file, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith("\t"):
                 payload.append(line[1:])
