@@ -49,14 +49,21 @@ def _cell(cell: dict[str, Any]) -> str:
 
 def soak() -> str:
     kept = _kept("soak-cpu.json")
-    return markdown.table(["", *kept["soaks"]], _soak(list(kept["soaks"].values())))
+    machine = kept["machine"]
+    said = (
+        f"Commit {kept['commit']} (torch {kept['torch']}, CPU, {machine['arch']},"
+        f" {machine['cores']} cores)."
+    )
+    table = markdown.table(["", *kept["soaks"]], _soak(list(kept["soaks"].values())))
+    return f"{said}\n\n{table}"
 
 
 def _soak(soaks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     yield "calls", *(f"{one['calls']:,}" for one in soaks)
     yield "wrong answers", *(str(len(one["wrong"])) for one in soaks)
-    yield "compilations", *(str(one["compilations"]) for one in soaks)
-    for what in ("faults", "fallbacks"):
+    yield "compiled calls", *(f"{one['compiled_calls']:,}" for one in soaks)
+    yield "compilations", *(f"{one['compilations']:,}" for one in soaks)
+    for what in ("changes", "faults", "fallbacks"):
         yield what, *(_counts(one[what]) for one in soaks)
     halves = [one["held"] for one in soaks]
     yield (
