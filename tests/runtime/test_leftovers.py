@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import signal
+import subprocess
+import threading
 
 import psutil
 import pytest
@@ -37,6 +40,24 @@ def test_no_process_remains_after_a_compilation_that_failed(
     status = torchproof.status(model)
     assert status.fallbacks and not status.compilations, status
     assert not compile_children()
+
+
+def test_a_compiler_that_starts_after_the_deadline_is_killed() -> None:
+    """Inductor's threads go on when the thread that waits for them is stopped."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    pool, may_start = AsyncCompile.pool(), threading.Event()
+
+    def compile_late() -> int:
+        assert may_start.wait(60)
+        return subprocess.run(["sleep", "1000"], check=False).returncode
+
+    late = pool.submit(compile_late)
+    compile_job.Job(until=0.0).abandon_pool()
+    may_start.set()
+    assert late.result(timeout=60) == -signal.SIGKILL
+    assert AsyncCompile.pool() is not pool
+    assert AsyncCompile.pool().submit(int, "7").result(timeout=60) == 7
 
 
 class Breaking(nn.Module):

@@ -74,9 +74,9 @@ def test_threads_take_short_turns_while_a_compilation_is_ended(
     intervals, usual = [], sys.getswitchinterval()
     end = compile_job.Job.end_compilers
 
-    def recorded(job: compile_job.Job, thread_id: int) -> bool:
+    def recorded(job: compile_job.Job, thread_id: int) -> None:
         intervals.append(sys.getswitchinterval())
-        return end(job, thread_id)
+        end(job, thread_id)
 
     monkeypatch.setattr(compile_job.Job, "end_compilers", recorded)
     compiled = torchproof.compile(lambda x: x * 2, backend=loops, deadline=0.2)

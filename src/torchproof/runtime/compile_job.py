@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,9 +111,27 @@ class Job:
             stack = interruptible_thread.stack_of(threading.get_ident())
             raise interruptible_thread.Interrupted(compile_phases.phase_of_stack(stack))
 
-    def end_compilers(self, thread_id: int) -> bool:
-        """Kills the compilers this process started for the job; whether any ran."""
-        return _kill_compilers(self.started_at, thread_id)
+    def has_compilers(self, thread_id: int) -> bool:
+        """Whether a compiler runs that this process started for the job."""
+        return bool(_compilers(self.started_at, thread_id))
+
+    def end_compilers(self, thread_id: int) -> None:
+        """Kills the compilers that this process started for the job."""
+        for compiler in _compilers(self.started_at, thread_id):
+            kill_tree(compiler)
+
+    def abandon_pool(self) -> None:
+        """Gives up Inductor's compile pool, and kills compilers that it still starts.
+
+        Its threads cannot be interrupted, and may be about to start a compiler.
+        """
+        if "torch._inductor.async_compile" not in sys.modules:
+            return
+        threads = [each for each in backends.abandon_pool() if each.is_alive()]
+        if threads:
+            name = "torchproof-end-compilers"
+            end = functools.partial(_kill_compilers_of, threads)
+            threading.Thread(target=end, name=name, daemon=True).start()
 
 
 @contextlib.contextmanager
@@ -170,6 +188,10 @@ def memory_limit_bytes() -> int | None:
     return int(value) << 20
 
 
+# A thread of Inductor's pool that was given up starts at most a few compilers.
+_POOL_PATIENCE_S = 60.0
+_LOOK_EVERY_S = 0.1
+
 _current: contextvars.ContextVar[Job | None] = contextvars.ContextVar(
     "torchproof_job", default=None
 )
@@ -196,24 +218,33 @@ def running(job: Job) -> Iterator[None]:
 # -- compilers that this process started -----------------------------------------------
 
 
-def _kill_compilers(since: float, thread_id: int) -> bool:
-    """Kills compilers started after `since` (of `boot_time`); whether there was one.
+def _compilers(since: float, thread_id: int) -> list[int]:
+    """The compilers started after `since` (of `boot_time`).
 
     A child process is a compiler if the compiling thread or one of Inductor's own
     threads started it, or if it works on a file in Inductor's cache. Other children,
     such as data loaders, are left alone.
     """
     if "torch._inductor" not in sys.modules:
-        return False  # Inductor has started nothing; do not load it here
+        return []  # Inductor has started nothing; do not load it here
     cache = backends.cache_folder()
-    killed = False
     compiling = {thread_id, *backends.pool_threads()}
     started_there = set().union(*map(_children_of_thread, compiling))
-    for child in children_since(since):
-        if child in started_there or _works_in(child, cache):
-            killed = True
-            kill_tree(child)
-    return killed
+    return [
+        child
+        for child in children_since(since)
+        if child in started_there or _works_in(child, cache)
+    ]
+
+
+def _kill_compilers_of(threads: Iterable[threading.Thread]) -> None:
+    """Kills every process that the threads start, until they have ended."""
+    until = time.monotonic() + _POOL_PATIENCE_S
+    while time.monotonic() < until and any(each.is_alive() for each in threads):
+        for thread in threads:
+            for child in _children_of_thread(thread.ident or 0):
+                kill_tree(child)
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _children_of_thread(thread_id: int) -> set[int]:

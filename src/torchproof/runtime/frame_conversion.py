@@ -143,15 +143,20 @@ def _end(
     job.phase = phase
     # A graph whose compilers are killed, one after the other, fails; the rest of the
     # compilation may still succeed.
-    while job.end_compilers(thread.thread_id):
+    while job.has_compilers(thread.thread_id):
+        # Before they are killed: the thread then reports its graph with the phase.
         if phase in (None, "code generation", "worker pool"):
             job.phase = phase = "C++ compiler"
+        job.end_compilers(thread.thread_id)
         if thread.wait(time.monotonic() + _LOOK_EVERY_S):
+            job.abandon_pool()
             return False
         if time.monotonic() > job.until + _GRACE_S:
             break
     if not _stop(thread, job):
         _abandon(thread, job, telemetry, stack)
+    if phase in ("worker pool", "C++ compiler"):
+        job.abandon_pool()
     thread.error = None  # it references frames, and they reference tensors of the call
     return True
 

@@ -7,6 +7,7 @@ import contextvars
 import copy
 import functools
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -159,6 +160,21 @@ def pool_threads() -> list[int]:
     if not AsyncCompile.pool.cache_info().currsize:
         return []
     return [thread.ident or 0 for thread in AsyncCompile.pool()._threads]
+
+
+def abandon_pool() -> list[threading.Thread]:
+    """Gives up Inductor's compile pool; returns its threads, which may still work.
+
+    What waits in it is cancelled. The next compilation gets another pool.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    if not AsyncCompile.pool.cache_info().currsize:
+        return []
+    pool = AsyncCompile.pool()
+    AsyncCompile.pool.cache_clear()
+    pool.shutdown(wait=False, cancel_futures=True)
+    return list(pool._threads)
 
 
 def cache_folder() -> str:
