@@ -17,7 +17,8 @@ REPORT = """
 <testcase classname="tests.test_rules"
   name="test_program_gets_its_diagnosis[GB101-clean]"><failure/></testcase>
 <testcase classname="tests.runtime.test_compile" name="test_outputs"><error/></testcase>
-<testcase classname="tests.test_trace" name="test_new"><skipped/></testcase>
+<testcase classname="tests.test_trace" name="test_new"><skipped
+  message="needs torch 2.15"/></testcase>
 </testsuite></testsuites>
 """
 
@@ -26,6 +27,7 @@ def test_outcomes_are_counted_and_failures_named(tmp_path: Path) -> None:
     (tmp_path / "junit.xml").write_text(REPORT)
     read = compat.outcomes(tmp_path / "junit.xml")
     assert read["counts"] == {"passed": 1, "failed": 2, "skipped": 1}
+    assert read["skipped"] == {"tests.test_trace::test_new": "needs torch 2.15"}
     assert read["rules"] == {"GB101": {"passed": 1, "failed": 1}}
     assert read["failed"] == [
         "tests.runtime.test_compile::test_outputs",

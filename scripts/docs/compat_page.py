@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,23 @@ def versions() -> str:
         for name in result["failed"]
     ]
     return "\n".join([*rows, *_listed(failures)])
+
+
+def skips() -> str:
+    """Why tests were skipped on each version, with their number."""
+    rows = _head("torch, Python, tests, skipped because")
+    for result in _results().values():
+        reasons = Counter(
+            "not a fault of this version"
+            if why.startswith("not a fault on torch")
+            else why.replace("|", "\\|")
+            for why in result.get("skipped", {}).values()
+        )
+        rows += [
+            f"| {result['torch']} | {result['python']} | {count} | {why} |"
+            for why, count in sorted(reasons.items())
+        ]
+    return "\n".join(rows)
 
 
 def suites() -> str:
@@ -121,11 +139,31 @@ def _programs(counts: dict[str, int]) -> str:
 
 def features() -> str:
     """Every feature that needs private torch, and what happens without it."""
-    rows = ["| feature | names | without them | tests |", "|---|---|---|---|"]
+    rows = _head("feature, names, without them, lacking on torch, tests")
     for each in contract():
         count = sum(map(len, each.hooks.values()))
-        rows.append(f"| {each.name} | {count} | {each.without} | `{each.tests}` |")
+        cells = [
+            each.name,
+            str(count),
+            each.without,
+            _lacking(each),
+            f"`{each.tests}`",
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
+
+
+def _lacking(feature: Feature) -> str:
+    """The probed versions that lack a name of a feature."""
+    names = {name for listed in feature.hooks.values() for name in listed}
+    probed = {
+        name.partition("-")[0]: feature.name in result["missing"]
+        for name, result in _results().items()
+        if names <= set(result["probed"])
+    }
+    if not probed:
+        return "not probed"
+    return ", ".join(version for version, lacks in probed.items() if lacks) or "none"
 
 
 def names() -> str:
@@ -163,6 +201,7 @@ def _seen(feature: str, listed: tuple[str, ...]) -> str:
 
 TABLES = {
     "versions": versions,
+    "skips": skips,
     "suites": suites,
     "installs": installs,
     "rules": rules,
