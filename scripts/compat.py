@@ -4,7 +4,7 @@ Each version gets an environment of its own under .compat/ for each Python, whic
 kept. The results go to benchmarks/results/compat/, one file for each, and into
 docs/reference/compat.md.
 
-    python scripts/compat.py [VERSION...] [--python PATH]... [--index URL] [--workers N]
+    python scripts/compat.py [VERSION...] [--python PATH]... [--index URL] [--probe]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".compat"
 RESULTS = ROOT / "benchmarks/results/compat"
+PROBES = RESULTS / "probes"
 VERSIONS = ("2.11.0", "2.13.0", "2.15.0")
 TESTS = (
     "tests/test_torch_private.py",
@@ -82,17 +83,32 @@ def environment(version: str, base: str, index: str | None) -> Path:
     return folder
 
 
-def run(folder: Path, workers: int) -> dict[str, Any]:
-    """Probes the contract and runs the tests in one environment."""
-    python = folder / "bin/python"
-    variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
-    probe = subprocess.run(
-        [python, "-c", _PROBE],
-        env=variables,
+def probe(folder: Path) -> dict[str, Any]:
+    """Looks for every private name in one environment."""
+    done = subprocess.run(
+        [folder / "bin/python", "-c", _PROBE],
+        env=_variables(),
         capture_output=True,
         text=True,
         check=True,
     )
+    return {**json.loads(done.stdout), **_commit()}
+
+
+def _variables() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"}
+
+
+def _commit() -> dict[str, Any]:
+    return {
+        "commit": _git("rev-parse", "--short", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--", "src", "tests")),
+    }
+
+
+def run(folder: Path, workers: int) -> dict[str, Any]:
+    """Runs the tests in one environment."""
+    python = folder / "bin/python"
     report = folder / "junit.xml"
     report.unlink(missing_ok=True)
     print(f"{folder.name}: running the tests", file=sys.stderr)
@@ -108,22 +124,20 @@ def run(folder: Path, workers: int) -> dict[str, Any]:
             ),
         ],
         cwd=ROOT,
-        env=variables,
+        env=_variables(),
         stdout=sys.stderr,
         check=False,
     )
     return {
-        **json.loads(probe.stdout),
         **outcomes(report),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        "commit": _git("rev-parse", "--short", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--", "src", "tests")),
+        **_commit(),
         "tests": list(TESTS),
     }
 
 
 def outcomes(report: Path) -> dict[str, Any]:
-    """The counts of a JUnit report, what did not pass, and the programs of each rule."""
+    """The counts of a JUnit report, what did not pass, and each rule's programs."""
     counts: Counter[str] = Counter()
     failed: list[str] = []
     skipped: dict[str, str] = {}
@@ -161,6 +175,10 @@ def _git(*words: str) -> str:
     return done.stdout.strip()
 
 
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
@@ -172,18 +190,24 @@ def main() -> int:
     )
     parser.add_argument("--index", help="index of torch builds (default: pip's own)")
     parser.add_argument("--workers", type=int, default=2, help="pytest processes")
+    parser.add_argument("--probe", action="store_true", help="probe names, no tests")
     options = parser.parse_args()
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    PROBES.mkdir(parents=True, exist_ok=True)
     failed = False
     for version, base in itertools.product(
         options.versions, options.python or [sys.executable]
     ):
         folder = environment(version, base, options.index)
-        result = run(folder, options.workers)
-        path = RESULTS / f"{folder.name}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        found = probe(folder)
+        _write(PROBES / f"{folder.name}.json", found)
+        print(f"{folder.name}: missing names: {found['missing']}", file=sys.stderr)
+        failed |= bool(found["missing"])
+        if options.probe:
+            continue
+        result = {**found, **run(folder, options.workers)}
+        _write(RESULTS / f"{folder.name}.json", result)
         print(f"{folder.name}: {result['counts']}", file=sys.stderr)
-        failed |= bool(result["failed"] or result["missing"])
+        failed |= bool(result["failed"])
     return int(failed)
 
 

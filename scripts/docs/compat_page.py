@@ -13,12 +13,13 @@ from torchproof.torch_private.contract import Feature, contract
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat"
 SUITES = ROOT / "benchmarks" / "results" / "test-runs"
+PROBES = RESULTS / "probes"
 INSTALLS = ROOT / "benchmarks" / "results" / "installs"
 
 
-def _results() -> dict[str, Any]:
+def _results(folder: Path = RESULTS) -> dict[str, Any]:
     """The results by versions of torch and Python, in their order."""
-    paths = sorted(RESULTS.glob("*.json"), key=lambda path: _numbers(path.stem))
+    paths = sorted(folder.glob("*.json"), key=lambda path: _numbers(path.stem))
     return {path.stem: json.loads(path.read_text()) for path in paths}
 
 
@@ -73,7 +74,7 @@ def skips() -> str:
             f"| {result['torch']} | {result['python']} | {count} | {why} |"
             for why, count in sorted(reasons.items())
         ]
-    return "\n".join(rows)
+    return "\n".join(rows) if rows[2:] else "The reasons were not recorded."
 
 
 def suites() -> str:
@@ -158,7 +159,7 @@ def _lacking(feature: Feature) -> str:
     names = {name for listed in feature.hooks.values() for name in listed}
     probed = {
         name.partition("-")[0]: feature.name in result["missing"]
-        for name, result in _results().items()
+        for name, result in _results(PROBES).items()
         if names <= set(result["probed"])
     }
     if not probed:
@@ -188,7 +189,7 @@ def _seen(feature: str, listed: tuple[str, ...]) -> str:
     paths = [f"has no {name.partition('(')[0]}" for name in listed]
     versions = [
         name.partition("-")[0]
-        for name, result in _results().items()
+        for name, result in _results(PROBES).items()
         if set(listed) <= set(result["probed"])
         and not any(
             path in message
