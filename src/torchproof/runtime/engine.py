@@ -342,8 +342,6 @@ class Engine:
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
-            if job.symbolic_shapes is not None:
-                frames.release_symbolic_shapes(job.symbolic_shapes)
             self.backend.answers.append(answer)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:

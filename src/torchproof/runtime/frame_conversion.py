@@ -99,7 +99,10 @@ def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
         stack.enter_context(compile_job.running(job))
         stack.enter_context(frames.checkpoints(job.check))
         stack.enter_context(frames.breaks_noted(job.breaks.add))
-        return conversion.run()
+        answer = conversion.run()
+        if job.symbolic_shapes is not None:
+            frames.release_symbolic_shapes(job.symbolic_shapes)
+        return answer
 
 
 def _wait(
