@@ -60,7 +60,7 @@ class Thorough(TwinMachine):
 
 @pytest.mark.slow
 def test_models_do_what_their_twins_do_in_many_sequences() -> None:
-    counts = run(Thorough, 300, steps=30, derandomize=False, print_blob=True)
+    counts = run(Thorough, 100, steps=25, derandomize=False, print_blob=True)
     assert counts["compiled"] > counts["calls"] / 3, counts
     assert counts["replays"], counts
 
