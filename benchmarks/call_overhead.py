@@ -121,9 +121,9 @@ OPTIONS["all of them"] = {name: o[name] for o in OPTIONS.values() for name in o}
 
 def option_pairs(backend: str) -> dict[str, Pair]:
     """A function and a module with each option, once they run compiled code."""
-    found = {}
+    found: dict[str, Pair] = {}
     for name, options in OPTIONS.items():
-        ours = functools.partial(torchproof.compile, backend=backend, **options)
+        ours: Any = functools.partial(torchproof.compile, backend=backend, **options)
         bare = functools.partial(torch.compile, backend=backend)
         kind = type("Net", (Net,), {"forward": of_its_own(Net.forward)})
         found |= {

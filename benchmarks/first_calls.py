@@ -241,6 +241,7 @@ def prepared(step: Any, arm: str, pack: str | None) -> Any:
         return torchproof.graph(step, strategy="regional")
     if arm == "regional":
         return torchproof.compile(step, strategy="regional")
+    assert pack is not None
     return torchproof.load(pack, step)
 
 

@@ -290,9 +290,10 @@ def _install_break_notes() -> None:
 
     Dynamo breaks the graphs of both.
     """
-    from torch._dynamo.output_graph import GraphCompileReason
+    from torch._dynamo import output_graph
 
-    original = GraphCompileReason.__post_init__
+    kind: Any = output_graph.GraphCompileReason
+    original = kind.__post_init__
 
     def noted(reason: Any) -> None:
         original(reason)
@@ -301,7 +302,7 @@ def _install_break_notes() -> None:
             innermost = reason.user_stack[-1]
             note((innermost.filename, innermost.lineno))
 
-    GraphCompileReason.__post_init__ = noted  # type: ignore[method-assign]
+    kind.__post_init__ = noted
 
 
 def traceable(fn: Callable[..., Any]) -> Callable[..., Any]:
