@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import threading
+import time
 import weakref
 from collections import Counter
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 
 import torchproof
 from torchproof.runtime import shared_code
+from torchproof.runtime.backend import Backend
 
 
 class Net(nn.Module):
@@ -53,7 +56,10 @@ def test_models_of_one_class_share_code(fresh_compiler: None) -> None:
     assert any("another Net" in note for note in status.notes), status
     # The guards decide: other sizes are compiled, and both can use the result.
     assert torch.equal(second(x[:1]), torch.relu(second.layer(x[:1])))
-    assert len(torchproof.status(second).compilations) == 1
+    status = torchproof.status(second)
+    assert len(status.compilations) == 1 and status.graphs is None, status
+    first(x[:1])
+    assert len(torchproof.status(first).compilations) == 1
 
 
 def test_a_deep_copy_uses_the_code_of_the_original(fresh_compiler: None) -> None:
@@ -69,7 +75,9 @@ def test_a_deep_copy_uses_the_code_of_the_original(fresh_compiler: None) -> None
     assert torchproof.status(twin).compiled_calls == 2
 
 
-@pytest.mark.parametrize("options", [{"dynamic": True}, {"strategy": "eager"}])
+@pytest.mark.parametrize(
+    "options", [{"dynamic": True}, {"strategy": "eager"}, {"deadline": 30.0}]
+)
 def test_other_options_share_nothing(
     options: dict[str, Any], fresh_compiler: None
 ) -> None:
@@ -95,6 +103,241 @@ def test_code_with_a_failed_graph_is_not_shared(
     second = compiled(Failing())
     second(x)
     assert torchproof.status(second).fallbacks  # it says so, too
+
+
+class Tied(nn.Module):
+    """Changes one parameter or buffer, and reads another, or the same, or a view."""
+
+    def __init__(self, how: str, kind: type[Tensor]) -> None:
+        super().__init__()
+        self.a = kind(torch.ones(4))
+        others = {"apart": kind(torch.ones(4)), "same": self.a}
+        self.b = others.get(how, self.a)
+        if how == "view":
+            self.b = nn.Buffer(self.a.view(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.a.add_(1)
+        return x * self.b
+
+
+@pytest.mark.parametrize(
+    ("kind", "hows"),
+    [
+        (nn.Parameter, ("apart", "same", "apart")),
+        (nn.Parameter, ("same", "apart")),
+        (nn.Buffer, ("apart", "same", "view", "apart")),
+        (nn.Buffer, ("view", "apart")),
+    ],
+)
+def test_code_depends_on_which_weights_are_the_same(
+    kind: type[Tensor], hows: tuple[str, ...], fresh_compiler: None
+) -> None:
+    x = torch.ones(4)
+    models = [compiled(Tied(how, kind), backend="aot_eager") for how in hows]
+    answers = [model(x)[0].item() for model in models]
+    assert answers == [1.0 if how == "apart" else 2.0 for how in hows]
+    if hows[0] == hows[-1]:
+        assert torchproof.status(models[-1]).compile_s == 0
+
+
+def test_weights_may_be_tied_after_compiling(fresh_compiler: None) -> None:
+    x = torch.ones(4)
+    model = compiled(Tied("apart", nn.Parameter), backend="aot_eager")
+    model(x)
+    model.b = model.a
+    assert model(x)[0].item() == 3.0
+
+
+class Constant(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.value = value
+
+    @torch.compiler.assume_constant_result
+    def scale(self) -> float:
+        return self.value * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale()
+
+
+class Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.inner(x) * 2
+        return result
+
+
+def test_what_no_guard_covers_is_not_shared(fresh_compiler: None) -> None:
+    x = torch.ones(4)
+    assert [compiled(Constant(v))(x)[0].item() for v in (1.0, 5.0)] == [2.0, 10.0]
+    patched = Outer()
+    patched.inner._call_impl = lambda x: x + 10
+    assert [compiled(each)(x)[0].item() for each in (Outer(), patched)] == [2.0, 22.0]
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_code_of_other_settings_is_not_used(when: str, fresh_compiler: None) -> None:
+    x = torch.randn(2, 8)
+    first, second = compiled(Net()), compiled(Net())
+    first(x)
+    if when == "between":
+        second(x)
+    with torch._inductor.config.patch(fallback_random=True):
+        second(x[:1])
+    assert len(torchproof.status(second).compilations) == 1
+    first(x[:1])  # it would run what was compiled with other settings
+    assert len(torchproof.status(first).compilations) == 2
+
+
+def test_late_events_of_a_deleted_model_reach_no_other(
+    fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A background compilation fails after its backend has gone to another model."""
+    live_objects()
+    monkeypatch.setattr(shared_code, "_unused", [])
+    x = torch.ones(4)
+    entered, proceed, failed = (threading.Event() for _ in range(3))
+
+    def slow(gm: Any, inputs: Any) -> Any:
+        entered.set()
+        proceed.wait(60)
+        failed.set()
+        raise RuntimeError("planted")
+
+    function = torchproof.compile(lambda x: x + 1, backend=slow, wait=False)
+    function(x)
+    assert entered.wait(60)
+    backend = function._engine.backend
+    background = function._engine.background
+    del function
+    gc.collect()
+    other = compiled(Outer())
+    reused = other.forward._engine.backend is backend
+    proceed.set()
+    assert reused
+    assert failed.wait(60)
+    until = time.monotonic() + 60
+    while background.pending and time.monotonic() < until:
+        time.sleep(0.01)
+    other(x)
+    status = torchproof.status(other)
+    assert not status.fallbacks and status.graphs == 1, status
+    assert backend.key is not None
+
+
+def test_shared_code_is_verified(fresh_compiler: None) -> None:
+    x = torch.randn(2, 8)
+    compiled(Net())(x)
+    model = compiled(Net(), wait=False, verify="first")
+    for _ in range(3):
+        model(x)
+    assert len(torchproof.status(model).verifications) == 1
+
+
+class Broken(nn.Module):
+    """Its forward has no graph of its own; what it calls has."""
+
+    def __init__(self, kind: str = "plain") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        print(end="")
+        x = x * 2
+        torch._dynamo.graph_break()
+        return x * 2 if self.kind == "plain" else x * 3
+
+
+def test_graphs_that_another_model_compiled_are_not_counted(
+    fresh_compiler: None,
+) -> None:
+    x = torch.ones(4)
+    first, second, other = (compiled(Broken(k)) for k in ("plain", "plain", "other"))
+    for model in (first, second, other):
+        model(x)
+    status = torchproof.status(first)
+    assert (status.graphs, status.graph_breaks, status.notes[1:]) == (2, 2, ()), status
+    for model in (second, other):
+        status = torchproof.status(model)
+        assert status.compiled_calls == 1 and status.shares_code, status
+        assert any("another Broken" in note for note in status.notes), status
+        record = status.to_json()
+        assert record["graphs"] is None and record["graph_breaks"] is None
+        assert "- graphs, - graph breaks" in str(status)
+
+
+def test_live_models_keep_the_code_of_deleted_ones(
+    fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_code, "_MOST_LEFT", 1)
+    monkeypatch.setattr(shared_code, "_MOST_ANSWERS", 1)
+    x = torch.ones(4)
+    first, second = compiled(Broken()), compiled(Broken())
+    first(x)
+    second(x)
+    del first
+    gc.collect()
+    for width in (4, 5, 6):
+        compiled(Net(width), dynamic=False)(torch.ones(2, width))
+        gc.collect()
+    left = [each for each in shared_code._left.values() if each.key[0] is Net]
+    assert len(left) == 2  # the model before the last and the last
+    shared_code.free_unused()
+    assert [len(each.stored) for each in left] == [0, 1]
+    second(x)
+    status = torchproof.status(second)
+    assert not status.compilations and status.compiled_calls == 2, status
+
+
+def test_a_deletion_during_a_lookup_recompiles_nothing(
+    fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [compiled(Net(), on_event=lambda *_: None) for _ in range(2)]
+    for model in models:
+        model(torch.ones(2, 8))
+    first, inside, deleted = models[0], threading.Event(), threading.Event()
+
+    def equal(self: Backend, other: object) -> bool:
+        if threading.current_thread().name == "caller":
+            inside.set()
+            deleted.wait(60)
+        return self is other
+
+    monkeypatch.setattr(Backend, "__eq__", equal)
+    monkeypatch.setattr(Backend, "__hash__", lambda self: 1)
+    x = torch.ones(2, 8)
+    thread = threading.Thread(target=lambda: first(x), name="caller")
+    thread.start()
+    assert inside.wait(60)
+    del model, models
+    gc.collect()
+    deleted.set()
+    thread.join()
+    status = torchproof.status(first)
+    assert status.recompiles == 0 and len(status.compilations) == 1, status
+    first(x)
+    assert torchproof.status(first).compiled_calls == 2  # all but the disturbed call
+
+
+def test_calls_under_force_eager_are_not_called_compiled(fresh_compiler: None) -> None:
+    x = torch.randn(2, 8)
+    compiled(Net())(x)
+    model = compiled(Net())
+    with torch.compiler.set_stance("force_eager"):
+        model(x)
+        status = torchproof.status(model)
+        assert status.compiled_calls == 0 and not status.shares_code, status
+        assert any("force_eager" in note for note in status.notes), status
+    model(x)
+    status = torchproof.status(model)
+    assert status.compiled_calls == 1 and status.shares_code, status
+    assert not any("force_eager" in note for note in status.notes), status
 
 
 def test_short_lived_models_leave_nothing(fresh_compiler: None) -> None:

@@ -114,16 +114,16 @@ def test_a_compiler_that_starts_at_the_deadline_is_ended() -> None:
 def test_a_frame_that_is_late_because_of_a_graph_has_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failed = backend.Backend._failed
+    failed = backend.GraphCompiler._failed
 
-    def slow(self: backend.Backend, item: Any, job: Any) -> None:
+    def slow(self: backend.GraphCompiler, item: Any, job: Any) -> None:
         failed(self, item, job)
         loops(None, None)  # as on a machine that has other work
 
     def hangs(graph: Any, inputs: Any) -> Any:
         raise codegen_worker.ChildHung("lock")
 
-    monkeypatch.setattr(backend.Backend, "_failed", slow)
+    monkeypatch.setattr(backend.GraphCompiler, "_failed", slow)
     compiled = torchproof.compile(lambda x: x * 2, backend=hangs, deadline=0.5)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     [item] = torchproof.status(compiled).fallbacks

@@ -55,46 +55,71 @@ class NotPrepared(Exception):
     """The graph of a call differs from the one compiled in the background."""
 
 
-class Backend:
-    """The backend of all regions of one model, with its compiled code in `answers`.
+class Backend(list[Hashable]):
+    """What Dynamo takes for the backend of all regions of one model.
 
-    Models with equal backends share compiled code: those with the same `key`. A model
-    may take over the backend of a deleted one, with its code.
+    Models with equal backends share compiled code: those with the same `key`. Dynamo
+    compares backends at each call that finds code of another model. It is a list of its
+    key because lists compare without Python code, in which another thread could delete
+    what Dynamo is about to look at.
     """
 
-    _engine: Engine
-    _compile: Callable[[Any, Any, Any], Any]
-
     def __init__(self) -> None:
-        self.key: Hashable = None
-        self.answers: list[Any] = []
-        self.graph_cache = graph_cache.GraphCache()
-        self._numbers = itertools.count(1)
+        super().__init__([object()])
+        self._key: Hashable = None
+        self.compiler: GraphCompiler | None = None  # of its model; None if unused
+        self.stored: list[shared_code.StoredCode] = []
+        self.is_live = False
         shared_code.register(self)
 
     @classmethod
-    def of(cls, engine: Engine, arguments: Mapping[str, Any], key: Hashable) -> Backend:
-        """The backend for a model, with code of deleted models that it may use."""
-        backend = shared_code.inherited(key) or cls()
-        backend.key = key
-        backend._engine = engine
-        backend._compile = backends.compiler(arguments)
+    def of(cls, compiler: GraphCompiler) -> Backend:
+        """The backend for a model."""
+        shared_code.free_unused()
+        backend = shared_code.unused() or cls()
+        backend.compiler = compiler
+        backend.is_live = True
         return backend
+
+    @property
+    def key(self) -> Hashable:
+        return self._key
+
+    @key.setter
+    def key(self, key: Hashable) -> None:
+        self._key = key
+        self[:] = [object() if key is None else key]
+
+    __repr__ = object.__repr__
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(Backend)
 
     def leave(self) -> None:
         """Its model was deleted. A backward pass of it may still be compiled."""
-        self.graph_cache.clear()
+        self.is_live = False
         shared_code.leave(self)
 
-    # Dynamo compares backends at each call that finds code of another model.
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        key = self.key
-        return key is not None and isinstance(other, Backend) and other.key == key
+    def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+        job = compile_job.current()
+        # A background compilation may go on while another model has this backend.
+        compiler = (job and job.compiler) or self.compiler
+        assert compiler is not None
+        return compiler(gm, inputs)
 
-    def __hash__(self) -> int:
-        return hash(Backend)
+
+class GraphCompiler:
+    """Compiles the graphs of one model, and reports to its engine what becomes of them.
+
+    It outlives the model: other models may run its graphs, and a backward pass may be
+    compiled after the model was deleted.
+    """
+
+    def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
+        self._engine = engine
+        self._compile = backends.compiler(arguments)
+        self.graph_cache = graph_cache.GraphCache()
+        self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
@@ -147,7 +172,8 @@ class Backend:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
-        self.key = None  # a model that used this code would not report the failure
+        # A model that used this code would not report the failure.
+        self._engine.stop_sharing()
         self._engine.telemetry.fell_back(item)
 
     def _eager(self, gm: Any) -> Callable[..., Any]:
@@ -235,7 +261,7 @@ class Backend:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
-        self.key = None  # as in `_failed`
+        self._engine.stop_sharing()  # as in `_failed`
         self._engine.telemetry.fell_back(item)
         self._engine.graph_ran(name, item)
 

@@ -15,10 +15,11 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torchproof.process import boot_time, children_since, kill_tree
 from torchproof.records import UserError
@@ -60,6 +61,7 @@ class Job:
     phase: str | None = None  # at the deadline
     phase_in_child: str | None = None  # at the deadline, if a child missed it
     symbolic_shapes: object = None  # of its graphs, if they were traced with any
+    compiler: Callable[..., Any] | None = None  # of the model's graphs
 
     @property
     def seconds(self) -> float:

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -47,6 +47,8 @@ _REPLICAS = (
     "nn.DataParallel copies the model to each GPU at every call, and copies are not"
     " compiled; use DistributedDataParallel"
 )
+
+_NOTHING = "nothing is compiled: {}"
 
 
 class CompiledForward(MethodReplacement):
@@ -124,8 +126,9 @@ class CompiledForward(MethodReplacement):
         backends.prepare_for_threads(inductor=self.options.uses_inductor)
         if text := untested_torch():
             self.telemetry.note(text)
-        key = shared_code.key_of(self, self.options)
-        self._engine = Engine(self.options, self.telemetry, key=key)
+        # The engine must not keep the model.
+        find_key = functools.partial(_sharing_key, weakref.ref(self))
+        self._engine = Engine(self.options, self.telemetry, find_key=find_key)
         self._engine.agreement = self._agreement
         weakref.finalize(self, self._engine.close)
         return self._engine
@@ -356,7 +359,8 @@ class CompiledForward(MethodReplacement):
         """Whether a call would run compiled code; it may compile it first."""
         if self.options.wait or (self._replayer and self._replayer.is_compiled):
             return True
-        return bool(self.telemetry.compilations) and not self.engine.pending
+        compiled = self.telemetry.compilations or self._note_on_sharing
+        return bool(compiled) and not self.engine.pending
 
     def _first_inner_call(self, /, *args: Any, **kwargs: Any) -> Any:
         """The first call that runs without the CUDA graph."""
@@ -397,6 +401,7 @@ class CompiledForward(MethodReplacement):
             # The code is a decorator's: name the method instead.
             name = f"{type(part.owner).__name__}.{part.name}"
         self.engine.set_name(fn.__code__, name)
+        self.engine.begin_sharing()
         backend = self.engine.backend
         with frames.intercept_conversions(self.engine.convert, backend):
             compiled: Callable[..., Any] = torch.compile(
@@ -415,9 +420,23 @@ class CompiledForward(MethodReplacement):
 
             run = CallVerifier(self, run)
         self._all_eager(False)
-        if why := frames.why_compile_is_disabled():
-            self.telemetry.note(f"nothing is compiled: {why}")
         self.run = run
+        if why := frames.why_compile_is_disabled():
+            self.telemetry.note(_NOTHING.format(why))
+            self.run = functools.partial(self._run_disabled, run, why)
+
+    def _run_disabled(
+        self, run: Callable[..., Any], why: str, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Counts calls as eager as long as a setting stops torch from compiling."""
+        if frames.why_compile_is_disabled():
+            self.telemetry.ran_eager()
+        else:
+            self.telemetry.withdraw_note(_NOTHING.format(why))
+            with self._switch_lock:
+                if self.strategy != "eager":
+                    self.run = run
+        return run(*args, **kwargs)
 
     def go_eager(self, item: Fallback | None) -> None:
         """Runs all following calls eager."""
@@ -430,7 +449,7 @@ class CompiledForward(MethodReplacement):
                 self.why = f"{item.kind}: {item.why}"
                 self.telemetry.fell_back(item)
                 if self._engine is not None:
-                    self._engine.backend.key = None  # its code may be wrong
+                    self._engine.stop_sharing()  # its code may be wrong
             self._run_eager_only()
             if not self._has_joined:
                 self.run = self._first_eager_call
@@ -571,7 +590,7 @@ class CompiledForward(MethodReplacement):
             uncompiled = graph["plain_calls"] - self._replayer.unrecorded_calls
         untraced = self.pack is not None and self.pack.get("untraced")
         # Dynamo skips functions without operations, and reports nothing.
-        shares = self._runs_code_of_another
+        shares = self._note_on_sharing
         compiles = telemetry.compilations or graph or untraced or shares
         compiled_calls = telemetry.compiled_calls if compiles else 0
         return Status(
@@ -584,7 +603,7 @@ class CompiledForward(MethodReplacement):
             compiled_calls=max(0, compiled_calls - uncompiled),
             pending=self._engine.pending if self._engine else (),
             compilations=tuple(telemetry.compilations),
-            graph_breaks=len(telemetry.breaks),
+            graph_breaks=None if shares else len(telemetry.breaks),
             recompiles=telemetry.recompiles,
             compile_s=telemetry.compile_s,
             fallbacks=tuple(telemetry.fallbacks),
@@ -592,6 +611,7 @@ class CompiledForward(MethodReplacement):
             verifications=tuple(telemetry.verifications),
             worth=self.worth,
             latency=self.monitor.latency() if self.monitor else {},
+            shares_code=bool(shares),
             notes=(*telemetry.notes, *self._why_not_compiled(compiled_calls), *shares),
             recipe=recipe.to_json(self.adoption) if recipe else None,
             graph=graph,
@@ -600,21 +620,20 @@ class CompiledForward(MethodReplacement):
         )
 
     @property
-    def _runs_code_of_another(self) -> tuple[str, ...]:
-        """A note if calls ran compiled code and this model has compiled nothing."""
-        engine = self._engine
-        if engine is None or self.telemetry.compilations or self.strategy == "eager":
+    def _note_on_sharing(self) -> tuple[str, ...]:
+        """A note if calls run, or may run, code that another model compiled."""
+        if self._engine is None or self.strategy == "eager":
             return ()
-        if not (self.telemetry.compiled_calls and engine.shares_code):
+        if (others := self._engine.others_code) is None:
             return ()
-        return (f"runs code that was compiled for another {self.telemetry.name}",)
+        return (f"{others} code that was compiled for another {self.telemetry.name}",)
 
     def _why_not_compiled(self, compiled_calls: int) -> tuple[str, ...]:
         """The setting that stops torch from compiling, if no call ran compiled code."""
         if self.strategy == "eager" or compiled_calls or self._engine is None:
             return ()
         why = frames.why_compile_is_disabled()
-        note = f"nothing is compiled: {why}"
+        note = _NOTHING.format(why)
         return (note,) if why and note not in self.telemetry.notes else ()
 
     def retry(self) -> None:
@@ -629,6 +648,11 @@ class CompiledForward(MethodReplacement):
         if self._agreement is not None:
             self._agreement.begin_attempt()
         self.run = self._first_call
+
+
+def _sharing_key(forward: weakref.ref[CompiledForward]) -> Hashable:
+    alive = forward()
+    return None if alive is None else shared_code.key_of(alive, alive.options)
 
 
 def _cost_to_log(forward: weakref.ref[CompiledForward]) -> str | None:

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from types import CodeType
-from typing import Any
+from typing import Any, Literal
 
 from torchproof.process import forks
 from torchproof.runtime import (
@@ -89,12 +89,21 @@ class Engine:
     """Compiles the functions of one model, from any thread that calls it."""
 
     def __init__(
-        self, options: Options, telemetry: Telemetry, *, key: Hashable = None
+        self,
+        options: Options,
+        telemetry: Telemetry,
+        *,
+        find_key: Callable[[], Hashable] = lambda: None,
     ) -> None:
-        """Models with the same `key` may share compiled code."""
+        """Models for which `find_key` returns the same may share compiled code."""
         self.options = options
         self.telemetry = telemetry
-        self.backend = backend.Backend.of(self, options.compile_with, key)
+        self.graph_compiler = backend.GraphCompiler(self, options.compile_with)
+        self.backend = backend.Backend.of(self.graph_compiler)
+        self._find_key = find_key
+        self._may_share: bool | None = None  # None until the first call
+        self._ran_others = False  # calls have run code of other models
+        self._drops = shared_code.drops()
         self.refused: dict[CodeType, Refusal] = {}
         self.background = Background(self._prepare, telemetry.deliver)
         self.agreement: agreement.Agreement | None = None  # of several ranks
@@ -200,6 +209,10 @@ class Engine:
         if runs_eager or is_over:
             self.telemetry.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
+        if self._lookup_missed_code(conversion):
+            self.telemetry.ran_eager()
+            return frames.eager_once(inner=False)
+        shared_code.free_unused()
         self.before_compiling()
         method_replacement.refresh_all()
         state = thread_state.ThreadState()
@@ -248,6 +261,7 @@ class Engine:
             uses_graph_cache=True,
             in_background=True,
             backward_early=True,
+            compiler=self.graph_compiler,
         )
         job.generalise = self._generalises(conversion, self._cause(conversion))
         try:
@@ -297,6 +311,7 @@ class Engine:
             self.telemetry.ran_eager()
             return frames.eager_once(inner=False)
         try:
+            self._update_sharing(code)
             return self._compile(conversion, state, until, prepared)
         finally:
             with self._lock:
@@ -315,6 +330,7 @@ class Engine:
             until,
             codegen_in_child=self.options.codegen_in_child,
             backward_early=not self.options.wait,
+            compiler=self.graph_compiler,
         )
         if prepared is not None:
             job.uses_graph_cache = True
@@ -342,7 +358,7 @@ class Engine:
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
-            self.backend.answers.append(answer)
+            self._store(conversion, answer, job)
             self._storms.note(code, cause, job.preparation_s + job.seconds)
         if job.compiled:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
@@ -352,6 +368,15 @@ class Engine:
                 f"{name} itself has no compiled graph: only what it calls may have"
             )
         return self._accept(code, answer, job, cause=cause)
+
+    def _store(
+        self, conversion: frames.Conversion, answer: Any, job: compile_job.Job
+    ) -> None:
+        if conversion.constants:  # another model may have others
+            self.stop_sharing()
+        self.backend.stored.append(
+            shared_code.StoredCode(conversion.code, answer, graphs=len(job.compiled))
+        )
 
     def _for_the_frame(self, item: Fallback, job: compile_job.Job) -> Fallback:
         """The reason for a whole frame, in place of the one for a graph of it.
@@ -497,18 +522,67 @@ class Engine:
         self.refused.clear()
         self._storms.forget()
 
+    # -- sharing -----------------------------------------------------------------------
+
+    def begin_sharing(self) -> None:
+        """Decides at the first call with which models this one may share code."""
+        if self._may_share is None:
+            self.backend.key = self._find_key()
+            self._may_share = self.backend.key is not None
+
+    def stop_sharing(self) -> None:
+        """Neither uses code of other models from now on, nor lets them use its own."""
+        self._ran_others = self.others_code == "runs"
+        self._may_share = False
+        if self.backend.compiler is self.graph_compiler:  # else it is another model's
+            self.backend.key = None
+
     def share_no_code(self) -> None:
-        """Frees code that was compiled for other models, and shares no new code."""
-        self.backend.key = None
+        """Stops sharing, and frees the code that was compiled so far."""
+        self.stop_sharing()
         shared_code.drop(self.backend)
 
+    def _update_sharing(self, code: CodeType) -> None:
+        """Before a compilation: settings or weights may have changed since the last."""
+        if self._may_share:
+            had_code = (
+                code in self._codes_of_others and self.telemetry.compiled_calls > 1
+            )
+            self._ran_others = self._ran_others or had_code
+            if self._find_key() != self.backend.key:
+                self.stop_sharing()
+
+    def _lookup_missed_code(self, conversion: frames.Conversion) -> bool:
+        """Whether existing code fits: Dynamo missed it because other code was deleted.
+
+        It moves deleted code to the end of the list that a lookup may be going through.
+        """
+        drops, self._drops = self._drops, shared_code.drops()
+        return drops != self._drops and conversion.has_code()
+
     @property
-    def shares_code(self) -> bool:
-        """Whether a function of this model has compiled graphs that it may use."""
-        return any(frames.has_graphs(code, self.backend) for code in self._names)
+    def _codes_of_others(self) -> set[CodeType]:
+        """Functions that have code of other models, and none that this one compiled."""
+        others = shared_code.of_others(self.backend)
+        if not any(item.graphs for item in others):
+            return set()
+        return {item.code for item in others} - {
+            item.code for item in self.backend.stored
+        }
+
+    @property
+    def others_code(self) -> Literal["runs", "may run"] | None:
+        """Whether calls run code that was compiled for other models."""
+        if self._ran_others:
+            return "runs"
+        codes = self._codes_of_others if self.telemetry.compiled_calls else set()
+        if not codes:
+            return None
+        return "may run" if codes.isdisjoint(self._names) else "runs"
 
     def close(self) -> None:
         """Its model has been deleted."""
         self._eager_answers.clear()
         self._unproven.clear()
+        self.graph_compiler.graph_cache.close()
         self.backend.leave()

@@ -32,9 +32,10 @@ class GraphCache:
 
     def __init__(self) -> None:
         self._items: dict[Hashable, CachedGraph] = {}
+        self._is_closed = False
 
     def put(self, key: Hashable, item: CachedGraph) -> None:
-        if key is not None:
+        if key is not None and not self._is_closed:
             self._items[key] = item
             for oldest in list(self._items)[:-_MOST_GRAPHS]:
                 self._items.pop(oldest, None)
@@ -42,7 +43,9 @@ class GraphCache:
     def get(self, key: Hashable) -> CachedGraph | None:
         return None if key is None else self._items.get(key)
 
-    def clear(self) -> None:
+    def close(self) -> None:
+        """Frees the graphs, and stores no others: the model was deleted."""
+        self._is_closed = True
         self._items.clear()
 
 

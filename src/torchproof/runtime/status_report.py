@@ -82,13 +82,15 @@ class Status:
     compiled_calls: int = 0
     pending: tuple[str, ...] = ()
     compilations: tuple[Compilation, ...] = ()
-    graph_breaks: int = 0  # the places where compiled code runs plain Python
+    # The places where compiled code runs plain Python; None if others compiled some.
+    graph_breaks: int | None = 0
     recompiles: int = 0
     compile_s: float = 0.0
     fallbacks: tuple[Fallback, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     verifications: tuple[Mapping[str, Any], ...] = ()
     worth: Mapping[str, Any] | None = None
+    shares_code: bool = False  # calls run, or may run, code that another model compiled
     latency: Mapping[str, Latency] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     recipe: Mapping[str, Any] | None = None  # its path, and whether it is followed
@@ -97,8 +99,10 @@ class Status:
     ranks: Mapping[str, Any] | None = None  # what was decided with other ranks
 
     @property
-    def graphs(self) -> int:
-        """The compiled graphs, of recompilations too."""
+    def graphs(self) -> int | None:
+        """The compiled graphs, of recompilations too; None if others compiled some."""
+        if self.shares_code:
+            return None
         return sum(item.graphs for item in self.compilations)
 
     @property
@@ -162,7 +166,7 @@ def _calls(status: Status) -> str:
     share = status.compiled_share
     recompiles = _counted(status.recompiles, "recompile")
     compiled = "-" if share is None else f"{share:.0%}"
-    if status.compilations:
+    if status.compilations or status.shares_code:
         graphs = _counted(status.graphs, "graph")
         breaks = _counted(status.graph_breaks, "graph break")
         recompiles = f"{graphs}, {breaks}, {recompiles}"
@@ -207,7 +211,9 @@ def _measured_ms(status: Status) -> tuple[float, float] | None:
     return None
 
 
-def _counted(number: int, noun: str) -> str:
+def _counted(number: int | None, noun: str) -> str:
+    if number is None:
+        return f"- {noun}s"
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -211,6 +211,10 @@ class Telemetry:
             self._add(self.notes, text)
             self.log(logging.INFO, text)
 
+    def withdraw_note(self, text: str) -> None:
+        with self._lock:
+            self.notes[:] = [note for note in self.notes if note != text]
+
     # -- log and listener --------------------------------------------------------------
 
     def log(self, level: int, text: str) -> None:

@@ -32,6 +32,8 @@ _GLOBAL_HOOKS = (
 # Python calls these methods implicitly, also if they are added after tracing.
 _IMPLICIT = ("__getattribute__", "__getattr__")
 _IMPLICIT_OF_MODULES = (*_IMPLICIT, "__call__", "_wrapped_call_impl", "_call_impl")
+# The modules that call functions marked by `assume_constant_result`.
+_VARIABLES = ("torch._dynamo.variables.functions", "torch._dynamo.variables.nn_module")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the attributes of the class can be set
 
 
@@ -41,6 +43,7 @@ class InlinedFunctions:
     def __init__(self) -> None:
         self.functions: set[FunctionType] = set()
         self.kinds: dict[type, None] = {}
+        self.constants: list[str] = []  # functions that were called while tracing
 
     def note(self, function: Any, arguments: Iterable[Any]) -> None:
         """Adds a function; takes Dynamo's variables for it and for its arguments."""
@@ -94,6 +97,22 @@ def _install() -> None:
         return original(cls, parent, func, *args, **kwargs)
 
     home.InliningInstructionTranslator.inline_call = classmethod(inline)
+    for name in _VARIABLES:
+        _record_constants(importlib.import_module(name))
+
+
+def _record_constants(home: Any) -> None:
+    """Notes functions that `assume_constant_result` marks: results have no guards."""
+    original = home.invoke_and_store_as_constant
+
+    @functools.wraps(original)
+    def invoke(tx: Any, fn: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        inlined = _inlined.get()
+        if inlined is not None:
+            inlined.constants.append(name)
+        return original(tx, fn, name, *args, **kwargs)
+
+    home.invoke_and_store_as_constant = invoke
 
 
 def is_forward_ad_on() -> bool:

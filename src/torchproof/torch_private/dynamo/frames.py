@@ -16,6 +16,7 @@ import functools
 import inspect
 import os
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,7 @@ class Conversion:
     state: Any
     callback: Callable[..., Any]
     backend: Any
+    constants: list[str] = dataclasses.field(default_factory=list)  # not guarded
 
     @property
     def code(self) -> CodeType:
@@ -68,6 +70,7 @@ class Conversion:
             answer = self.callback(self.frame, self.entry, self.state)
         if is_compiled_code(answer):
             class_guards.add_guards(answer.guarded_code.guard_manager, inlined)
+        self.constants.extend(inlined.constants)
         swallowed: BaseException | None = _here.swallowed
         if swallowed is not None and not is_compiled_code(answer):
             raise swallowed
@@ -103,6 +106,17 @@ class Conversion:
             self.entry.compile_id,
             self.backend,
             skip_logging=True,
+        )
+
+    def has_code(self) -> bool:
+        """Whether compiled code of an equal backend fits this frame."""
+        from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+        return any(
+            entry.backend == self.backend
+            and not isinstance(entry.guard_manager, DeletedGuardManagerWrapper)
+            and entry.guard_manager.check(self.frame.f_locals)
+            for entry in _entries(self.code)
         )
 
     def is_marked_static(self, reason: str) -> bool:
@@ -451,16 +465,21 @@ def _detach_finalizers(guards: Any) -> None:
             finalizer.detach()
 
 
-def has_graphs(code: CodeType, backend: Any) -> bool:
-    """Whether a function has compiled graphs of this backend or of an equal one."""
+def ranks_by_last_use(code: CodeType) -> Callable[[Any], int]:
+    """Returns a function from compiled code to its rank; the last used has rank 0.
+
+    Dynamo moves code to the front of its list when a call uses it. Code that it has
+    forgotten comes last.
+    """
+    ranks = {id(e.guard_manager): rank for rank, e in enumerate(_entries(code))}
+    return lambda answer: ranks.get(id(answer.guarded_code.guard_manager), sys.maxsize)
+
+
+def _entries(code: CodeType) -> list[Any]:
+    """The compiled code of a function, in the order in which Dynamo tries it."""
     from torch._C._dynamo import eval_frame
 
-    return any(
-        entry.backend == backend
-        and entry.code is not None
-        and any(name.startswith("__compiled_fn") for name in entry.code.co_names)
-        for entry in eval_frame._debug_get_cache_entry_list(code)
-    )
+    return list(eval_frame._debug_get_cache_entry_list(code))
 
 
 def call_directly(answer: Any, names: dict[str, Any]) -> None:
@@ -489,7 +508,7 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
     """Sets Dynamo's configuration for a conversion by the runtime.
 
     Recompile limits are off, because the runtime has its own. Hooks that are added to
-    modules later are guarded.
+    modules later are guarded, and so is which parameters are the same tensor.
     """
     from torch._dynamo import config, convert_frame
 
@@ -498,6 +517,7 @@ def compiler_switches(*, generalise: bool) -> Iterator[None]:
         "accumulated_recompile_limit": 1 << 20,
         "fail_on_recompile_limit_hit": False,
         "skip_nnmodule_hook_guards": False,
+        "skip_no_tensor_aliasing_guards_on_parameters": False,
     }
     if generalise:
         changed |= {

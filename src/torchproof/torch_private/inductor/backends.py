@@ -20,7 +20,14 @@ from torchproof.torch_private.dynamo.switches import graph_compiler
 _noted: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar(
     "torchproof_noted", default=None
 )
-
+# Guards contain which sizes are dynamic, and recompile limits do not change code.
+_SET_BY_CALLS = {
+    "automatic_dynamic_shapes",
+    "assume_static_by_default",
+    "recompile_limit",
+    "accumulated_recompile_limit",
+    "fail_on_recompile_limit_hit",
+}
 
 Backward = Callable[[Callable[[], Any], Callable[..., Any]], Any]
 
@@ -144,6 +151,23 @@ def code_depends_on_addresses() -> bool:
     from torch._inductor import config
 
     return bool(config.freezing or config.triton.cudagraphs)
+
+
+def settings_hash() -> tuple[bytes, bytes, int]:
+    """Hashes of the compiler's settings, of those that compiled code depends on."""
+    from torch._functorch import config as functorch
+    from torch._inductor import config as inductor
+
+    return inductor.get_hash(), functorch.get_hash(), _dynamo_settings_hash()
+
+
+def _dynamo_settings_hash() -> int:
+    """As Dynamo's own hash, without what a call of a compiled function sets."""
+    from torch._dynamo import config
+
+    settings = config.get_config_copy()  # its attributes may be deprecated, and warn
+    named = sorted(settings.keys() - _SET_BY_CALLS)
+    return hash(repr([(name, settings[name]) for name in named]))
 
 
 def backward_ahead() -> Any:
