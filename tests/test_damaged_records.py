@@ -41,6 +41,7 @@ RESULT = "load_test/results/0"
 # A document, the path of a value in it, another value, a command, and its exit code.
 CASES: dict[str, tuple[dict[str, Any], str, Any, tuple[str, ...], int]] = {
     "counts of counts": (CHECK, "counts/graphs", {"a": 1}, LOG, 2),
+    "functions and no ranks": (CHECK, "ranks/ranks", [], ("show", "run.json"), 0),
     "a spread beyond floats": (BENCH, "measurements/1/luck", 1e29, COMPARE, 0),
     "a pair of one": (SAVED["fix"], PAIR, [1], ("show", "run.json"), 2),
     "a pair of three": (SAVED["fix"], PAIR, [1, 2, 3], HTML, 2),

@@ -140,13 +140,20 @@ def _kept(name: str) -> dict[str, Any]:
 def files() -> str:
     """What a fuzzer of file formats tried, and what it found."""
     kept = _kept("fuzz-files.json")
-    header = ["format", "cases", "files", "calls", "accepted", "refused", "findings"]
-    keys = ("cases", "files", "calls", "accepted", "refused")
+    limits = kept["limits"]
+    said = (
+        f"Limits of a case: {limits['cpu_s']:g} s of CPU time,"
+        f" {limits['blocked_s']:g} s without any, {limits['memory'] >> 20} MiB of"
+        f" memory, {limits['file'] >> 20} MiB per file. Python {kept['python']},"
+        f" {kept['machine']['arch']}."
+    )
+    header = ["format", "mutated files", "calls", "accepted", "refused", "findings"]
+    keys = ("files", "calls", "accepted", "refused", "findings")
     rows = [
-        (name, *(f"{one[key]:,}" for key in keys), str(len(one["findings"])))
+        (name, *(f"{one[key]:,}" for key in keys), one["commit"])
         for name, one in kept["formats"].items()
     ]
-    return markdown.table(header, rows)
+    return f"{said}\n\n{markdown.table([*header, 'commit'], rows)}"
 
 
 TABLES: dict[str, Callable[[], str]] = {

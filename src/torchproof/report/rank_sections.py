@@ -122,7 +122,9 @@ def _usual(cells: Sequence[FunctionOnRank]) -> FunctionOnRank:
     """What most ranks did; of equally many, those that compiled and broke least."""
     did = [_did(cell) for cell in cells]
     return min(
-        cells, key=lambda cell: (-did.count(_did(cell)), cell.compiles, cell.breaks)
+        cells,
+        key=lambda cell: (-did.count(_did(cell)), cell.compiles, cell.breaks),
+        default=FunctionOnRank(0),  # a saved run may have functions and no ranks
     )
 
 
