@@ -46,13 +46,16 @@ def test_a_compiler_that_starts_after_the_deadline_is_killed() -> None:
     """Inductor's threads go on when the thread that waits for them is stopped."""
     from torch._inductor.async_compile import AsyncCompile
 
-    pool, may_start = AsyncCompile.pool(), threading.Event()
+    pool = AsyncCompile.pool()
+    has_begun, may_start = threading.Event(), threading.Event()
 
     def compile_late() -> int:
+        has_begun.set()
         assert may_start.wait(60)
         return subprocess.run(["sleep", "1000"], check=False).returncode
 
     late = pool.submit(compile_late)
+    assert has_begun.wait(60)
     compile_job.Job(until=0.0).abandon_pool()
     may_start.set()
     assert late.result(timeout=60) == -signal.SIGKILL

@@ -52,14 +52,15 @@ def default_group() -> ProcessGroup | None:
     if not is_open():
         return None
     size = distributed.get_world_size()
-    if size < 2 or contract.missing(FEATURE):
+    # A fake group has no other ranks; since torch 2.15 its store looks like a real one.
+    if size < 2 or distributed.get_backend() == "fake" or contract.missing(FEATURE):
         return None
     c10d = importlib.import_module("torch.distributed.distributed_c10d")
     store = c10d._get_default_store()
     if store not in _connections:
         try:
             _connections[store] = store.clone()
-        except RuntimeError:  # of fake and MPI groups, or its server has ended
+        except RuntimeError:  # of an MPI group, or its server has ended
             return None
     connection = _connections[store]
     return ProcessGroup(connection, distributed.get_rank(), size, _timeout_s())
@@ -72,7 +73,8 @@ def _timeout_s() -> float | None:
             options = group._get_backend(torch.device(device)).options
         except (RuntimeError, AttributeError):  # no backend for this device
             continue
-        return float(options._timeout.total_seconds())
+        if options is not None:
+            return float(options._timeout.total_seconds())
     return None
 
 
