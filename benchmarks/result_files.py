@@ -57,7 +57,10 @@ def commit_of(root: Path) -> str:
     files = [file for file in listed.decode().split("\0") if file]
     for file in files:
         digest.update(file.encode())
-        digest.update((root / file).read_bytes())
+        path = root / file
+        # Git lists a link to a folder as one file.
+        link = path.is_symlink()
+        digest.update(os.fsencode(path.readlink()) if link else path.read_bytes())
     is_dirty = bool(changes or files)
     return f"{name}-dirty-{digest.hexdigest()[:8]}" if is_dirty else name
 

@@ -47,9 +47,9 @@ def slow_tests() -> Iterator[Step]:
         )
 
 
-# Two at a time, as in make test.
+# Three at a time, as in make test.
 _PYTEST = (
-    *("-m", "pytest", "-q", "-n", "2", "--dist", "worksteal"),
+    *("-m", "pytest", "-q", "-n", "3", "--dist", "worksteal"),
     *("-m", "slow and not gpu"),
 )
 

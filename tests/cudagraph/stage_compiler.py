@@ -28,7 +28,7 @@ class Compiler:
         self.is_started = False
         self._process = compile_job.background_worker()
 
-    def warm(self) -> None:
+    def warm(self, model: object = None) -> None:
         self.is_started = True
 
     def send(self, payload: bytes, *, until: float, **options: Any) -> bytes:

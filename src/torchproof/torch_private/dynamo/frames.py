@@ -309,6 +309,7 @@ def _install_break_notes() -> None:
     kind: Any = output_graph.GraphCompileReason
     original = kind.__post_init__
 
+    @functools.wraps(original)
     def noted(reason: Any) -> None:
         original(reason)
         note = _note_break.get()
