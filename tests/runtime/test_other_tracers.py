@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize
+from twins import Block
 
 import torchproof
 
@@ -23,15 +24,6 @@ pytestmark = [
     # Dynamo hides it where warnings are shown, not where they are errors.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.mix(x))
 
 
 class Net(nn.Module):

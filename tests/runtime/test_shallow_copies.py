@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from twins import assert_alike, compiled, sample
+from twins import Block, assert_alike, compiled, sample
 
 import torchproof
 from torchproof.records import UserError
@@ -19,15 +19,6 @@ pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + torch.tanh(self.mix(x))
 
 
 class Stack(nn.Module):

@@ -30,6 +30,15 @@ class Net(nn.Module):
         return torch.tanh(self.inner(x))
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.mix(x))
+
+
 def compiled(model: Any, **options: Any) -> Any:
     """With AOTAutograd and without generated code, unless told otherwise."""
     return torchproof.compile(model, **{"backend": "aot_eager"} | options)
