@@ -7,6 +7,7 @@ compiled, and whatever a call changes is compared.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
@@ -42,6 +43,7 @@ CELL_PATIENCE_S = 400.0
 END_PATIENCE_S = 5.0
 BACKGROUND_PATIENCE_S = 20.0
 FORK_PATIENCE_S = 60.0
+CHILD_PATIENCE_S = 300.0
 SETTLING_CALLS = 12
 
 
@@ -298,12 +300,18 @@ def in_fork(work: Callable[[], None]) -> None:
 
 
 def start_child(situation: Situation) -> None:
-    """Waits until the child has loaded torch, which takes a share of the deadline."""
+    """Waits until the child has started, which takes a share of the deadline.
+
+    It loads torch, and tests the C++ compiler meanwhile. With `wait=False` it has idle
+    priority, and on a busy machine that test would still run when the cell ends.
+    """
     worker = compile_job.worker_of(waits=situation.wait)
-    try:
-        worker.send(b"no pickle", until=time.monotonic() + 300)
-    except codegen_worker.ChildFailed:
-        return
+    until = time.monotonic() + CHILD_PATIENCE_S
+    with contextlib.suppress(codegen_worker.ChildFailed):
+        worker.send(b"no pickle", until=until)
+    while (running := strangers()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not running, f"the child has not started: {running}"
 
 
 def in_thread(work: Callable[[], Any], *, other: bool) -> Any:
