@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
 import functools
 import itertools
 import json
@@ -21,7 +22,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from typing import Any
 import torch
 import torch._inductor.compile_fx
 from faults import AGES_S, FAULTS, SITUATIONS, Fault, Situation
-from injections import HEALTHY, Injection
+from gpu_faults import GPU_FAULTS, GPU_SITUATIONS
+from injections import HEALTHY, CannotInject, Injection
 from surroundings import MARK, Bystander, Surroundings, compile_plainly, strangers
 from torch import nn
 
@@ -38,6 +40,7 @@ from torchproof.runtime import codegen_worker, compile_job
 
 PRELOADED = ["warm_torch", "torchproof.observe.child", "cells"]
 NOT_REACHED = "the fault was never reached"
+MATRICES = {"cpu": FAULTS, "cuda": GPU_FAULTS}
 CELL_PATIENCE_S = 400.0
 # A process that is forked ends without its own last words; its child notices.
 END_PATIENCE_S = 5.0
@@ -49,13 +52,17 @@ SETTLING_CALLS = 12
 
 @dataclass(frozen=True)
 class Outcome:
-    """`wrong` says what did not hold; `seconds` is what the call that was hit took."""
+    """`wrong` says what did not hold; `seconds` is what the call that was hit took.
+
+    `skipped` says why the fault cannot be made on this machine.
+    """
 
     fault: str
     situation: str
     wrong: tuple[str, ...]
     seconds: float | None = None
     told: str = ""
+    skipped: str = ""
 
     @property
     def ok(self) -> bool:
@@ -66,11 +73,15 @@ class Outcome:
 
 
 class Model(nn.Module):
-    """Changes whatever a model can: buffers, an input, a list, random numbers."""
+    """Changes whatever a model can: buffers, an input, a list, random numbers.
 
-    def __init__(self, *, draws: bool) -> None:
+    No CUDA graph holds what changes a list, or an input of changing address: `recorded`
+    leaves both out.
+    """
+
+    def __init__(self, *, draws: bool, recorded: bool = False) -> None:
         super().__init__()
-        self.draws = draws
+        self.draws, self.recorded = draws, recorded
         self.inner = nn.Linear(8, 8)
         self.norm = nn.BatchNorm1d(8)
         self.register_buffer("count", torch.zeros(()))
@@ -79,11 +90,13 @@ class Model(nn.Module):
         self.factor, self.label = 1, ""
 
     def forward(self, x: torch.Tensor, scratch: torch.Tensor) -> torch.Tensor:
-        self.seen.append(1)
+        if not self.recorded:
+            self.seen.append(1)
         self.count.add_(1)
         hidden = self.op(self.norm(self.inner(x)))
         hidden = hidden * (self.factor + len(self.label))
-        scratch.add_(hidden.detach())
+        if not self.recorded:
+            scratch.add_(hidden.detach())
         return hidden.relu() + (torch.rand_like(hidden) if self.draws else 0)
 
 
@@ -109,25 +122,48 @@ def take_step(model: Model, x: torch.Tensor, train: bool, between: Any) -> Step:
     model.seen.clear()
     model.zero_grad()
     x = x.clone().requires_grad_(train)
-    scratch = torch.zeros(len(x), 8)
+    scratch = torch.zeros(len(x), 8, device=x.device)
     times = [time.monotonic()]
     with torch.set_grad_enabled(train):
         answer = model(x, scratch)
+        synchronize(x)
         times.append(time.monotonic())
         if train:
             between()
-            (answer * torch.arange(8.0)).sum().backward()
+            (answer * torch.arange(8.0, device=x.device)).sum().backward()
+            synchronize(x)
             times.append(time.monotonic())
     return Step(
-        answer.detach(),
+        answer.detach().clone(),
         x.grad,
         scratch,
         {name: value.clone() for name, value in model.state_dict().items()},
         {name: value.grad for name, value in model.named_parameters()},
-        torch.get_rng_state(),
+        random_state(x.device),
         len(model.seen),
         max(end - begin for begin, end in itertools.pairwise(times)),
     )
+
+
+def synchronize(x: torch.Tensor) -> None:
+    """What runs on a device has ended, and its errors are raised."""
+    if x.is_cuda:
+        torch.cuda.synchronize()
+
+
+def random_state(device: torch.device | str) -> torch.Tensor:
+    device = torch.device(device)
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state())
+    return torch.cat(states)
+
+
+def set_random_state(device: str, state: torch.Tensor) -> None:
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size])
+    if device == "cuda":
+        torch.cuda.set_rng_state(state[size:])
 
 
 class Pair:
@@ -137,7 +173,10 @@ class Pair:
         self, fault: Fault, situation: Situation, injection: Injection
     ) -> None:
         torch.manual_seed(0)
-        self.model, self.situation = Model(draws=_draws(fault, situation)), situation
+        self.situation, self.device = situation, fault.device
+        self.model = Model(
+            draws=_draws(fault, situation), recorded=situation.is_recorded
+        ).to(fault.device)
         self.model.train(situation.train)
         self.twin = copy.deepcopy(self.model)
         self.wrong: list[str] = []
@@ -145,7 +184,13 @@ class Pair:
         arguments: dict[str, Any] = {"backend": fault.backend, **injection.arguments}
         if fault.backend == "inductor":
             # So that compiled code draws the numbers that eager draws.
-            arguments["options"] = {"fallback_random": True}
+            arguments["options"] = {
+                "fallback_random": True,
+                **situation.options,
+                **injection.options,
+            }
+        if injection.gives_example:
+            arguments["example"] = self.example()
         torchproof.runtime.compile(
             self.model,
             strategy="full",
@@ -154,6 +199,10 @@ class Pair:
             **fault.arguments,
             **arguments,
         )
+
+    def example(self) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.injection.rows(0)
+        return tuple(torch.zeros(rows, 8, device=self.device) for _ in range(2))
 
     @property
     def _engine(self) -> Any:
@@ -180,11 +229,11 @@ class Pair:
         return torchproof.runtime.status(self.model)
 
     def call(self, rows: int, op: Any, *, what: str) -> Step:
-        x = torch.randn(rows, 8)
+        x = torch.randn(rows, 8, device=self.device)
         self.model.op = self.twin.op = op
-        before, train = torch.get_rng_state(), self.situation.train
+        before, train = random_state(self.device), self.situation.train
         step = take_step(self.model, x, train, self.injection.after_forward)
-        torch.set_rng_state(before)
+        set_random_state(self.device, before)
         like = take_step(self.twin, x, train, lambda: None)
         for name in ("answer", "input_grad", "scratch", "state", "grads"):
             self._compare(f"{what}: {name}", getattr(step, name), getattr(like, name))
@@ -208,24 +257,42 @@ class Pair:
 
 def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
     """The whole cell, in a process of its own."""
+    if situation.graph:
+        return work_on_graph(fault, situation, folder)
+    with device_use(fault, folder) as use:
+        return _work_on_compile(fault, situation, folder, use)
+
+
+def _work_on_compile(
+    fault: Fault, situation: Situation, folder: Path, use: DeviceUse
+) -> Outcome:
     injection = fault.way(folder)
     if injection.fills_cache:
         in_fork(functools.partial(fill_cache, fault, situation, injection))
     compile_plainly()  # loads what is loaded late, so that no deadline is spent on it
+    if injection.gives_example:
+        injection.arm()
     pair = Pair(fault, situation, injection)
     wrong = pair.wrong
     if fault.uses_child:
         start_child(situation)
+    if fault.device == "cuda":
+        warm_device(pair)
     if situation.later:
         # As many as are not verified, so that the call that is hit is.
         for _ in range(fault.arguments.get("verify", 1)):
             pair.call(4, HEALTHY, what="healthy call")
         if pair.status.fallbacks or not pair.status.compilations:
             return Outcome(*_names(fault, situation), (f"healthy: {pair.status}",))
+    injection.prepare()
+    use.alone()
     surroundings = Surroundings()
     bystander = Bystander(injection) if situation.thread == "two" else None
-    injection.arm()
+    if not injection.gives_example:
+        injection.arm()
     pair.set_deadline(fault.deadline_s)
+    if fault.loses_device:
+        return work_on_lost(fault, situation, pair)
     work = functools.partial(call_hit, fault, injection, pair)
     seconds = in_thread(work, other=situation.thread == "other")
     if bystander is not None:
@@ -234,7 +301,8 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
     wrong += check_calls_after(fault, situation, pair)
     wrong += injection.wrong_afterwards()
     injection.disarm()
-    wrong += check_fork(fault, pair)
+    use.shared()
+    wrong += check_fork(fault, pair) if fault.device == "cpu" else check_device()
     wrong += surroundings.left(stuck=fault.is_stuck)
     told = str(pair.status)
     return Outcome(*_names(fault, situation), tuple(wrong), seconds, told)
@@ -242,7 +310,8 @@ def work_in_cell(fault: Fault, situation: Situation, folder: Path) -> Outcome:
 
 def _draws(fault: Fault, situation: Situation) -> bool:
     """torch.compile in another thread sets the one generator of all threads back."""
-    return fault.draws and situation.thread != "two"
+    # A recording moves the generator at other times than eager does.
+    return fault.draws and situation.thread != "two" and not situation.is_recorded
 
 
 def _names(fault: Fault, situation: Situation) -> tuple[str, str]:
@@ -393,19 +462,189 @@ def check_fork(fault: Fault, pair: Pair) -> list[str]:
     return ["a fork hangs"]
 
 
+# -- on a device -----------------------------------------------------------------------
+
+
+class DeviceUse:
+    """Who uses the device: a fault that takes its memory has it to itself.
+
+    All cells that are preparing share the lock; one that is armed holds it alone.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else path.open("a")
+
+    def shared(self) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+
+    def alone(self) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def end(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@contextlib.contextmanager
+def device_use(fault: Fault, folder: Path) -> Iterator[DeviceUse]:
+    use = DeviceUse(folder.parent.parent / "device.lock" if fault.alone else None)
+    use.shared()
+    try:
+        yield use
+    finally:
+        use.end()
+
+
+def warm_device(pair: Pair) -> None:
+    """Eager's libraries and workspaces are on the device before a fault strikes."""
+    before = random_state(pair.device)
+    model = copy.deepcopy(pair.twin)
+    model.op = pair.injection.op
+    for rows in (4, pair.injection.rows(0)):
+        x = torch.randn(rows, 8, device=pair.device)
+        take_step(model, x, pair.situation.train, lambda: None)
+    set_random_state(pair.device, before)
+
+
+def check_device() -> list[str]:
+    """The device works, on the stream and with the generator that there were."""
+    wrong = []
+    try:
+        x = torch.ones(1 << 20, device="cuda")
+        if (
+            float(x.sum()) != len(x)
+            or not torch.randn(4, device="cuda").isfinite().all()
+        ):
+            wrong.append("the device answers wrong afterwards")
+        if torch.cuda.current_stream() != torch.cuda.default_stream():
+            wrong.append("another stream is the current one afterwards")
+        if torch.cuda.is_current_stream_capturing():
+            wrong.append("a capture goes on afterwards")
+    except RuntimeError as error:
+        wrong.append(f"the device fails afterwards: {error}")
+    return wrong
+
+
+def work_on_lost(fault: Fault, situation: Situation, pair: Pair) -> Outcome:
+    """No process survives this device: the call raises, and the status says why."""
+    wrong: list[str] = []
+    begin = time.monotonic()
+    try:
+        take_step(pair.model, pair.example()[0], situation.train, lambda: None)
+        wrong.append("nothing was raised, and the device is lost")
+    except RuntimeError as error:
+        if fault.words not in str(error):
+            wrong.append(f"raises something else: {error}")
+    seconds = time.monotonic() - begin
+    wrong += check_status(fault, pair.injection, pair)
+    wrong += compile_plainly()
+    names = _names(fault, situation)
+    return Outcome(*names, tuple(wrong), seconds, str(pair.status))
+
+
+def work_on_graph(fault: Fault, situation: Situation, folder: Path) -> Outcome:
+    """A step that `torchproof.graph` records, beside a twin that is never recorded."""
+    injection = fault.way(folder)
+    with device_use(fault, folder) as use:
+        pair = GraphPair(situation, injection)
+        pair.warm()
+        injection.prepare()
+        use.alone()
+        surroundings = Surroundings()
+        injection.arm()
+        seconds = max(pair.call(number) for number in range(max(3, fault.calls)))
+        wrong = pair.wrong + pair.check_status(fault)
+        wrong += injection.wrong_afterwards()
+        injection.disarm()
+        use.shared()
+        wrong += check_device()
+        wrong += GraphPair(situation, Injection(folder)).check_healthy()
+        wrong += surroundings.left(stuck=False)
+    names = _names(fault, situation)
+    return Outcome(*names, tuple(wrong), seconds, str(pair.graphed.status()))
+
+
+class GraphPair:
+    """A model that is recorded, and its twin."""
+
+    def __init__(self, situation: Situation, injection: Injection) -> None:
+        torch.manual_seed(0)
+        self.model = Model(draws=False, recorded=True).to("cuda")
+        self.model.train(situation.train)
+        self.model.op = injection.op
+        self.twin = copy.deepcopy(self.model)
+        self.train, self.injection = situation.train, injection
+        self.graphed = torchproof.graph(self.model, train=situation.train)
+        self.wrong: list[str] = []
+
+    def warm(self) -> None:
+        model = copy.deepcopy(self.twin)
+        self._take(model, model, torch.randn(6, 8, device="cuda"))
+
+    def call(self, number: int) -> float:
+        """The seconds of a call; it is compared with eager's."""
+        x, begin = torch.randn(6, 8, device="cuda"), time.monotonic()
+        answer = self._take(self.model, self.graphed, x)
+        seconds = time.monotonic() - begin
+        expected = self._take(self.twin, self.twin, x)
+        try:
+            torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+        except AssertionError as error:
+            first = str(error).strip().splitlines()[0]
+            self.wrong.append(f"call {number} differs from eager's: {first}")
+        return seconds
+
+    def _take(self, model: Model, step: Any, x: torch.Tensor) -> list[Any]:
+        model.zero_grad()
+        scratch = torch.zeros(len(x), 8, device="cuda")
+        with torch.set_grad_enabled(self.train):
+            answer = step(x, scratch)
+            if self.train and step is model:
+                answer.mean().backward()
+        synchronize(x)
+        grads = [weight.grad for weight in model.parameters()] if self.train else []
+        return [answer.detach().clone(), *model.state_dict().values(), *grads]
+
+    def check_status(self, fault: Fault) -> list[str]:
+        status = self.graphed.status()
+        wrong = [] if self.injection.fired else [NOT_REACHED]
+        if fault.kind is None:
+            if status.stops or not status.replays:
+                wrong.append(f"it was not overcome: {status}")
+        elif not any(fault.words in str(stop) for stop in status.stops):
+            wrong.append(f"status has not this reason ({fault.words!r}): {status}")
+        return wrong
+
+    def check_healthy(self) -> list[str]:
+        """Whether another step can be recorded in this process."""
+        for number in range(3):
+            self.call(number)
+        status = self.graphed.status()
+        if status.stops or status.replays < 2:
+            self.wrong.append(f"no other step is recorded: {status}")
+        return [f"afterwards: {what}" for what in self.wrong]
+
+
 # -- processes -------------------------------------------------------------------------
 
 
-def run(fault: str, situation: str, folder: Path, *, grace_s: float) -> Outcome:
+def run(
+    fault: str, situation: str, folder: Path, *, grace_s: float, device: str = "cpu"
+) -> Outcome:
     """A cell in a process of its own; `grace_s` is what a call may take beyond.
 
     Where a slow machine did not reach the fault before the deadline, it gets more time.
     """
     for attempt, factor in enumerate((1, 4)):
-        deadline_s = FAULTS[fault].deadline_s * factor
+        row = MATRICES[device][fault]
+        deadline_s = row.deadline_s * factor
         own = folder / str(attempt)
         own.mkdir()
-        outcome = _forked(fault, situation, own, deadline_s=deadline_s)
+        row = replace(row, deadline_s=deadline_s)
+        outcome = _forked(row, situation, own)
         if NOT_REACHED not in outcome.wrong:
             break
     if outcome.seconds is not None and outcome.seconds > deadline_s + grace_s:
@@ -414,12 +653,13 @@ def run(fault: str, situation: str, folder: Path, *, grace_s: float) -> Outcome:
     return outcome
 
 
-def _forked(fault: str, situation: str, folder: Path, *, deadline_s: float) -> Outcome:
+def _forked(fault: Fault, situation: str, folder: Path) -> Outcome:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     ours, theirs = context.Pipe(duplex=False)
     mark = uuid.uuid4().hex
-    names, told = (fault, situation), (folder, mark, deadline_s)
+    names = (fault.name, situation)
+    told = (fault.device, folder, mark, fault.deadline_s)
     process = context.Process(target=_main, args=(*names, told, theirs))
     process.start()
     theirs.close()
@@ -442,15 +682,18 @@ def _forked(fault: str, situation: str, folder: Path, *, deadline_s: float) -> O
 
 
 def _main(
-    fault: str, situation: str, told: tuple[Path, str, float], answer: Any
+    fault: str, situation: str, told: tuple[str, Path, str, float], answer: Any
 ) -> None:
-    folder, os.environ[MARK], deadline_s = told
+    device, folder, os.environ[MARK], deadline_s = told
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    row = replace(FAULTS[fault], deadline_s=deadline_s)
+    row = replace(MATRICES[device][fault], deadline_s=deadline_s)
     try:
-        found = work_in_cell(row, SITUATIONS[situation], folder)
+        every = SITUATIONS | GPU_SITUATIONS
+        found = work_in_cell(row, every[situation], folder)
+    except CannotInject as error:
+        found = Outcome(fault, situation, (), skipped=str(error))
     except BaseException:
         found = Outcome(fault, situation, (traceback.format_exc(),))
     answer.send(found)
@@ -460,6 +703,7 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as made:
-        done = run(sys.argv[1], sys.argv[2], Path(made), grace_s=2.0)
+        device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
+        done = run(sys.argv[1], sys.argv[2], Path(made), grace_s=2.0, device=device)
     print(done.told)
     print(json.dumps(asdict(done) | {"told": ""}, indent=2))

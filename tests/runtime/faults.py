@@ -19,7 +19,8 @@ class Situation:
 
     `later`: the first graph compiles, and the fault hits a recompilation. `thread` is
     "main", "other", or "two" where another thread goes on working meanwhile. Without
-    `wait`, calls run eager while a thread in the background compiles.
+    `wait`, calls run eager while a thread in the background compiles. `options` are of
+    Inductor. `graph`: the step is recorded by `torchproof.graph`.
     """
 
     name: str
@@ -27,6 +28,12 @@ class Situation:
     later: bool = False
     thread: str = "main"
     wait: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    graph: bool = False
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.graph or "triton.cudagraphs" in self.options
 
 
 SITUATIONS = {
@@ -54,7 +61,9 @@ class Fault:
     `kind`, `phase` and `words` are of the fallback. A `kind` of None is for a fault
     that is overcome: nothing runs eager, and `words` are of the status. `calls` counts
     the calls that are hit, one after the other. `draws`: the model takes random
-    numbers, which keeps verification from comparing.
+    numbers, which keeps verification from comparing. `alone`: it takes the memory of
+    the device, so that no other cell can use it meanwhile. `loses_device`: what is
+    promised is only that the error says so.
     """
 
     name: str
@@ -69,6 +78,9 @@ class Fault:
     draws: bool = True
     situations: tuple[str, ...] = ALL
     arguments: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    alone: bool = False
+    loses_device: bool = False
 
     @property
     def uses_child(self) -> bool:
@@ -254,6 +266,14 @@ FAULTS = {
             words="Too many open files",
             situations=FEW,
             **_ERROR,
+        ),
+        Fault(
+            "process limit reached",
+            harm.NoProcesses,
+            "compile error",
+            words="thread",
+            backend="inductor",
+            situations=FEW,
         ),
         Fault(
             "signal handlers of the user",

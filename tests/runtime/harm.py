@@ -10,13 +10,14 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import psutil
-from injections import Injection
+from injections import CannotInject, Injection
 
 # -- storms ----------------------------------------------------------------------------
 
@@ -144,6 +145,68 @@ class NoFiles(Injection):
 
     def disarm(self) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, self._usual)
+
+
+_NOBODY = 65534
+_SET_DUMPABLE, _KEEP_CAPABILITIES, _AMBIENT, _RAISE = 4, 8, 47, 2
+_READ_ANYTHING = (1, 2)  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+_CAPABILITY_VERSION = 0x20080522
+
+
+class NoProcesses(Injection):
+    """The user may start no more processes, nor threads, which the system counts too.
+
+    The system does not limit root: so another user runs the cell.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        if os.geteuid() == 0:
+            _become_nobody(folder)
+
+    def arm(self) -> None:
+        self._usual = resource.getrlimit(resource.RLIMIT_NPROC)
+        limit = (1, self._usual[1])
+        for process in [*psutil.Process().children(recursive=True), psutil.Process()]:
+            resource.prlimit(process.pid, resource.RLIMIT_NPROC, limit)
+        try:
+            subprocess.run(["true"], check=False)
+        except OSError:
+            self.mark.touch()
+
+    def disarm(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NPROC, self._usual)
+
+
+def _become_nobody(folder: Path) -> None:
+    """This process goes on as another user, who may still read every file.
+
+    Python may lie where only root can read.
+    """
+    os.chown(folder, _NOBODY, _NOBODY)
+    os.environ["HOME"] = str(folder)
+    _LIBC.prctl(_KEEP_CAPABILITIES, 1, 0, 0, 0)
+    try:
+        os.setgroups([])
+        os.setgid(_NOBODY)
+        os.setuid(_NOBODY)
+    except PermissionError as error:
+        raise CannotInject(f"no other user can run the cell: {error}") from None
+    _keep_reading()
+    _LIBC.prctl(_SET_DUMPABLE, 1, 0, 0, 0)  # /proc/self is this user's again
+    try:
+        subprocess.run([sys.executable, "-S", "-c", ""], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotInject(f"another user cannot start Python: {error}") from None
+
+
+def _keep_reading() -> None:
+    kept = sum(1 << number for number in _READ_ANYTHING)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)(kept, kept, kept, 0, 0, 0)
+    _LIBC.capset(header, data)
+    for number in _READ_ANYTHING:
+        _LIBC.prctl(_AMBIENT, _RAISE, number, 0, 0)
 
 
 # -- signals ---------------------------------------------------------------------------

@@ -27,17 +27,26 @@ Operator = Callable[[torch.Tensor], torch.Tensor]
 HEALTHY: Operator = torch.sin
 
 
+class CannotInject(Exception):
+    """This machine does not allow the fault; the message says why."""
+
+
 class Injection:
     """`op` is what the model calls once the fault is armed; `arguments` are those
-    that torchproof.compile is given beside the usual ones."""
+    that torchproof.compile is given beside the usual ones, `options` are Inductor's."""
 
     op: Operator = HEALTHY
     arguments: Mapping[str, Any] = MappingProxyType({})
+    options: Mapping[str, Any] = MappingProxyType({})
+    gives_example = False  # to torchproof.compile, after the fault was armed
     fills_cache = False  # the same graphs are compiled once before anything else
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.mark = folder / "fired"
+
+    def prepare(self) -> None:
+        """Waits until it can be armed at once."""
 
     def arm(self) -> None:
         pass

@@ -13,7 +13,13 @@ from injections import Injection
 
 MARK = "TORCHPROOF_CELL"  # in the environment of all that a cell starts
 # What may stay: the keeper of an idle child, a progress bar's and torch's own pool.
-KNOWN_THREADS = ("torchproof-child", "tqdm_monitor", "ThreadPoolExecutor-")
+KNOWN_THREADS = (
+    "torchproof-child",
+    "tqdm_monitor",
+    "ThreadPoolExecutor-",
+    "InductorSubproc",
+    "subproc_worker_timer",
+)
 
 
 class Bystander(threading.Thread):
@@ -118,7 +124,9 @@ def strangers(mark: str | None = None) -> list[str]:
             line = " ".join(process.cmdline())
         except psutil.Error:
             continue
-        # The one child of a living process waits for further work.
-        if mark is not None or "torchproof.runtime.child" not in line:
+        # The one child of a living process waits for further work, and so does the pool
+        # of processes in which Inductor compiles Triton kernels.
+        waits = ("torchproof.runtime.child", "torch/_inductor/compile_worker")
+        if mark is not None or not any(text in line for text in waits):
             found.append(f"process {line[:120]}")
     return found

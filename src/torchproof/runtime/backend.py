@@ -29,7 +29,13 @@ from torchproof.runtime import (
 )
 from torchproof.runtime.status_report import Fallback
 from torchproof.runtime.tensors.storages import free_bytes
-from torchproof.torch_private import backends, frames, subgraphs
+from torchproof.torch_private import (
+    backends,
+    cudagraph_trees,
+    frames,
+    step_capture,
+    subgraphs,
+)
 
 if TYPE_CHECKING:
     from torchproof.runtime.engine import Engine
@@ -46,9 +52,15 @@ _COMPILING = frozenset(
         "lock",
     }
 )
+# With CUDA graphs, the first run warms up, the second records, the third replays.
+_RUNS_OF_CUDA_GRAPH = 3
 _SHARE = 0.5  # of free memory that inputs of a run may be copied into
 
 Run = Callable[..., Any]
+
+
+class DeviceLost(RuntimeError):
+    """A graph has broken the CUDA context; the message names it."""
 
 
 class NotPrepared(Exception):
@@ -117,6 +129,7 @@ class GraphCompiler:
 
     def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
         self._engine = engine
+        self._arguments = arguments
         self._compile = backends.compiler(arguments)
         self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
@@ -199,10 +212,13 @@ class GraphCompiler:
     ) -> Run:
         """Guards the first run, which may write to the inputs `changed`, if known.
 
-        If there is no memory for a copy of them, a failure propagates.
+        If there is no memory for a copy of them, a failure propagates. A graph that is
+        recorded as a CUDA graph is guarded until it was replayed.
         """
+        left = self._guarded_runs()
 
         def first(*args: Any) -> Any:
+            nonlocal left
             before = SavedInputs.of(
                 value
                 for number, value in enumerate(args)
@@ -213,44 +229,66 @@ class GraphCompiler:
             except (Exception, interruptible_thread.Interrupted) as error:
                 if before is None:
                     raise
-                before.restore_after(name, error)
+                self._restore(before, name, error)
                 answer = eager(*args)  # raises if the error is the model's own
                 self._first_run_failed(name, error)
                 _redirect(call, eager)
                 return answer
-            _redirect(call, compiled)
-            self._engine.graph_ran(name)
+            left -= 1
+            if left <= 0:
+                _redirect(call, compiled)
+                self._engine.graph_ran(name)
             return answer
 
         call = functools.partial(first)
         return call
 
+    def _guarded_runs(self) -> int:
+        if torch.cuda.is_initialized() and cudagraph_trees.uses_cudagraphs(
+            self._arguments
+        ):
+            return _RUNS_OF_CUDA_GRAPH
+        return 1
+
     def _guarded_backward(
         self, name: str, run: Run, eager: Run
-    ) -> tuple[Run, Callable[[], Run]]:
+    ) -> tuple[Run, Callable[[], Run | None]]:
         """Guards the first run of a backward graph; also returns what to run later.
 
         It may write to tensors that its forward saved. They are copied if there is
         memory; if not, a failure propagates.
         """
-        chosen = run
+        chosen: Run | None = None  # while runs are guarded
+        left = self._guarded_runs()
 
         def first(args: list[Any]) -> Any:
-            nonlocal chosen
+            nonlocal chosen, left
             before = SavedInputs.of(v for v in args if not isinstance(v, nn.Parameter))
             # The compiled graph empties the list `args`.
             inputs = list(args) if before is not None else []
             try:
-                return self._within_deadline(lambda: run(args))
+                answer = self._within_deadline(lambda: run(args))
             except (Exception, interruptible_thread.Interrupted) as error:
                 if before is None:
+                    chosen = run
                     raise
-                before.restore_after(name, error)
+                self._restore(before, name, error)
                 self._first_run_failed(name, error)
                 chosen = eager
                 return eager(inputs)
+            left -= 1
+            if left <= 0:
+                chosen = run
+            return answer
 
         return first, lambda: chosen
+
+    def _restore(self, before: SavedInputs, name: str, error: BaseException) -> None:
+        try:
+            before.restore_after(name, error)
+        except DeviceLost as lost:
+            self._first_run_failed(name, lost)
+            raise
 
     def _within_deadline(self, run: Callable[[], Any]) -> Any:
         until = time.monotonic() + self._engine.options.deadline_s
@@ -348,6 +386,10 @@ def one_line(error: BaseException) -> str:
     # The first line of an error about mark_dynamic does not say so.
     if marked := re.search(r"- (You marked .*?)( If you're using Dim|$)", text, re.M):
         text = marked[1]
+    # The processes that compile Triton kernels send a whole traceback.
+    if "An exception occurred in a subprocess" in text:
+        ends = re.findall(r"^(?:[a-z_]\w*\.)*([A-Z]\w+: .*)$", text, re.MULTILINE)
+        text = "\n".join(ends[-1:]) or text
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
@@ -388,13 +430,16 @@ class SavedInputs:
             (tensor, tensor.detach().clone(), tensor.grad_fn) for tensor in tensors
         ]
         self._cpu = torch.get_rng_state()
-        self._cuda = (
-            torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-        )
+        self._cuda = self._stream = None
+        if torch.cuda.is_initialized():
+            self._cuda = torch.cuda.get_rng_state_all()
+            self._stream = torch.cuda.current_stream()
 
     def restore_after(self, name: str, error: BaseException) -> None:
+        if self._stream is not None:
+            step_capture.end_failed_recording(self._stream)
         if device_is_lost():
-            raise RuntimeError(
+            raise DeviceLost(
                 f"{name} has broken the CUDA context, and only a new process can use"
                 " the device; with `example=` a child process tries the model first"
             ) from error

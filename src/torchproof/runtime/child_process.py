@@ -99,9 +99,10 @@ class ChildProcess:
         if _is_stopped(self.child.pid):
             return "stopped child"  # it cannot write its stacks
         threads = self.stacks()
-        if helper := _helper_program(self.child.pid):
+        if helpers := _helper_programs(self.child.pid):
             waiting = next((frames for frames in threads if _awaits(frames)), [])
-            guess = "Triton compiler" if helper.startswith("ptxas") else "C++ compiler"
+            is_triton = any(name.startswith("ptxas") for name in helpers)
+            guess = "Triton compiler" if is_triton else "C++ compiler"
             phase = phase_of_frames(waiting)
             return guess if phase in (None, "code generation", "worker pool") else phase
         working = next((frames for frames in threads if _generates(frames)), [])
@@ -153,14 +154,15 @@ def _is_stopped(pid: int) -> bool:
     return False
 
 
-def _helper_program(pid: int) -> str | None:
-    """The name of a descendant that is not Python, such as a compiler."""
+def _helper_programs(pid: int) -> list[str]:
+    """The names of descendants that are not Python, such as compilers."""
+    names = []
     for member in tree(pid) - {pid}:
         with contextlib.suppress(OSError):
             name = Path(f"/proc/{member}/comm").read_text().strip()
             if not name.startswith(("python", os.path.basename(sys.executable))):
-                return name
-    return None
+                names.append(name)
+    return names
 
 
 def _awaits(frames: Sequence[tuple[str, str]]) -> bool:

@@ -92,7 +92,11 @@ class _Child:
         self._priority = priority
         self._process: ChildProcess | None = None
         keeper = threading.Thread(target=self._keep, name=_KEEPER, daemon=True)
-        keeper.start()
+        try:
+            keeper.start()
+        except RuntimeError as error:  # the system allows no further thread
+            self.fate = ChildDied(f"the compile process cannot be started: {error}")
+            self.gone.set()
 
     def _keep(self) -> None:
         try:

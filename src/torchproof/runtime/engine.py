@@ -238,7 +238,12 @@ class Engine:
     def _eager_meanwhile(
         self, conversion: frames.Conversion, state: thread_state.ThreadState
     ) -> Any:
-        self.background.begin(conversion, state, self.telemetry.call)
+        try:
+            self.background.begin(conversion, state, self.telemetry.call)
+        except RuntimeError as error:  # the system allows no further thread
+            failed = backend.failure(self.name_of(conversion.code), error, None)
+            self._refuse(conversion.code, failed, self.telemetry.call)
+            return frames.eager_once(inner=False)
         self.telemetry.ran_eager()
         return frames.eager_once(inner=False)
 

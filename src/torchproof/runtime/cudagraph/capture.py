@@ -159,6 +159,7 @@ class Capture:
     def record(self, run: Callable[[], Any]) -> Any:
         """Captures one run without executing it; returns the graph's output memory."""
         with torch.cuda.device(self.device):
+            caller = torch.cuda.current_stream()
             try:
                 with (
                     step_capture.own_workspaces(),
@@ -168,6 +169,8 @@ class Capture:
                 self.pool.captures.add(self)
                 return output
             except BaseException:
+                # Torch does not leave the stream of a capture that cannot be ended.
+                torch.cuda.set_stream(caller)
                 self._recover()
                 raise
 
@@ -193,8 +196,7 @@ class Capture:
         """
         step_capture.end_allocation(self.device, self.pool.handle)
         self.pool.abandon()
-        with self._capturing(torch.cuda.CUDAGraph()):
-            pass
+        step_capture.capture_nothing(self.pool.stream(self.device))
 
     def replay(self) -> None:
         self.graph.replay()

@@ -7,6 +7,7 @@ import functools
 import importlib
 import sys
 import threading
+import warnings
 from collections.abc import Collection, Iterator
 from types import CodeType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchproof.torch_private import contract
 from torchproof.torch_private.hooks import FrameRequest, frame_callbacks, skip_once
 
 # Operations that mutate arguments without declaring it in their schemas.
@@ -95,6 +97,36 @@ def end_allocation(device: torch.device, pool: Any) -> None:
     if end is not None:
         with contextlib.suppress(RuntimeError):
             end(device.index, pool)
+
+
+def end_failed_recording(stream: torch.cuda.Stream) -> None:
+    """Resets torch if a CUDA graph tree has failed to record a graph.
+
+    Torch leaves the stream of the recording as the current one, goes on to allocate
+    from its pool, and takes random generators to be captured until another capture has
+    succeeded. `stream` was the current one before.
+    """
+    trees: Any = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or contract.missing("trees that failed to record"):
+        return
+    if torch.cuda.current_stream(stream.device) == stream:
+        return  # no recording, or it ended
+    torch.cuda.set_stream(stream)
+    manager = trees.get_manager(stream.device.index, create_if_none_exists=False)
+    with contextlib.suppress(RuntimeError):  # the device may be lost
+        if manager is not None:
+            end_allocation(stream.device, manager.cuda_graphs_thread_pool)
+        capture_nothing(torch.cuda.Stream(stream.device))
+
+
+def capture_nothing(stream: torch.cuda.Stream) -> None:
+    """Captures an empty graph, after which random generators are no longer captured."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The CUDA Graph is empty")
+        with torch.cuda.graph(
+            torch.cuda.CUDAGraph(), stream=stream, capture_error_mode="thread_local"
+        ):
+            pass
 
 
 def force_eager() -> contextlib.AbstractContextManager[Any]:

@@ -66,10 +66,11 @@ def before_first_run(
     compiled: Any,
     wrap: Callable[[Callable[..., Any]], tuple[Callable[..., Any], Callable[[], Any]]],
 ) -> None:
-    """Wraps the first run of a graph that Inductor compiled.
+    """Wraps the first runs of a graph that Inductor compiled.
 
-    `wrap` takes the compiled callable. It returns the callable for the first run, and a
-    function that returns the callable for all later runs.
+    `wrap` takes the compiled callable. It returns the callable for the first runs, and
+    a function that returns the callable for all later runs, or None as long as further
+    runs are first ones.
     """
     run = getattr(compiled, "current_callable", None)
     if run is None:
@@ -80,7 +81,8 @@ def before_first_run(
         try:
             return once(args)
         finally:
-            compiled.current_callable = afterwards()
+            if (chosen := afterwards()) is not None:
+                compiled.current_callable = chosen
 
     compiled.current_callable = first
 
