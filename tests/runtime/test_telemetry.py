@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import re
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -103,6 +105,66 @@ def test_the_share_counts_calls_of_which_anything_ran_eager() -> None:
     for _ in range(4):
         whole(sample())
     assert torchproof.status(whole).compiled_share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("stance", "compiled_calls"), [("force_eager", 2), ("eager_on_recompile", 3)]
+)
+def test_calls_that_a_stance_makes_eager_are_not_called_compiled(
+    stance: str, compiled_calls: int
+) -> None:
+    model = compiled(Net().eval())
+    model(sample(2))
+    with torch.compiler.set_stance(stance):
+        model(sample(2))
+        model(sample(3))
+    model(sample(2))
+    status = torchproof.status(model)
+    assert (status.calls, status.compiled_calls) == (4, compiled_calls), status
+    assert [stance in note for note in status.notes] == [True], status
+    clean = compiled(Net().eval())
+    with torch.compiler.set_stance("default"):
+        clean(sample(2))
+    assert torchproof.status(clean).compiled_calls == 1
+    assert not any("stance" in note for note in torchproof.status(clean).notes)
+
+
+@pytest.mark.parametrize("stance", ["eager_then_compile", "aot_eager_then_compile"])
+def test_stances_that_compile_later_do_not_bypass_the_deadline(stance: str) -> None:
+    model = compiled(Net().eval())
+    with torch.compiler.set_stance(stance):
+        answers = [model(sample(2)) for _ in range(2)]
+    assert all(torch.equal(each, Net.forward(model, sample(2))) for each in answers)
+    assert torchproof.status(model).compiled_calls == 2
+
+
+def decorated(breaks: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def around(*args: Any) -> Any:
+            if breaks:
+                torch._dynamo.graph_break()
+            return forward(*args)
+
+        return around
+
+    return decorate
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_a_decorator_without_a_graph_is_not_called_the_method(breaks: bool) -> None:
+    class Decorated(Net):
+        forward = decorated(breaks)(Net.forward)
+
+    model = compiled(Decorated().eval())
+    model(sample())
+    status = torchproof.status(model)
+    assert [item.graphs for item in status.compilations] == [1], status
+    about = [note for note in status.notes if "no compiled graph" in note]
+    assert len(about) == breaks, status
+    for note in about:
+        assert re.match(r".*around \(test_telemetry.py:\d+\), the decorator of", note)
+        assert "before its first graph break" in note
 
 
 def test_a_callback_that_fails_hurts_nobody(caplog: pytest.LogCaptureFixture) -> None:

@@ -128,15 +128,16 @@ class GraphCompiler:
     """
 
     def __init__(self, engine: Engine, arguments: Mapping[str, Any]) -> None:
-        self._engine = engine
+        self.engine = engine
         self._arguments = arguments
         self._compile = backends.compiler(arguments)
+        self._runs_as_traced = arguments.get("backend") == "eager"
         self.graph_cache = graph_cache.GraphCache()
         self._numbers = itertools.count(1)
 
     def __call__(self, gm: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         job = compile_job.current()
-        self._engine.note_graph(gm)
+        self.engine.note_graph(gm)
         if job is not None:
             job.symbolic_shapes = frames.symbolic_shapes_of(gm) or job.symbolic_shapes
         if job is None or not job.uses_graph_cache:
@@ -172,6 +173,7 @@ class GraphCompiler:
                 raise
             self._failed(failure(name, error, job), job)
             return eager
+        self._note_mutation(changed())
         if job is not None:
             job.compiled.append(name)
             job.varies = key is None
@@ -180,14 +182,24 @@ class GraphCompiler:
             )
         return self._guarded_forward(name, compiled, eager, changed=changed())
 
+    def _note_mutation(self, changed: list[int] | None) -> None:
+        """Shares no code that writes to its inputs; None if these are not known.
+
+        AOTAutograd compiles it for weights that share no memory, without a guard, and
+        another model may get weights that do at any time. Graphs that are not passed to
+        AOTAutograd run as they were traced.
+        """
+        if changed != [] and not self._runs_as_traced:
+            self.engine.stop_sharing()
+
     def _failed(self, item: Fallback, job: compile_job.Job | None) -> None:
         if job is not None:
             job.failed += 1
             job.failure = item
             job.missed_deadline = job.missed_deadline or item.kind == "deadline"
         # A model that used this code would not report the failure.
-        self._engine.stop_sharing()
-        self._engine.telemetry.fell_back(item)
+        self.engine.stop_sharing()
+        self.engine.telemetry.fell_back(item)
 
     def _eager(self, gm: Any) -> Callable[..., Any]:
         """Runs the graph uncompiled, operation by operation."""
@@ -200,7 +212,7 @@ class GraphCompiler:
             return forward
 
         def eager(*args: Any) -> Any:
-            self._engine.telemetry.ran_eager()
+            self.engine.telemetry.ran_eager()
             return plain()(*args)
 
         return eager
@@ -237,7 +249,7 @@ class GraphCompiler:
             left -= 1
             if left <= 0:
                 _redirect(call, compiled)
-                self._engine.graph_ran(name)
+                self.engine.graph_ran(name)
             return answer
 
         call = functools.partial(first)
@@ -273,7 +285,7 @@ class GraphCompiler:
                     chosen = run
                     raise
                 self._restore(before, name, error)
-                self._first_run_failed(name, error)
+                self._tell_user(self._first_run_failed(name, error))
                 chosen = eager
                 return eager(inputs)
             left -= 1
@@ -291,17 +303,18 @@ class GraphCompiler:
             raise
 
     def _within_deadline(self, run: Callable[[], Any]) -> Any:
-        until = time.monotonic() + self._engine.options.deadline_s
+        until = time.monotonic() + self.engine.options.deadline_s
         with interruptible_thread.interrupt_after(until, _is_compiling):
             return run()
 
-    def _first_run_failed(self, name: str, error: BaseException) -> None:
+    def _first_run_failed(self, name: str, error: BaseException) -> Fallback:
         item = failure(name, error, None)
         kind = "first run" if item.kind == "compile error" else item.kind
         item = dataclasses.replace(item, kind=kind)
-        self._engine.stop_sharing()  # as in `_failed`
-        self._engine.telemetry.fell_back(item)
-        self._engine.graph_ran(name, item)
+        self.engine.stop_sharing()  # as in `_failed`
+        self.engine.telemetry.fell_back(item)
+        self.engine.graph_ran(name, item)
+        return item
 
     # -- backward ----------------------------------------------------------------------
 
@@ -315,7 +328,9 @@ class GraphCompiler:
         except (Exception, interruptible_thread.Interrupted) as error:
             if isinstance(error, interruptible_thread.Interrupted) and job is not None:
                 raise  # the whole compilation is over, not only this graph
-            self._failed(failure(name, error, job), job)
+            item = failure(name, error, job)
+            self._failed(item, job)
+            self._tell_user(item)
             return eager
         backends.before_first_run(
             compiled,
@@ -324,8 +339,8 @@ class GraphCompiler:
         return compiled
 
     def _compile_late(self, name: str, compile_it: Callable[[], Any]) -> Any:
-        telemetry = self._engine.telemetry
-        deadline_s = self._engine.options.deadline_s
+        telemetry = self._user().telemetry
+        deadline_s = self.engine.options.deadline_s
         job = compile_job.Job(until=time.monotonic() + deadline_s)
         with compile_job.interrupted_at_deadline(job), compile_job.running(job):
             compiled = compile_it()
@@ -333,6 +348,16 @@ class GraphCompiler:
         telemetry.add_compile_time(item.seconds)
         telemetry.compiled(item)
         return compiled
+
+    def _user(self) -> Engine:
+        """The engine of the model that the running backward pass belongs to."""
+        return shared_code.owner_of(backends.leaves_of_backward(), self.engine)
+
+    def _tell_user(self, item: Fallback) -> None:
+        """Reports a failed backward graph of shared code to the model that needs it."""
+        user = self._user()
+        if user is not self.engine:
+            user.telemetry.fell_back(item)
 
 
 def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fallback:

@@ -25,7 +25,7 @@ from torchproof.process import boot_time, children_since, kill_tree
 from torchproof.records import UserError
 from torchproof.runtime import codegen_worker, compile_phases, interruptible_thread
 from torchproof.runtime.status_report import Compilation, Fallback
-from torchproof.torch_private import backends, remote_codegen
+from torchproof.torch_private import backends, configs, remote_codegen
 
 
 @dataclass
@@ -211,7 +211,7 @@ def running(job: Job) -> Iterator[None]:
     if job.codegen_in_child:
         codegen = remote_codegen.codegen_in_child(job.send, job.local_reasons.append)
     try:
-        with codegen:
+        with codegen, configs.own_changes():
             yield
     finally:
         _current.reset(token)

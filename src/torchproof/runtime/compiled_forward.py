@@ -127,8 +127,13 @@ class CompiledForward(MethodReplacement):
         if text := untested_torch():
             self.telemetry.note(text)
         # The engine must not keep the model.
-        find_key = functools.partial(_sharing_key, weakref.ref(self))
-        self._engine = Engine(self.options, self.telemetry, find_key=find_key)
+        me = weakref.ref(self)
+        self._engine = Engine(
+            self.options,
+            self.telemetry,
+            find_key=functools.partial(_sharing_key, me),
+            find_model=functools.partial(_model_of, me),
+        )
         self._engine.agreement = self._agreement
         weakref.finalize(self, self._engine.close)
         return self._engine
@@ -397,17 +402,36 @@ class CompiledForward(MethodReplacement):
         dynamic = self.options.compile_with.get("dynamic")
         fn = frames.traceable(part.eager)
         name = frames.describe_code(fn.__code__)
+        decorator = None
         if part.owner is not None and fn.__code__.co_name != part.name:
             # The code is a decorator's: name the method instead.
-            name = f"{type(part.owner).__name__}.{part.name}"
-        self.engine.set_name(fn.__code__, name)
-        self.engine.begin_sharing()
+            decorator, name = name, f"{type(part.owner).__name__}.{part.name}"
+        self.engine.set_name(fn.__code__, name, decorator=decorator)
+        if self.engine.begin_sharing():
+            shared_code.watch_settings(self)
         backend = self.engine.backend
-        with frames.intercept_conversions(self.engine.convert, backend):
+        with frames.intercept_conversions(
+            self.engine.convert, backend, self.telemetry.ran_eager_under
+        ):
             compiled: Callable[..., Any] = torch.compile(
                 fn, backend=backend, dynamic=dynamic
             )
         return compiled
+
+    def check_sharing_at_next_call(self) -> None:
+        """Lets the next call find another method than it expects, and refresh."""
+        with self._switch_lock:
+            self._expects_change = True
+            self.run = self.run
+
+    def refresh_method(self) -> Callable[..., Any]:
+        if self._expects_change:
+            with self._switch_lock:
+                self._expects_change = False
+                self.run = self.run
+            if self.engine.check_sharing():
+                shared_code.watch_settings(self)
+        return super().refresh_method()
 
     def _install(self, compiled: Callable[..., Any]) -> None:
         """Makes calls run compiled code, verified and timed as the options say."""
@@ -653,6 +677,11 @@ class CompiledForward(MethodReplacement):
 def _sharing_key(forward: weakref.ref[CompiledForward]) -> Hashable:
     alive = forward()
     return None if alive is None else shared_code.key_of(alive, alive.options)
+
+
+def _model_of(forward: weakref.ref[CompiledForward]) -> nn.Module | None:
+    alive = forward()
+    return None if alive is None else alive.owner
 
 
 def _cost_to_log(forward: weakref.ref[CompiledForward]) -> str | None:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import Any, Literal
 
+from torch import nn
+
 from torchproof.process import forks
 from torchproof.runtime import (
     agreement,
@@ -94,13 +96,18 @@ class Engine:
         telemetry: Telemetry,
         *,
         find_key: Callable[[], Hashable] = lambda: None,
+        find_model: Callable[[], nn.Module | None] = lambda: None,
     ) -> None:
-        """Models for which `find_key` returns the same may share compiled code."""
+        """Models for which `find_key` returns the same may share compiled code.
+
+        `find_model` returns None after the model was deleted.
+        """
         self.options = options
         self.telemetry = telemetry
         self.graph_compiler = backend.GraphCompiler(self, options.compile_with)
         self.backend = backend.Backend.of(self.graph_compiler)
         self._find_key = find_key
+        self.find_model = find_model
         self._may_share: bool | None = None  # None until the first call
         self._ran_others = False  # calls have run code of other models
         self._drops = shared_code.drops()
@@ -113,6 +120,7 @@ class Engine:
         self.before_compiling: Callable[[], None] = lambda: None
         self._storms = Storms(options.recompile_limit)
         self._names: dict[CodeType, str] = {}
+        self._decorators: dict[CodeType, str] = {}  # code around the method it names
         self._unproven: dict[str, CompiledCode] = {}  # graphs that have not run yet
         self._eager_answers: list[Any] = []  # compiled code with graphs that run eager
         self._thread_call = threading.local()
@@ -130,9 +138,16 @@ class Engine:
     def __str__(self) -> str:
         return self.telemetry.name
 
-    def set_name(self, code: CodeType, name: str) -> None:
-        """Sets the name of a function that the strategy compiles."""
+    def set_name(
+        self, code: CodeType, name: str, *, decorator: str | None = None
+    ) -> None:
+        """Sets the name of a function that the strategy compiles.
+
+        The code may be that of a `decorator` around it.
+        """
         self._names[code] = name
+        if decorator is not None:
+            self._decorators[code] = decorator
 
     def name_of(self, code: CodeType) -> str:
         return self._names.get(code) or frames.describe_code(code)
@@ -369,10 +384,19 @@ class Engine:
             self.telemetry.compiled(job.compilation(name, shapes, cause=cause))
             self._expect_first_run(conversion, answer, job, again=cause is not None)
         elif code in self._names and not job.failed:
-            self.telemetry.note(
-                f"{name} itself has no compiled graph: only what it calls may have"
-            )
+            self.telemetry.note(self._why_no_graph(code, job))
         return self._accept(code, answer, job, cause=cause)
+
+    def _why_no_graph(self, code: CodeType, job: compile_job.Job) -> str:
+        what = self.name_of(code)
+        if (decorator := self._decorators.get(code)) is not None:
+            what = f"{decorator}, the decorator of {what},"
+        if job.breaks:
+            return (
+                f"{what} has no compiled graph before its first graph break: only what"
+                " it calls, and the rest of it, may have"
+            )
+        return f"{what} itself has no compiled graph: only what it calls may have"
 
     def _store(
         self, conversion: frames.Conversion, answer: Any, job: compile_job.Job
@@ -529,11 +553,12 @@ class Engine:
 
     # -- sharing -----------------------------------------------------------------------
 
-    def begin_sharing(self) -> None:
+    def begin_sharing(self) -> bool:
         """Decides at the first call with which models this one may share code."""
         if self._may_share is None:
             self.backend.key = self._find_key()
             self._may_share = self.backend.key is not None
+        return self._may_share
 
     def stop_sharing(self) -> None:
         """Neither uses code of other models from now on, nor lets them use its own."""
@@ -554,8 +579,13 @@ class Engine:
                 code in self._codes_of_others and self.telemetry.compiled_calls > 1
             )
             self._ran_others = self._ran_others or had_code
-            if self._find_key() != self.backend.key:
-                self.stop_sharing()
+            self.check_sharing()
+
+    def check_sharing(self) -> bool:
+        """Stops sharing if the model has got another key; whether it still shares."""
+        if self._may_share and self._find_key() != self.backend.key:
+            self.stop_sharing()
+        return bool(self._may_share)
 
     def _lookup_missed_code(self, conversion: frames.Conversion) -> bool:
         """Whether existing code fits: Dynamo missed it because other code was deleted.

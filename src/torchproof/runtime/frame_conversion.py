@@ -24,6 +24,7 @@ from torchproof.runtime.tensors import rng_state
 from torchproof.torch_private import (
     abandoned_threads,
     backends,
+    configs,
     frames,
     hidden_gradients,
     thread_state,
@@ -88,6 +89,7 @@ def _in_helper_thread(
 
 def _carry_out(conversion: frames.Conversion, job: compile_job.Job) -> Any:
     with contextlib.ExitStack() as stack:
+        stack.enter_context(configs.own_changes())
         stack.enter_context(frames.compiler_switches(generalise=job.generalise))
         if job.backward_early:
             stack.enter_context(backends.backward_ahead())

@@ -77,6 +77,7 @@ class _NoOwner:
 
 
 _NO_OWNER = _NoOwner()
+_CHANGED = object()  # equals no method
 
 
 class MethodReplacement:
@@ -87,6 +88,7 @@ class MethodReplacement:
     """
 
     _per_call_counters: tuple[Any, ...] = ()  # set by a class that counts calls
+    _expects_change = False  # the next call calls `refresh_method` in any case
 
     def __init__(self, owner: nn.Module | None, name: str, plain: Any = None) -> None:
         self.owner = owner
@@ -135,7 +137,7 @@ class MethodReplacement:
             run,
             owner,
             self.name,
-            self._class_method,
+            _CHANGED if self._expects_change else self._class_method,
             *self._per_call_counters,
         )
 

@@ -87,6 +87,11 @@ class Telemetry:
                 self._eager_calls += 1
                 self.changes += 1
 
+    def ran_eager_under(self, stance: str) -> None:
+        """The same, because of `torch.compiler.set_stance`."""
+        self.ran_eager()
+        self.note(f'calls ran eager under torch.compiler.set_stance("{stance}")')
+
     def all_eager(self, value: bool) -> None:
         """Sets whether all following calls run eager, and need not be counted."""
         with self._lock:

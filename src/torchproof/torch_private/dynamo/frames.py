@@ -30,6 +30,7 @@ from torchproof.torch_private.dynamo import (
     abandoned_threads,
     class_guards,
     hidden_gradients,
+    stances,
     thread_state,
     tracing_flags,
 )
@@ -131,15 +132,15 @@ class Conversion:
 class _GuardedCallback:
     """Replaces Dynamo's callback by a call of the guard."""
 
-    def __init__(
-        self, callback: Any, guard: Callable[[Conversion], Any], backend: Any
-    ) -> None:
+    def __init__(self, callback: Any, interception: _Interception) -> None:
+        guard, backend, ran_eager = interception
         # Dynamo follows this attribute to the backend at each call, and uses compiled
         # code of equal backends.
         self._torchdynamo_orig_backend = backend
         self.hooks = callback.hooks
         self._callback = callback
         self._guard = guard
+        self.ran_eager = ran_eager
 
     def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
         conversion = Conversion(
@@ -172,22 +173,27 @@ class _ErrorRecorder:
             raise
 
 
-_guard: contextvars.ContextVar[tuple[Callable[[Conversion], Any], Any] | None] = (
-    contextvars.ContextVar("torchproof_guard", default=None)
+# The guard, the backend, and what to call if a stance makes a call run eager.
+_Interception = tuple[Callable[[Conversion], Any], Any, Callable[[str], None]]
+_guard: contextvars.ContextVar[_Interception | None] = contextvars.ContextVar(
+    "torchproof_guard", default=None
 )
 
 
 @contextlib.contextmanager
 def intercept_conversions(
-    guard: Callable[[Conversion], Any], backend: Any
+    guard: Callable[[Conversion], Any],
+    backend: Any,
+    ran_eager: Callable[[str], None] = lambda stance: None,
 ) -> Iterator[None]:
     """Callables that torch.compile returns inside ask `guard` about each frame.
 
     Dynamo takes `backend`, which torch.compile is called with, for theirs. It keeps
-    pointers to it that do not keep it alive: it must never be deleted.
+    pointers to it that do not keep it alive: it must never be deleted. `ran_eager` is
+    called with the stance if one makes a frame run eager.
     """
     _install()
-    token = _guard.set((guard, backend))
+    token = _guard.set((guard, backend, ran_eager))
     try:
         yield
     finally:
@@ -237,7 +243,7 @@ def _install() -> None:
         if current is None:
             return original(callback, hooks)
         callback._inner_convert = _ErrorRecorder(callback._inner_convert)
-        return _GuardedCallback(original(callback, hooks), *current)
+        return _GuardedCallback(original(callback, hooks), current)
 
     convert_frame.catch_errors_wrapper = guarded
     os.register_at_fork(after_in_child=thread_state.forget_other_compilers)
@@ -245,8 +251,41 @@ def _install() -> None:
     tracing_flags.install()
     hidden_gradients.install()
     abandoned_threads.install()
+    stances.install(_under_stance)
     _install_checkpoints()
     _install_break_notes()
+
+
+def _under_stance(stance: str, callback: Any) -> Any:
+    """What Dynamo calls for frames while a stance other than the default is in force.
+
+    Stances that compile from the second call on would bypass the guard: the first call
+    compiles.
+    """
+    if not isinstance(callback, _GuardedCallback):
+        return stances.UNCHANGED
+    if stance == "force_eager":
+        callback.ran_eager(stance)
+    elif stance == "eager_on_recompile":
+        return _RunOnly(callback, stance)
+    elif stance in ("eager_then_compile", "aot_eager_then_compile"):
+        return callback
+    return stances.UNCHANGED
+
+
+class _RunOnly:
+    """Runs frames without compiled code eager, as Dynamo does, and reports them."""
+
+    def __init__(self, callback: _GuardedCallback, stance: str) -> None:
+        self._torchdynamo_orig_backend = callback  # as in `_GuardedCallback`
+        self._ran_eager = functools.partial(callback.ran_eager, stance)
+
+    def __call__(self, frame: Any, entry: Any, state: Any) -> Any:
+        from torch._dynamo import trace_rules
+
+        if not trace_rules.check(frame.f_code):
+            self._ran_eager()
+        return eager_once(inner=False)
 
 
 _check: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(

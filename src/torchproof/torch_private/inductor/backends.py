@@ -163,6 +163,13 @@ def settings_hash() -> tuple[bytes, bytes, int]:
     return inductor.get_hash(), functorch.get_hash(), _dynamo_settings_hash()
 
 
+def code_depends_on(setting: str) -> bool:
+    """Whether `settings_hash` contains a setting, such as torch._dynamo.config.x."""
+    module, _, name = setting.rpartition("config.")
+    is_hashed = module in ("torch._inductor.", "torch._functorch.", "torch._dynamo.")
+    return is_hashed and name not in _SET_BY_CALLS
+
+
 def _dynamo_settings_hash() -> int:
     """As Dynamo's own hash, without what a call of a compiled function sets."""
     from torch._dynamo import config
@@ -170,6 +177,14 @@ def _dynamo_settings_hash() -> int:
     settings = config.get_config_copy()  # its attributes may be deprecated, and warn
     named = sorted(settings.keys() - _SET_BY_CALLS)
     return hash(repr([(name, settings[name]) for name in named]))
+
+
+def leaves_of_backward() -> list[torch.Tensor]:
+    """The leaf tensors to which the autograd node that runs now passes gradients."""
+    node = torch._C._current_autograd_node()
+    following = node.next_functions if node is not None else ()
+    leaves = (getattr(each, "variable", None) for each, _ in following)
+    return [leaf for leaf in leaves if leaf is not None]
 
 
 def backward_ahead() -> Any:
