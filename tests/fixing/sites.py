@@ -1,13 +1,18 @@
 """Sites for tests of rewrites: a program with its finding marked by a comment."""
 
+import itertools
 import sys
 import textwrap
 import types
+
+import torch
+import torch._dynamo
 
 from torchproof.fixing.rewrites import Draft, File, Rewrite, Site
 from torchproof.records import Finding
 
 MARK = "# <-"
+_numbers = itertools.count()
 
 
 def site(text: str, code: str = "GB102") -> Site:
@@ -35,7 +40,10 @@ def program(text: str) -> str:
 
 def function_of(text: str, name: str = "step"):
     """A function of a program, compiled from its text."""
-    module = types.ModuleType("rewritten")
-    sys.modules["rewritten"] = module  # torch 2.11 imports it when it compiles
+    # Torch 2.11 keeps the modules that it imports when it compiles, and has one wrapper
+    # for all functions without a file, which reaches the recompile limit.
+    torch._dynamo.reset()
+    module = types.ModuleType(f"rewritten_{next(_numbers)}")
+    sys.modules[module.__name__] = module
     exec(compile(textwrap.dedent(text), "<rewritten>", "exec"), vars(module))
     return getattr(module, name)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import torchproof
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -39,7 +40,9 @@ def worst(case: dict[str, Any]) -> float:
 
 
 def test_ranks_that_divide_a_model_compute_the_same(tmp_path: Path) -> None:
-    cases = ("tp:none", "tp:eager", "fsdp2:none")
+    cases = ["tp:none", "fsdp2:none"]
+    if torch.__version__ >= (2, 12):  # 2.11 does not compile sizes of DTensors
+        cases.append("tp:eager")
     found = parity(tmp_path, "workload:gpt", *cases, "planted:none")
     assert {case: worst(found[case]) < BOUND for case in cases} == dict.fromkeys(
         cases, True

@@ -92,7 +92,9 @@ def keys_for_ranks(ranks: int) -> Iterator[None]:
 
     def reduced(mesh: Any) -> Any:
         # A group may have another name on each rank, and code finds groups by name.
-        return codecache._ident, (mesh._stable_hash(), tuple(mesh._dim_group_names))
+        ranks = mesh.mesh.tolist()
+        names = (mesh.mesh_dim_names, tuple(mesh._dim_group_names))
+        return codecache._ident, (mesh.device_type, ranks, names)
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
