@@ -43,7 +43,7 @@ NOT_REACHED = "the fault was never reached"
 MATRICES = {"cpu": FAULTS, "cuda": GPU_FAULTS}
 CELL_PATIENCE_S = 400.0
 # A process that is forked ends without its own last words; its child notices.
-END_PATIENCE_S = 5.0
+END_PATIENCE_S = {"cpu": 5.0, "cuda": 30.0}  # a pool of torch's may be starting
 BACKGROUND_PATIENCE_S = 20.0
 FORK_PATIENCE_S = 60.0
 CHILD_PATIENCE_S = 300.0
@@ -498,6 +498,13 @@ def device_use(fault: Fault, folder: Path) -> Iterator[DeviceUse]:
         use.end()
 
 
+def limit_compile_pool(fault: Fault) -> None:
+    """Only faults of kernel compilers need Inductor's pool, a process for each core."""
+    threads = 4 if fault.way.needs_pool else 1
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
+    torch._inductor.config.compile_threads = threads
+
+
 def warm_device(pair: Pair) -> None:
     """Eager's libraries and workspaces are on the device before a fault strikes."""
     before = random_state(pair.device)
@@ -574,15 +581,16 @@ class GraphPair:
         torch.manual_seed(0)
         self.model = Model(draws=False, recorded=True).to("cuda")
         self.model.train(situation.train)
-        self.model.op = injection.op
-        self.twin = copy.deepcopy(self.model)
+        self.twin, self._spare = copy.deepcopy(self.model), copy.deepcopy(self.model)
+        for each in (self.model, self.twin, self._spare):
+            each.op = injection.op
         self.train, self.injection = situation.train, injection
         self.graphed = torchproof.graph(self.model, train=situation.train)
         self.wrong: list[str] = []
 
     def warm(self) -> None:
-        model = copy.deepcopy(self.twin)
-        self._take(model, model, torch.randn(6, 8, device="cuda"))
+        """Eager's libraries and workspaces are on the device before a fault strikes."""
+        self._take(self._spare, self._spare, torch.randn(6, 8, device="cuda"))
 
     def call(self, number: int) -> float:
         """The seconds of a call; it is compared with eager's."""
@@ -674,7 +682,7 @@ def _forked(fault: Fault, situation: str, folder: Path) -> Outcome:
     process.join(20)
     left = ["the process does not end"] if process.is_alive() else []
     process.kill()
-    until = time.monotonic() + END_PATIENCE_S
+    until = time.monotonic() + END_PATIENCE_S[fault.device]
     while (alive := strangers(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     left += [f"outlives its process: {what}" for what in alive]
@@ -688,6 +696,8 @@ def _main(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "cache")
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
+    if device == "cuda":
+        limit_compile_pool(MATRICES[device][fault])
     row = replace(MATRICES[device][fault], deadline_s=deadline_s)
     try:
         every = SITUATIONS | GPU_SITUATIONS

@@ -33,6 +33,7 @@ def _real_ptxas() -> Path:
 class Ptxas(Injection):
     """What goes by the name of ptxas is a program that does as told once armed."""
 
+    needs_pool = True
     # It waits without a process of its own, so that it is seen by its name.
     told = "read line <> FOLDER/never"
 

@@ -38,6 +38,7 @@ class Injection:
     op: Operator = HEALTHY
     arguments: Mapping[str, Any] = MappingProxyType({})
     options: Mapping[str, Any] = MappingProxyType({})
+    needs_pool = False  # of Inductor's processes, in which Triton compiles kernels
     gives_example = False  # to torchproof.compile, after the fault was armed
     fills_cache = False  # the same graphs are compiled once before anything else
 

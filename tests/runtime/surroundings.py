@@ -19,6 +19,7 @@ KNOWN_THREADS = (
     "ThreadPoolExecutor-",
     "InductorSubproc",
     "subproc_worker_timer",
+    "Dummy-",  # a thread of autograd that has run Python
 )
 
 
