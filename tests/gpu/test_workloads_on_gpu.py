@@ -113,6 +113,13 @@ def test_compiled_equals_eager(workload: str, train: bool) -> None:
         pytest.xfail("torch 2.11 guards on the batch in FlexAttention's backward")
     told = {"device": "cuda", "train": train}
     eager = results(workload, compiled=False, **told)
-    apart = distance(results(workload, compiled=True, **told), eager)
+    compiled = results(workload, compiled=True, **told)
+    apart = distance(compiled, eager)
     print(f"{workload} train={train}: {apart:.4f}")
-    assert apart < (0.1 if train else 0.05)  # bf16, rounded in other places
+    if apart < (0.1 if train else 0.05):  # bf16, rounded in other places
+        return
+    # Rounding may decide which patches are selected: neither is then the right one.
+    exact = results(workload, compiled=False, dtype=torch.float64, **told)
+    errors = distance(compiled, exact), distance(eager, exact)
+    print(f"from float64: compiled {errors[0]:.4f}, eager {errors[1]:.4f}")
+    assert errors[0] < 1.2 * errors[1]

@@ -16,11 +16,23 @@ CURED = [name for name in WORKLOADS if not name.endswith("-original")]
 Results = dict[str, list[Tensor]]
 
 
-def results(workload: str, *, device: str, train: bool, compiled: bool) -> Results:
-    """Outputs of the first calls; what training leaves, as gradients or as weights."""
+def results(
+    workload: str,
+    *,
+    device: str,
+    train: bool,
+    compiled: bool,
+    dtype: torch.dtype | None = None,
+) -> Results:
+    """Outputs of the first calls; what training leaves, as gradients or as weights.
+
+    With `dtype`, the same weights and inputs are computed with in that precision.
+    """
     entry = WORKLOADS[workload]
     make = importlib.import_module(entry.module).make
     fn, calls = make(entry.size_on(device), device=device, train=train)
+    if dtype is not None:
+        fn, calls = fn.to(dtype), _converted(calls, dtype)
     run = fn
     if compiled and not getattr(type(fn), "compiles_itself", False):
         run = torch.compile(fn)
@@ -38,6 +50,14 @@ def results(workload: str, *, device: str, train: bool, compiled: bool) -> Resul
     elif train:
         found["gradients"] = [p.grad for p in fn.parameters() if p.grad is not None]
     return {kind: [x.detach().float().cpu() for x in found[kind]] for kind in found}
+
+
+def _converted(calls: Any, dtype: torch.dtype) -> Any:
+    def convert(value: Any) -> Any:
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        return value.to(dtype) if is_float else value
+
+    return torch.utils._pytree.tree_map(convert, calls)
 
 
 def floats(output: Any) -> list[Tensor]:
