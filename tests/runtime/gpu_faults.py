@@ -105,7 +105,7 @@ GPU_FAULTS = {
             "another process takes the device memory",
             gpu.OtherProcess,
             "compile error",
-            words="out of memory",
+            words="CUDA",  # the driver, an allocator or cuBLAS says it in its own words
             situations=("inference", "training", "graph"),
             alone=True,
             **_INDUCTOR,

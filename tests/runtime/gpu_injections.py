@@ -169,7 +169,7 @@ class FirstRunOutOfMemory(Patch):
 class AutotuningOutOfMemory(InChild):
     """All memory of the device is in use while the child times kernels."""
 
-    op = staticmethod(wide)
+    needs_pool = True
     options = MappingProxyType(
         {"max_autotune_gemm": True, "max_autotune_gemm_backends": "ATEN,TRITON"}
     )

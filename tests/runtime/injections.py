@@ -290,6 +290,12 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 sys.meta_path.insert(0, Finder())
+
+from importlib.machinery import PathFinder
+
+rest = [entry for entry in sys.path if entry != {folder!r}]
+spec = PathFinder.find_spec("typing_extensions", rest)
+spec.loader.exec_module(sys.modules["typing_extensions"])
 """
 
 
@@ -304,9 +310,10 @@ class InChild(Injection):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._deed = folder / "deed.py"
-        # Python imports a module of this name, where there is one, when it starts.
-        told = _PATCH.format(deed=str(self._deed))
-        (folder / "sitecustomize.py").write_text(told)
+        # Torch imports a module of this name early. `sitecustomize` would be simpler,
+        # but some systems have one in their standard library, which comes first.
+        told = _PATCH.format(deed=str(self._deed), folder=str(folder))
+        (folder / "typing_extensions.py").write_text(told)
         sys.path.insert(0, str(folder))
 
     def arm(self) -> None:
