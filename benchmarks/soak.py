@@ -1,14 +1,17 @@
 """Thousands of calls with random sizes, faults and changes, from several threads.
 
     python benchmarks/soak.py [--calls 100000] [--seed 0] [--write]
+    python benchmarks/soak.py --device cuda --minutes 10 --write
 
 Four threads call three models whose compilers sometimes raise, sometimes never return.
 Between calls the models are switched between train and eval, get other weights, are
 retried, and are compiled anew by other recipes, of which two do not fit. A stretch with
-Inductor follows, whose child is killed at random. Every answer and every gradient is
+Inductor follows, whose child is killed at random, and on a GPU one with steps that
+`torchproof.graph` records, between the same changes. Every answer and every gradient is
 compared with those of a twin in eager that goes through the same changes. Exit code 1
 when one is wrong, or when the second half of the calls needs more memory, threads,
-processes or files than the first.
+processes or files than the first. With `--write` the numbers are kept at each
+checkpoint: a run that is cut off leaves what it had.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import functools
 import gc
 import itertools
-import json
 import logging
 import os
 import platform
@@ -41,13 +44,14 @@ import torch._dynamo
 import torch._inductor.compile_fx  # so that no deadline is spent on loading it
 from torch import nn
 
+import torchproof
 from torchproof.runtime import compile_job
 from torchproof.runtime import production as runtime
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
 
-from benchmarks.result_files import commit_of  # noqa: E402
+from benchmarks.result_files import commit_of, write  # noqa: E402
 
 THREADS, MODELS = 4, 3
 DEADLINE_S = 1.0
@@ -56,6 +60,11 @@ CHANGED = 0.03  # of the calls: a change comes before them
 # that failed, a cache entry without code. Measured with models of this class that are
 # compiled, called and deleted one after the other: 20 KiB of each compilation.
 KEPT_BYTES, SLACK_BYTES = 32 << 10, 16 << 20
+# Another thread at work at once needs a workspace of cuBLAS, which torch then keeps.
+DEVICE_SLACK_BYTES = 33 << 20
+CHECKPOINT_CALLS = 400  # where minutes are given
+SHARES = {"faulty compilers": 0.5, "Inductor": 0.25, "graph": 0.25}  # of the minutes
+ROWS = (3, 8, 17)  # of the steps that are recorded: each size is a recording
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,27 @@ class Holding:
     threads: int
     processes: int
     files: int
+    device_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long it takes: calls in checkpoints, or checkpoints until a time."""
+
+    calls: int
+    checkpoints: int
+    seconds: float | None = None
+
+    def shares(self) -> Iterator[int]:
+        """The calls of each checkpoint; there are two at least."""
+        if self.seconds is None:
+            yield from [self.calls // self.checkpoints] * self.checkpoints
+            return
+        until = time.monotonic() + self.seconds
+        for number in itertools.count():
+            if number >= 2 and time.monotonic() >= until:
+                return
+            yield CHECKPOINT_CALLS
 
 
 @dataclass(frozen=True)
@@ -88,6 +118,9 @@ class Soak:
         first, second = self.held
         limit = first.memory_bytes + KEPT_BYTES * self.compilations + SLACK_BYTES
         grown = [] if second.memory_bytes <= limit else ["memory_bytes"]
+        if first.device_bytes is not None and second.device_bytes is not None:
+            on_device = first.device_bytes + DEVICE_SLACK_BYTES
+            grown += [] if second.device_bytes <= on_device else ["device_bytes"]
         counted = ("threads", "processes", "files")
         return grown + [n for n in counted if getattr(second, n) > getattr(first, n)]
 
@@ -136,8 +169,9 @@ class FlakyBackend:
 class Pair:
     """A model and its twin: calls run together, a change runs alone."""
 
-    def __init__(self, counts: Counts, **arguments: Any) -> None:
-        self.model = Model()
+    def __init__(self, counts: Counts, device: str, **arguments: Any) -> None:
+        self.model = Model().to(device)
+        self.device = device
         self.twin = copy.deepcopy(self.model)
         self._counts = counts
         self._arguments = arguments
@@ -158,6 +192,18 @@ class Pair:
             with self._condition:
                 self._calling -= 1
                 self._condition.notify_all()
+
+    def answers(
+        self, x: torch.Tensor, *, gradient: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The answers of the model and of its twin, or their gradients."""
+        if gradient:
+            return _gradient(self.model, x), _gradient(self.twin, x)
+        with torch.no_grad():
+            return self.model(x), self.twin(x)
+
+    def rows(self, chance: random.Random) -> int:
+        return chance.randint(1, 24)
 
     def change(self, chance: random.Random, recipes: Sequence[Path]) -> None:
         change = chance.choice((*CHANGES, "compiled anew", "retried"))
@@ -182,6 +228,42 @@ class Pair:
     def count_compiled(self) -> None:
         """Counts the calls that ran compiled code, before its forward is replaced."""
         self._counts.compiled_calls += runtime.status(self.model).compiled_calls
+
+
+class RecordedPair(Pair):
+    """A model that `torchproof.graph` records, and its twin."""
+
+    def _compile(self, **arguments: Any) -> None:
+        self._graphed = torchproof.graph(self.model)
+
+    def answers(
+        self, x: torch.Tensor, *, gradient: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            return self._graphed(x), self.twin(x)
+
+    def rows(self, chance: random.Random) -> int:
+        return chance.choice(ROWS)
+
+    def change(self, chance: random.Random, recipes: Sequence[Path]) -> None:
+        change = chance.choice((*CHANGES, "recorded anew"))
+        with self._condition:
+            self._condition.wait_for(lambda: not self._calling)
+            if change == "recorded anew":
+                self.count_compiled()
+                self._compile()
+            else:
+                for each in (self.model, self.twin):
+                    CHANGES[change](each)
+        self._counts.changes[change] += 1
+
+    def count_compiled(self) -> None:
+        """Counts replays and recordings, as calls and compilations of compiled code."""
+        status = self._graphed.status()
+        self._counts.compiled_calls += status.replays
+        self._counts.compilations += status.recordings
+        for stop in status.stops:
+            self._counts.fallbacks[stop.kind] += 1
 
 
 def _update(model: Model) -> None:
@@ -224,16 +306,16 @@ class Caller:
 
     def call(self) -> None:
         pair = self._chance.choice(self.pairs)
-        x = torch.full((self._chance.randint(1, 24), 8), self._chance.random())
+        value = self._chance.random()
+        x = torch.full((pair.rows(self._chance), 8), value, device=pair.device)
         if self._chance.random() < CHANGED:
             pair.change(self._chance, self._recipes)
         with pair.calling():
-            if self._chance.random() < 0.3:
-                answer, expected = _gradient(pair.model, x), _gradient(pair.twin, x)
-            else:
-                with torch.no_grad():
-                    answer, expected = pair.model(x), pair.twin(x)
-        if not torch.allclose(answer, expected, rtol=1e-4, atol=1e-5):
+            gradient = self._chance.random() < 0.3
+            answer, expected = pair.answers(x, gradient=gradient)
+        # Kernels of a GPU add in another order.
+        atol = 1e-5 if pair.device == "cpu" else 1e-3
+        if not torch.allclose(answer, expected, rtol=1e-4, atol=atol):
             self.wrong.append(f"{tuple(x.shape)}: {answer} is not {expected}")
 
 
@@ -286,7 +368,10 @@ def write_recipes(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def soak(calls: int, seed: int, checkpoints: int) -> Soak:
+Note = Callable[[Soak], None]
+
+
+def soak(length: Length, seed: int, device: str, note: Note) -> Soak:
     """Faulty compilers, without Inductor."""
     counts = Counts()
     backend = FlakyBackend(random.Random(seed), counts.faults)
@@ -297,22 +382,33 @@ def soak(calls: int, seed: int, checkpoints: int) -> Soak:
 
         def callers() -> list[Caller]:
             told = {"backend": backend, "deadline": DEADLINE_S}
-            pairs = [Pair(counts, **told) for _ in range(MODELS)]
+            pairs = [Pair(counts, device, **told) for _ in range(MODELS)]
             return [Caller(pairs, next(seeds), recipes) for _ in range(THREADS)]
 
-        return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
+        return _soaked(callers, counts, length, note)
 
 
-def soak_inductor(calls: int, seed: int, checkpoints: int) -> Soak:
+def soak_inductor(length: Length, seed: int, device: str, note: Note) -> Soak:
     """Inductor, whose child is killed at work, and at other times."""
     counts, seeds = Counts(), itertools.count(seed)
 
     def callers() -> list[Caller]:
-        pairs = [Pair(counts)]
+        pairs = [Pair(counts, device)]
         return [Caller(pairs, next(seeds)) for _ in range(2)]
 
     with _killing_children(random.Random(seed), counts.faults):
-        return _soaked(callers, counts, calls=calls, checkpoints=checkpoints)
+        return _soaked(callers, counts, length, note)
+
+
+def soak_graph(length: Length, seed: int, device: str, note: Note) -> Soak:
+    """Steps that are recorded as CUDA graphs."""
+    counts, seeds = Counts(), itertools.count(seed)
+
+    def callers() -> list[Caller]:
+        pairs = [RecordedPair(counts, device) for _ in range(2)]
+        return [Caller(pairs, next(seeds)) for _ in range(2)]
+
+    return _soaked(callers, counts, length, note)
 
 
 @contextlib.contextmanager
@@ -338,25 +434,30 @@ def _killing_children(chance: random.Random, faults: Counter[str]) -> Iterator[N
 
 
 def _soaked(
-    make_callers: Callable[[], list[Caller]],
-    counts: Counts,
-    *,
-    calls: int,
-    checkpoints: int,
+    make_callers: Callable[[], list[Caller]], counts: Counts, length: Length, note: Note
 ) -> Soak:
     """Models live for one checkpoint; what they leave behind would add up."""
     begin, held, made = time.monotonic(), [], 0
-    for number in range(checkpoints):
+    for calls in length.shares():
         callers = make_callers()
-        share = calls // checkpoints // len(callers)
+        device = callers[0].pairs[0].device
+        share = calls // len(callers)
         _call_all(callers, share)
         made += share * len(callers)
         counts.wrong += [wrong for caller in callers for wrong in caller.wrong]
         for pair in callers[0].pairs:
             pair.count_compiled()
-        del callers
-        held.append(_holding())
-        print(f"{number + 1}/{checkpoints} {held[-1]}", file=sys.stderr, flush=True)
+        del callers, pair
+        held.append(_holding(device))
+        print(f"{len(held)} {held[-1]}", file=sys.stderr, flush=True)
+        if len(held) >= 2:
+            done = _sum(counts, made, held, time.monotonic() - begin)
+            note(done)
+    return done
+
+
+def _sum(counts: Counts, made: int, held: list[Holding], seconds: float) -> Soak:
+    half = len(held) // 2
     return Soak(
         calls=made,
         compiled_calls=counts.compiled_calls,
@@ -365,8 +466,8 @@ def _soaked(
         compilations=counts.compilations,
         faults=dict(counts.faults),
         fallbacks=dict(counts.fallbacks),
-        held=(_most(held[: checkpoints // 2]), _most(held[checkpoints // 2 :])),
-        seconds=time.monotonic() - begin,
+        held=(_most(held[:half]), _most(held[half:])),
+        seconds=seconds,
     )
 
 
@@ -383,20 +484,28 @@ def _call(caller: Caller, times: int) -> None:
         caller.call()
 
 
-def _holding() -> Holding:
+def _holding(device: str) -> Holding:
     gc.collect()
     me = psutil.Process()
+    on_device = None
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        on_device = torch.cuda.memory_reserved()  # pools of recordings included
     return Holding(
         me.memory_info().rss,
         me.num_threads(),
         len(me.children(recursive=True)),
         me.num_fds(),
+        on_device,
     )
 
 
 def _most(held: list[Holding]) -> Holding:
     fields = [field.name for field in dataclasses.fields(Holding)]
-    return Holding(*(max(getattr(one, name) for one in held) for name in fields))
+    columns = ([getattr(one, name) for one in held] for name in fields)
+    most: list[Any] = [None if None in each else max(each) for each in columns]
+    return Holding(*most)
 
 
 def lines(what: str, done: Soak) -> str:
@@ -409,7 +518,13 @@ def lines(what: str, done: Soak) -> str:
         *(
             f"  {name}: {getattr(first, name)} in the first half,"
             f" {getattr(second, name)} in the second"
-            for name in ("memory_bytes", "threads", "processes", "files")
+            for name in (
+                "memory_bytes",
+                "threads",
+                "processes",
+                "files",
+                "device_bytes",
+            )
         ),
         *(f"  wrong: {wrong}" for wrong in done.wrong[:5]),
         *(f"  grown: {name}" for name in done.growth),
@@ -417,38 +532,81 @@ def lines(what: str, done: Soak) -> str:
     return "\n".join(told)
 
 
-def main() -> int:
+class Kept:
+    """The file with the numbers, if they are kept."""
+
+    def __init__(self, path: Path | None, device: str) -> None:
+        self._path = path
+        self._device = device
+        self._commit = commit_of(HERE.parent)
+        self.soaks: dict[str, Soak] = {}
+
+    def note(self, name: str, done: Soak, *, ended: bool = False) -> None:
+        self.soaks[name] = done
+        if self._path is None:
+            return
+        machine: dict[str, Any] = {"arch": platform.machine(), "cores": os.cpu_count()}
+        if self._device == "cuda":
+            machine["gpu"] = torch.cuda.get_device_name()
+        write(
+            self._path,
+            {
+                "commit": self._commit,
+                "torch": torch.__version__,
+                "machine": machine,
+                "ended": ended,
+                "soaks": {n: dataclasses.asdict(one) for n, one in self.soaks.items()},
+            },
+        )
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--calls", type=int, default=100_000)
-    parser.add_argument("--inductor-calls", type=int, default=2_000)
-    parser.add_argument("--checkpoints", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help="keep the numbers")
-    arguments = parser.parse_args()
+    add = parser.add_argument
+    add("--device", choices=("cpu", "cuda"), default="cpu")
+    add("--calls", type=int, default=100_000)
+    add("--inductor-calls", type=int, default=2_000)
+    add("--checkpoints", type=int, default=20)
+    add("--minutes", type=float, help="for all, instead of a number of calls")
+    add("--seed", type=int, default=0)
+    add("--write", action="store_true", help="keep the numbers")
+    add("-o", "--output", type=Path, help="where the numbers are kept; --write")
+    options = parser.parse_args()
+    if options.checkpoints < 2:
+        parser.error("--checkpoints: give at least 2")
+    if options.output is None and options.write:
+        options.output = HERE / "results" / f"soak-{options.device}.json"
+    return options
+
+
+def main() -> int:
+    options = parse()
     logging.getLogger("torchproof").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    commit = commit_of(HERE.parent)
-    told = (arguments.seed, arguments.checkpoints)
-    found = {"faulty compilers": soak(arguments.calls, *told)}
-    print(lines("faulty compilers", found["faulty compilers"]), flush=True)
-    if arguments.inductor_calls:
-        with tempfile.TemporaryDirectory() as folder:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-            # Each compilation goes to the child, not to what an earlier one left.
-            os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-            found["Inductor"] = soak_inductor(arguments.inductor_calls, *told)
-        print(lines("Inductor", found["Inductor"]))
-    if arguments.write:
-        kept: dict[str, Any] = {
-            "commit": commit,
-            "torch": torch.__version__,
-            "machine": {"arch": platform.machine(), "cores": os.cpu_count()},
-        }
-        kept["soaks"] = {name: dataclasses.asdict(one) for name, one in found.items()}
-        path = HERE / "results" / "soak-cpu.json"
-        path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
-        print(f"written to {path}", file=sys.stderr)
-    return 0 if all(one.ok for one in found.values()) else 1
+    kept = Kept(options.output, options.device)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, run in stretches(options).items():
+            if name == "Inductor":
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+                # Each compilation goes to the child, not to what an earlier one left.
+                os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+            seconds = options.minutes and options.minutes * 60 * SHARES[name]
+            calls = options.inductor_calls if name == "Inductor" else options.calls
+            length = Length(calls, options.checkpoints, seconds)
+            note = functools.partial(kept.note, name)
+            done = run(length, options.seed, options.device, note)
+            kept.note(name, done, ended=name == list(stretches(options))[-1])
+            print(lines(name, done), flush=True)
+    return 0 if all(one.ok for one in kept.soaks.values()) else 1
+
+
+def stretches(options: argparse.Namespace) -> dict[str, Callable[..., Soak]]:
+    runs: dict[str, Callable[..., Soak]] = {"faulty compilers": soak}
+    if options.inductor_calls:
+        runs["Inductor"] = soak_inductor
+    if options.device == "cuda":
+        runs["graph"] = soak_graph
+    return runs
 
 
 if __name__ == "__main__":
