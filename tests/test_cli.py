@@ -60,6 +60,8 @@ FLAGS = {
     "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
     | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
+    "doctor": {"-h", "--help"} | OUTPUT - {"--no-source"},
+    "completion": {"-h", "--help", "bash | zsh | fish", "--line"},
 }
 PUBLIC = ["Finding", "PackRefused", "Run", "apply_patches", "bench", "check"]
 PUBLIC += [
@@ -161,6 +163,7 @@ LIGHT = ["--help", "--version", "check --help", "tune --help", "check --list", "
 LIGHT += ["rule GB101", "show", "show --list", "show --format json", "show --format md"]
 LIGHT += ["show --caches", "show --caches --format json"]
 LIGHT += ["compare 20260102 20260102-0304-a", "log", "log add 20260102"]
+LIGHT += ["completion bash", "doctor --help"]
 
 
 # One process for all lines, as each start of Python takes longer than they do.

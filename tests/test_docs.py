@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,14 @@ import torchproof
 from torchproof import api, measure, packs
 from torchproof.checking.rules import RULES
 from torchproof.cli import main
-from torchproof.records import ColdPhase, Measurement, Run, Tail, Trial
+from torchproof.records import (
+    ColdPhase,
+    MachineCheck,
+    Measurement,
+    Run,
+    Tail,
+    Trial,
+)
 from torchproof.tuning import tuner
 from torchproof.tuning.candidate import Eager
 
@@ -54,6 +62,7 @@ LOADTEST = ROOT / "docs" / "loadtest.md"
 COMPARE = ROOT / "docs" / "compare.md"
 SHOW = ROOT / "docs" / "show.md"
 FIX = ROOT / "docs" / "fix.md"
+DOCTOR = ROOT / "docs" / "doctor.md"
 # Measuring takes its time: commands of these verbs, and the programs of these pages, go
 # through everything but the measuring, and are run where slow tests are.
 MEASURING = ("bench", "compare", "fix", "loadtest", "pack", "tune")
@@ -62,7 +71,7 @@ MEASURED = (BENCH, LOADTEST, TUNE, FIX)
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 # Their short commands, or their programs, take long: they are slow tests too.
 MANY_CHECKS = {"check.md", "ci.md", "decide.md", "ranks.md", "show.md"}
-MANY_CHECKS |= {"workloads.md"}
+MANY_CHECKS |= {"doctor.md", "workloads.md"}
 MANY_CALLS = {"reliability.md"}
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 
@@ -412,6 +421,7 @@ NAMES = {
     | set(load_runs.load_test([]).to_json())
     | set(load_runs.clean().to_json())
     | {field for record in (ColdPhase(), Tail()) for field in record.to_json()},
+    DOCTOR: FLAGS["doctor"] | {field.name for field in fields(MachineCheck)},
     PACK: FLAGS["pack"] - {"TARGET | RUN"} | {"--caches", "--clear"},
 }
 

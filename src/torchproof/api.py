@@ -18,6 +18,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.checking import check as check
+    from torchproof.doctor import examine as examine
     from torchproof.fixing import FixOptions as FixOptions
     from torchproof.fixing import deliver_saved as deliver_saved
     from torchproof.fixing import fix as fix

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from torchproof.cli.completion import SHELLS
 from torchproof.records import SEVERITIES, UserError
 
 FORMATS = ("text", "json", "md", "html", "sarif", "github")
@@ -374,6 +375,25 @@ def rule_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "code", nargs="?", metavar="CODE", help="code of a rule (default: list all)"
     )
+
+
+def completion_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "shell",
+        nargs="?",
+        choices=SHELLS,
+        metavar=" | ".join(SHELLS),
+        help="print the script for this shell",
+    )
+    parser.add_argument(
+        "--line",
+        metavar="TEXT",
+        help="print what may follow this command line; the scripts call this",
+    )
+
+
+def doctor_flags(parser: argparse.ArgumentParser) -> None:
+    output_flags(parser, COMPARISON_FORMATS)
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:

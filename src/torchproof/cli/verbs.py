@@ -136,6 +136,8 @@ def _verbs() -> tuple[tuple[Any, Callable[[argparse.ArgumentParser], None], str]
         (show, flags.show_flags, "torchproof show --list"),
         (log, flags.log_flags, 'torchproof log plan "fix the breaks"'),
         (rule, flags.rule_flags, "torchproof rule GB101"),
+        (doctor, flags.doctor_flags, "torchproof doctor --format md"),
+        (completion, flags.completion_flags, 'eval "$(torchproof completion bash)"'),
     )
 
 
@@ -742,4 +744,31 @@ def rule(options: argparse.Namespace) -> int:
         print(report.rule_page(options.code))
     else:
         print(report.rule_list())
+    return 0
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Try what torchproof needs on this machine; exit code 1 if something is broken."""
+    from torchproof import api
+    from torchproof.report import machine
+
+    output.assert_writable(options.output)
+    with output.progress(options) as progress:
+        checks = api.examine(progress)
+    width, verbose = output.width(options), options.verbose
+    text = machine.render(checks, options.format, width=width, verbose=verbose)
+    output.write(text, options)
+    return int(any(check.is_problem for check in checks))
+
+
+def completion(options: argparse.Namespace) -> int:
+    """Print the script that completes verbs, flags, targets and runs in your shell."""
+    from torchproof.cli.completion import SCRIPTS, complete
+
+    if (options.shell is None) == (options.line is None):
+        raise UserError(f"completion needs a shell: {', '.join(SCRIPTS)}")
+    if options.line is not None:
+        sys.stdout.write(complete(options.line, _parser))
+    else:
+        sys.stdout.write(SCRIPTS[options.shell])
     return 0

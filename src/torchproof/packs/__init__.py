@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torchproof.packs.deploy import DeployOptions as DeployOptions
     from torchproof.packs.inspection import Inspection as Inspection
     from torchproof.packs.inspection import inspect as inspect
+    from torchproof.packs.redaction import Redactor as Redactor
     from torchproof.packs.repro import ReproOptions as ReproOptions
     from torchproof.packs.writing import PackResult as PackResult
     from torchproof.packs.writing import Stage as Stage

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from torchproof.records.load_test import Tail as Tail
     from torchproof.records.load_test import TailCause as TailCause
     from torchproof.records.load_test import TextLoad as TextLoad
+    from torchproof.records.machine_check import Health as Health
+    from torchproof.records.machine_check import MachineCheck as MachineCheck
     from torchproof.records.modules import located as located
     from torchproof.records.operations import INPUT as INPUT
     from torchproof.records.operations import Operation as Operation
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from torchproof.records.torch_support import MissingHook as MissingHook
     from torchproof.records.torch_support import installed_torch as installed_torch
     from torchproof.records.torch_support import is_missing_hook as is_missing_hook
+    from torchproof.records.torch_support import supported_torch as supported_torch
     from torchproof.records.torch_support import untested_torch as untested_torch
     from torchproof.records.tuning import Outcome as Outcome
     from torchproof.records.tuning import SearchState as SearchState

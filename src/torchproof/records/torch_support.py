@@ -32,8 +32,12 @@ def untested_torch() -> str | None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers is None or OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
         return None
-    oldest, newest = (".".join(map(str, each)) for each in (OLDEST, NEWEST))
     return (
         f"torch {version} is not among the versions that torchproof was tested with"
-        f" ({oldest} to {newest}); what it lacks is skipped and named"
+        f" ({supported_torch()}); what it lacks is skipped and named"
     )
+
+
+def supported_torch() -> str:
+    """The range of versions, in words."""
+    return " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))

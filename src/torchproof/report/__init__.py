@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchproof.report import cache_listing as cache_listing
     from torchproof.report import load_trace as load_trace
     from torchproof.report import log as log
+    from torchproof.report import machine as machine
     from torchproof.report import numbers as numbers
     from torchproof.report import pack as pack
     from torchproof.report import rank_trace as rank_trace

@@ -166,6 +166,11 @@ def _places(environ: Mapping[str, str]) -> Iterator[CacheFolder]:
     )
 
 
+def inductor_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder that Inductor writes generated code to, and loads it from."""
+    return next(_places(os.environ if environ is None else environ)).path
+
+
 def _place(
     names: tuple[str, str], default: Path, environ: Mapping[str, str], variable: str
 ) -> CacheFolder:

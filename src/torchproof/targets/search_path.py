@@ -21,7 +21,7 @@ _OWN_MODULES = frozenset(
     importlib inspect io ipaddress itertools json keyword linecache logging math
     multiprocessing numbers operator os pathlib pickle pickletools pkgutil platform pwd
     queue random re resource runpy shlex shutil signal socket stat statistics struct
-    subprocess sys tarfile tempfile textwrap threading time tokenize tomllib
+    subprocess sys sysconfig tarfile tempfile textwrap threading time tokenize tomllib
     traceback types typing unicodedata urllib uuid warnings weakref zipfile zlib
     """.split()  # noqa: SIM905
 )

@@ -1,0 +1,110 @@
+"""Python, torchproof, and the packages that it uses: required ones and extras."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib import metadata
+from typing import NamedTuple
+
+from torchproof import __version__
+from torchproof.records import MachineCheck
+
+_GROUP = "packages"
+_OLDEST, _NEWEST = (3, 11), (3, 13)  # the Pythons that the tests ran on
+_FOR = {
+    "cryptography": "signed packs",
+    "detect-secrets": "tokens of vendors are found in repro packs",
+    "jinja2": "HTML reports",
+    "libcst": "fix",
+    "numpy": "every verb that measures",
+    "psutil": "every verb that starts processes",
+    "ray": "tune on a cluster",
+    "rich": "reports and progress on a terminal",
+}
+
+
+def versions() -> Iterator[MachineCheck]:
+    """Python and torchproof, which everything else depends on."""
+    running = sys.version_info[:2]
+    value = f"{platform.python_version()}, {platform.platform()}"
+    action = "use Python {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        means = "torch.compile is not tested on Python without the GIL"
+        yield MachineCheck("versions", "Python", "degraded", value, means, action)
+    elif not _OLDEST <= running <= _NEWEST:
+        means = "torchproof was not tested with this Python"
+        yield MachineCheck("versions", "Python", "degraded", value, means, action)
+    else:
+        means = "supported: {}.{} to {}.{}".format(*_OLDEST, *_NEWEST)
+        yield MachineCheck("versions", "Python", "ok", value, means)
+    yield MachineCheck("versions", "torchproof", "ok", __version__)
+
+
+class Requirement(NamedTuple):
+    """A package that torchproof names, and the extra that it belongs to."""
+
+    name: str
+    least: str
+    extra: str
+
+    @classmethod
+    def parse(cls, text: str) -> Requirement:
+        """Of `ray[client]>=2.51; extra == 'ray'`."""
+        name = re.split(r"[\s\[<>=!~;(]", text, maxsplit=1)[0]
+        least = re.search(r">=\s*([\d.]+)", text.partition(";")[0])
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", text)
+        return cls(name, least[1] if least else "", extra[1] if extra else "")
+
+
+def checks() -> Iterator[MachineCheck]:
+    """Each package once; torch has checks of its own, `dev` is for torchproof's own."""
+    try:
+        texts = metadata.requires("torchproof") or []
+    except metadata.PackageNotFoundError:
+        yield MachineCheck(
+            _GROUP,
+            "torchproof",
+            "degraded",
+            "it is not installed, but found on the path",
+            "its requirements are unknown, and pytest does not find its plugin",
+            "pip install torchproof",
+        )
+        return
+    for each in map(Requirement.parse, texts):
+        if each.name != "torch" and each.extra != "dev":
+            yield check(each)
+
+
+def check(requirement: Requirement) -> MachineCheck:
+    name, least, extra = requirement
+    purpose = _FOR.get(name, f"the extra `{extra}`" if extra else "torchproof")
+    install = f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}"
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        means = f"needed for: {purpose}"
+        value = "not installed"
+        return MachineCheck(
+            _GROUP, name, "missing", value, means, install, optional=bool(extra)
+        )
+    if least and _numbers(version) < _numbers(least):
+        return MachineCheck(
+            _GROUP,
+            name,
+            "degraded",
+            f"{version}, older than {least}",
+            f"may fail: {purpose}",
+            f"pip install '{name}>={least}'",
+            optional=bool(extra),
+        )
+    return MachineCheck(_GROUP, name, "ok", version, purpose)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`1.10.0rc1` as (1, 10, 0), to compare."""
+    release = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, release[0].split("."))) if release else ()

@@ -1,0 +1,136 @@
+"""The child process of `torchproof doctor`: imports torch and tries what it does.
+
+It sends one message before and one after each stage, so that a crash or a hang loses
+only the stage in which it happens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torchproof import process
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    process.hold()
+    channel = process.Channel.to_parent()
+    for name, stage in _STAGES.items():
+        channel.send({"begins": name})
+        try:
+            facts = stage()
+        except Exception as error:
+            facts = {"error": f"{type(error).__name__}: {error}".strip()}
+        channel.send({"stage": name, "facts": facts})
+    channel.send({"end": True})
+    return 0
+
+
+def _fork() -> dict[str, Any]:
+    """Before torch is imported: this process has one thread."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    _, status = os.waitpid(pid, 0)
+    return {"code": os.waitstatus_to_exitcode(status)}
+
+
+def _torch() -> dict[str, Any]:
+    started = time.monotonic()
+    import torch
+
+    return {
+        "version": str(torch.__version__),
+        "seconds": time.monotonic() - started,
+        "cuda_build": torch.version.cuda,
+        "rocm_build": torch.version.hip,
+    }
+
+
+def _hooks() -> dict[str, Any]:
+    """The private names that each feature needs, and what this torch lacks."""
+    from torchproof.torch_private import contract
+
+    features = contract.contract()
+    names = sum(len(each) for feature in features for each in feature.hooks.values())
+    lacking = [
+        {"name": each.name, "without": each.without, "messages": messages}
+        for each in features
+        if (messages := contract.missing(each.name))
+    ]
+    return {"features": len(features), "names": names, "lacking": lacking}
+
+
+def _dynamo() -> dict[str, Any]:
+    """Traces a function and runs its graph, without generating code."""
+    import torch
+
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    result = torch.compile(double, backend=backend)(torch.ones(2))
+    return {"graphs": len(graphs), "right": bool((result == 2).all())}
+
+
+def _cuda() -> dict[str, Any]:
+    import torch
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        devices = [_device(number) for number in range(count)]
+    said = [" ".join(str(each.message).split()) for each in caught]
+    return {"devices": devices, "warnings": said, "triton": _triton(count)}
+
+
+def _device(number: int) -> dict[str, Any]:
+    """One GPU: a kernel runs on it, or the error."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(number)
+    facts: dict[str, Any] = {
+        "name": properties.name,
+        "capability": [properties.major, properties.minor],
+        "total_bytes": properties.total_memory,
+        "free_bytes": None,
+        "error": "",
+    }
+    try:
+        assert torch.ones(8, device=f"cuda:{number}").sum().item() == 8
+        facts["free_bytes"] = torch.cuda.mem_get_info(number)[0]
+    except Exception as error:
+        facts["error"] = " ".join(str(error).split()) or type(error).__name__
+    return facts
+
+
+def _triton(gpus: int) -> dict[str, Any]:
+    """Imported only where a GPU needs it."""
+    if not gpus:
+        return {}
+    try:
+        return {"version": importlib.import_module("triton").__version__}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+_STAGES: dict[str, Callable[[], dict[str, Any]]] = {
+    "fork": _fork,
+    "torch": _torch,
+    "hooks": _hooks,
+    "dynamo": _dynamo,
+    "cuda": _cuda,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Shell completion: what is offered, and real shells in which Tab is pressed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+
+from torchproof.cli import completion, verbs
+from torchproof.records import store
+from torchproof.records.run import Run
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = """
+def make(): ...
+def _hidden(): ...
+class Net:
+    def forward(self): ...
+"""
+# What Tab makes of each line: the words that the program gets.
+TYPED = {
+    "torchproof chec\t": "check",
+    "torchproof check --forma\tjso\t": "check --format json",
+    "torchproof check --format=sar\t": "check --format=sarif",
+    "torchproof check workload:nanovlm-o\t": "check workload:nanovlm-original",
+    "torchproof check model.py:ma\t": "check model.py:make",
+    "torchproof show 2026\t": "show 20260102-0304-a",
+    "torchproof check --compile a=b sub\tinn\t": "check --compile a=b sub/inner.py",
+    "torchproof rule RK11\t": "rule RK110",
+}
+FEW = ("torchproof check --format=sar\t", "torchproof check workload:nanovlm-o\t")
+# Answers with its words, unless it is asked for completions.
+PROGRAM = """#!{python}
+import sys
+sys.path.insert(0, {source!r})
+if sys.argv[1:2] == ["completion"]:
+    from torchproof.cli import main
+    code = main()
+    sys.exit(3 if "torch" in sys.modules else code)
+print("<" + "got:" + " ".join(sys.argv[1:]) + ">")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a model, a script in a folder and a saved run."""
+    work = tmp_path / "work"
+    (work / "sub").mkdir(parents=True)
+    (work / "model.py").write_text(MODEL)
+    (work / "sub" / "inner.py").write_text("")
+    (work / "a b.py").write_text("")
+    (work / "notes.txt").write_text("")
+    monkeypatch.chdir(work)
+    store.save(Run("20260102-0304-a", "a.py", "full", {}, {}))
+    return work
+
+
+def offered(line: str) -> set[str]:
+    answer = completion.complete(line, verbs._parser)
+    return {row.partition("\t")[0] for row in answer.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("torchproof be", {"bench"}),
+        ("torchproof --v", {"--version"}),
+        ("torchproof bench --str", {"--strategies"}),
+        ("torchproof check --fail-on ", {"high", "medium", "low", "never"}),
+        ("torchproof check --fail-on=l", {"--fail-on=low"}),
+        ("torchproof check model.py:", {"model.py:make"}),
+        ("torchproof check a", {"a b.py"}),
+        ("torchproof check 'a ", {"a b.py"}),
+        ("torchproof check a\\ ", {"a b.py"}),
+        ("torchproof check n", set()),
+        ("torchproof check --baseline 2", {"20260102-0304-a"}),
+        ("torchproof compare 20260102-0304-a 2", {"20260102-0304-a"}),
+        ("torchproof compare a.json b.json ", set()),
+        ("torchproof check model.py -- n", {"notes.txt"}),
+        ("torchproof pack 2", {"20260102-0304-a"}),
+        ("torchproof fix model.py --patch ", {"sub/"}),
+        ("torchproof rule GB101x", set()),
+        ("torchproof check x --select GB101,RK11", {"GB101,RK110"}),
+        ("torchproof completion ", set(completion.SHELLS)),
+        ("torchproof no-such-verb ", set(offered("torchproof "))),
+        ("torchproof check no/such/folder/", set()),
+        ("torchproof check no_file.py:", set()),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_is_offered(line: str, words: set[str]) -> None:
+    assert offered(line) == words
+
+
+def test_every_verb_and_flag_is_offered() -> None:
+    """From the parsers: a new verb or flag needs nothing else."""
+    (actions,) = verbs._parser()._subparsers._group_actions
+    assert offered("torchproof ") == set(actions.choices)
+    for verb, parser in actions.choices.items():
+        flags = {name for action in parser._actions for name in action.option_strings}
+        assert offered(f"torchproof {verb} -") == flags
+
+
+def test_without_a_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verbs.main(["completion"]) == 2
+    assert capsys.readouterr().out == ""
+    assert verbs.main(["completion", "bash", "--line", "torchproof "]) == 2
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "bin" / "torchproof"
+    path.parent.mkdir()
+    source = str(ROOT / "src")
+    path.write_text(PROGRAM.format(python=sys.executable, source=source))
+    path.chmod(0o755)
+    return path
+
+
+def shell(name: str) -> str:
+    """The shell, or a skipped test; SHELLS_REQUIRED makes a missing one a failure."""
+    path = shutil.which(name)
+    if path is None:
+        assert "SHELLS_REQUIRED" not in os.environ, f"{name} is not installed"
+        pytest.skip(f"{name} is not installed: scripts/shells installs it")
+    return path
+
+
+STARTED = {
+    "bash": ["--norc", "--noprofile", "-i"],
+    "zsh": ["-f", "-i"],
+    "fish": ["--no-config", "-i"],
+}
+LOADED = {
+    "bash": 'eval "$(torchproof completion bash)"',
+    "zsh": 'autoload -U compinit; compinit -u -D; eval "$(torchproof completion zsh)"',
+    "fish": "torchproof completion fish | source",
+}
+
+
+@pytest.mark.parametrize("name", completion.SHELLS)
+def test_tab_in_a_real_shell(name: str, folder: Path, program: Path) -> None:
+    """All lines in bash; those with signs that shells treat differently in all."""
+    path = shell(name)
+    session = Session([path, *STARTED[name]], folder, program.parent)
+    try:
+        session.type(f"{LOADED[name]}\n")
+        session.type("torchproof loaded\n")
+        assert session.answer() == "loaded"
+        for typed in TYPED if name == "bash" else FEW:
+            session.type(f"{typed}\n")
+            assert session.answer() == TYPED[typed]
+    finally:
+        session.close()
+
+
+class Session:
+    """An interactive shell on a terminal of its own."""
+
+    def __init__(self, command: list[str], folder: Path, programs: Path) -> None:
+        variables = {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "TERM": "dumb" if command[0].endswith("bash") else "xterm",
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "LANG": "C.UTF-8",
+        }
+        self._end, far = pty.openpty()
+        self._shell = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=variables,
+            stdin=far,
+            stdout=far,
+            stderr=far,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(far)
+        self._seen = b""
+
+    def type(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def answer(self, patience_s: float = 60.0) -> str:
+        """The words that the program got, which it prints."""
+        until = time.monotonic() + patience_s
+        while b">" not in self._seen.partition(b"<got:")[2]:
+            left = until - time.monotonic()
+            assert left > 0, self._seen.decode(errors="replace")[-2000:]
+            if select.select([self._end], [], [], left)[0]:
+                self._seen += os.read(self._end, 65536)
+        answer, _, self._seen = self._seen.partition(b"<got:")[2].partition(b">")
+        return answer.decode()
+
+    def close(self) -> None:
+        self._shell.kill()
+        self._shell.wait()
+        os.close(self._end)
+
+
+@pytest.mark.parametrize("name", completion.SHELLS)
+def test_the_script_parses(name: str, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text(completion.SCRIPTS[name])
+    done = subprocess.run(
+        [shell(name), "-n", script], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
