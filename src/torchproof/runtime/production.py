@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Number
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch import nn
 
@@ -27,11 +27,49 @@ if TYPE_CHECKING:
     from torchproof.runtime.telemetry import Listener
     from torchproof.strategies import Recipe
 
+_Model = TypeVar("_Model", bound=Callable[..., Any])
 DEADLINE_S = 600.0
 # The arguments that are passed on to torch.compile.
 ARGUMENTS = frozenset({"backend", "mode", "options", "dynamic"})
 
 
+# For type checkers: a model keeps its type, and a decorator that of the function.
+@overload
+def compile(
+    model: _Model,
+    *,
+    recipe: str | os.PathLike[str] | Recipe | None = ...,
+    strategy: str | None = ...,
+    deadline: float | None = ...,
+    verify: Verify = ...,
+    min_gain: float | None = ...,
+    example: Any = ...,
+    wait: bool = ...,
+    recompile_limit: int = ...,
+    monitor: bool = ...,
+    on_event: Listener | None = ...,
+    full_below: float = ...,
+    regional_below: float = ...,
+    **arguments: Any,
+) -> _Model: ...
+@overload
+def compile(
+    model: None = None,
+    *,
+    recipe: str | os.PathLike[str] | Recipe | None = ...,
+    strategy: str | None = ...,
+    deadline: float | None = ...,
+    verify: Verify = ...,
+    min_gain: float | None = ...,
+    example: Any = ...,
+    wait: bool = ...,
+    recompile_limit: int = ...,
+    monitor: bool = ...,
+    on_event: Listener | None = ...,
+    full_below: float = ...,
+    regional_below: float = ...,
+    **arguments: Any,
+) -> Callable[[_Model], _Model]: ...
 def compile(
     model: Any = None,
     *,
