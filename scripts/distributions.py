@@ -32,6 +32,8 @@ RESULTS = ROOT / "benchmarks/results/installs"
 TOOLS = ("build", "twine", "check-wheel-contents")
 # In the wheel besides the package, all in the folder of its metadata.
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
+# In the wheel, for the environment's share/, with where it is in the repository.
+SHARED = {"data/share/man/man1/torchproof.1": "docs/man/torchproof.1"}
 GENERATED = {"PKG-INFO"}  # in the source distribution, but in no repository
 
 PROGRAM = """
@@ -112,6 +114,8 @@ def commands(version: str) -> tuple[Command, ...]:
         Command("torchproof --version", 0, f"torchproof {version}"),
         Command("python -m torchproof --version", 0, f"torchproof {version}"),
         Command("torchproof rule GB101", 0, "GB101"),
+        Command("torchproof completion bash", 0, "complete -F"),
+        Command("torchproof doctor --format json -q", 0, '"healthy": true'),
         Command("torchproof check --list", 0, "workload:nanovlm"),
         Command(f"torchproof check workload:decoder {quick}", 0, "workload:decoder"),
         Command(f"torchproof check workload:nanovlm-original {quick}", 1, "GB1"),
@@ -169,10 +173,13 @@ def wheel_differences(wheel: Path, repository: Iterable[str]) -> list[str]:
     """What the wheel lacks of the package's files, and what it should not hold."""
     names = set(zipfile.ZipFile(wheel).namelist())
     [info] = {name.split("/")[0] for name in names if ".dist-info/" in name}
-    package = {
+    data = info.replace(".dist-info", ".data")
+    wanted = {
         name.removeprefix("src/") for name in repository if name.startswith("src/")
     }
-    return _differences(names, package | {f"{info}/{name}" for name in METADATA})
+    wanted |= {f"{info}/{name}" for name in METADATA}
+    wanted |= {f"{data}/{name}" for name in SHARED}
+    return _differences(names, wanted)
 
 
 def source_differences(source: Path, repository: Iterable[str]) -> list[str]:

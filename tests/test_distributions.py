@@ -19,6 +19,8 @@ import distributions  # noqa: E402
 REPOSITORY = {"README.md", "src/torchproof/cli.py", "src/torchproof/report/page.html"}
 INFO = {f"torchproof-1.0.dist-info/{name}" for name in distributions.METADATA}
 WHEEL = INFO | {"torchproof/cli.py", "torchproof/report/page.html"}
+MAN = "torchproof-1.0.data/data/share/man/man1/torchproof.1"
+WHEEL |= {MAN}
 SOURCE = REPOSITORY | {"PKG-INFO", ".gitignore"}
 PAGE, TEST = "torchproof/report/page.html", "tests/test_cli.py"
 
@@ -28,9 +30,10 @@ PAGE, TEST = "torchproof/report/page.html", "tests/test_cli.py"
     [
         (WHEEL, []),
         (WHEEL - {PAGE}, [f"lacks {PAGE}"]),
+        (WHEEL - {MAN}, [f"lacks {MAN}"]),
         (WHEEL | {TEST}, [f"should not contain {TEST}"]),
     ],
-    ids=["whole", "no template", "tests"],
+    ids=["whole", "no template", "no man page", "tests"],
 )
 def test_contents_of_a_wheel(tmp_path: Path, names: set[str], found: list[str]) -> None:
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as archive:

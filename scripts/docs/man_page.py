@@ -1,0 +1,109 @@
+"""The man page, from the parsers of the command line: docs/man/torchproof.1.
+
+The wheel installs it into share/man/man1 of the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import torchproof
+from torchproof.cli import verbs
+
+ROOT = Path(__file__).resolve().parents[2]
+EXIT_CODES = {
+    "0": "It ran and found nothing to report.",
+    "1": "It ran and found something: a finding, a regression, a missed objective, a"
+    " fix that is not applied, a part of this machine that does not work.",
+    "2": "It could not run: wrong usage, no such target, a target that fails in eager.",
+    "130": "It was interrupted; what it had measured is saved.",
+}
+FILES = {
+    ".torchproof/runs/": "The saved runs of this folder.",
+    "torchproof.toml": "A recipe: the strategy that `tune` chose.",
+    "experiment-log.md": "The experiment log of `log`.",
+}
+
+
+def page() -> str:
+    """In the macros of man(7)."""
+    top = verbs._parser()
+    (actions,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    lines = [
+        ".\\\" Written by scripts/docs/man_page.py from the command line's own help.",
+        f'.TH TORCHPROOF 1 "{_date()}" "torchproof {torchproof.__version__}"'
+        ' "User Commands"',
+        ".SH NAME",
+        "torchproof \\- make torch.compile dependable",
+        ".SH SYNOPSIS",
+        ".B torchproof",
+        r"\fIVERB\fR [\fIFLAGS\fR] [\fIARGUMENTS\fR]",
+        ".SH DESCRIPTION",
+        _paragraph(top.description),
+        ".SH VERBS",
+    ]
+    for name, parser in actions.choices.items():
+        lines += _verb(name, parser)
+    lines += _section("EXIT STATUS", EXIT_CODES)
+    lines += _section("FILES", FILES)
+    lines += [".SH SEE ALSO", ".BR python (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _verb(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    positional = [str(a.metavar) for a in parser._actions if not a.option_strings]
+    yield f'.SS "torchproof {_plain(" ".join([name, *positional]))}"'
+    yield _paragraph(parser.description)
+    for group in parser._action_groups:
+        actions = [a for a in group._group_actions if a.dest != "help"]
+        if actions and group.title not in ("positional arguments", "options"):
+            yield ".PP"
+            yield f"{_plain(str(group.title).capitalize())}:"
+        for action in actions:
+            yield ".TP"
+            yield _flag(action)
+            yield _paragraph(action.help)
+    example = (parser.epilog or "").removeprefix("example: ")
+    yield from (".PP", "Example:", ".PP", ".EX", _plain(example), ".EE")
+
+
+def _flag(action: argparse.Action) -> str:
+    """`\\fB--format\\fR \\fItext|json\\fR`."""
+    names = ", ".join(rf"\fB{_plain(name)}\fR" for name in action.option_strings)
+    if action.nargs == 0:
+        return names
+    choices = None if action.metavar else action.choices
+    value = "|".join(map(str, choices)) if choices else str(action.metavar)
+    return " ".join(filter(None, (names, rf"\fI{_plain(value)}\fR")))
+
+
+def _section(title: str, entries: dict[str, str]) -> Iterator[str]:
+    yield f".SH {title}"
+    for name, text in entries.items():
+        yield ".TP"
+        yield rf"\fB{_plain(name)}\fR"
+        yield _paragraph(text)
+
+
+def _date() -> str:
+    """Of the release, as the changelog has it."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    dates = re.findall(r"^## \[[\d.]+\] - ([\d-]+)$", text, re.M)
+    return dates[0] if dates else "unreleased"
+
+
+def _paragraph(text: str | None) -> str:
+    lines = textwrap.wrap(
+        _plain(text), 79, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(re.sub(r"^([.'])", r"\\&\1", line) for line in lines)
+
+
+def _plain(text: str | None) -> str:
+    """Text without escapes or typographic dashes, in which no quotation ends."""
+    escaped = (text or "").replace("%%", "%").replace("\\", r"\e").replace("-", r"\-")
+    return escaped.replace("`", "").replace('"', r"\(dq")
