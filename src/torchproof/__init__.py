@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torchproof.runtime import status as status
     from torchproof.runtime import step as step
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Finding",
     "PackRefused",
