@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from twins import Net, compiled, sample, twins
 
 import torchproof
+from torchproof.runtime.status_report import Status
 
 THREADS = 6
 AGES_S = 300.0  # long enough for any machine
@@ -334,3 +336,70 @@ def test_torch_cond_clears_the_flag_of_fx_in_its_own_thread_only() -> None:
         tracer.join(AGES_S)
     assert inside == [False, True]
     assert not is_tracing()
+
+
+class Switched(nn.Module):
+    """Takes another path, with other graph breaks, if its attribute changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bends = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sin(x) if self.bends else torch.relu(torch.cos(x))
+        torch._dynamo.graph_break()
+        return torch.tanh(x)
+
+
+def change_at_restarts(
+    model: nn.Module, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Changes the model between the passes of a trace, where a thread might do so."""
+    log = importlib.import_module("torch._dynamo.symbolic_convert").SpeculationLog
+    restart = log.restart
+    left = [times]
+
+    def change(self: Any) -> None:
+        if self.entries and left[0] > 0:  # none before the first pass
+            left[0] -= 1
+            model.bends = not model.bends
+        restart(self)
+
+    monkeypatch.setattr(log, "restart", change)
+
+
+def calls_until_compiled(model: Any, x: Tensor) -> Status:
+    until = time.monotonic() + AGES_S
+    status = torchproof.status(model)
+    while not (status.compiled_calls or status.fallbacks) and time.monotonic() < until:
+        expected = Switched.forward(model, x)
+        torch.testing.assert_close(model(x), expected)
+        while torchproof.status(model).pending and time.monotonic() < until:
+            time.sleep(0.01)
+        status = torchproof.status(model)
+    return status
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_a_change_while_a_background_thread_traces_is_no_fallback(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = compiled(Switched(), wait=False), sample()
+    change_at_restarts(model, monkeypatch, times)
+    status = calls_until_compiled(model, x)
+    assert status.compiled_calls and not status.fallbacks, status
+    told = [note for note in status.notes if "changed meanwhile" in note]
+    assert len(told) == bool(times), status
+
+
+def test_a_trace_that_always_diverges_stops_making_callers_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = compiled(Switched()), sample()
+    change_at_restarts(model, monkeypatch, 1000)
+    for _ in range(40):
+        torch.testing.assert_close(model(x), Switched.forward(model, x))
+    status = torchproof.status(model)
+    assert [item.kind for item in status.fallbacks] == ["compile error"], status
+    assert "SpeculationLogDivergence" in status.fallbacks[0].why
+    assert status.compiled_calls == 0

@@ -330,7 +330,8 @@ class GraphCompiler:
                 raise  # the whole compilation is over, not only this graph
             item = failure(name, error, job)
             self._failed(item, job)
-            self._tell_user(item)
+            if job is None:
+                self._tell_user(item)
             return eager
         backends.before_first_run(
             compiled,
@@ -394,6 +395,22 @@ def root_cause(error: BaseException) -> BaseException:
     return next((e for e in chain if type(e).__name__ not in _WRAPPERS), error)
 
 
+def was_disturbed(error: BaseException) -> bool:
+    """Whether tracing failed as it does if what it reads changes meanwhile.
+
+    Dynamo traces a function again after a graph break, and must take the same path. It
+    checks new guards on the values that the function has then.
+    """
+    root = root_cause(error)
+    is_divergence = type(root).__name__ == "SpeculationLogDivergence"
+    return is_divergence or any(text in str(root) for text in _DISTURBED)
+
+
+_DISTURBED = (
+    "Guard failed on the same frame it was created",
+    "changed size during iteration",
+    "mutated during iteration",
+)
 _WRAPPERS = {"BackendCompilerFailed", "InductorError", "InternalTorchDynamoError"}
 
 

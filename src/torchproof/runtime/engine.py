@@ -45,6 +45,8 @@ from torchproof.torch_private import (
 # How many background compilations of a function may stay unused. Without this limit, a
 # model that changes all the time would compile all the time.
 _TRIES = 4
+# How often tracing of a function may be disturbed if callers wait for it.
+_MOST_DISTURBED = 3
 # Flags of functions whose call returns before their body has run.
 _SUSPENDS = (
     inspect.CO_GENERATOR
@@ -63,6 +65,14 @@ class Refusal:
     inner: bool
     item: Fallback
     call: int | None = None  # the number of the call in which it was decided
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """How often tracing a function was disturbed, and the call that tries again."""
+
+    times: int = 0
+    next_call: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +136,7 @@ class Engine:
         self._thread_call = threading.local()
         self._lock = forks.lock()
         self._claims: dict[CodeType, Claim] = {}
+        self._disturbed: dict[CodeType, Disturbance] = {}
         self._unused = Counter[CodeType]()  # background compilations not yet used
         self._raised = deque[int | None](maxlen=1000)  # numbers of calls that raised
         forks.register(self)
@@ -221,7 +232,7 @@ class Engine:
         refusal = self._refusal(conversion.code)
         # AOTAutograd has no code for forward-mode differentiation.
         runs_eager = refusal is not None or class_guards.is_forward_ad_on()
-        if runs_eager or is_over:
+        if runs_eager or is_over or self._tries_later(conversion.code):
             self.telemetry.ran_eager()
             return frames.eager_once(inner=refusal is not None and refusal.inner)
         if self._lookup_missed_code(conversion):
@@ -289,6 +300,8 @@ class Engine:
         except (Exception, interruptible_thread.Interrupted) as error:
             if interruptible_thread.process_is_exiting.is_set():
                 raise  # nobody is left to report to
+            if self._try_later(code, error):
+                return None
             failed = backend.failure(self.name_of(code), error, job)
             self._refuse(code, self._for_the_frame(failed, job), call)
             return None
@@ -368,6 +381,10 @@ class Engine:
                 raise  # nobody is left to report to
             if isinstance(backend.root_cause(error), backend.NotPrepared):
                 return self._eager_meanwhile(conversion, state)
+            if self._try_later(code, error):
+                self._unused[code] -= prepared is not None
+                self.telemetry.ran_eager()
+                return frames.eager_once(inner=False)
             failed = self._for_the_frame(backend.failure(name, error, job), job)
             refusal = self._refuse(code, failed, self.telemetry.call)
             return frames.eager_once(inner=refusal.inner)
@@ -375,6 +392,7 @@ class Engine:
             self.telemetry.add_compile_time(job.seconds)
         self.telemetry.broke_at(job.breaks)
         self._unused[code] -= prepared is not None
+        self._disturbed.pop(code, None)
         if by_peers := self._refused_by_peers(code, job, first=cause is None):
             return frames.eager_once(inner=by_peers.inner)
         if frames.is_compiled_code(answer):
@@ -501,6 +519,28 @@ class Engine:
         self.telemetry.ran_eager()
         return refusal
 
+    def _try_later(self, code: CodeType, error: BaseException) -> bool:
+        """Whether a failed compilation is tried again, after twice as many calls.
+
+        Another thread may have changed the model while it was traced. Ranks decide
+        together, so with several ranks nothing is tried again.
+        """
+        if self.agreement is not None or not backend.was_disturbed(error):
+            return False
+        times = self._disturbed.get(code, Disturbance()).times + 1
+        if self.options.wait and times > _MOST_DISTURBED:
+            return False  # each time, a caller waits
+        self._disturbed[code] = Disturbance(times, self.telemetry.calls + 2**times)
+        self.telemetry.note(
+            f"tracing {self.name_of(code)} failed, probably because what it reads"
+            " changed meanwhile: later calls try again"
+        )
+        return True
+
+    def _tries_later(self, code: CodeType) -> bool:
+        waiting = self._disturbed.get(code)
+        return waiting is not None and self.telemetry.calls < waiting.next_call
+
     @property
     def pending(self) -> tuple[str, ...]:
         """The functions that are being compiled in the background."""
@@ -549,6 +589,7 @@ class Engine:
                 self._eager_answers.pop(), "torchproof.retry compiles it again"
             )
         self.refused.clear()
+        self._disturbed.clear()
         self._storms.forget()
 
     # -- sharing -----------------------------------------------------------------------
