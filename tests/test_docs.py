@@ -178,6 +178,7 @@ PRINTED = {
     "bench.md": "reference",
     "load.md": " tracing: 1",
     "loadtest.md": "full ",  # and the verdict, which a busy machine changes
+    "notebooks.md": "GB101",
     "step.md": "marks",
     "graph.md": "8x512              1   2.4%    24.0 MiB",
     "recipes.md": "torch 2.0.1",

@@ -6,22 +6,22 @@ this module alone; what a verb needs is imported when it is called.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Callable
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from torchproof import checking, measure, observe, packs, targets
+from torchproof import checking, fixing, measure, observe, packs, targets, tuning
 from torchproof.records import COUNTS, Run, UserError, store
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from torchproof.checking import check as check
     from torchproof.doctor import examine as examine
     from torchproof.fixing import FixOptions as FixOptions
     from torchproof.fixing import deliver_saved as deliver_saved
-    from torchproof.fixing import fix as fix
     from torchproof.measure import BenchOptions as BenchOptions
     from torchproof.measure import Comparison as Comparison
     from torchproof.measure import LoadOptions as LoadOptions
@@ -50,20 +50,133 @@ if TYPE_CHECKING:
     from torchproof.targets import parse as parse
     from torchproof.tuning import Objective as Objective
     from torchproof.tuning import TuneOptions as TuneOptions
-    from torchproof.tuning import tune as tune
 else:
     __getattr__, __all__ = lazy_exports(__name__)
-    __all__ += ["bench", "loadtest", "pack"]
+    __all__ += ["bench", "check", "fix", "loadtest", "pack", "tune"]
 
 Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
 
 
+def check(
+    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+) -> Run:
+    """Checks how a target compiles; saves and returns the run.
+
+    `target` is the name of a target, or a module or function with its `calls`: a list
+    of tuples or dicts, one example, or a DataLoader. `how` may have any of the options,
+    such as `train=True`, and what `checking.check` takes: `effort`, `skip`, `select`,
+    `ignore`, `baseline`, `ranks`, `progress`, `save_in`.
+    """
+    with _resolved(target, calls, options, how) as (resolved, options):
+        return checking.check(resolved, options, **how)
+
+
+def fix(
+    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+) -> Run:
+    """Finds edits that cure findings of a target, proves them, saves the run.
+
+    Takes the same targets as `check`. `how` may have any of the options, and those of
+    `FixOptions`, such as `unsafe=True`.
+    """
+    with _resolved(target, calls, options, how) as (resolved, options):
+        _assert_sent(resolved, "fix")
+        how.setdefault("fix_options", _taken(fixing.FixOptions, how))
+        return fixing.fix(resolved, options, **how)
+
+
+def tune(
+    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+) -> Run:
+    """Searches for the fastest safe recipe; saves the run and returns it.
+
+    Takes the same targets as `check`. `how` may have any of the options, and those of
+    `TuneOptions`, such as `budget_s=60`.
+    """
+    with _resolved(target, calls, options, how) as (resolved, options):
+        _assert_sent(resolved, "tune")
+        how.setdefault("tune_options", _taken(tuning.TuneOptions, how))
+        return tuning.tune(resolved, options, **how)
+
+
 def bench(
-    target: str | Target,
-    options: Options | None = None,
+    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+) -> Run:
+    """What compiling a target is worth; the run is saved and returned.
+
+    Takes the same targets as `check`. `how` may have any of the options, and those of
+    `BenchOptions`, such as `strategies=("full",)`; `seconds` and `repeats` limit the
+    time, `profile` adds profiles.
+    """
+    with _resolved(target, calls, options, how) as (resolved, options):
+        _assert_sent(resolved, "bench")
+        how.setdefault("bench_options", _taken(measure.BenchOptions, how))
+        return _bench(resolved, options, **how)
+
+
+def loadtest(
+    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+) -> Run:
+    """What users of the target wait for under load; the run is saved and returned.
+
+    Takes the same targets as `check`, and `load_options`.
+    """
+    with _resolved(target, calls, options, how) as (resolved, options):
+        _assert_sent(resolved, "loadtest")
+        return _loadtest(resolved, options, **how)
+
+
+@contextlib.contextmanager
+def _resolved(
+    target: Any, calls: Any, options: Options | None, how: dict[str, Any]
+) -> Iterator[tuple[Target, Options]]:
+    """The target with its options, which are taken out of `how`.
+
+    The options may also come second, where the name of a target needs no calls.
+    """
+    if isinstance(calls, targets.Options):
+        calls, options = None, calls
+    options = replace(options or targets.Options(), **_named(targets.Options, how))
+    if isinstance(target, str | os.PathLike | targets.Target):
+        if calls is not None:
+            raise UserError(
+                f"{target} has its own calls: leave out the second argument"
+            )
+        named = isinstance(target, targets.Target)
+        yield target if named else targets.parse(os.fspath(target)), options
+        return
+    if calls is None:
+        name = getattr(target, "__name__", type(target).__name__)
+        raise UserError(
+            f"{name} needs calls: pass them as well, as in check(model, [(x,)])"
+        )
+    with targets.live.sent(target, calls) as sent:
+        yield sent, options
+
+
+def _named(kind: Any, how: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a record among the keywords, which are taken out."""
+    names = [each.name for each in fields(kind) if each.name in how]
+    return {name: how.pop(name) for name in names}
+
+
+def _taken(kind: type[_Kind], how: dict[str, Any]) -> _Kind:
+    return kind(**_named(kind, how))
+
+
+def _assert_sent(target: Target, verb: str) -> None:
+    if why := targets.live.why_not_sent(target):
+        raise UserError(
+            f"{why}; {verb} needs child processes, torchproof.check does not"
+        )
+
+
+def _bench(
+    target: Target,
+    options: Options,
     *,
-    bench_options: BenchOptions | None = None,
+    bench_options: BenchOptions,
     seconds: float | None = None,
     repeats: int | None = None,
     profile: bool = False,
@@ -71,10 +184,6 @@ def bench(
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
-    """What compiling the target is worth; the run is saved and returned."""
-    target = targets.parse(target) if isinstance(target, str) else target
-    options = options or targets.Options()
-    bench_options = bench_options or measure.BenchOptions()
     _assert_measurable(target, options)
     measure.assert_on_ranks(target, bench_options.ranks, bench_options.wrap)
     _assert_as_written(target, options, bench_options, bool(profile or repeats))
@@ -144,18 +253,15 @@ def _plan(
     )
 
 
-def loadtest(
-    target: str | Target,
-    options: Options | None = None,
+def _loadtest(
+    target: Target,
+    options: Options,
     *,
     load_options: LoadOptions,
     progress: Progress = lambda text: None,
     command: str = "",
     save_in: Path = store.RUNS,
 ) -> Run:
-    """What users of the target wait for under load; the run is saved and returned."""
-    target = targets.parse(target) if isinstance(target, str) else target
-    options = options or targets.Options()
     _assert_servable(target, options)
     store.assert_writable(save_in)
     started = datetime.datetime.now()
@@ -188,7 +294,7 @@ def loadtest(
 
 
 def _assert_servable(target: Target, options: Options) -> None:
-    if target.kind not in {"workload", "factory"}:
+    if not target.can_run_again:
         raise UserError(
             f"{target.text} is a {target.kind}: loadtest needs a workload or a factory,"
             " whose calls become requests"

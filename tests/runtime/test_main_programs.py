@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchproof.records import UserError
-from torchproof.runtime import main_definitions
+from torchproof.process import main_definitions
 
 PROGRAM = """
 from __future__ import annotations
@@ -146,7 +145,7 @@ def test_cells_of_a_notebook_are_sources(
     capsys.readouterr()
     torch.save(notebook["Net"](), tmp_path / "call.pt")
     assert main_definitions.save(tmp_path / "call.pt", tmp_path / "main")
-    main_definitions.install(tmp_path / "main")
+    main_definitions.install(main_definitions.load(tmp_path / "main"))
     installed = vars(sys.modules["__main__"])
     assert installed is not notebook
     assert installed.keys().isdisjoint({"huge", "unused", "torch"})
@@ -169,5 +168,5 @@ def test_a_class_that_was_typed_in_has_no_source(
 ) -> None:
     exec("class Typed(nn.Module):\n    def forward(self): ...\n", notebook)
     torch.save(notebook["Typed"](), tmp_path / "call.pt")
-    with pytest.raises(UserError, match=r"Typed .*module"):
+    with pytest.raises(main_definitions.NoSource, match=r"Typed .*module"):
         main_definitions.save(tmp_path / "call.pt", tmp_path / "main")

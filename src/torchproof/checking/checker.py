@@ -31,7 +31,7 @@ from torchproof.records import (
     one_line,
     store,
 )
-from torchproof.targets import Options, Target, assert_size
+from torchproof.targets import Options, Target, assert_size, live
 from torchproof.targets import parse as parse_target
 
 Progress = Callable[[str], None]
@@ -171,14 +171,14 @@ def _with_resolved(run: Run, before: Run, scope: Scope, source: JoinedSource) ->
 
 def _verifies(target: Target, scope: Scope) -> bool:
     """Whether the target is run without its causes after all parts."""
-    can_run_again = target.kind in ("workload", "factory") and scope.ranks is None
-    return scope.effort in _VERIFYING and can_run_again
+    alone = scope.ranks is None and live.why_not_sent(target) is None
+    return scope.effort in _VERIFYING and target.can_run_again and alone
 
 
 def _in_order(target: Target, scope: Scope) -> list[str]:
     """The parts that can run, in the order in which they do."""
     parts = [name for name in scope.parts if name != "static"]
-    if target.kind not in ("workload", "factory"):
+    if not target.can_run_again or live.why_not_sent(target):
         parts = [name for name in parts if name in {"breaks", "lifetimes"}]
     parts += ["static"] if "static" in scope.parts else []
     return [*parts, CAUSES] if _verifies(target, scope) else parts

@@ -21,7 +21,7 @@ from torchproof.observe import (
     observe_ranks,
 )
 from torchproof.records import Finding, Observation, Part
-from torchproof.targets import Options, Target
+from torchproof.targets import Options, Target, live
 
 _NOTHING_RUN = {"torch": None, "device": None, "python": platform.python_version()}
 
@@ -120,6 +120,8 @@ def _measured(
         )
     elif target.kind == "trace":
         why = "a trace cannot be run"
+    elif (why := live.why_not_sent(target)) is not None:
+        pass
     elif observation.error or observation.ending != "finished":
         why = "the target did not run to its end"
     measuring = [name for name in parts if name in MEASURED]
@@ -168,4 +170,4 @@ def _why_not_audited(
         return "check runs a script only once; with --skip breaks this part runs it"
     if observation.error or observation.ending != "finished":
         return "the target did not run to its end"
-    return None
+    return live.why_not_sent(target)

@@ -26,6 +26,7 @@ from torchproof.records import (
     Part,
     UserError,
     blame,
+    cells,
     one_line,
 )
 from torchproof.targets import Target, own_file
@@ -125,7 +126,7 @@ def read_beside_run(target: Target, observation: Observation) -> Reading:
     called = (place.file for _, place in _wrappers(observation.events))
     files |= {absolute(f): None for f in called if blame.whose(f) == "user"}
     files |= dict.fromkeys(roots)
-    paths = [path for path in map(Path, files) if path.is_file()]
+    paths = [path for path in map(Path, files) if cells.is_source(path)]
     return _shown(suspicions.read(paths, roots=roots))
 
 

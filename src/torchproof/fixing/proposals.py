@@ -19,6 +19,7 @@ from torchproof.records import (
     Overlay,
     Setting,
     UserError,
+    cells,
     one_line,
     whose,
 )
@@ -180,7 +181,7 @@ def _readable(each: Located) -> list[Frame]:
     return [
         frame
         for frame in reversed(each.frames)
-        if whose(frame.file) in {"user", "library"} and os.path.isfile(frame.file)
+        if whose(frame.file) in {"user", "library"} and cells.is_source(frame.file)
     ]
 
 
@@ -189,7 +190,7 @@ def _places(each: Located) -> list[Frame]:
     frames = _readable(each)
     if not frames and each.finding.file and each.finding.line:
         file = each.finding.file
-        if os.path.isfile(file):
+        if cells.is_source(file):
             frames = [Frame(file, each.finding.line, each.finding.function or "")]
     return frames
 

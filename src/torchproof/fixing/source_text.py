@@ -7,7 +7,7 @@ import io
 import tokenize
 from dataclasses import dataclass
 
-from torchproof.records import MOST_SOURCE_BYTES, UserError, read_bytes
+from torchproof.records import UserError, cells
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class SourceText:
 def read_source(file: str) -> SourceText:
     """Reads a file as Python does; raises `UserError` if that is not possible."""
     try:
-        content = read_bytes(file, MOST_SOURCE_BYTES)
+        content = cells.read_source(file)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         return SourceText(content.decode(encoding), encoding)
     except (OSError, UnicodeDecodeError, SyntaxError) as error:

@@ -26,7 +26,7 @@ from torchproof.records import (
     qualified_name,
     whose,
 )
-from torchproof.targets import Job, Options, Target
+from torchproof.targets import Job, Options, Target, live
 
 # The file of the function that torch compiles in place of an object with `__call__`.
 AROUND_CALLABLES = "torch/_dynamo/external_utils.py"
@@ -42,6 +42,10 @@ def observe(
     """Runs the target and returns its events, or reads them from a recorded trace."""
     if target.kind == "trace":
         return _read_trace(target)
+    if live.why_not_sent(target):
+        from torchproof.observe.in_process import observe_here
+
+        return observe_here(target, options)
     job = json.dumps(Job.of(target, options).to_json())
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     on_entry = _ProgressReporter(progress)

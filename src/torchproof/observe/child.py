@@ -23,11 +23,13 @@ def main(arguments: list[str]) -> int:
     return observe_job(Job.from_json(json.loads(arguments[0])), Stream())
 
 
-def observe_job(job: Job, stream: Stream) -> int:
+def observe_job(
+    job: Job, stream: Stream, observer_type: type[Observer] = Observer
+) -> int:
     """Runs the target of a job under observation; returns an exit code."""
     try:
         if job.target.kind != "script":
-            with observing(job, stream) as (resolved, observer):
+            with observing(job, stream, observer_type) as (resolved, observer):
                 _run_factory(resolved, observer)
             return 0
         return _run_script(job, stream)
@@ -47,9 +49,11 @@ def _run_script(job: Job, stream: Stream) -> int:
 
 
 @contextlib.contextmanager
-def observing(job: Job, stream: Stream) -> Iterator[tuple[Job, Observer]]:
+def observing(
+    job: Job, stream: Stream, observer_type: type[Observer] = Observer
+) -> Iterator[tuple[Job, Observer]]:
     """Observes what is compiled, and writes counts and environment at the end."""
-    observer = Observer(stream, calls_are_wrapper_calls=False)
+    observer = observer_type(stream, calls_are_wrapper_calls=False)
     observer.generates_code = job.generates_code
     observer.attach()
     try:

@@ -1,22 +1,26 @@
-"""Observes what this process compiles, without a child: for the pytest plugin."""
+"""Observes what this process compiles, without a child.
+
+For the pytest plugin, and for live objects that no child process can get.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import linecache
 import logging
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.observe import capture
 from torchproof.observe.observer import Observer, Wrapper
 from torchproof.process import Stream
 from torchproof.records import Observation
-from torchproof.targets import Job, Target
+from torchproof.targets import Job, Options, Target, live
 
 _TRACE = "torch.__trace"
 _EARLIER = "a function compiled before the test"
@@ -66,6 +70,28 @@ class InProcessObserver:
         return self._observer.skips() - self._skips
 
 
+def observe_here(target: Target, options: Options) -> Observation:
+    """Runs a live target in this process, and leaves its objects as they are.
+
+    Resets the compiler before and after, as `InProcessObserver` does.
+    """
+    import torch
+
+    from torchproof.observe.child import observe_job
+    from torchproof.targets import live_state
+
+    objects = live.here(target)
+    assert objects is not None
+    entries = _Entries(live.cell_paths([*linecache.cache]))
+    with live_state.kept(objects.fn, objects.calls):
+        torch.compiler.reset()
+        try:
+            code = observe_job(Job.of(target, options), entries, _ObserverHere)
+        finally:
+            torch.compiler.reset()
+    return capture.gather(entries.entries, "finished", code, target)
+
+
 @contextlib.contextmanager
 def _trace_hidden_from_pytest() -> Iterator[None]:
     """Hides torch's structured trace from pytest 9.1 and later, which would show it."""
@@ -90,13 +116,20 @@ def _trace_hidden_from_pytest() -> Iterator[None]:
 class _Entries(Stream):
     """A stream in memory, with the entries as they would be read from a file."""
 
-    def __init__(self) -> None:
+    def __init__(self, renamed: Mapping[str, str] | None = None) -> None:
         self.entries: list[dict[str, Any]] = []
         self._owner = os.getpid()
+        # Names of files within strings of JSON, and what to write for them.
+        self._renamed = {
+            json.dumps(file)[1:-1]: json.dumps(name)[1:-1]
+            for file, name in (renamed or {}).items()
+        }
 
     def write(self, kind: str, **values: Any) -> None:
         if os.getpid() == self._owner:
             line = json.dumps({"kind": kind, **values}, default=str)
+            for file, name in self._renamed.items():
+                line = line.replace(file, name)
             self.entries.append(json.loads(line))
 
 
@@ -155,6 +188,13 @@ class TransparentObserver(Observer):
         spy = getattr(model, "_compiled_call_impl", None)
         if spy is not None and before is None:
             self.hooks.callback(_remove_spy, weakref.ref(model), spy)
+
+
+class _ObserverHere(TransparentObserver):
+    """As in a child, a frame that fails to compile runs eagerly."""
+
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
+        return Observer._convert(self, convert, request)
 
 
 def _earlier() -> None:

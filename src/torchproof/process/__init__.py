@@ -3,13 +3,15 @@
 In: a command for Python. Out: its messages, and how it ended. There is one way for each
 thing: `spawn` starts a child, a `Channel` carries JSON lines in both directions,
 `kill_tree` ends a process with its descendants, `hold` ties a child to its parent,
-`follow` reads a child that only reports, and a `ForkServer` runs jobs in forks of a
-process that has already imported. Start with `children.py`. Imports the standard
+`follow` reads a child that only reports, a `ForkServer` runs jobs in forks of a process
+that has already imported, and `main_definitions` gives a child what it needs of the
+main program. Start with `children.py`. Imports the standard
 library only.
 """
 
 from torchproof.process import aslr as aslr
 from torchproof.process import forks as forks
+from torchproof.process import main_definitions as main_definitions
 from torchproof.process import parent_death as parent_death
 from torchproof.process.channel import Channel as Channel
 from torchproof.process.channel import Ended as Ended
@@ -70,6 +72,7 @@ __all__ = [
     "hold",
     "kill_tree",
     "leave",
+    "main_definitions",
     "packed",
     "parent_death",
     "rank_variables",

@@ -11,6 +11,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.records import blame as blame
+    from torchproof.records import cells as cells
     from torchproof.records import files as files
     from torchproof.records import printable as printable
     from torchproof.records import schema as schema

@@ -9,6 +9,7 @@ import re
 _SHARED = ("/site-packages/", "/dist-packages/", "torchproof/targets/workloads/")
 # Evidence within a cause: it quotes values, possibly shortened.
 _EVIDENCE = re.compile(r"; the guard that failed: .*$", re.DOTALL)
+_CELL = re.compile(r"(?:^|/)In \[\d+\]$")
 _FOLDERS = re.compile(r"(?<![\w/])(?:/[\w.+@~-]+)+/(?=[\w<])")
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+?)_at_\d+")
 _VALUE = re.compile(
@@ -53,6 +54,8 @@ def plain(cause: str) -> str:
 
 def _stable_path(file: str) -> str:
     path = file.replace("\\", "/")
+    if _CELL.search(path):
+        return "In"  # running a cell again gives it another number
     for mark in _SHARED:
         _, marker, rest = path.rpartition(mark)
         if marker:

@@ -23,6 +23,9 @@ LAUNCHER = ("--launcher",)
 OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
 SHOWN = ("--format", "-o", "--trace")
 
+# Flags that torchproof's functions take as keywords: switches, and lists.
+_CALL_SWITCHES = ("--modes", "--guards", "--latency", "--unsafe")
+_CALL_LISTS = ("--select", "--ignore", "--skip", "--backends")
 _MEASURED = ("baseline", "batch", "sequence", "latency", "guards")
 PARTS = ("static", "breaks", *_MEASURED, "lifetimes")
 _AFTER_BASELINE = {"latency", "guards"}  # parts that use what part baseline measures
@@ -30,9 +33,9 @@ ABLATED = "max_autotune;coordinate_descent_tuning;epilogue_fusion"
 
 
 def kind(target: str) -> str:
-    """The kind of a target, from its text: workload, factory, script, trace, source."""
+    """The kind of a target, from its text: workload, factory, live, script..."""
     scheme = target.partition(":")[0]
-    if scheme in {"workload", "trace"}:
+    if scheme in {"workload", "trace", "live"}:
         return scheme
     if re.search(r":[^\W\d]\w*$", target):
         return "factory"
@@ -114,12 +117,36 @@ def effort(run: Run) -> str:
 def of(run: Run, verb: str, *flags: str) -> str:
     """A verb on the run's target, with the flags and arguments of the run."""
     run_flags, script = how(run, verb)
+    if kind(run.target) == "live":
+        return _python_call(verb, [*run_flags, *flags])
     tail = ["--", *script] if script else []
     return shlex.join(["torchproof", verb, run.target, *run_flags, *flags, *tail])
 
 
+def _python_call(verb: str, flags: list[str]) -> str:
+    """The call that is equivalent to a command line, for an object of a session."""
+    arguments = ["model", "calls"]
+    words = iter(flags)
+    for flag in words:
+        name = flag.removeprefix("--").replace("-", "_")
+        if name == "fail_on":  # sets the exit code
+            next(words)
+        elif flag in (*HOW_SWITCHES, *_CALL_SWITCHES):
+            arguments.append(f"{name}=True")
+        elif flag in _CALL_LISTS:
+            arguments.append(f"{name}={next(words).split(',')}")
+        elif flag == "--compile":
+            pairs = [pair.partition("=") for pair in next(words).split(",")]
+            arguments.append(f"compile={ {key: value for key, _, value in pairs} }")
+        else:
+            arguments.append(f"{name}={next(words)!r}")
+    return f"torchproof.{verb}({', '.join(arguments)})"
+
+
 def static(run: Run, *flags: str) -> str:
     """A static check, which needs no flags about how the target runs."""
+    if kind(run.target) == "live":
+        return _python_call("check", ["--effort", "static", *flags])
     return shlex.join(["torchproof", "check", run.target, "--effort", "static", *flags])
 
 
@@ -152,13 +179,14 @@ def measuring(run: Run) -> str | None:
 def ablation(run: Run) -> str | None:
     """The command that measures Inductor settings; None if they cannot be set."""
     if kind(run.target) not in {"workload", "factory"} or "--as-written" in how(run)[0]:
-        return None
+        return None  # a live object would need a long call
     return of(run, "bench", "--ablate", ABLATED)
 
 
 def fixable(run: Run) -> list[Finding]:
     """The open findings for which `fix` has edits to try; empty if it cannot run."""
-    if kind(run.target) not in {"workload", "factory"} or effort(run) == "static":
+    again = kind(run.target) in {"workload", "factory", "live"}
+    if not again or effort(run) == "static":
         return []
     found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]
     return [finding for finding in found if finding.marks or _has_edits(finding.code)]
@@ -195,6 +223,8 @@ def diagnostics(run: Run) -> Iterator[tuple[str, str]]:
         )
         layers = "eager,aot_eager,inductor"
         yield "Find the layer that fails", of(run, "bench", "--backends", layers)
+    if form == "live":
+        return
     yield "Write torch's compile trace, for tlparse and other tools", recorded(run)
     yield "Check the same trace with torchproof", "torchproof check trace:trace"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchproof.measure import Comparison, Metric, Row
+from torchproof.records import cells as cell_sources
 from torchproof.report import numbers, text_layout
 from torchproof.report.text_layout import INDENT, wrap
 
@@ -93,7 +94,9 @@ def summary(comparison: Comparison) -> Iterator[str]:
 def findings(comparison: Comparison) -> Iterator[str]:
     for word, group in (("appeared", comparison.appeared), ("gone", comparison.gone)):
         for finding in group:
-            place = f"{finding.file}:{finding.line}" if finding.file else "-"
+            place = (
+                cell_sources.place(finding.file, finding.line) if finding.file else "-"
+            )
             severity = f"{finding.code} {finding.severity}"
             yield f"{word}: {place} {severity}: {finding.message}"
 

@@ -76,6 +76,8 @@ def _entry(run: Run) -> str:
         return f"the bundled workload {markup.code(name)}"
     if form == "trace":
         return f"a recorded trace in {markup.code(name)}"
+    if form == "live":
+        return f"the object {markup.code(name)} of a Python session"
     if form == "factory":
         where, _, factory = run.target.rpartition(":")
         return f"{markup.code(f'{factory}()')} in {markup.code(where)}"

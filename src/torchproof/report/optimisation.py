@@ -17,6 +17,7 @@ from torchproof.records import (
     Finding,
     Part,
     Run,
+    cells,
 )
 from torchproof.report import (
     bench_sections,
@@ -214,7 +215,7 @@ def _site(site: CompileSite) -> tuple[str, ...]:
 
 def _lines(site: CompileSite) -> str:
     last = f"-{site.end_line}" if site.end_line > site.line else ""
-    return f"{site.file}:{site.line}{last}"
+    return f"{cells.place(site.file, site.line)}{last}"
 
 
 def _priorities(tree: CauseTree) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchproof.records import SEVERITIES, Finding, Fix, Run
+from torchproof.records import SEVERITIES, Finding, Fix, Run, cells
 from torchproof.report import numbers
 
 # The counts that `captured` tells; reports show the others in a table or a line.
@@ -72,11 +72,11 @@ def severities(findings: Iterable[Finding]) -> str:
 
 
 def place(finding: Finding | Fix) -> str:
-    """`file.py:42`, without the directories above an installed package."""
+    """`file.py:42` without the directories above a package, or `In [3], line 7`."""
     if finding.file is None:
         return numbers.UNKNOWN
     file = finding.file.removeprefix(_HOME).rpartition("/site-packages/")[2]
-    return file if finding.line is None else f"{file}:{finding.line}"
+    return cells.place(file, finding.line)
 
 
 def tone(low: float | None, high: float | None) -> str:

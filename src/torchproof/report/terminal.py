@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
-from torchproof.records import CauseTree, Finding, Part, Run
+from torchproof.records import CauseTree, Finding, Part, Run, cells
 from torchproof.report import (
     cause_words,
     commands,
@@ -179,7 +179,9 @@ def _labelled(label: str, text: str, width: int) -> list[str]:
 
 def _place(finding: Finding) -> str:
     """`file:line:column`."""
+    is_cell = finding.file and cells.name_in(finding.file)
     column = f":{finding.column}" if finding.file and finding.column else ""
+    column = "" if is_cell else column
     return f"{run_words.place(finding)}{column}"
 
 

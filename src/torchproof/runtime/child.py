@@ -95,7 +95,7 @@ def _generate(channel: Channel) -> None:
 def _probe(channel: Channel) -> None:
     import torch
 
-    from torchproof.runtime import main_definitions
+    from torchproof.process import main_definitions
 
     request = channel.receive()
     _end_after(request["seconds"])
@@ -103,7 +103,7 @@ def _probe(channel: Channel) -> None:
         # The parent wrote the files a moment ago, into a folder that only this user can
         # enter.
         if request["main"] is not None:
-            main_definitions.install(Path(request["main"]))
+            main_definitions.install(main_definitions.load(Path(request["main"])))
         call: Call = torch.load(request["call"], weights_only=False)
         if request["main"] is not None:
             # This process may lack something that the main program has: it is then no

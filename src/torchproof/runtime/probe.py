@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchproof.process import Ended
-from torchproof.records import UserError, one_line
-from torchproof.runtime import main_definitions
+from torchproof.process import Ended, main_definitions
+from torchproof.records import one_line
 from torchproof.runtime.child import Call
 from torchproof.runtime.child_process import ChildProcess, Frames
 from torchproof.runtime.compile_phases import phase_of_frames
@@ -66,7 +65,7 @@ def probe(
         try:
             torch.save(call, path)
             needs_main = main_definitions.save(path, main)
-        except UserError as error:
+        except main_definitions.NoSource as error:
             raise NotProbed(error) from None
         except Exception as error:
             raise NotProbed(f"{type(error).__name__}: {error}") from None

@@ -11,6 +11,8 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.targets import calls as calls
+    from torchproof.targets import live as live
+    from torchproof.targets import live_state as live_state
     from torchproof.targets import overlay as overlay
     from torchproof.targets import parallel as parallel
     from torchproof.targets import script as script

@@ -19,7 +19,7 @@ import psutil
 
 from torchproof import torch_private
 from torchproof.records import Frame, UserError, whose
-from torchproof.targets import deferred_weights, overlay
+from torchproof.targets import deferred_weights, live, overlay
 from torchproof.targets.introspect import code_of, frame_of
 from torchproof.targets.job import Job
 from torchproof.targets.target import Loaded, keywords, load, raised
@@ -89,7 +89,7 @@ def fresh(job: Job) -> Loaded:
             how["deferred"] = True
         loaded = load(job.target, {**how, **job.shape})
     else:
-        loaded = load(job.target, job.shape, text_models=job.text_models)
+        loaded = _loaded(job)
         if job.device:
             loaded = _converted(loaded, device=job.device)
     if job.dtype:
@@ -97,6 +97,12 @@ def fresh(job: Job) -> Loaded:
     if job.overlay:
         overlay.mark(overlay.install(job.overlay), loaded.fn, loaded.calls)
     return loaded
+
+
+def _loaded(job: Job) -> Loaded:
+    if job.target.kind == "live":
+        return live.load(job.target)
+    return load(job.target, job.shape, text_models=job.text_models)
 
 
 def _is_shared(job: Job) -> bool:

@@ -42,6 +42,12 @@ def _read(path: str) -> Overlay:
     return Overlay.from_json(json.loads(Path(path).read_text("utf-8")))
 
 
+def text_of(file: str) -> str | None:
+    """The text of a file in the overlays that this process applies."""
+    texts = (overlay.texts.get(file) for overlay in _installed.values())
+    return next((text for text in texts if text is not None), None)
+
+
 def too_late(path: str) -> bool:
     """Whether this process has imported a file that an overlay edits."""
     return bool(_imported(os.path.realpath(file) for file in _read(path).texts))

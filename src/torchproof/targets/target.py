@@ -17,29 +17,41 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from torchproof.records import Frame, UserError, located, shown, whose
+from torchproof.records import Frame, UserError, cells, located, shown, whose
 from torchproof.targets.search_path import search_first
 from torchproof.targets.workloads import WORKLOADS
 
-Kind = Literal["workload", "factory", "script", "trace", "source"]
+Kind = Literal["workload", "factory", "live", "script", "trace", "source"]
 # What can wrap the model of a factory on several ranks.
 WRAPS = ("ddp", "fsdp2", "tp", "tp+fsdp2")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A target as named by the user. `where` is a path, a module or a workload."""
+    """A target as named by the user.
+
+    `where` is a path, a module or a workload; of a live object, the folder that it was
+    written into.
+    """
 
     text: str
     kind: Kind
     where: str
     factory: str = "make"
     arguments: tuple[str, ...] = ()
+    file: str = ""  # with the code of a live object
+
+    @property
+    def can_run_again(self) -> bool:
+        """Whether each run gets a fresh target, so that many runs are possible."""
+        return self.kind in ("workload", "factory", "live")
 
     @property
     def name(self) -> str:
         """A short name for the run's id."""
         stem = self.where if self.kind == "workload" else Path(self.where).stem
+        if self.kind == "live":
+            stem = self.text.partition(":")[2]
         if self.kind == "source":
             stem = Path(self.where).resolve().name
         if self.kind == "factory" and not self.where.endswith(".py"):
@@ -62,6 +74,11 @@ def _parse(text: str) -> Target:
             names = ", ".join(sorted(WORKLOADS))
             raise UserError(f"no workload named {rest!r}: choose one of {names}")
         return Target(text, "workload", rest)
+    if scheme == "live":
+        raise UserError(
+            f"{text} was an object of a Python process: pass it to a function such as"
+            " torchproof.check(model, calls) there"
+        )
     if scheme == "trace":
         if not os.path.isdir(rest):
             raise UserError(
@@ -108,9 +125,11 @@ def assert_size(target: Target, size: str | None) -> None:
 
 
 def own_file(target: Target) -> Path | None:
-    """The file of a script, a factory or a workload, found without importing it."""
+    """The file of a target, or a cell, found without importing it."""
     if target.kind == "workload":
         return located(WORKLOADS[target.where].module)
+    if target.kind == "live":
+        return Path(target.file) if target.file else None
     if target.kind == "factory" and not target.where.endswith(".py"):
         return located(target.where)
     return Path(target.where) if target.kind in {"factory", "script"} else None
@@ -212,7 +231,7 @@ def raised(what: str, error: BaseException, hint: str = "") -> UserError:
     frames = traceback.extract_tb(error.__traceback__)
     outside = [f for f in frames if whose(f.filename) != "torchproof"]
     own = [f for f in outside if whose(f.filename) == "user"]
-    at = f" (at {shown(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    at = f" (at {_place_of(own[-1])})" if own else ""
     lines = [
         "Traceback (most recent call last):\n",
         *traceback.format_list(outside),
@@ -220,6 +239,10 @@ def raised(what: str, error: BaseException, hint: str = "") -> UserError:
     ]
     reason = f"{type(error).__name__}: {error}"
     return UserError(f"{what}: {reason}{at}{hint}", details="".join(lines).rstrip())
+
+
+def _place_of(frame: traceback.FrameSummary) -> str:
+    return cells.place(shown(frame.filename), frame.lineno)
 
 
 def _assert_takes(

@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -100,6 +100,23 @@ def _plain(value: Any) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
         return repr(value)
+
+
+def restore(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Changes the settings that `changed` found in another process.
+
+    Leaves out values that JSON cannot hold: they are texts of something else.
+    """
+    for name, values in settings.items():
+        module: Any = importlib.import_module(name)
+        for setting, value in values.items():
+            if setting in module._config and _is_alike(value, module._config[setting]):
+                setattr(module, setting, value)
+
+
+def _is_alike(value: Any, entry: Any) -> bool:
+    plain = isinstance(value, bool | int | float | None)
+    return plain or type(value) is type(entry.default)
 
 
 def set_dynamo_config(name: str, value: Any) -> None:

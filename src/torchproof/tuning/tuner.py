@@ -131,7 +131,7 @@ def assert_free(path: Path, *, overwrite: bool) -> None:
 def _assert_tunable(
     target: Target, options: Options, tune_options: TuneOptions
 ) -> None:
-    if target.kind not in ("workload", "factory"):
+    if not target.can_run_again:
         raise UserError(
             f"{target.text} is a {target.kind}: tune builds its target many times, so"
             " it needs a workload or a factory"

@@ -29,6 +29,7 @@ from torchproof.records import (
     Place,
     Setting,
     Severity,
+    cells,
     first_line,
     is_frame_of,
     module_of,
@@ -227,8 +228,8 @@ class GraphBreak(Rule):
             )
         why = self.why(_at_library_line(group))
         if library := group.place.library:
-            file = shown_briefly(library.file)
-            why = f"{file}:{library.line}, which it calls: {why}"
+            at = cells.place(shown_briefly(library.file), library.line)
+            why = f"{at}, which it calls: {why}"
         if group.extra["kind"] != "skipped_frame":
             return why
         places = {"loop": "inside a loop", "with": "inside this `with`", "": "here"}
@@ -336,10 +337,12 @@ class GraphBreak(Rule):
             yield f"context: {shorten(data['context'], 200)}"
         library = group.place.library
         if library is not None:
-            yield f"in {library.file}:{library.line} {library.function}: {library.code}"
+            at = cells.place(library.file, library.line)
+            yield f"in {at} {library.function}: {library.code}"
         inner = group.first.frames[-1] if group.first.frames else None
         if inner is not None and inner not in (library, group.frame):
-            yield f"in {inner.file}:{inner.line} {inner.function}: {inner.code}"
+            at = cells.place(inner.file, inner.line)
+            yield f"in {at} {inner.function}: {inner.code}"
 
 
 def _at_library_line(group: EventGroup) -> EventGroup:
@@ -506,7 +509,8 @@ def _break_near(event: Event, facts: Facts) -> Frame | None:
 
 def place_in_text(frame: Frame) -> str:
     """A place for use in a sentence: file, line and the expression there."""
-    return f"{shown_briefly(frame.file)}:{frame.line} (`{expression_of(frame)}`)"
+    at = cells.place(shown_briefly(frame.file), frame.line)
+    return f"{at} (`{expression_of(frame)}`)"
 
 
 def own_hints(group: EventGroup) -> str:

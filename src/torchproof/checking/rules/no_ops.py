@@ -30,7 +30,7 @@ from torchproof.checking.static.source import (
     Unreadable,
     walk,
 )
-from torchproof.records import Event, Place, Severity, place_of, whose
+from torchproof.records import Event, Place, Severity, cells, place_of, whose
 
 # Methods besides forward that run a model; nn.Module has none of them.
 _METHODS = words(
@@ -369,7 +369,7 @@ class OriginalCalled(NoOp):
             site = place_of(wrapper.frames).frame
             if site is not None and wrapper.data["name"] == group.data["model"]:
                 yield (
-                    f"compiled at {site.file}:{site.line}, called"
+                    f"compiled at {cells.place(site.file, site.line)}, called"
                     f" {wrapper.data['calls']} times"
                 )
 

@@ -27,6 +27,7 @@ from torchproof.records import (
     Setting,
     Severity,
     Status,
+    cells,
     definition,
     place_of,
     qualified_name,
@@ -429,7 +430,7 @@ def _call_site(group: EventGroup) -> Iterator[str]:
     """The user's line that calls the library code of a finding."""
     caller = user_frame(group.first.callers)
     if group.place.owner != "user" and caller is not None:
-        where = f"{shown(caller.file)}:{caller.line} {caller.function}"
+        where = f"{cells.place(shown(caller.file), caller.line)} {caller.function}"
         yield f"called at {where}: {caller.code}"
 
 
@@ -469,7 +470,7 @@ def event_place(event: Event, *stacks: tuple[Frame, ...]) -> Place:
 def stack(group: EventGroup) -> Iterator[str]:
     """The innermost frames that torch recorded, outermost first."""
     for frame in group.first.frames[-4:]:
-        yield f"in {frame.file}:{frame.line} {frame.function}: {frame.code}"
+        yield f"in {cells.place(frame.file, frame.line)} {frame.function}: {frame.code}"
 
 
 def expression_of(frame: Frame) -> str:

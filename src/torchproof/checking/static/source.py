@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
-from torchproof.records import MOST_SOURCE_BYTES, one_line, read_bytes
+from torchproof.records import cells, one_line
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 _IGNORE = re.compile(r"#\s*torchproof:\s*ignore(?:\[([^\]]*)\])?")
@@ -83,7 +83,7 @@ def text_of(path: Path) -> str:
     if path.exists() and not path.is_file():
         raise Unreadable(f"{path} cannot be read: it is not a regular file")
     try:
-        raw = read_bytes(path, MOST_SOURCE_BYTES)
+        raw = cells.read_source(path)
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {error.strerror}") from None
     try:

@@ -13,6 +13,7 @@ from torchproof.records import (
     Finding,
     Measurement,
     Run,
+    cells,
 )
 from torchproof.report import (
     bench_sections,
@@ -178,7 +179,7 @@ def _listed(
 
 
 def _told(finding: Finding) -> str:
-    place = f"{finding.file}:{finding.line}" if finding.file else "no location"
+    place = cells.place(finding.file, finding.line) if finding.file else "no location"
     cost = ""
     if finding.cost_us is not None:
         cost = f", {numbers.plain(finding.cost_us)} us per call"

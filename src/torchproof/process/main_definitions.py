@@ -1,8 +1,8 @@
 """Gives a child process the classes and functions of the main program that it needs.
 
 A pickle refers to them by name, and the child has another main program. Importing the
-program there would run it. So `save` finds the definitions that a pickle refers to, and
-writes their source, the definitions that they use, and the values of other global names
+program there would run it. So `needed` finds the definitions that a pickle refers to,
+with their source, the definitions that they use, and the values of other global names
 that they use. `install` makes a main module of that. Cells of a notebook are sources as
 well as files.
 """
@@ -14,21 +14,22 @@ import dis
 import linecache
 import os
 import pickle
-import pickletools
 import sys
 import types
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from torchproof.records import UserError
 
 _MOST_BYTES = 16 << 20  # of one global value
 _MAIN = "__main__"
 _PROTOCOL = 2  # as `torch.save`: each global is one instruction
 _LOADS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class NoSource(Exception):
+    """A class or function of the main program has no source."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,25 @@ class Definition:
 
 @dataclass
 class MainModule:
-    """What a child needs of a main module; `values` are pickles."""
+    """What a child needs of a main module; `values` are pickles.
+
+    `sources` are the texts that the definitions are in, by file. `unsent` are names
+    without a value here, with the reason.
+    """
 
     file: str | None
-    definitions: list[Definition] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)
+    definitions: dict[str, list[str]] = field(default_factory=dict)  # names by file
     modules: dict[str, str] = field(default_factory=dict)
     values: dict[str, bytes] = field(default_factory=dict)
+    unsent: dict[str, str] = field(default_factory=dict)
+
+    def rename(self, names: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        """Gives files other names, and some of these another text."""
+        definitions, sources = self.definitions, self.sources
+        self.definitions = {names.get(f, f): each for f, each in definitions.items()}
+        self.sources = {names.get(f, f): text for f, text in sources.items()}
+        self.sources |= {file: texts[file] for file in self.sources if file in texts}
 
     def add_value(self, name: str, value: Any) -> list[str]:
         """Adds a value if it can be pickled; returns the names that its pickle uses.
@@ -67,35 +81,60 @@ class MainModule:
             return []
         try:
             pickled = pickle.dumps(value, _PROTOCOL)
-        except Exception:
+        except Exception as error:
+            self.unsent[name] = f"{type(error).__name__}: {error}"
             return []
         if len(pickled) > _MOST_BYTES:
+            self.unsent[name] = f"it has more than {_MOST_BYTES >> 20} MiB"
             return []
         self.values[name] = pickled
-        return _names_in_main(pickled)
+        return names_in(pickled)
+
+
+# Takes a value of the main program over; returns the names that its pickle uses, or
+# None to leave it to the main module.
+Keep = Callable[[str, Any], Iterable[str] | None]
 
 
 def save(saved: Path, path: Path) -> bool:
     """Writes what a file of `torch.save` needs of the main program, if anything."""
+    import zipfile
+
     with zipfile.ZipFile(saved) as archive:
         (name,) = [each for each in archive.namelist() if each.endswith("/data.pkl")]
-        roots = _names_in_main(archive.read(name))
+        roots = names_in(archive.read(name))
     if not roots:
         return False
-    namespace = vars(sys.modules[_MAIN])
-    found = _find_definitions(namespace)
-    if lost := [name for name in roots if name not in found]:
-        raise UserError(
-            f"{lost[0]} is defined in the main program, and its source cannot be read:"
-            " define it in a module"
-        )
-    path.write_bytes(pickle.dumps(_reduced(roots, found, namespace)))
+    path.write_bytes(pickle.dumps(needed(roots)))
     return True
 
 
-def install(path: Path) -> None:
-    """Makes the main module of this process the one that `save` has written."""
+def load(path: Path) -> MainModule:
+    """What `save` has written."""
     main: MainModule = pickle.loads(path.read_bytes())
+    return main
+
+
+def needed(roots: Iterable[str], keep: Keep = lambda name, value: None) -> MainModule:
+    """What the names of the main program need; raises `NoSource` for one without."""
+    namespace = vars(sys.modules[_MAIN])
+    found = _find_definitions(namespace)
+    roots = [*roots]
+    if lost := [name for name in roots if name not in found]:
+        raise NoSource(
+            f"{lost[0]} is defined in the main program, and its source cannot be read:"
+            " define it in a module"
+        )
+    return _reduced(roots, found, namespace, keep)
+
+
+def install(
+    main: MainModule, edited: Callable[[str], str | None] = lambda file: None
+) -> dict[str, Any]:
+    """Makes the main module of this process from what `needed` has found.
+
+    `edited` has the text of a file that was edited. Returns the names of the module.
+    """
     module = types.ModuleType(_MAIN)
     if main.file is not None:
         module.__file__ = main.file
@@ -108,17 +147,40 @@ def install(path: Path) -> None:
     late = {name: value for name, value in main.values.items() if b"__main__" in value}
     for name in main.values.keys() - late.keys():
         names[name] = pickle.loads(main.values[name])
-    for definition in main.definitions:
-        exec(definition.compiled(), names)
+    for file, wanted in main.definitions.items():
+        text = main.sources[file]
+        for definition in _to_execute(file, wanted, text, edited(file) or text):
+            exec(definition.compiled(), names)
     for name, value in late.items():
         names[name] = pickle.loads(value)
+    return names
+
+
+def _to_execute(
+    file: str, wanted: list[str], before: str, text: str
+) -> Iterator[Definition]:
+    """The definitions with these names, and what edits added at the top of the text."""
+    tree = ast.parse(text)
+    futures = tuple(each for each in tree.body if _is_future(each))
+    known: set[str] = set()
+    if text != before:
+        known = {ast.dump(node) for node in ast.parse(before).body}
+        for node in tree.body:
+            if ast.dump(node) not in known and not _is_definition(node):
+                yield Definition(file, (*futures, node))
+    for node in _definitions_in(tree.body):
+        is_new = known and ast.dump(node) not in known
+        if node.name in wanted or is_new:
+            yield Definition(file, (*futures, node))
 
 
 # -- what is needed --------------------------------------------------------------------
 
 
-def _names_in_main(pickled: bytes) -> list[str]:
+def names_in(pickled: bytes) -> list[str]:
     """The names of the main program that a pickle refers to."""
+    import pickletools
+
     if _MAIN.encode() not in pickled:
         return []
     globals_ = [
@@ -130,22 +192,30 @@ def _names_in_main(pickled: bytes) -> list[str]:
 
 
 def _reduced(
-    roots: list[str], found: Mapping[str, Definition], namespace: Mapping[str, Any]
+    roots: Iterable[str],
+    found: Mapping[str, Definition],
+    namespace: Mapping[str, Any],
+    keep: Keep,
 ) -> MainModule:
     """The definitions with these names, and everything that they use."""
     result = MainModule(_main_file())
-    needed: set[str] = set()
+    seen: set[str] = set()
     left = set(roots)
     while left:
-        needed.add(name := left.pop())
+        seen.add(name := left.pop())
         if name in found:
             uses = found[name].global_names
         elif name in namespace and not name.startswith("__"):
-            uses = {*result.add_value(name, namespace[name])}
+            kept = keep(name, value := namespace[name])
+            uses = {*(result.add_value(name, value) if kept is None else kept)}
         else:
             continue
-        left |= uses - needed
-    result.definitions = [found[name] for name in found if name in needed]
+        left |= uses - seen
+    for name in found:
+        if name in seen:
+            file = found[name].file
+            result.definitions.setdefault(file, []).append(name)
+            result.sources[file] = "".join(linecache.getlines(file))
     return result
 
 
@@ -181,10 +251,14 @@ def _find_definitions(namespace: Mapping[str, Any]) -> dict[str, Definition]:
 
 def _definitions_in(body: list[ast.stmt]) -> Iterator[Any]:
     for node in body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if _is_definition(node):
             yield node
         elif isinstance(node, ast.If | ast.Try | ast.With):
             yield from _definitions_in(node.body)  # `if __name__ == "__main__"`
+
+
+def _is_definition(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ClassDef | _FUNCTION)
 
 
 def _is_future(node: ast.stmt) -> bool:

@@ -1,0 +1,264 @@
+"""Live objects as targets: models and functions of this process and of cells."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import linecache
+import random
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from forked_children import forked
+from torch.utils.data import DataLoader, TensorDataset
+
+import torchproof
+from torchproof.records import Run, UserError
+from torchproof.report import render
+from torchproof.targets.live_calls import BATCHES, calls_of
+
+CELLS = {
+    1: """\
+import torch
+from torch import nn
+SCALE = torch.full((1,), 2.0)
+log = open('/dev/null')
+""",
+    2: """\
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(8)
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.fc(self.norm(x)) * SCALE
+        if y.sum().item() > 0:
+            y = y + 1
+        return y
+""",
+    3: """\
+class Clean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.relu(self.fc(x)) * SCALE
+""",
+    4: "def logged(x):\n    log.write('a')\n    return x + 1\n",
+    5: "double = lambda x: x * SCALE.sum().item()\n",
+}
+
+
+class _Compiler:
+    """What IPython knows about its cells."""
+
+    def format_code_name(self, file: str) -> tuple[str, str] | None:
+        number = file.partition("/ipykernel_1/")[2].removesuffix(".py")
+        return ("Cell", f"In[{number}]") if number else None
+
+
+@pytest.fixture
+def cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The names of a notebook whose cells have run, and children that are forked."""
+    shell = types.SimpleNamespace(compile=_Compiler())
+    ipython = types.SimpleNamespace(get_ipython=lambda: shell)
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(tmp_path)
+    for number, text in CELLS.items():
+        name = f"/tmp/ipykernel_1/{number}.py"
+        entry = (len(text), None, text.splitlines(keepends=True), name)
+        monkeypatch.setitem(linecache.cache, name, entry)
+        exec(compile(text, name, "exec", dont_inherit=True), vars(main))
+    with forked():
+        yield vars(main)
+    vars(main)["log"].close()
+
+
+quick = functools.partial(torchproof.check, effort="quick")
+
+
+def state(model: torch.nn.Module) -> dict[str, Any]:
+    """Everything that a run could change."""
+    parts = {
+        f"{n} {k}": copy.copy(v)
+        for n, m in model.named_modules()
+        for k, v in vars(m).items()
+    }
+    return {
+        **{n: t.clone() for n, t in model.state_dict().items()},
+        **{f"grad {n}": p.grad for n, p in model.named_parameters()},
+        **{n: v for n, v in parts.items() if isinstance(v, (bool, int, str))},
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": numpy.random.get_state()[1],  # type: ignore[index]
+        "default": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
+    }
+
+
+def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        same = numpy.array_equal if isinstance(value, numpy.ndarray) else None
+        same = torch.equal if isinstance(value, torch.Tensor) else same
+        assert same(value, after[name]) if same else value == after[name], name
+
+
+def test_a_model_of_a_cell(cell: dict[str, Any]) -> None:
+    model = cell["Net"]().train()
+    before = state(model)
+    run = quick(model, [(torch.ones(4, 8),)], train=True)
+    assert_same(before, state(model))
+    assert (run.target, run.error, run.counts["graph_breaks"]) == ("live:Net", None, 1)
+    [finding] = [f for f in run.findings if f.code == "GB101"]
+    assert (finding.file, finding.line, finding.origin) == ("In [2]", 9, "both")
+    assert finding.function == "Net.forward"
+    assert finding.source and "y.sum().item()" in finding.source
+    assert len(finding.context) > 3
+    text = render(run, "text")
+    assert "In [2], line 9" in text and "/tmp" not in text
+    assert "torchproof.fix(model, calls" in text
+
+
+def test_a_clean_model_of_a_cell(cell: dict[str, Any]) -> None:
+    run = quick(cell["Clean"](), torch.ones(4, 8))
+    assert run.counts["graphs"] == 1 and not run.findings and run.error is None
+    assert run.parts["static"].status == run.parts["breaks"].status == "passed"
+
+
+def test_an_object_that_no_child_can_get_is_checked_here(cell: dict[str, Any]) -> None:
+    model = cell["Net"]().train()
+    call = (torch.ones(4, 8),)
+    model(*call).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+    before = state(model)
+    cell["model"] = model
+    run = torchproof.check(lambda x: model(x), [call], train=True)
+    assert_same(before, state(model))
+    assert torch.equal(call[0], torch.ones(4, 8))
+    assert run.counts["graph_breaks"] == 1
+    [finding] = [f for f in run.findings if f.code == "GB101"]
+    assert (finding.file, finding.line) == ("In [2]", 9)
+    assert run.parts["breaks"].status == "found"
+    assert run.parts["baseline"].status == "skipped"
+    assert "lambda" in run.parts["baseline"].why
+    clean = cell["Clean"]()
+    assert not quick(lambda x: clean(x), [call]).findings
+
+
+@pytest.mark.parametrize("verb", [torchproof.bench, torchproof.tune, torchproof.fix])
+def test_verbs_that_need_a_child_say_so(cell: dict[str, Any], verb: Any) -> None:
+    with pytest.raises(UserError, match=r"a lambda.*check"):
+        verb(cell["double"], [(torch.ones(2),)])
+
+
+def test_what_cannot_be_sent_is_named(cell: dict[str, Any]) -> None:
+    model = cell["Clean"]()
+    model.fc.log = cell["log"]
+    with pytest.raises(UserError, match=r"Clean\.fc\.log cannot be sent") as caught:
+        torchproof.bench(model, torch.ones(4, 8))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"`log` cannot be sent to a child"):
+        quick(cell["logged"], torch.ones(2))
+
+
+def make_step() -> Any:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("target", "calls", "message"),
+    [
+        (torch.nn.Linear(2, 2), None, "needs calls"),
+        (torch.nn.Linear, [(torch.ones(2),)], "is a class"),
+        (torch.nn.Linear(2, 2), [], "empty"),
+        (torch.nn.Linear(2, 2), [torch.ones(2), torch.ones(2)], r"\[\(a,\), \(b,\)\]"),
+        (torch.nn.Linear(2, 2), [[torch.ones(2)]], "call 0 is a list"),
+        (torch.nn.Linear(2, 2), (x for x in [(1,)]), "only once"),
+        (torch.nn.Linear(2, 2), 7, "calls is a int"),
+        (torch.nn.Linear(2, 2), {1: torch.ones(2)}, "names of arguments"),
+        (7, [(1,)], "no target"),
+        ("workload:gpt", [(1,)], "has its own calls"),
+        ("live:Net", None, "an object of a Python process"),
+        (torch.nn.Linear(2, 2), DataLoader(TensorDataset(torch.ones(0, 2))), "empty"),
+    ],
+)
+def test_misuse_is_one_line(target: Any, calls: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        torchproof.check(target, calls)
+    assert "\n" not in str(caught.value)
+
+
+def test_forms_of_calls() -> None:
+    x, y = torch.ones(2), torch.zeros(2)
+    model = torch.nn.Linear(2, 2)
+    assert calls_of(model, x) == [(x,)]
+    assert calls_of(model, [x]) == [(x,)]
+    assert calls_of(model, (x, y)) == [(x, y)]
+    assert calls_of(model, [(x,), {"input": y}]) == [(x,), {"input": y}]
+    assert calls_of(model, {"input": x}) == [{"input": x}]
+
+
+def one(x: Any) -> Any: ...
+def two(x: Any, y: Any, mask: Any = None) -> Any: ...
+def every(*inputs: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(("fn", "count"), [(one, 1), (two, 2), (every, 3)])
+def test_batches_of_a_loader(fn: Any, count: int) -> None:
+    data = TensorDataset(torch.arange(12.0), torch.arange(12), torch.ones(12))
+    loader = DataLoader(data, batch_size=2, shuffle=True)
+    before = torch.get_rng_state()
+    calls = calls_of(fn, loader)
+    assert torch.equal(before, torch.get_rng_state())
+    assert [len(call) for call in calls] == [count] * BATCHES
+    named = DataLoader([{"x": torch.ones(2)}] * 3)
+    assert [call["x"].shape for call in calls_of(one, named)] == [(1, 2)] * 3
+    assert [len(call) for call in calls_of(every, DataLoader([1.0, 2.0]))] == [1, 1]
+
+
+def test_history_of_a_cell_that_ran_again(cell: dict[str, Any]) -> None:
+    """Another number is the same cell: its finding is not resolved."""
+    from torchproof.records.identity import identity
+
+    words = ("GB101", "Net.forward", "cause")
+    code, function, cause = words
+    first, again = (identity(code, f"In [{n}]", function, cause) for n in (2, 7))
+    assert first == again != identity(code, "model.py", function, cause)
+
+
+@pytest.mark.slow
+def test_fix_of_a_cell(cell: dict[str, Any]) -> None:
+    model = cell["Net"]()
+    before = state(model)
+    run = torchproof.fix(model, torch.ones(4, 8), effort="quick")
+    assert_same(before, state(model))
+    [fix] = [fix for fix in run.fixes if fix.status == "verified"]
+    assert "a/In [2]" in fix.diff and "Imports of other cells" not in fix.diff
+    assert run.fixing is not None and run.error is None
+    assert not torchproof.fix(cell["Clean"](), torch.ones(4, 8), effort="quick").fixes
+
+
+@pytest.mark.slow
+def test_bench_and_tune_of_a_live_model(cell: dict[str, Any]) -> None:
+    how: dict[str, Any] = {"strategies": ("full",), "seconds": 0.3, "repeats": 1}
+    model = cell["Clean"]()
+    run: Run = torchproof.bench(model, [(torch.ones(4, 8),)], **how)
+    assert {row.strategy for row in run.measurements} == {"eager", "full"}
+    assert all(row.median_ms for row in run.measurements)
+    run = torchproof.tune(model, [(torch.ones(4, 8),)], names=("full",), budget_s=60)
+    assert run.tuning is not None and run.tuning.trials
