@@ -29,7 +29,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 RESULTS = ROOT / "benchmarks/results/installs"
-TOOLS = ("build", "twine", "check-wheel-contents")
+TOOLS = ("build", "twine", "check-wheel-contents", "mypy")
+TYPED = ROOT / "tests/user_types/user_program.py"
 # In the wheel besides the package, all in the folder of its metadata.
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 # In the wheel, for the environment's share/, with where it is in the repository.
@@ -157,9 +158,17 @@ def build(folder: Path) -> tuple[Path, Path, dict[str, str]]:
     return wheel, source, {name: _problem(argv) for name, argv in said.items()}
 
 
-def _problem(argv: list[Any]) -> str:
+def typed(tools: Path, environment: Path) -> str:
+    """What a user's type checker says about a program that uses the package."""
+    flags = ["--strict", "--no-incremental", "--config-file", ""]
+    python = ["--python-executable", str(environment / "bin/python")]
+    mypy = [str(tools / "bin/python"), "-m", "mypy"]
+    return _problem([*mypy, *flags, *python, str(TYPED)], environment)
+
+
+def _problem(argv: list[Any], folder: Path = ROOT) -> str:
     """What a tool says if it fails, or nothing."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else (done.stdout + done.stderr).strip()
 
 
@@ -338,6 +347,7 @@ def main() -> int:
                 ),
             ],
         }
+        tools["mypy --strict"] = typed(folder / "tools", folder / "wheel")
     minor = result["distributions"][0]["installed"]["python"].rpartition(".")[0]
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{result['machine']}-python{minor}.json"
