@@ -351,6 +351,28 @@ def test_a_package(requirement: Requirement, status: str, optional: bool) -> Non
     assert check.is_problem is (status != "ok" and not optional)
 
 
+def test_a_package_that_cannot_be_imported() -> None:
+    facts = {"packages": {"errors": {"libcst": "ImportError: no native module"}}}
+    checks = by_name(package_checks.checks(facts))
+    assert checks["libcst"].status == "missing" and checks["libcst"].is_problem
+    assert "no native module" in checks["libcst"].value
+    assert checks["psutil"].status == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["psutil", "rich", "jinja2", "libcst", "numpy"])
+def test_a_broken_package_as_a_user_meets_it(module: str, tmp_path: Path) -> None:
+    """It is told, whatever of torchproof needs it."""
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / f"{module}.py").write_text('raise ImportError("is broken")')
+    path = os.pathsep.join([str(tmp_path / "found"), os.environ.get("PYTHONPATH", "")])
+    done = torchproof(
+        "doctor", "--format", "json", cwd=tmp_path, variables={"PYTHONPATH": path}
+    )
+    assert done.returncode == 1
+    assert told(done)[module]["status"] == "missing"
+
+
 def test_versions_are_compared_as_numbers() -> None:
     assert package_checks._numbers("1.10.0rc1") > package_checks._numbers("1.9")
 

@@ -35,6 +35,26 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
         display.end()
 
 
+@contextlib.contextmanager
+def plain_progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """As `progress` for one line, without rich: `doctor` may find that it is broken."""
+    terminal = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if terminal:
+            print(
+                f"\r\x1b[K{printable.line(text)}", end="", file=sys.stderr, flush=True
+            )
+        else:
+            note(text)
+
+    try:
+        yield (lambda text: None) if quiet else show
+    finally:
+        if terminal and not quiet:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def assert_writable(output: str | None, flag: str = "-o") -> None:
     """Nothing is overwritten, and a bad path fails before the work."""
     if output is None:

@@ -753,7 +753,7 @@ def doctor(options: argparse.Namespace) -> int:
     from torchproof.report import machine
 
     output.assert_writable(options.output)
-    with output.progress(options) as progress:
+    with output.plain_progress(options.quiet) as progress:
         checks = api.examine(progress)
     width, verbose = output.width(options), options.verbose
     text = machine.render(checks, options.format, width=width, verbose=verbose)

@@ -38,7 +38,6 @@ def examine(
         caches = [*cache_checks.checks()]
         progress("trying the C++ compiler")
         compiler = [*cpp_compiler.checks()]
-        packages = [*package_checks.checks()]
         progress("importing torch")
         facts = dict(_stages(child, output, progress))
     return (
@@ -49,7 +48,7 @@ def examine(
         *caches,
         *torch_checks.fork_checks(facts),
         *system,
-        *packages,
+        *package_checks.checks(facts),
     )
 
 

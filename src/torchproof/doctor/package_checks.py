@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torchproof import __version__
 from torchproof.records import MachineCheck
@@ -20,10 +21,10 @@ _FOR = {
     "detect-secrets": "tokens of vendors are found in repro packs",
     "jinja2": "HTML reports",
     "libcst": "fix",
-    "numpy": "every verb that measures",
-    "psutil": "every verb that starts processes",
+    "numpy": "torch, and every verb that measures",
+    "psutil": "free and used memory, in every verb that measures",
     "ray": "tune on a cluster",
-    "rich": "reports and progress on a terminal",
+    "rich": "progress on a terminal",
 }
 
 
@@ -60,11 +61,32 @@ class Requirement(NamedTuple):
         return cls(name, least[1] if least else "", extra[1] if extra else "")
 
 
-def checks() -> Iterator[MachineCheck]:
-    """Each package once; torch has checks of its own, `dev` is for torchproof's own."""
+def requirements() -> list[Requirement] | None:
+    """Without torch, which has checks of its own, and without those of developers."""
     try:
         texts = metadata.requires("torchproof") or []
     except metadata.PackageNotFoundError:
+        return None
+    found = map(Requirement.parse, texts)
+    return [each for each in found if each.name != "torch" and each.extra != "dev"]
+
+
+def installed() -> Iterator[str]:
+    """The packages to import: those of which some version is installed."""
+    for each in requirements() or ():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            metadata.version(each.name)
+            yield each.name
+
+
+def module_of(package: str) -> str:
+    return package.replace("-", "_")
+
+
+def checks(facts: Mapping[str, Any]) -> Iterator[MachineCheck]:
+    """Each package once; `facts` has the errors of those that were imported."""
+    needed = requirements()
+    if needed is None:
         yield MachineCheck(
             _GROUP,
             "torchproof",
@@ -74,12 +96,12 @@ def checks() -> Iterator[MachineCheck]:
             "pip install torchproof",
         )
         return
-    for each in map(Requirement.parse, texts):
-        if each.name != "torch" and each.extra != "dev":
-            yield check(each)
+    errors = facts.get("packages", {}).get("errors", {})
+    yield from (check(each, errors.get(each.name, "")) for each in needed)
 
 
-def check(requirement: Requirement) -> MachineCheck:
+def check(requirement: Requirement, error: str = "") -> MachineCheck:
+    """`error` is what its import raised."""
     name, least, extra = requirement
     purpose = _FOR.get(name, f"the extra `{extra}`" if extra else "torchproof")
     install = f"pip install 'torchproof[{extra}]'" if extra else f"pip install {name}"
@@ -90,6 +112,16 @@ def check(requirement: Requirement) -> MachineCheck:
         value = "not installed"
         return MachineCheck(
             _GROUP, name, "missing", value, means, install, optional=bool(extra)
+        )
+    if error:
+        return MachineCheck(
+            _GROUP,
+            name,
+            "missing",
+            f"{version}: {error}",
+            f"needed for: {purpose}",
+            f"pip install --force-reinstall {name}",
+            optional=bool(extra),
         )
     if least and _numbers(version) < _numbers(least):
         return MachineCheck(

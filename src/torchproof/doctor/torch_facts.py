@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchproof import process
+from torchproof.doctor import package_checks
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -124,12 +125,24 @@ def _triton(gpus: int) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
+def _packages() -> dict[str, Any]:
+    """The error of each installed package that cannot be imported."""
+    errors = {}
+    for name in package_checks.installed():
+        try:
+            importlib.import_module(package_checks.module_of(name))
+        except Exception as error:
+            errors[name] = f"{type(error).__name__}: {error}"
+    return {"errors": errors}
+
+
 _STAGES: dict[str, Callable[[], dict[str, Any]]] = {
     "fork": _fork,
     "torch": _torch,
     "hooks": _hooks,
     "dynamo": _dynamo,
     "cuda": _cuda,
+    "packages": _packages,
 }
 
 if __name__ == "__main__":
