@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -106,8 +106,8 @@ def bench(
     """What compiling a target is worth; the run is saved and returned.
 
     Takes the same targets as `check`. `how` may have any of the options, and those of
-    `BenchOptions`, such as `strategies=("full",)`; `seconds` and `repeats` limit the
-    time, `profile` adds profiles.
+    `BenchOptions`, such as `strategies=("full",)`; `effort`, `seconds` and `repeats`
+    limit the time, `profile` adds profiles.
     """
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "bench")
@@ -177,6 +177,7 @@ def _bench(
     options: Options,
     *,
     bench_options: BenchOptions,
+    effort: str = "normal",
     seconds: float | None = None,
     repeats: int | None = None,
     profile: bool = False,
@@ -186,14 +187,16 @@ def _bench(
 ) -> Run:
     _assert_measurable(target, options)
     measure.assert_on_ranks(target, bench_options.ranks, bench_options.wrap)
-    _assert_as_written(target, options, bench_options, bool(profile or repeats))
+    more = {"effort": effort != "normal", "profile or --repeats": profile or repeats}
+    _assert_as_written(target, options, bench_options, more)
+    usual = measure.bench_plan.sampling(effort)
     store.assert_writable(save_in)
     started = datetime.datetime.now()
     plan = replace(
         _plan(target, options, bench_options),
         profiles=profile,
-        seconds=seconds or measure.Plan.seconds,
-        repeats=repeats or measure.Plan.repeats,
+        seconds=seconds or usual.seconds,
+        repeats=repeats or usual.repeats,
     )
     # A plain run, in one process, could not join the ranks' collectives.
     counted = bench_options.ranks is None and target.kind != "script"
@@ -314,7 +317,10 @@ def _assert_measurable(target: Target, options: Options) -> None:
 
 
 def _assert_as_written(
-    target: Target, options: Options, bench_options: BenchOptions, more: bool
+    target: Target,
+    options: Options,
+    bench_options: BenchOptions,
+    more: Mapping[str, Any],
 ) -> None:
     """A script decides itself what it compiles, with which data, and where."""
     if options.as_written and (bench_options.names_strategies or bench_options.dtypes):
@@ -322,7 +328,7 @@ def _assert_as_written(
             "--as-written measures the target against itself in eager: leave out"
             " --strategies and other flags that name what to compile"
         )
-    settings = {**vars(options), **vars(bench_options), "profile or --repeats": more}
+    settings = {**vars(options), **vars(bench_options), **more}
     for name, value in settings.items() if target.kind == "script" else ():
         if value and name not in {"as_written", "timeout_s", "quiet"}:
             flag = {"dtypes": "dtype"}.get(name, name)

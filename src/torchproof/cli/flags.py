@@ -261,17 +261,29 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
     how = parser.add_argument_group("how to measure")
     how.add_argument(
+        "--effort",
+        choices=EFFORTS[1:],
+        default="normal",
+        help=(
+            "quick: one process per strategy and half the sampling time, no warm start;"
+            " full: twice as many processes and twice the time (default: normal)"
+        ),
+    )
+    how.add_argument(
         "--seconds",
         type=_seconds,
         metavar="S",
-        help="sampling time per strategy (default: 2.4)",
+        help="sampling time per strategy (default: 2.4, or as --effort says)",
     )
     how.add_argument(
         "--repeats",
         type=int,
         choices=range(1, 10),
         metavar="N",
-        help="fresh processes per strategy (default: 2); 1 measures no warm start",
+        help=(
+            "fresh processes per strategy (default: 2, or as --effort says); 1 measures"
+            " no warm start"
+        ),
     )
     how.add_argument(
         "--profile",

@@ -279,6 +279,7 @@ def bench(options: argparse.Namespace) -> int:
             api.parse(options.target, options.script),
             _run_options(options),
             bench_options=bench_options,
+            effort=options.effort,
             seconds=options.seconds,
             repeats=options.repeats,
             profile=options.profile,

@@ -13,13 +13,34 @@ from typing import Any
 
 from torchproof import strategies
 from torchproof.measure import guard_filters
-from torchproof.measure.specs import EAGER, StrategySpec
+from torchproof.measure.specs import EAGER, Plan, StrategySpec
 from torchproof.records import UserError
 from torchproof.strategies import Strategy
 
 NUMBER_TYPES = ("float32", "float16", "bfloat16", "float64")
 CONTROL = "control"
 TOGETHER = "all together"
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How long to sample each strategy in all, and in how many fresh processes."""
+
+    seconds: float = Plan.seconds
+    repeats: int = Plan.repeats
+
+
+EFFORTS = {
+    "quick": Sampling(Plan.seconds / 2, repeats=1),
+    "normal": Sampling(),
+    "full": Sampling(Plan.seconds * 2, repeats=2 * Plan.repeats),
+}
+
+
+def sampling(effort: str) -> Sampling:
+    if effort not in EFFORTS:
+        raise UserError("bench has to run the target: --effort quick, normal or full")
+    return EFFORTS[effort]
 
 
 @dataclass(frozen=True)

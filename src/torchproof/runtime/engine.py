@@ -359,15 +359,7 @@ class Engine:
         prepared: compile_job.Job | None,
     ) -> Any:
         code = conversion.code
-        job = compile_job.Job(
-            until,
-            codegen_in_child=self.options.codegen_in_child,
-            backward_early=not self.options.wait,
-            compiler=self.graph_compiler,
-        )
-        if prepared is not None:
-            job.uses_graph_cache = True
-            job.use(prepared)
+        job = self._job(until, prepared)
         name = self.name_of(code)
         if self.agreement is not None:
             self.agreement.begin(self._subject(code))
@@ -404,6 +396,18 @@ class Engine:
         elif code in self._names and not job.failed:
             self.telemetry.note(self._why_no_graph(code, job))
         return self._accept(code, answer, job, cause=cause)
+
+    def _job(self, until: float, prepared: compile_job.Job | None) -> compile_job.Job:
+        job = compile_job.Job(
+            until,
+            codegen_in_child=self.options.codegen_in_child,
+            backward_early=not self.options.wait,
+            compiler=self.graph_compiler,
+        )
+        if prepared is not None:
+            job.uses_graph_cache = True
+            job.use(prepared)
+        return job
 
     def _why_no_graph(self, code: CodeType, job: compile_job.Job) -> str:
         what = self.name_of(code)
