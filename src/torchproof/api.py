@@ -143,8 +143,9 @@ def _resolved(
             raise UserError(
                 f"{target} has its own calls: leave out the second argument"
             )
-        named = isinstance(target, targets.Target)
-        yield target if named else targets.parse(os.fspath(target)), options
+        if not isinstance(target, targets.Target):
+            target = targets.parse(os.fspath(target))
+        yield target, options
         return
     if calls is None:
         name = getattr(target, "__name__", type(target).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import gpu_injections as gpu
 from faults import FAULTS, FEW, Fault, Situation
@@ -44,8 +45,12 @@ def _on_gpu(name: str, situations: tuple[str, ...]) -> Fault:
     return replace(row, device="cuda", situations=situations, deadline_s=deadline_s)
 
 
-_LATE = {"kind": "deadline", "deadline_s": GPU_HANG_S, "words": "took too long"}
-_INDUCTOR = {"backend": "inductor", "device": "cuda"}
+_LATE: dict[str, Any] = {
+    "kind": "deadline",
+    "deadline_s": GPU_HANG_S,
+    "words": "took too long",
+}
+_INDUCTOR: dict[str, Any] = {"backend": "inductor", "device": "cuda"}
 
 GPU_FAULTS = {
     fault.name: fault

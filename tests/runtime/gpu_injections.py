@@ -282,14 +282,15 @@ class OtherThreadWaits(_OtherThread):
     """It waits for the stream that is captured, which makes the capture invalid."""
 
     def use_device(self, stream: torch.cuda.Stream) -> None:
-        torch.cuda.ExternalStream(stream.cuda_stream).synchronize()
+        same = torch.cuda.ExternalStream(stream.cuda_stream)  # type: ignore[no-untyped-call]
+        same.synchronize()
 
 
 class OtherThreadWorks(_OtherThread):
     """It allocates memory, runs a kernel and waits for a stream of its own."""
 
     def use_device(self, stream: torch.cuda.Stream) -> None:
-        own = torch.cuda.Stream()
+        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(own):
             torch.ones(48 << 20, device="cuda").sum()
             own.synchronize()

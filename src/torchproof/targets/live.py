@@ -311,7 +311,8 @@ def _cell_text(file: str) -> str:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return text
-    uses, binds = set(), set()
+    uses: set[str] = set()
+    binds: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             (uses if isinstance(node.ctx, ast.Load) else binds).add(node.id)

@@ -143,7 +143,8 @@ def random_state_kept() -> Iterator[None]:
     import torch
 
     python, arrays = random.getstate(), numpy.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    devices = range(torch.cuda.device_count()) if on_gpu else ()
     try:
         with torch.random.fork_rng(devices):
             yield
