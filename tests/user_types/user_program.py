@@ -60,5 +60,3 @@ assert_type(run, torchproof.Run)
 for finding in run.findings:
     assert_type(finding, torchproof.Finding)
     assert_type(finding.code, str)
-
-torchproof.check("model.py:make", effort=3)  # type: ignore[arg-type]
