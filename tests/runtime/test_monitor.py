@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,19 +39,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+def run_for(clock: Clock, ms: float) -> None:
+    clock.now_s += ms / 1e3
+
+
 def monitored(clock: Clock) -> tuple[Any, Monitor, list[Mapping[str, Any]]]:
     """A callable whose argument is how many ms it takes, and what was said of it."""
     told: list[Mapping[str, Any]] = []
     telemetry = Telemetry("Net", lambda kind, record: told.append({kind: record}))
     monitor = Monitor(telemetry)
-
-    def take(ms: float) -> None:
-        clock.now_s += ms / 1e3
-
-    timed = monitor.timing(take, "compiled")
+    runs = monitor.timing(functools.partial(run_for, clock), "compiled").each_call()
 
     def call(ms: float) -> None:
-        timed(ms)
+        next(runs)(ms)
         telemetry.deliver()  # as a compiled model does
 
     return call, monitor, told
@@ -98,6 +101,46 @@ def test_drift_is_said_once_until_it_is_over(
     lines = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     assert len(lines) == 2
     assert all(re.match(r"Net: .*\b12 ms\b.*\b10 ms\b", line) for line in lines)
+
+
+def test_later_calls_are_timed_at_random() -> None:
+    """One call of four, and each step of a model that repeats its steps alike."""
+    run = Monitor(Telemetry("Net", None)).timing(print, "compiled")
+    ran = list(itertools.islice(run.each_call(), 1000 + 40_000))
+    assert print not in ran[:1000]
+    timed = [number for number, each in enumerate(ran[1000:]) if each is not print]
+    assert len(timed) == 40_000 // 4
+    for period in (2, 3, 4, 5, 8, 12, 16, 100):
+        steps = Counter(number % period for number in timed)
+        usual = len(timed) / period
+        assert set(steps) == set(range(period))
+        assert all(0.5 * usual < count < 1.5 * usual for count in steps.values())
+
+
+def test_a_slow_step_shows_in_the_percentiles_of_later_calls(clock: Clock) -> None:
+    run, monitor, _ = monitored(clock)
+    for _ in range(2000):
+        for ms in (1.0, 1.0, 1.0, 9.0):  # every fourth, which is the rate of timing
+            run(ms)
+    latency = monitor.latency()["compiled"]
+    assert latency.calls == 1000
+    assert latency.p50_ms == pytest.approx(1.0)
+    assert latency.p95_ms == pytest.approx(9.0)
+
+
+def test_the_median_of_eager_calls_follows_new_ones(clock: Clock) -> None:
+    run, monitor, told = monitored(clock)
+    eager = monitor.timing(lambda ms: run_for(clock, ms), "eager")
+    for _ in range(60):
+        eager(10.0)
+    for _ in range(200):
+        run(12.0)
+    assert monitor.drifted and told[0]["drift"]["eager_ms"] == pytest.approx(10.0)
+    for _ in range(200):
+        eager(20.0)
+    for _ in range(200):
+        run(12.0)
+    assert not monitor.drifted and len(told) == 1
 
 
 def test_drift_needs_eager_times_to_compare_with(clock: Clock) -> None:

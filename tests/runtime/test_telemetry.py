@@ -196,14 +196,18 @@ def entry_around(run: Any) -> CompiledForward:
 
 
 def test_calls_are_counted_right_with_threads() -> None:
-    entry = entry_around(lambda number: number)
+    def run(turn: int, number: int) -> int:
+        if turn % 10 == number:
+            entry.telemetry.ran_eager()
+            entry.telemetry.ran_eager()  # of a call, once
+        return turn
+
+    entry = entry_around(run)
 
     def work(number: int) -> None:
         for turn in range(CALLS):
-            assert entry(turn) == turn
-            if turn % 10 == number:
-                entry.telemetry.ran_eager()
-                entry.telemetry.ran_eager()  # of a call, once
+            assert entry(turn, number) == turn
+        entry.telemetry.ran_eager()  # in no call
 
     workers = [threading.Thread(target=work, args=(n,)) for n in range(THREADS)]
     for worker in workers:
@@ -214,6 +218,24 @@ def test_calls_are_counted_right_with_threads() -> None:
     assert telemetry.calls == THREADS * CALLS
     assert telemetry.calls == THREADS * CALLS  # looking takes no number
     assert telemetry.compiled_calls == THREADS * (CALLS - CALLS // 10)
+
+
+def test_a_call_has_its_own_number_in_and_after_a_nested_one() -> None:
+    numbers: list[int | None] = []
+
+    def run(depth: int) -> None:
+        numbers.append(entry.telemetry.call)
+        if depth:
+            other(0)
+            entry(depth - 1)
+        numbers.append(entry.telemetry.call)
+
+    entry, other = entry_around(run), entry_around(lambda depth: None)
+    other(0)
+    entry(2)
+    assert numbers == [0, 1, 2, 2, 1, 0]
+    assert entry.telemetry.call is None
+    assert (entry.telemetry.calls, other.telemetry.calls) == (3, 3)
 
 
 def test_what_a_call_adds_in_python() -> None:

@@ -27,10 +27,15 @@ from torchproof.runtime import agreement, compile_job, recipe_following, shared_
 from torchproof.runtime.backend import one_line
 from torchproof.runtime.engine import Engine
 from torchproof.runtime.graph_replay import GraphReplayer, graphed
-from torchproof.runtime.method_replacement import MethodReplacement, Options, method_of
-from torchproof.runtime.monitor import Monitor
+from torchproof.runtime.method_replacement import (
+    BlockForward,
+    MethodReplacement,
+    Options,
+    method_of,
+)
+from torchproof.runtime.monitor import Monitor, TimedRun
 from torchproof.runtime.status_report import Fallback, Status, cost_to_log
-from torchproof.runtime.telemetry import Telemetry
+from torchproof.runtime.telemetry import Telemetry, counts_calls
 from torchproof.strategies import (
     BLOCKS,
     TUNE_HINT,
@@ -54,6 +59,8 @@ _NOTHING = "nothing is compiled: {}"
 class CompiledForward(MethodReplacement):
     """Replaces the model's `forward`: counts calls and applies the strategy."""
 
+    _is_complete = False  # its own `__init__` goes on
+
     def __init__(
         self,
         owner: nn.Module | None,
@@ -66,7 +73,6 @@ class CompiledForward(MethodReplacement):
         self.options = options
         title = getattr(self, "__name__", "") if owner is None else type(owner).__name__
         self.telemetry = Telemetry(title, options.on_event)
-        self._per_call_counters = self.telemetry.per_call
         # The engine keeps the telemetry, and must not keep the model.
         self.telemetry.cost = functools.partial(_cost_to_log, weakref.ref(self))
         self.strategy = options.strategy
@@ -86,18 +92,21 @@ class CompiledForward(MethodReplacement):
         self._switch_lock = forks.rlock()  # one thread at a time switches parts
         self._first_call_lock = forks.rlock()
         self.compiled: Callable[..., Any] | None = None
-        self.run = self._first_call
         self.rebuild = self._rebuild_all
         self._initialised = True
+        self.run = self._first_call
 
+    @counts_calls
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             # An outer compilation traces this call. It would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, _, method, numbers, holder, undelivered = self._per_call
+        run, owner, _, method, numbers, undelivered, runs = self._per_call
+        if runs is not None:
+            run = next(runs)
         if type(owner).forward is not method:
             run = self.refresh_method()
-        holder.call = next(numbers)
+        number = next(numbers)  # noqa: F841 - `Telemetry.call` reads it
         try:
             # Most calls have no keywords, and passing none on takes time too.
             return run(*args, **kwargs) if kwargs else run(*args)
@@ -117,6 +126,12 @@ class CompiledForward(MethodReplacement):
         if self._engine is not None and not self.telemetry.is_all_eager:
             self._engine.call_raised()
         return False
+
+    def _also_per_call(self, run: Callable[..., Any]) -> tuple[Any, ...]:
+        if not self._initialised:
+            return ()
+        runs = run.each_call() if isinstance(run, TimedRun) else None
+        return *self.telemetry.per_call, runs
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return type(self), (self.owner, self.name, self.plain, self.options)
@@ -314,7 +329,7 @@ class CompiledForward(MethodReplacement):
             for path in region.paths:
                 assert self.owner is not None
                 block = self.owner.get_submodule(path)
-                yield MethodReplacement.install(block, "forward"), region.varying
+                yield BlockForward.install(block, "forward"), region.varying
 
     def _find_regions(self, /, *args: Any, **kwargs: Any) -> Any:
         """Runs the first call eager and records which blocks feed one another."""
@@ -329,7 +344,7 @@ class CompiledForward(MethodReplacement):
 
     def _start_over(self) -> None:
         """Makes the next call the first one."""
-        self._all_eager(False)
+        self.telemetry.all_eager(False)
         self.run = self._first_call
 
     def _record_first_call(self, args: Any, kwargs: Any) -> tuple[Any, Strategy]:
@@ -435,15 +450,14 @@ class CompiledForward(MethodReplacement):
 
     def _install(self, compiled: Callable[..., Any]) -> None:
         """Makes calls run compiled code, verified and timed as the options say."""
-        self.compiled = compiled
-        run = compiled
+        self.compiled = run = compiled
         if self.monitor is not None:
             run = self.monitor.timing(compiled, "compiled")
         if self.options.verify is not False:
             from torchproof.runtime.verification import CallVerifier
 
             run = CallVerifier(self, run)
-        self._all_eager(False)
+        self.telemetry.all_eager(False)
         self.run = run
         if why := frames.why_compile_is_disabled():
             self.telemetry.note(_NOTHING.format(why))
@@ -485,7 +499,7 @@ class CompiledForward(MethodReplacement):
                 self.run = around(self.run)
 
     def _run_eager_only(self) -> None:
-        self._all_eager(True)
+        self.telemetry.all_eager(True)
         run = self.eager
         if self.monitor is not None:
             run = self.monitor.timing(run, "eager")
@@ -502,10 +516,6 @@ class CompiledForward(MethodReplacement):
             if self.run == self._first_eager_call:
                 self._run_eager_only()
         return self.eager(*args, **kwargs)
-
-    def _all_eager(self, value: bool) -> None:
-        self.telemetry.all_eager(value)
-        self._per_call_counters = self.telemetry.per_call
 
     def _rebuild_all(self) -> None:
         """Compiles again after the class has got another forward."""
@@ -668,7 +678,7 @@ class CompiledForward(MethodReplacement):
         self.strategy = self.options.strategy
         self.why = self.options.why
         self._start_anew()
-        self._all_eager(False)
+        self.telemetry.all_eager(False)
         if self._agreement is not None:
             self._agreement.begin_attempt()
         self.run = self._first_call

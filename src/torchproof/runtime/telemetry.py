@@ -11,12 +11,12 @@ import dataclasses
 import functools
 import itertools
 import logging
+import sys
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 from torchproof.process import forks
 from torchproof.runtime.status_report import (
@@ -33,6 +33,14 @@ log = logging.getLogger("torchproof")
 Listener = Callable[[str, Mapping[str, Any]], None]
 
 _KEPT = 1000  # records of each kind: a service that runs for months must not grow
+_counting: set[CodeType] = set()  # functions whose frames hold the number of a call
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def counts_calls(function: _Function) -> _Function:
+    """Marks a function that takes `number` from `numbers`, both local variables."""
+    _counting.add(function.__code__)
+    return function
 
 
 class Telemetry:
@@ -43,10 +51,9 @@ class Telemetry:
         self._listener = listener
         self._lock = forks.lock()
         self._delivering = forks.lock()
-        self.undelivered: deque[Callable[[], None]] = deque(maxlen=_KEPT)
-        # Each call takes a number and stores it per thread: thread-safe, and fast.
-        self.numbers = itertools.count()
-        self.current = threading.local()
+        self.undelivered: list[Callable[[], None]] = []
+        self.numbers = itertools.count()  # each call takes one: thread-safe, and fast
+        self.current = threading.local()  # the last call that ran eager
         self._eager_calls = 0
         self._eager_since: int | None = None  # from this call on all calls are eager
         # How often a call ran eager, compiled or fell back, and when it last did one
@@ -75,13 +82,24 @@ class Telemetry:
 
     @property
     def call(self) -> int | None:
-        """The number of the call that this thread is in."""
-        return getattr(self.current, "call", None)
+        """The number of the call that this thread is in; the innermost, if nested.
+
+        Few calls need it, so it is looked up on the stack: every call would pay for
+        storing it per thread.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code in _counting:
+                names = frame.f_locals
+                if names.get("numbers") is self.numbers:
+                    return names.get("number")
+            frame = frame.f_back
+        return None
 
     def ran_eager(self) -> None:
         """Counts the current call as eager, once, if part of it ran eager."""
-        number = self.call
-        if number is not None and not self.was_eager:
+        number = None if self.is_all_eager else self.call
+        if number is not None and number != getattr(self.current, "eager", None):
             self.current.eager = number
             with self._lock:
                 self._eager_calls += 1
@@ -103,22 +121,22 @@ class Telemetry:
 
     def mark_current_call_eager(self) -> None:
         """Counts the current call as eager if all following calls are."""
+        call = self.call
         with self._lock:
-            if self._eager_since is not None and self.call is not None:
-                self._eager_since = min(self._eager_since, self.call)
+            if self._eager_since is not None and call is not None:
+                self._eager_since = min(self._eager_since, call)
 
     @property
     def is_all_eager(self) -> bool:
         return self._eager_since is not None
 
     @property
-    def per_call(self) -> tuple[Iterator[int], Any, deque[Callable[[], None]]]:
-        """What each call uses: the counter, the holder of its number, and the events.
+    def per_call(self) -> tuple[Iterator[int], list[Callable[[], None]]]:
+        """What each call uses: the counter, and the events that it may have to deliver.
 
-        If all calls are eager, nobody reads the number, and a plain object holds it.
+        Both stay the same objects.
         """
-        holder = SimpleNamespace() if self.is_all_eager else self.current
-        return self.numbers, holder, self.undelivered
+        return self.numbers, self.undelivered
 
     @property
     def was_eager(self) -> bool:
@@ -223,14 +241,17 @@ class Telemetry:
     # -- log and listener --------------------------------------------------------------
 
     def log(self, level: int, text: str) -> None:
-        line = functools.partial(log.log, level, "%s: %s", self.name, text)
-        self.undelivered.append(line)
+        self._enqueue(functools.partial(log.log, level, "%s: %s", self.name, text))
 
     def emit(self, kind: str, record: Mapping[str, Any]) -> None:
         if self._listener is not None:
-            self.undelivered.append(
-                functools.partial(self._call_listener, kind, record)
-            )
+            self._enqueue(functools.partial(self._call_listener, kind, record))
+
+    def _enqueue(self, act: Callable[[], None]) -> None:
+        # A list and no deque, because every call looks whether it is empty, and code
+        # that nothing else in the call uses is slow to reach.
+        self.undelivered.append(act)
+        del self.undelivered[:-_KEPT]
 
     def deliver(self) -> None:
         """Writes log lines and calls the listener, in order, one thread at a time.
@@ -241,7 +262,7 @@ class Telemetry:
         while self.undelivered and self._delivering.acquire(blocking=False):
             try:
                 while self.undelivered:
-                    _shielded(self.undelivered.popleft())
+                    _shielded(self.undelivered.pop(0))
             finally:
                 self._delivering.release()
 
