@@ -111,7 +111,8 @@ def state_limits() -> str:
 
 def calls() -> str:
     """What a call adds, by what is called and by backend."""
-    header = ["call", "torch.compile, us", "added, us (middle half)", "pairs"]
+    header = ["call", "torch.compile, us", "added, us (processes)"]
+    header += ["added per compiled callable, us", "pairs"]
     rows = (row for path in KEPT.glob("call-overhead-*.json") for row in _calls(path))
     return markdown.table(header, rows)
 
@@ -119,11 +120,12 @@ def calls() -> str:
 def _calls(path: Path) -> Iterator[tuple[str, ...]]:
     for name, row in _kept(path.name)["calls"].items():
         added = row["added_us"]
-        spread = f"{added['low_quarter']:.1f} to {added['high_quarter']:.1f}"
+        spread = f"{added['low_process']:.1f} to {added['high_process']:.1f}"
         yield (
             name,
             f"{row['bare_us']:.1f}",
-            f"{added['median']:.1f} ({spread})",
+            f"{added['quiet']:.1f} ({spread})",
+            f"{row['per_callable_us']:.1f}",
             str(row["pairs"]),
         )
 

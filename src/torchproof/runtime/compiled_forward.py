@@ -101,7 +101,7 @@ class CompiledForward(MethodReplacement):
         if is_dynamo_compiling():
             # An outer compilation traces this call. It would guard on the counters.
             return self.__wrapped__(*args, **kwargs)
-        run, owner, _, method, numbers, undelivered, runs = self._per_call
+        run, owner, method, numbers, undelivered, runs = self._per_call
         if runs is not None:
             run = next(runs)
         if type(owner).forward is not method:

@@ -137,7 +137,6 @@ class MethodReplacement:
         self._per_call = (
             run,
             owner,
-            self.name,
             _CHANGED if self._expects_change else self._class_method,
             *self._also_per_call(run),
         )
@@ -149,8 +148,8 @@ class MethodReplacement:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return self._run(*args, **kwargs)
-        run, owner, name, method = self._per_call
-        if getattr(type(owner), name, None) is not method:
+        run, owner, method = self._per_call
+        if getattr(type(owner), self.name, None) is not method:
             run = self.refresh_method()
         try:
             return run(*args, **kwargs) if kwargs else run(*args)
@@ -247,7 +246,7 @@ class BlockForward(MethodReplacement):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():
             return self._run(*args, **kwargs)
-        run, owner, _, method = self._per_call
+        run, owner, method = self._per_call
         if type(owner).forward is not method:
             run = self.refresh_method()
         try:
