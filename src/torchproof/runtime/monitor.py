@@ -105,11 +105,12 @@ class Monitor:
 
         Older calls would hide a recent change.
         """
-        was = self._usual_eager_ms()
-        compiled = self._times_ms("compiled", _LATEST) if was is not None else []
-        if was is None or len(compiled) < _FEWEST:
+        if len(self._times_s["compiled"]) < _FEWEST:
             return
-        now = percentile(compiled, 50)
+        was = self._usual_eager_ms()
+        if was is None:
+            return
+        now = percentile(self._times_ms("compiled", _LATEST), 50)
         slower = now > was * _SLOWER
         if slower and not self.drifted:
             self._telemetry.log(
