@@ -6,6 +6,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import forked_commands
+import psutil
 import pytest
-from commands import Done, torchproof
+from commands import PROGRAM, Done, torchproof
 
 from torchproof.doctor import (
     cache_checks,
@@ -118,6 +120,25 @@ def test_a_torch_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(examination, "_STAGE_S", 1.0)
     check = by_name(examination.examine())["torch"]
     assert check.status == "missing" and "did not answer within 1 s" in check.value
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_all_processes(tmp_path: Path) -> None:
+    path = torch_package(tmp_path / "found", "import time; time.sleep(600)")
+    with subprocess.Popen(
+        [*PROGRAM, "doctor"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as doctor:
+        while "trying torch" not in doctor.stderr.readline():
+            assert doctor.poll() is None
+        children = psutil.Process(doctor.pid).children(recursive=True)
+        doctor.send_signal(signal.SIGINT)
+        assert (doctor.wait(60), doctor.stdout.read()) == (130, "")
+    assert children and not any(child.is_running() for child in children)
 
 
 @pytest.mark.slow
