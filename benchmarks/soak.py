@@ -62,8 +62,9 @@ CHANGED = 0.03  # of the calls: a change comes before them
 KEPT_BYTES, SLACK_BYTES = 32 << 10, 16 << 20
 # Another thread at work at once needs a workspace of cuBLAS, which torch then keeps.
 DEVICE_SLACK_BYTES = 33 << 20
-CHECKPOINT_CALLS = 400  # where minutes are given
-SHARES = {"faulty compilers": 0.5, "Inductor": 0.25, "graph": 0.25}  # of the minutes
+# Where minutes are given: the share of each stretch, and the calls of its checkpoints.
+SHARES = {"faulty compilers": 0.5, "Inductor": 0.25, "graph": 0.25}
+CHECKPOINT_CALLS = {"faulty compilers": 400, "Inductor": 60, "graph": 120}
 ROWS = (3, 8, 17)  # of the steps that are recorded: each size is a recording
 
 
@@ -80,7 +81,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Length:
-    """How long it takes: calls in checkpoints, or checkpoints until a time."""
+    """How long it takes: calls in checkpoints, or checkpoints of calls until a time."""
 
     calls: int
     checkpoints: int
@@ -95,7 +96,7 @@ class Length:
         for number in itertools.count():
             if number >= 2 and time.monotonic() >= until:
                 return
-            yield CHECKPOINT_CALLS
+            yield self.calls
 
 
 @dataclass(frozen=True)
@@ -590,14 +591,20 @@ def main() -> int:
                 os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
                 # Each compilation goes to the child, not to what an earlier one left.
                 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
-            seconds = options.minutes and options.minutes * 60 * SHARES[name]
-            calls = options.inductor_calls if name == "Inductor" else options.calls
-            length = Length(calls, options.checkpoints, seconds)
+            length = length_of(name, options)
             note = functools.partial(kept.note, name)
             done = run(length, options.seed, options.device, note)
             kept.note(name, done, ended=name == list(stretches(options))[-1])
             print(lines(name, done), flush=True)
     return 0 if all(one.ok for one in kept.soaks.values()) else 1
+
+
+def length_of(name: str, options: argparse.Namespace) -> Length:
+    if options.minutes is not None:
+        seconds = options.minutes * 60 * SHARES[name]
+        return Length(CHECKPOINT_CALLS[name], options.checkpoints, seconds)
+    calls = options.inductor_calls if name == "Inductor" else options.calls
+    return Length(calls, options.checkpoints)
 
 
 def stretches(options: argparse.Namespace) -> dict[str, Callable[..., Soak]]:

@@ -314,7 +314,6 @@ def _work_on_compile(
     wrong += check_calls_after(fault, situation, pair)
     wrong += injection.wrong_afterwards()
     injection.disarm()
-    use.shared()
     wrong += check_fork(fault, pair) if fault.device == "cpu" else check_device()
     wrong += surroundings.left(stuck=fault.is_stuck)
     told = str(pair.status)
@@ -481,14 +480,14 @@ def check_fork(fault: Fault, pair: Pair) -> list[str]:
 class DeviceUse:
     """Who uses the device: a fault that takes its memory has it to itself.
 
-    All cells that are preparing share the lock; one that is armed holds it alone.
+    All cells that are preparing share the lock; one that is armed holds it alone, until
+    it ends.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._file = None if path is None else path.open("a")
-
-    def shared(self) -> None:
-        if self._file is not None:
+        self._file = None
+        if path is not None:
+            self._file = path.open("a")
             fcntl.flock(self._file, fcntl.LOCK_SH)
 
     def alone(self) -> None:
@@ -504,7 +503,6 @@ class DeviceUse:
 @contextlib.contextmanager
 def device_use(fault: Fault, folder: Path) -> Iterator[DeviceUse]:
     use = DeviceUse(folder.parent.parent / "device.lock" if fault.alone else None)
-    use.shared()
     try:
         yield use
     finally:
@@ -579,7 +577,6 @@ def work_on_graph(fault: Fault, situation: Situation, folder: Path) -> Outcome:
         wrong = pair.wrong + pair.check_status(fault)
         wrong += injection.wrong_afterwards()
         injection.disarm()
-        use.shared()
         wrong += check_device()
         wrong += GraphPair(situation, Injection(folder)).check_healthy()
         wrong += surroundings.left(stuck=False)

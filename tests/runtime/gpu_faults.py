@@ -104,6 +104,7 @@ GPU_FAULTS = {
             words="out of memory",
             situations=("inference",),
             alone=True,
+            deadline_s=60.0,  # the other cells wait for this one
             **_INDUCTOR,
         ),
         Fault(
