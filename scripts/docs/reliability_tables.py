@@ -15,8 +15,16 @@ KEPT = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 
 
 def faults() -> str:
+    return _faults("reliability-cpu.json")
+
+
+def gpu_faults() -> str:
+    return _faults("reliability-cuda.json")
+
+
+def _faults(name: str) -> str:
     """A row for each fault, a column for each situation."""
-    kept = _kept("reliability-cpu.json")
+    kept = _kept(name)
     cells = kept["cells"]
     columns = list(dict.fromkeys(cell["situation"] for cell in cells))
     found = {(cell["fault"], cell["situation"]): _cell(cell) for cell in cells}
@@ -28,11 +36,12 @@ def faults() -> str:
     commits = ", ".join(f"{count} at {commit}" for commit, count in counts.items())
     passed = sum(cell["wrong"] == [] for cell in cells)
     failed = sum(bool(cell["wrong"]) for cell in cells)
+    machine = kept["machine"]
     said = (
         f"Of {len(cells)} fault/scenario pairs, {passed} pass, {failed} fail,"
         f" {sum(cell['wrong'] is None for cell in cells)} were not run. Commits:"
-        f" {commits} (torch {kept['torch']}, CPU, {kept['machine']['arch']}). Seconds"
-        " are those of the call with the fault."
+        f" {commits} (torch {kept['torch']}, {_device(machine)}, {machine['arch']})."
+        " Seconds are those of the call with the fault."
     )
     return f"{said}\n\n{markdown.table(['fault', *columns], rows)}"
 
@@ -47,13 +56,27 @@ def _cell(cell: dict[str, Any]) -> str:
     return f"**fails**{took}" if cell["wrong"] else f"ok{took}"
 
 
+def _device(machine: dict[str, Any]) -> str:
+    return str(machine.get("gpu") or "CPU")
+
+
 def soak() -> str:
-    kept = _kept("soak-cpu.json")
+    return _soak_table("soak-cpu.json")
+
+
+def gpu_soak() -> str:
+    return _soak_table("soak-cuda.json")
+
+
+def _soak_table(name: str) -> str:
+    kept = _kept(name)
     machine = kept["machine"]
     said = (
-        f"Commit {kept['commit']} (torch {kept['torch']}, CPU, {machine['arch']},"
-        f" {machine['cores']} cores)."
+        f"Commit {kept['commit']} (torch {kept['torch']}, {_device(machine)},"
+        f" {machine['arch']}, {machine['cores']} cores)."
     )
+    if not kept.get("ended", True):
+        said += " The run was stopped early."
     table = markdown.table(["", *kept["soaks"]], _soak(list(kept["soaks"].values())))
     return f"{said}\n\n{table}"
 
@@ -73,6 +96,14 @@ def _soak(soaks: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
             for both in halves
         ),
     )
+    if all(half.get("device_bytes") is not None for both in halves for half in both):
+        yield (
+            "device memory, MiB",
+            *(
+                " -> ".join(f"{half['device_bytes'] / 2**20:.0f}" for half in both)
+                for both in halves
+            ),
+        )
     for what in ("threads", "processes", "files"):
         yield what, *(" -> ".join(str(half[what]) for half in both) for both in halves)
     yield "seconds", *(f"{one['seconds']:.0f}" for one in soaks)
@@ -160,7 +191,9 @@ def files() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "faults": faults,
+    "GPU faults": gpu_faults,
     "soak": soak,
+    "GPU soak": gpu_soak,
     "files": files,
     "state": state,
     "state limits": state_limits,

@@ -30,7 +30,7 @@ from shipped import (
 )
 
 from torchproof.process import CpuShare, tree
-from torchproof.runtime import child_process, compile_job
+from torchproof.runtime import backend, child_process, compile_job
 from torchproof.runtime.codegen_worker import (
     ChildDied,
     ChildError,
@@ -397,3 +397,17 @@ def test_a_dump_of_stacks_is_read_thread_by_thread() -> None:
     first, second = child_process.parse_stacks(dump)
     assert first == [("/a/subprocess.py", "wait")]
     assert second == [("/b/d e.py", "<module>"), ("/b/c.py", "inner")]
+
+
+@pytest.mark.slow
+def test_the_error_of_a_compile_worker_is_named() -> None:
+    """Inductor's processes for Triton kernels send tracebacks, not errors."""
+    from torch._inductor.compile_worker import subproc_pool
+
+    pool = subproc_pool.SubprocPool(1)
+    try:
+        error = pool.submit(subproc_pool.raise_testexc).exception(120)
+    finally:
+        pool.shutdown()
+    assert error is not None
+    assert backend.one_line(error) == "SubprocException: TestException"

@@ -34,24 +34,32 @@ CHOSEN = (
     ("tracing loops, the clock jumps", "inference"),
     ("tracing raises", "wait=False"),
 )
-LONG = CHOSEN[:4]
+LONG = (*CHOSEN[:4], ("process limit reached", "wait=False"))
 
 
 @pytest.mark.parametrize(
     ("fault", "situation"),
     [
         pytest.param(*cell, marks=[pytest.mark.slow] if cell in LONG else [])
-        for cell in CHOSEN
+        for cell in dict.fromkeys((*CHOSEN, *LONG))
     ],
 )
 def test_fault_is_survived(fault: str, situation: str, tmp_path: Path) -> None:
     outcome = cells.run(fault, situation, tmp_path, grace_s=GRACE_S)
+    if outcome.skipped:
+        pytest.skip(outcome.skipped)
     assert outcome.ok, "\n".join(outcome.wrong)
 
 
 def test_every_chosen_cell_is_in_the_matrix() -> None:
-    for fault, situation in CHOSEN:
+    for fault, situation in (*CHOSEN, *LONG):
         assert situation in FAULTS[fault].situations and situation in SITUATIONS
+
+
+def test_every_cell_of_a_gpu_has_a_column() -> None:
+    found = {situation for _, situation in reliability.all_cells("cuda")}
+    assert found == set(reliability.situations("cuda"))
+    assert {fault.device for fault in cells.GPU_FAULTS.values()} == {"cuda"}
 
 
 # -- the harness that keeps results ----------------------------------------------------
@@ -83,6 +91,15 @@ def test_results_are_kept_as_they_come_and_resumed(tmp_path: Path) -> None:
     found = kept(path)
     assert {one["commit"] for one in found.values()} == {"one"} and len(found) == 2
     assert found["tracing raises", "training"]["wrong"] == ["took 9 s"]
+
+
+def test_a_fault_that_cannot_be_made_here_was_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    results = reliability.Results(path, "one", restart=False)
+    results.keep(LATE)
+    results.keep(replace(OK, skipped="no other user"))
+    assert list(kept(path)) == [("tracing raises", "training")]
+    assert reliability.cell(replace(OK, skipped="why")) == "skipped: why"
 
 
 def test_results_of_two_commits_are_not_mixed(tmp_path: Path) -> None:

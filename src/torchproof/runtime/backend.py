@@ -419,6 +419,10 @@ def _inside(error: BaseException) -> BaseException | None:
     return inner or error.__cause__ or error.__context__
 
 
+# The end of a traceback: the error with the name of its module, or with a message.
+_LAST_LINE = r"^(?:(?:[a-z_]\w*\.)+[A-Z]\w+(?:: .*)?|[A-Z]\w+: .*)$"
+
+
 def one_line(error: BaseException) -> str:
     """The error's type and the first line of its message."""
     text = str(error).strip()
@@ -430,8 +434,8 @@ def one_line(error: BaseException) -> str:
         text = marked[1]
     # The processes that compile Triton kernels send a whole traceback.
     if "An exception occurred in a subprocess" in text:
-        ends = re.findall(r"^(?:[a-z_]\w*\.)*([A-Z]\w+: .*)$", text, re.MULTILINE)
-        text = "\n".join(ends[-1:]) or text
+        ends = re.findall(_LAST_LINE, text, re.MULTILINE)
+        text = re.sub(r"^(?:[a-z_]\w*\.)+", "", ends[-1]) if ends else text
     first = text.splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
