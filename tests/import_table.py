@@ -51,12 +51,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         "observe",
         "packs",
         "records",
+        "report",
         "targets",
         "tuning",
     },
     "cli": {"api", "records", "report"},
     "pytest_plugin": {"checking", "records", "report"},
-    "__init__": {"api", "records", "runtime"},
+    "ipython_magics": {"api", "records"},
+    "__init__": {"api", "ipython_magics", "records", "runtime"},
     "__main__": {"cli"},
 }
 

@@ -188,7 +188,7 @@ def is_private(name: str) -> bool:
     return re.fullmatch(r"torch\.([\w.]+\.)?_(?!_)[\w.]*", name) is not None
 
 
-MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 15, 7, 74
+MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 15, 7, 78
 
 
 def test_the_top_level_is_small() -> None:

@@ -109,9 +109,10 @@ def state(model: torch.nn.Module) -> dict[str, Any]:
 def assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert before.keys() == after.keys()
     for name, value in before.items():
-        same = numpy.array_equal if isinstance(value, numpy.ndarray) else None
-        same = torch.equal if isinstance(value, torch.Tensor) else same
-        assert same(value, after[name]) if same else value == after[name], name
+        if isinstance(value, torch.Tensor | numpy.ndarray):
+            assert bool((value == after[name]).all()), name
+        else:
+            assert value == after[name], name
 
 
 def test_a_model_of_a_cell(cell: dict[str, Any]) -> None:
@@ -226,9 +227,11 @@ def test_batches_of_a_loader(fn: Any, count: int) -> None:
     calls = calls_of(fn, loader)
     assert torch.equal(before, torch.get_rng_state())
     assert [len(call) for call in calls] == [count] * BATCHES
-    named = DataLoader([{"x": torch.ones(2)}] * 3)
+    dicts: Any = [{"x": torch.ones(2)}] * 3
+    named: Any = DataLoader(dicts)
+    numbers: Any = [1.0, 2.0]
     assert [call["x"].shape for call in calls_of(one, named)] == [(1, 2)] * 3
-    assert [len(call) for call in calls_of(every, DataLoader([1.0, 2.0]))] == [1, 1]
+    assert [len(call) for call in calls_of(every, DataLoader(numbers))] == [1, 1]
 
 
 def test_history_of_a_cell_that_ran_again(cell: dict[str, Any]) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torchproof.api import loadtest as loadtest
     from torchproof.api import pack as pack
     from torchproof.api import tune as tune
+    from torchproof.ipython_magics import (
+        load_ipython_extension as load_ipython_extension,
+    )
     from torchproof.records import Finding as Finding
     from torchproof.records import Run as Run
     from torchproof.runtime import PackRefused as PackRefused
@@ -58,6 +61,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "load_ipython_extension": "torchproof.ipython_magics",
     "check": "torchproof.api",
     "bench": "torchproof.api",
     "tune": "torchproof.api",

@@ -14,8 +14,17 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from torchproof import checking, fixing, measure, observe, packs, targets, tuning
-from torchproof.records import COUNTS, Run, UserError, store
+from torchproof import (
+    checking,
+    fixing,
+    measure,
+    observe,
+    packs,
+    report,
+    targets,
+    tuning,
+)
+from torchproof.records import COUNTS, SHOWN, Run, UserError, store
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -154,6 +163,23 @@ def _resolved(
         )
     with targets.live.sent(target, calls) as sent:
         yield sent, options
+
+
+def _shown_in_cell(run: Run) -> str:
+    """The run as the output of a notebook cell, with new texts of cells."""
+    try:
+        texts = fixing.cell_texts(run) if run.verb == "fix" else {}
+    except UserError:  # the cells of another session
+        texts = {}
+    cells = {
+        os.path.basename(path): targets.live.as_typed(path, *both)
+        for path, both in texts.items()
+    }
+    return report.render_cell(run, cells)
+
+
+SHOWN["html"] = _shown_in_cell
+SHOWN["text"] = lambda run: report.render(run, "text")
 
 
 def _named(kind: Any, how: dict[str, Any]) -> dict[str, Any]:

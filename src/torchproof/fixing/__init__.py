@@ -13,6 +13,7 @@ from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from torchproof.fixing import rewrites as rewrites
+    from torchproof.fixing.delivery import cell_texts as cell_texts
     from torchproof.fixing.delivery import deliver_saved as deliver_saved
     from torchproof.fixing.fixer import FixOptions as FixOptions
     from torchproof.fixing.fixer import fix as fix

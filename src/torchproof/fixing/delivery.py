@@ -24,6 +24,7 @@ from torchproof.records import (
     Fix,
     Run,
     UserError,
+    cells,
     files,
     installed_torch,
     is_own,
@@ -98,15 +99,18 @@ def deliver_saved(
 
 
 def _written(run: Run, check: Check | None) -> Run:
-    own = [fix for fix in _verified(run) if _owners(fix) == {True}]
+    in_cells = [fix for fix in _verified(run) if _cells_of(fix)]
+    own = [
+        fix for fix in _verified(run) if _owners(fix) == {True} and fix not in in_cells
+    ]
     places = {fix: shown(fix.file or "") for fix in own}
     changes = _changes(own, run)
     settings = _settings(run)
-    reasons: dict[Fix, str] = {}
+    reasons = {fix: f"{_cells_of(fix)[0]} is a cell of a notebook" for fix in in_cells}
     try:
         changes += _recipe_change(run, settings)
     except UserError as error:  # the settings can still be pasted
-        reasons = dict.fromkeys(settings, f"{FILE} is left as it is: {error}")
+        reasons |= dict.fromkeys(settings, f"{FILE} is left as it is: {error}")
     else:
         places |= dict.fromkeys(settings, FILE)
     # All fixes together have been proved already.
@@ -114,6 +118,22 @@ def _written(run: Run, check: Check | None) -> Run:
         _assert_proved(check(list(places), None))
     write_all(changes)
     return _with_places(run, places, reasons)
+
+
+def _cells_of(fix: Fix) -> list[str]:
+    """The cells of a notebook that a fix edits, which only their user can replace."""
+    names = (cells.name_in(change.file) for change in fix.replacements)
+    return [name for name in dict.fromkeys(names) if name]
+
+
+def cell_texts(run: Run) -> dict[str, tuple[str, str]]:
+    """The cells that verified fixes edit, by path: the text, and with all edits."""
+    texts = edited(_verified(run), run) if any(map(_cells_of, _verified(run))) else {}
+    return {
+        file: (source.text, text)
+        for file, (source, text) in texts.items()
+        if cells.name_in(file)
+    }
 
 
 def _assert_proved(why: str | None) -> None:
@@ -201,7 +221,7 @@ def edited(fixes: Sequence[Fix], run: Run) -> dict[str, tuple[SourceText, str]]:
     known = run.fixing.sources if run.fixing else {}
     sources: dict[str, SourceText] = {}
     for file in dict.fromkeys(r.file for fix in fixes for r in fix.replacements):
-        if not file.endswith(".py"):
+        if not file.endswith(".py") and not cells.name_in(file):
             raise UserError(f"{shown(file)} is no Python file: nothing was written")
         sources[file] = read_source(file)
         if digest(sources[file].text) != known.get(file):

@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from torchproof.records.run import COUNTS as COUNTS
     from torchproof.records.run import SCHEMA as SCHEMA
     from torchproof.records.run import SEVERITIES as SEVERITIES
+    from torchproof.records.run import SHOWN as SHOWN
     from torchproof.records.run import Baseline as Baseline
     from torchproof.records.run import CompileSite as CompileSite
     from torchproof.records.run import Event as Event

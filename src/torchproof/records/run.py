@@ -6,7 +6,7 @@ saved records, `other` keeps fields that a newer torchproof wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -375,3 +375,24 @@ class Run(Record):
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA} | super().to_json()  # it comes first in the file
+
+    def __repr__(self) -> str:
+        open_ones = sum(finding.status == "open" for finding in self.findings)
+        facts = [f"{self.verb} of {self.target}"]
+        facts += [f"open findings: {open_ones}"] if self.verb == "check" else []
+        facts += [f"measurements: {len(self.measurements)}"] * bool(self.measurements)
+        facts += [f"fixes: {len(self.fixes)}"] * bool(self.fixes)
+        facts += [f"error: {self.error}"] if self.error else []
+        return f"<Run {self.id}: {', '.join(facts)}>"
+
+    def _repr_html_(self) -> str | None:
+        """How IPython shows the run in a notebook."""
+        return SHOWN["html"](self) if "html" in SHOWN else None
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How IPython shows the run in a terminal."""
+        printer.text(SHOWN["text"](self).rstrip() if "text" in SHOWN else repr(self))
+
+
+# How IPython shows a run. `api` sets it, because this package renders nothing.
+SHOWN: dict[str, Callable[[Run], str]] = {}

@@ -12,6 +12,7 @@ from torchproof.records import (
     Fix,
     Fixing,
     Run,
+    cells,
     is_own,
     shown_briefly,
 )
@@ -165,6 +166,8 @@ def code(run: Run) -> str:
 def next_steps(run: Run) -> Iterator[tuple[str, str]]:
     """What to run next: (purpose, command)."""
     waiting = [fix for fix in run.fixes if fix.status == "verified" and not fix.why]
+    in_cells = [fix for fix in waiting if fix.file and cells.name_in(fix.file)]
+    waiting = [fix for fix in waiting if fix not in in_cells]
     own = [fix for fix in waiting if not fix.file or is_own(fix.file)]
     foreign = [fix for fix in waiting if fix.file and not is_own(fix.file)]
     if not run_words.incomplete(run):
@@ -173,6 +176,10 @@ def next_steps(run: Run) -> Iterator[tuple[str, str]]:
         if foreign:
             patch = ["torchproof", "fix", run.id, "--patch", "DIR"]
             yield "As a patch of the library", shlex.join(patch)
+        if in_cells:
+            names = dict.fromkeys(cells.name_in(fix.file or "") for fix in in_cells)
+            text = f"Edit {', '.join(filter(None, names))} as shown, then check again"
+            yield text, commands.of(run, "check")
     still = {each.finding.identity for each in left(run)}
     unsafe = [
         fix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torchproof.measure import Comparison
 from torchproof.records import Finding, Run, printable
@@ -67,6 +67,13 @@ def render(
     if run.verb == "fix":
         return fixes.render(run, colour=colour, width=width, verbose=verbose)
     return terminal.render(run, colour=colour, width=width, verbose=verbose)
+
+
+def render_cell(run: Run, cells: Mapping[str, str] | None = None) -> str:
+    """The run as the output of a notebook cell; `cells` are new texts of cells."""
+    from torchproof.report.html import cell
+
+    return cell.render(run, render(run, "text"), cells)
 
 
 def without_source(run: Run) -> Run:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import io
 import linecache
 import os
@@ -72,14 +73,24 @@ def sent(fn: Any, calls: Any) -> Iterator[Target]:
     _assert_callable(fn)
     with tempfile.TemporaryDirectory(prefix="torchproof-live-") as folder:
         live = _written(Live(fn, calls_of(fn, calls), _place()), Path(folder))
-        name = name_of(fn).replace("<lambda>", "lambda")
         _here[folder] = live
         try:
-            yield Target(f"live:{name}", "live", folder, "", file=_file_of(fn))
+            yield Target(f"live:{_name(fn)}", "live", folder, "", file=_file_of(fn))
         except UserError as error:
             raise _explained(error, live) from error.__cause__
         finally:
             del _here[folder]
+
+
+def _name(fn: Any) -> str:
+    """`model.Net`: tells objects of different files and notebooks apart."""
+    own = name_of(fn).replace("<lambda>", "lambda")
+    kind = fn if hasattr(fn, "__qualname__") else type(fn)
+    module = str(getattr(kind, "__module__", ""))
+    if module == "__main__":
+        program = getattr(sys.modules[module], "__file__", None)
+        module = Path(program or os.environ.get("JPY_SESSION_NAME", "")).stem
+    return f"{module}.{own}" if module else own
 
 
 def _file_of(fn: Any) -> str:
@@ -338,9 +349,31 @@ def _import_of(name: str, value: Any) -> str | None:
     return f"from {module} import {own} as {name}"
 
 
-def without_imports(text: str) -> str:
-    """The text of a cell as the notebook has it."""
-    return text.partition(IMPORTS_BELOW)[0]
+def as_typed(path: str, before: str, after: str) -> str:
+    """The edited text of a cell, with its magics as the user typed them.
+
+    `before` is the text that was edited: IPython turns lines such as `%time` into
+    Python.
+    """
+    old, new = (
+        text.partition(IMPORTS_BELOW)[0].splitlines() for text in (before, after)
+    )
+    typed = _typed_lines(path) or old
+    if len(typed) != len(old):
+        return "\n".join(new)
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    lines: list[str] = []
+    for tag, first, last, start, end in matcher.get_opcodes():
+        lines += typed[first:last] if tag == "equal" else new[start:end]
+    return "\n".join(lines)
+
+
+def _typed_lines(path: str) -> list[str]:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    number = re.search(r"In \[(\d+)\]$", path)
+    typed = shell.history_manager.input_hist_raw if shell else []
+    index = int(number[1]) if number else len(typed)
+    return typed[index].splitlines() if index < len(typed) else []
 
 
 def _place() -> Frame:

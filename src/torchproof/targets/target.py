@@ -51,7 +51,7 @@ class Target:
         """A short name for the run's id."""
         stem = self.where if self.kind == "workload" else Path(self.where).stem
         if self.kind == "live":
-            stem = self.text.partition(":")[2]
+            stem = self.text.partition(":")[2].rpartition(".")[2]
         if self.kind == "source":
             stem = Path(self.where).resolve().name
         if self.kind == "factory" and not self.where.endswith(".py"):

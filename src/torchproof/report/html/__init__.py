@@ -80,7 +80,7 @@ _LINK = Markup('<a href="{0}" rel="noreferrer noopener">{0}</a>')
 def render(run: Run, compared: Comparison | None = None) -> str:
     """The page of a run, with its comparison to an earlier run if there is one."""
     style, script = (_read(name) for name in ("page.css", "page.js"))
-    page = _templates().get_template("page.html")
+    page = templates().get_template("page.html")
     return page.render(
         **_content(run),
         **_comparison(compared),
@@ -292,7 +292,7 @@ def brief(text: str, limit: int = 60) -> str:
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def templates() -> jinja2.Environment:
     import jinja2  # slow to import, and the other formats do not need it
 
     environment = jinja2.Environment(

@@ -1,0 +1,176 @@
+"""`%load_ext torchproof`: the magics `%torchproof` and `%%torchproof` of IPython.
+
+A line names a verb, an expression for the model and its calls, and flags. A cell is
+run, and then its model is checked. Both return the run, which IPython shows.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import html
+import importlib
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchproof import api
+from torchproof.records import Run, UserError
+
+VERBS: dict[str, Callable[..., Run]] = {
+    "check": api.check,
+    "bench": api.bench,
+    "fix": api.fix,
+    "tune": api.tune,
+}
+_USAGE = "%torchproof check|bench|fix|tune MODEL, CALLS [--FLAG VALUE]..."
+# Flags whose values are lists, with commas between them.
+_LISTS = ("select", "ignore", "skip", "strategies", "backends", "names")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Registers the magics; `%load_ext torchproof` calls this."""
+
+    def torchproof(line: str, cell: str | None = None) -> Run | None:
+        try:
+            return (
+                _in_line(shell, line) if cell is None else _in_cell(shell, line, cell)
+            )
+        except UserError as error:
+            print(f"torchproof: {error}", file=sys.stderr)
+            return None
+
+    shell.register_magic_function(torchproof, "line_cell", "torchproof")
+
+
+def _in_line(shell: Any, line: str) -> Run:
+    verb, _, rest = line.strip().partition(" ")
+    expression, dashes, words = rest.partition(" --")
+    flags = _flags(dashes + words)
+    if not expression.strip() or expression.startswith("--"):
+        raise UserError(f"no model and calls: {_USAGE}")
+    try:
+        value = eval(expression.strip(), shell.user_ns)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"cannot evaluate {expression.strip()!r}: {reason}") from None
+    return _run(shell, verb, value, flags)
+
+
+def _in_cell(shell: Any, line: str, cell: str) -> Run | None:
+    """Runs a cell, then the verb on the model and calls that it defines."""
+    verb, _, words = line.strip().partition(" ")
+    flags = _flags(words)
+    _assert_verb(verb)
+    namespace = shell.user_ns
+    # An empty line stands for that of the magic, so that lines have their numbers.
+    text = "\n" + shell.transform_cell(cell)
+    number = len(shell.history_manager.input_hist_raw) - 1  # of the cell that runs
+    file = shell.compile.cache(text, number, raw_code="\n" + cell)
+    value = None
+    try:
+        tree = ast.parse(text, file)
+        ends = bool(tree.body) and isinstance(tree.body[-1], ast.Expr)
+        last = tree.body.pop() if ends else None
+        exec(compile(tree, file, "exec"), namespace)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), file, "eval"), namespace)
+    except Exception:
+        shell.showtraceback()
+        return None
+    if not (isinstance(value, tuple) and len(value) == 2):
+        lacks = [name for name in ("model", "calls") if name not in namespace]
+        if lacks:
+            raise UserError(
+                f"the cell defines no {lacks[0]}: define model and calls, or end it"
+                " with the line: model, calls"
+            )
+        value = namespace["model"], namespace["calls"]
+    return _run(shell, verb, value, flags)
+
+
+def _assert_verb(verb: str) -> None:
+    if verb not in VERBS:
+        raise UserError(f"no verb {verb!r}: {_USAGE}")
+
+
+def _run(shell: Any, verb: str, value: Any, flags: dict[str, Any]) -> Run:
+    _assert_verb(verb)
+    target, calls = (value, None) if isinstance(value, str) else _pair(value)
+    try:
+        with _progress(shell) as show:
+            how: dict[str, Any] = {} if verb == "tune" else {"progress": show}
+            # What the compiler logs would hide the report.
+            flags.setdefault("quiet", True)
+            return VERBS[verb](target, calls, **how, **flags)
+    except TypeError as error:
+        # Python's own message names the keyword, which is the flag.
+        if "unexpected keyword argument" not in str(error):
+            raise
+        name = str(error).rpartition(" argument ")[2].strip("'")
+        raise UserError(f"{verb} has no flag --{name.replace('_', '-')}") from None
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, tuple) and len(value) == 2:
+        return value[0], value[1]
+    raise UserError(f"a {type(value).__name__} is no model with calls: {_USAGE}")
+
+
+def _flags(words: str) -> dict[str, Any]:
+    """`--effort quick --train` as keyword arguments."""
+    try:
+        left = shlex.split(words)
+    except ValueError as error:
+        raise UserError(f"cannot read the flags {words!r}: {error}") from None
+    flags: dict[str, Any] = {}
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--"):
+            raise UserError(f"{word!r} is no flag: {_USAGE}")
+        name, equals, value = word[2:].replace("-", "_").partition("=")
+        if equals:
+            value = word.partition("=")[2]
+        elif left and not left[0].startswith("--"):
+            value, equals = left.pop(0), "="
+        flags[name] = _value(name, value) if equals else True
+    return flags
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "compile":
+        pairs = (pair.partition("=") for pair in text.split(","))
+        return {key: _literal(value) for key, _, value in pairs}
+    return tuple(text.split(",")) if name in _LISTS else _literal(text)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+@contextlib.contextmanager
+def _progress(shell: Any) -> Iterator[Callable[[str], None]]:
+    """Shows one line of progress in place, and removes it at the end."""
+    if not hasattr(shell, "kernel"):  # in a terminal
+        yield lambda text: print(f"torchproof: {text}", file=sys.stderr)
+        return
+    # It may have no types, or not be installed, where torchproof itself is checked.
+    ipython: Any = importlib.import_module("IPython.display")
+    lines: list[Any] = []
+
+    def show(text: str) -> None:
+        line = f'<div style="opacity:.7">torchproof: {html.escape(text)}</div>'
+        if lines:
+            lines[0].update(ipython.HTML(line))
+        else:
+            lines.append(ipython.display(ipython.HTML(line), display_id=True))
+
+    try:
+        yield show
+    finally:
+        for line in lines:
+            line.update(ipython.HTML(""))

@@ -1,0 +1,58 @@
+"""Renders a run as the output of a notebook cell: a fragment of HTML from cell.html.
+
+It has no script and no style sheet, because a notebook may remove them. All colours are
+the notebook's own, or translucent, so that they suit a light and a dark theme.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torchproof.records import Run
+from torchproof.report import bench_sections, html, numbers
+from torchproof.report.html import fix_section, headline
+from torchproof.report.html.finding_list import entries
+
+_MOST = 20  # findings
+
+
+def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
+    """The output of a cell; `text` is the whole report, `cells` are new texts."""
+    findings = entries(run)
+    open_ones = [each for each in findings if each.finding.status == "open"]
+    shown = open_ones if run.verb in ("check", "loadtest") else []
+    return (
+        html.templates()
+        .get_template("cell.html")
+        .render(
+            run=run,
+            headline=headline.headline(run, findings),
+            findings=shown[:_MOST],
+            more=len(shown[_MOST:]),
+            rows=list(_rows(run)),
+            fixes=fix_section.content(run)["shown"] if run.verb == "fix" else (),
+            cells=cells or {},
+            skipped=list(_skipped(run)),
+            text=text,
+        )
+    )
+
+
+def _rows(run: Run) -> Iterator[tuple[str, ...]]:
+    for row in bench_sections.ranked(run) if run.verb == "bench" else ():
+        yield (
+            row.strategy,
+            numbers.milliseconds(row.median_ms),
+            numbers.interval(row.low_ms, row.high_ms),
+            numbers.times(row.vs_eager, row.vs_eager_low, row.vs_eager_high),
+            numbers.seconds(row.first_call_s),
+            row.verdict or numbers.UNKNOWN,
+        )
+
+
+def _skipped(run: Run) -> Iterator[tuple[str, str]]:
+    """The parts that could not run, not those that nobody asked for."""
+    for name, part in run.parts.items():
+        asked = part.status == "skipped" and part.why and "--" not in part.why
+        if asked or part.status == "failed":
+            yield name, part.why

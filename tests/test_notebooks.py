@@ -1,0 +1,133 @@
+"""The magics of `%load_ext torchproof`, in notebooks that nbclient runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchproof import ipython_magics
+from torchproof.records import UserError
+
+# In a process of its own: what Jupyter's libraries warn about is not our matter.
+EXECUTE = """
+import json, sys, nbclient, nbformat
+cells = map(nbformat.v4.new_code_cell, json.load(open("cells.json")))
+book = nbformat.v4.new_notebook(cells=list(cells))
+nbclient.NotebookClient(book, timeout=500, kernel_name="python3").execute()
+json.dump([cell.outputs for cell in book.cells], open("outputs.json", "w"))
+"""
+BEGIN = "%load_ext torchproof\nimport torch\nfrom torch import nn"
+NET = """\
+class Net(nn.Module):
+    def forward(self, x):
+        if x.sum().item() > 0:
+            return x + 1
+        return x - 1
+
+class Clean(nn.Module):
+    def forward(self, x):
+        return x + 1"""
+
+
+def outputs(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
+    """The outputs of each cell of a notebook, run in the folder."""
+    (folder / "cells.json").write_text(json.dumps(cells))
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[list[dict[str, Any]]] = json.loads(
+        (folder / "outputs.json").read_text()
+    )
+    return found
+
+
+def result(cell: list[dict[str, Any]]) -> dict[str, str]:
+    """The report of a cell by its MIME type."""
+    [data] = [each["data"] for each in cell if each["output_type"] == "execute_result"]
+    return {kind: "".join(text) for kind, text in data.items()}
+
+
+def test_check_in_a_notebook(tmp_path: Path) -> None:
+    *_, found, lacks = outputs(
+        [
+            BEGIN,
+            NET,
+            "model, calls = Net(), [(torch.ones(4),)]\n"
+            "%torchproof check model, calls --effort quick",
+            "%torchproof check model",
+        ],
+        tmp_path,
+    )
+    report = result(found)
+    assert "In [2], line 3" in report["text/plain"]
+    assert "GB101" in report["text/html"] and "In [2], line 3" in report["text/html"]
+    assert "<script" not in report["text/html"]
+    [message] = lacks
+    assert message["name"] == "stderr" and len(message["text"].splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_magics_in_a_notebook(tmp_path: Path) -> None:
+    cells = [
+        BEGIN,
+        NET,
+        # The line of the magic counts, as the notebook numbers lines.
+        f"%%torchproof check --effort quick\n{NET}\n\nNet(), torch.ones(4)",
+        f"%%torchproof fix --effort quick\nn = 4\n%time\n{NET}\n"
+        "model, calls = Net(), torch.ones(n)",
+        "%torchproof check Clean(), torch.ones(4) --effort quick",
+        "%torchproof bench Clean(), torch.ones(4) --strategies full --seconds 0.3"
+        " --repeats 1",
+        "%torchproof check lambda x: model(x), calls --effort quick",
+        "repr(_7)",
+    ]
+    found = outputs(cells, tmp_path)
+    assert "In [3], line 4" in result(found[2])["text/plain"]
+    fixed = result(found[3])
+    assert "In [4], line 6" in fixed["text/plain"]
+    new = fixed["text/html"].partition("New text of <b>In [4]</b>")[2]
+    assert "%%torchproof fix --effort quick\n" in new and "\n%time\n" in new
+    assert "torch.where" in new.partition("</details>")[0]
+    assert "No findings" in result(found[4])["text/plain"]
+    assert "full" in result(found[5])["text/html"]
+    assert "In [2]" not in result(found[6])["text/plain"]
+    assert "In [4], line 6" in result(found[6])["text/plain"]
+    assert "check of live:lambda" in result(found[7])["text/plain"]
+
+
+@pytest.mark.slow
+def test_magics_of_the_document(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parent.parent / "docs" / "notebooks.md"
+    shown = re.findall(r"^```text\n(%.*?)^```$", page.read_text(), re.M | re.S)
+    assert len(shown) == 2
+    begin = f"{BEGIN}\n{NET}\nmodel, calls = Clean(), torch.ones(4)"
+    _, lines, cell = outputs([begin, *shown], tmp_path)
+    assert "Decision" in result(lines)["text/plain"]
+    assert "fix verified" in result(cell)["text/plain"]
+
+
+def test_flags_of_a_magic() -> None:
+    words = "--effort quick --train --select GB101,GB104 --seconds=0.5"
+    words += " --compile dynamic=True,mode=max-autotune --budget-s 60"
+    assert ipython_magics._flags(words) == {
+        "effort": "quick",
+        "train": True,
+        "select": ("GB101", "GB104"),
+        "seconds": 0.5,
+        "compile": {"dynamic": True, "mode": "max-autotune"},
+        "budget_s": 60,
+    }
+    with pytest.raises(UserError, match="is no flag"):
+        ipython_magics._flags("quick")
