@@ -73,7 +73,8 @@ def test_a_run_full_of_control_characters(
         path = tmp_path / f"{number}.json"
         changed = restored(spoilt(document, odd + FORGED), document)
         path.write_text(json.dumps(changed))
-        for more in (["-v"], *(["--format", f] for f in ("md", "github", "sarif"))):
+        shown = ("md", "github", "sarif", "agent")
+        for more in (["-v"], *(["--format", f] for f in shown)):
             assert main(["show", str(path), *more]) == 0
             out, err = capsys.readouterr()
             assert not ACTS.search(out) and not err

@@ -34,6 +34,10 @@ def github() -> str:
     return f"```text\n{render(check(ITEM, SIZE), 'github').rstrip()}\n```"
 
 
+def agent() -> str:
+    return f"```text\n{render(check(ITEM, SIZE), 'agent').rstrip()}\n```"
+
+
 def load_test() -> str:
     return f"```text\n{render(load_runs.run(), 'text').rstrip()}\n```"
 
@@ -42,4 +46,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "finding": finding,
     "sarif": sarif,
     "github": github,
+    "agent": agent,
 }

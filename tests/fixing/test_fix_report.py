@@ -9,6 +9,7 @@ from pathlib import Path
 import check_runs
 import pytest
 from check_runs import ITEM, SIZE
+from facts import missing
 from fix_runs import edit, run_of, setting
 from test_sarif import shown as sarif_of
 
@@ -24,7 +25,7 @@ from torchproof.records import (
     Setting,
     store,
 )
-from torchproof.report import fix_words, render
+from torchproof.report import fix_words, formats, render
 from torchproof.report.log import observation
 
 BEFORE = "def step(x):\n    y = x.item()\n    return y\n"
@@ -197,7 +198,7 @@ def test_annotations(run: Run) -> None:
     )
 
 
-@pytest.mark.parametrize("format", ["text", "md", "html", "sarif", "github", "json"])
+@pytest.mark.parametrize("format", formats.FORMATS)
 def test_without_source_there_is_none(run: Run, format: str) -> None:
     assert "x.item()" not in render(run, format, source=False)
 
@@ -291,3 +292,14 @@ def test_a_speed_is_only_told_if_it_is_significant(
     )
     low, high = interval
     assert text in replace(receipt, speed_low=low, speed_high=high).text
+
+
+def test_an_agent_gets_diffs_and_what_is_left_with_its_verification(run: Run) -> None:
+    text = render(run, "agent")
+    assert "-    y = x.item()\n" in text and text.count("\nwhat: ") == 2
+    assert missing(text, "1. GB101 safe, verified: ", "proved: breaks 2 -> 1") == []
+    left, why, _, verify = text[text.index("\nleft: ") :].splitlines()[1:5]
+    assert left.startswith("left: RC201 model.py:18 ") and "graphs rise" in why
+    assert verify.endswith("--select RC201 --fail-on low -q --format agent")
+    assert f"apply them: torchproof fix {run.id} --write" in text
+    assert "--unsafe fixes without asking" in text

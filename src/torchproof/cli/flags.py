@@ -12,9 +12,10 @@ from typing import Any
 from torchproof.cli.completion import SHELLS
 from torchproof.records import SEVERITIES, UserError
 
-FORMATS = ("text", "json", "md", "html", "sarif", "github")
+FORMATS = ("text", "json", "md", "html", "sarif", "github", "agent")
 LONGEST_S = 1e9  # the longest timeout: 31 years
-COMPARISON_FORMATS = FORMATS[:3]
+PLAIN_FORMATS = FORMATS[:3]
+COMPARISON_FORMATS = (*PLAIN_FORMATS, "agent")
 EFFORTS = ("static", "quick", "normal", "full")
 LOG_ACTIONS: dict[str, tuple[str, ...]] = {  # each action of `log` with its flags
     "add": ("again",),
@@ -405,7 +406,7 @@ def completion_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor_flags(parser: argparse.ArgumentParser) -> None:
-    output_flags(parser, COMPARISON_FORMATS)
+    output_flags(parser, PLAIN_FORMATS)
 
 
 def compare_flags(parser: argparse.ArgumentParser) -> None:

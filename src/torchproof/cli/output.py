@@ -89,7 +89,7 @@ def show(
         source=not options.no_source,
         compared=compared,
     )
-    if compared and options.format in ("text", "md"):
+    if compared and options.format in ("text", "md", "agent"):
         columns = width(options)
         comparison = report.render_comparison(compared, options.format, width=columns)
         text += f"\n{comparison}"
@@ -129,7 +129,7 @@ def rows(
 
 def write(text: str, options: argparse.Namespace) -> None:
     if options.output is None:
-        plain = options.format in ("text", "md")
+        plain = options.format in ("text", "md", "agent")
         sys.stdout.write(printable.no_commands(text) if plain else text)
         return
     write_file(options.output, text, quiet=options.quiet)

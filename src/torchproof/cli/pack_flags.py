@@ -46,7 +46,7 @@ def pack_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--overwrite", action="store_true", help="replace an existing pack"
     )
-    flags.talk_flags(group, flags.COMPARISON_FORMATS)
+    flags.talk_flags(group, flags.PLAIN_FORMATS)
 
 
 def _repro_flags(parser: argparse.ArgumentParser) -> None:

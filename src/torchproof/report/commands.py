@@ -150,14 +150,16 @@ def static(run: Run, *flags: str) -> str:
     return shlex.join(["torchproof", "check", run.target, "--effort", "static", *flags])
 
 
-def verification(finding: Finding, run: Run) -> str:
+def verification(finding: Finding, run: Run, *output: str) -> str:
     """A check of the parts that show the finding; it exits with 0 once it is gone.
 
-    What a load test found, only another load test can show.
+    What a load test found, only another load test can show. `output` are flags that set
+    how the check is printed.
     """
     if run.verb == "loadtest":
         return run.command or of(run, "loadtest")
-    alone = ("--select", finding.code, "--fail-on", "low")
+    output = () if kind(run.target) == "live" else output
+    alone = ("--select", finding.code, "--fail-on", "low", *output)
     if finding.origin == "static":
         return static(run, *alone)
     needed = set(parts_of(finding.code))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from torchproof.measure import Comparison
 from torchproof.records import Finding, Run, printable
 from torchproof.report import (
+    agent,
     bench,
     comparison_text,
     fixes,
@@ -34,6 +35,7 @@ FORMATS: dict[str, Callable[[Run], str]] = {
     "html": html.render,
     "sarif": sarif.render,
     "github": github.render,
+    "agent": agent.render,
 }
 
 
@@ -54,10 +56,12 @@ def render(
     run = run if source else without_source(run)
     if format == "html":
         return html.render(run, compared)
-    if format != "text":
+    if format not in ("text", "agent"):
         text = FORMATS[format](run)
         return printable.seen(text) if format in ("md", "github") else text
     run = printable.record(run)
+    if format == "agent":
+        return agent.render(run)
     if run.verb == "bench":
         return bench.render(run, width=width)
     if run.verb == "tune":
@@ -114,4 +118,6 @@ def render_comparison(comparison: Comparison, format: str, *, width: int = 80) -
         return comparison_text.to_json(comparison)
     if format == "md":
         return printable.seen(markdown.of_comparison(comparison))
+    if format == "agent":
+        return agent.of_comparison(printable.record(comparison))
     return comparison_text.to_text(printable.record(comparison), width=width)
