@@ -9,6 +9,7 @@ import random
 import sys
 import types
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from forked_children import forked
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchproof
+from torchproof import api
 from torchproof.records import Run, UserError
 from torchproof.report import render
 from torchproof.targets.live_calls import BATCHES, calls_of
@@ -28,7 +30,12 @@ CELLS = {
 import torch
 from torch import nn
 SCALE = torch.full((1,), 2.0)
+from dataclasses import dataclass
 log = open('/dev/null')
+
+@dataclass
+class Config:  # no method of it has a file
+    size: int = 8
 """,
     2: """\
 class Net(nn.Module):
@@ -47,12 +54,14 @@ class Net(nn.Module):
 class Clean(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(8, 8)
+        self.config = Config()
+        self.fc = nn.Linear(self.config.size, 8)
 
     def forward(self, x):
         return torch.relu(self.fc(x)) * SCALE
 """,
     4: "def logged(x):\n    log.write('a')\n    return x + 1\n",
+    6: "def holder(x):\n    return held(x)\n",
     5: "double = lambda x: x * SCALE.sum().item()\n",
 }
 
@@ -135,6 +144,7 @@ def test_a_clean_model_of_a_cell(cell: dict[str, Any]) -> None:
     run = quick(cell["Clean"](), torch.ones(4, 8))
     assert run.counts["graphs"] == 1 and not run.findings and run.error is None
     assert run.parts["static"].status == run.parts["breaks"].status == "passed"
+    assert not run.parts["breaks"].why  # it ran in a child
 
 
 def test_an_object_that_no_child_can_get_is_checked_here(cell: dict[str, Any]) -> None:
@@ -154,6 +164,8 @@ def test_an_object_that_no_child_can_get_is_checked_here(cell: dict[str, Any]) -
     assert run.parts["breaks"].status == "found"
     assert run.parts["baseline"].status == "skipped"
     assert "lambda" in run.parts["baseline"].why
+    assert "in this process, because" in run.parts["breaks"].why
+    assert "torchproof.fix" not in render(run, "text")
     clean = cell["Clean"]()
     assert not quick(lambda x: clean(x), [call]).findings
 
@@ -172,6 +184,10 @@ def test_what_cannot_be_sent_is_named(cell: dict[str, Any]) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match=r"`log` cannot be sent to a child"):
         quick(cell["logged"], torch.ones(2))
+    exec("class Typed(nn.Module):\n    def forward(self, x): return x + 1", cell)
+    cell["held"] = cell["Typed"]()
+    with pytest.raises(UserError, match=r"Typed .* its source cannot be read"):
+        torchproof.bench(cell["holder"], torch.ones(2))
 
 
 def make_step() -> Any:
@@ -232,6 +248,23 @@ def test_batches_of_a_loader(fn: Any, count: int) -> None:
     numbers: Any = [1.0, 2.0]
     assert [call["x"].shape for call in calls_of(one, named)] == [(1, 2)] * 3
     assert [len(call) for call in calls_of(every, DataLoader(numbers))] == [1, 1]
+
+
+def test_keywords_are_the_fields_of_the_options() -> None:
+    """Type checkers see what the functions take."""
+    options = {
+        api.BenchKeywords: api.BenchOptions,
+        api.TuneKeywords: api.TuneOptions,
+        api.FixKeywords: api.FixOptions,
+        api.Settings: api.Options,
+    }
+    for keywords, kind in options.items():
+        assert {each.name for each in fields(kind)} <= set(keywords.__annotations__)
+    check: Any = torchproof.check
+    with pytest.raises(TypeError, match="efort"):
+        check("workload:gpt", efort="quick")
+    with pytest.raises(UserError, match="quick, normal or full"):
+        torchproof.fix("workload:gpt", fix_options=api.FixOptions(), effort="hasty")
 
 
 def test_history_of_a_cell_that_ran_again(cell: dict[str, Any]) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 from torchproof import (
     checking,
@@ -24,7 +24,7 @@ from torchproof import (
     targets,
     tuning,
 )
-from torchproof.records import COUNTS, SHOWN, Run, UserError, store
+from torchproof.records import COUNTS, SHOWN, PartState, Run, UserError, store
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -67,70 +67,172 @@ Progress = Callable[[str], None]
 _Kind = TypeVar("_Kind")
 
 
+class Settings(TypedDict, total=False):
+    """The keywords that all verbs take: the fields of `Options`, and where to save."""
+
+    compile: Mapping[str, Any]
+    as_written: bool
+    train: bool
+    device: str | None
+    size: str | None
+    timeout_s: float | None
+    quiet: bool
+    overlay: str | None
+    command: str
+    save_in: Path
+
+
+class CheckKeywords(Settings, total=False):
+    """The keywords of `check`."""
+
+    effort: str
+    skip: Iterable[str]
+    select: Iterable[str]
+    ignore: Iterable[str]
+    baseline: Run | str | None
+    ranks: Ranks | None
+    progress: Progress
+    entering: Callable[[PartState], None]
+
+
+class BenchKeywords(Settings, total=False):
+    """The keywords of `bench`: also the fields of `BenchOptions`."""
+
+    bench_options: BenchOptions
+    effort: str
+    seconds: float | None
+    repeats: int | None
+    profile: bool
+    progress: Progress
+    strategies: tuple[str, ...]
+    modes: bool
+    latency: bool
+    guards: bool
+    ablate: tuple[tuple[str, Any], ...]
+    batch: tuple[int, ...]
+    sequence: tuple[int, ...]
+    backends: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    ranks: int | None
+    wrap: str | None
+
+
+class TuneKeywords(Settings, total=False):
+    """The keywords of `tune`: also the fields of `TuneOptions`."""
+
+    tune_options: TuneOptions
+    recipe_file: str | Path | None
+    overwrite: bool
+    watcher: Any
+    objective: Objective
+    budget_s: float
+    effort: str
+    least: float
+    names: tuple[str, ...]
+    resume: bool
+    ray: str | None
+    ranks: int | None
+    wrap: str | None
+
+
+class FixKeywords(Settings, total=False):
+    """The keywords of `fix`: also the fields of `FixOptions`."""
+
+    fix_options: FixOptions
+    progress: Progress
+    effort: str
+    unsafe: bool
+    select: tuple[str, ...]
+    write: bool
+    patch: str | os.PathLike[str] | None
+
+
+class LoadKeywords(Settings, total=False):
+    """The keywords of `loadtest`."""
+
+    load_options: LoadOptions
+    progress: Progress
+
+
 def check(
-    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+    target: Any,
+    calls: Any = None,
+    options: Options | None = None,
+    **keywords: Unpack[CheckKeywords],
 ) -> Run:
     """Checks how a target compiles; saves and returns the run.
 
     `target` is the name of a target, or a module or function with its `calls`: a list
-    of tuples or dicts, one example, or a DataLoader. `how` may have any of the options,
-    such as `train=True`, and what `checking.check` takes: `effort`, `skip`, `select`,
-    `ignore`, `baseline`, `ranks`, `progress`, `save_in`.
+    of tuples or dicts, one example, or a DataLoader.
     """
+    how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         return checking.check(resolved, options, **how)
 
 
 def fix(
-    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+    target: Any,
+    calls: Any = None,
+    options: Options | None = None,
+    **keywords: Unpack[FixKeywords],
 ) -> Run:
     """Finds edits that cure findings of a target, proves them, saves the run.
 
-    Takes the same targets as `check`. `how` may have any of the options, and those of
-    `FixOptions`, such as `unsafe=True`.
+    Takes the same targets as `check`.
     """
+    how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "fix")
-        how.setdefault("fix_options", _taken(fixing.FixOptions, how))
+        how["fix_options"] = _options_in(how, "fix_options", fixing.FixOptions)
         return fixing.fix(resolved, options, **how)
 
 
 def tune(
-    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+    target: Any,
+    calls: Any = None,
+    options: Options | None = None,
+    **keywords: Unpack[TuneKeywords],
 ) -> Run:
     """Searches for the fastest safe recipe; saves the run and returns it.
 
-    Takes the same targets as `check`. `how` may have any of the options, and those of
-    `TuneOptions`, such as `budget_s=60`.
+    Takes the same targets as `check`.
     """
+    how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "tune")
-        how.setdefault("tune_options", _taken(tuning.TuneOptions, how))
+        how["tune_options"] = _options_in(how, "tune_options", tuning.TuneOptions)
         return tuning.tune(resolved, options, **how)
 
 
 def bench(
-    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+    target: Any,
+    calls: Any = None,
+    options: Options | None = None,
+    **keywords: Unpack[BenchKeywords],
 ) -> Run:
     """What compiling a target is worth; the run is saved and returned.
 
-    Takes the same targets as `check`. `how` may have any of the options, and those of
-    `BenchOptions`, such as `strategies=("full",)`; `effort`, `seconds` and `repeats`
-    limit the time, `profile` adds profiles.
+    Takes the same targets as `check`. `effort`, `seconds` and `repeats` limit the time,
+    `profile` adds profiles.
     """
+    how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "bench")
-        how.setdefault("bench_options", _taken(measure.BenchOptions, how))
+        how["bench_options"] = _options_in(how, "bench_options", measure.BenchOptions)
         return _bench(resolved, options, **how)
 
 
 def loadtest(
-    target: Any, calls: Any = None, options: Options | None = None, **how: Any
+    target: Any,
+    calls: Any = None,
+    options: Options | None = None,
+    **keywords: Unpack[LoadKeywords],
 ) -> Run:
     """What users of the target wait for under load; the run is saved and returned.
 
-    Takes the same targets as `check`, and `load_options`.
+    Takes the same targets as `check`.
     """
+    how: dict[str, Any] = {**keywords}
     with _resolved(target, calls, options, how) as (resolved, options):
         _assert_sent(resolved, "loadtest")
         return _loadtest(resolved, options, **how)
@@ -188,8 +290,10 @@ def _named(kind: Any, how: dict[str, Any]) -> dict[str, Any]:
     return {name: how.pop(name) for name in names}
 
 
-def _taken(kind: type[_Kind], how: dict[str, Any]) -> _Kind:
-    return kind(**_named(kind, how))
+def _options_in(how: dict[str, Any], name: str, kind: Any) -> Any:
+    """The options of a verb: those that are given, with the fields that are."""
+    given = how.pop(name, None) or kind()
+    return replace(given, **_named(kind, how))
 
 
 def _assert_sent(target: Target, verb: str) -> None:

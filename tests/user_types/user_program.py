@@ -60,3 +60,7 @@ assert_type(run, torchproof.Run)
 for finding in run.findings:
     assert_type(finding, torchproof.Finding)
     assert_type(finding.code, str)
+
+torchproof.check("model.py:make", effort=3)  # type: ignore[arg-type]
+torchproof.check(Net(), [(torch.ones(2, 8),)], train=True)
+torchproof.bench(Net(), torch.ones(2, 8), strategy="full")  # type: ignore[call-arg]

@@ -329,7 +329,7 @@ def _statuses(
     statuses = {
         "static": replace(static, seconds=source.seconds),
         "breaks": replace(
-            _breaks(observed.observation, source.findings, dynamic),
+            _breaks(observed.observation, source.findings, dynamic, note=observed.note),
             seconds=observed.breaks_s,
         ),
     }
@@ -389,7 +389,11 @@ def _missing_hook(observation: Observation) -> str | None:
 
 
 def _breaks(
-    observation: Observation, joined: Iterable[Finding], selected: Iterable[Finding]
+    observation: Observation,
+    joined: Iterable[Finding],
+    selected: Iterable[Finding],
+    *,
+    note: str = "",
 ) -> Part:
     """The status of part breaks; `selected` are the findings that --select leaves."""
     if missing := _missing_hook(observation):
@@ -401,7 +405,7 @@ def _breaks(
         sum(f.status == "open" and "breaks" in rules.parts_of(f.code) for f in each)
         for each in (selected, every)
     )
-    notes = list(observation.lacks.values())
+    notes = [*observation.lacks.values(), *filter(None, [note])]
     if total > count:
         notes.append(f"{total - count} left out by --select or --ignore")
     return Part("found" if count else "passed", "; ".join(notes))

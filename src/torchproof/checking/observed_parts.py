@@ -35,6 +35,7 @@ class ObservedParts:
     audited: AuditResult
     breaks_s: float | None = None  # what part breaks took
     ranks: CheckedRanks | None = None  # of a check with several ranks
+    note: str = ""  # about where part breaks ran
 
     @property
     def found(self) -> list[rules.Matched]:
@@ -98,7 +99,9 @@ def observe_parts(
     if audited.status.status != "skipped":
         seconds = round(time.monotonic() - begin, 2)
         audited = replace(audited, status=replace(audited.status, seconds=seconds))
-    return ObservedParts(observation, measured, audited, breaks_s)
+    why = live.why_not_sent(target)
+    note = f"in this process, because {why}" if why else ""
+    return ObservedParts(observation, measured, audited, breaks_s, note=note)
 
 
 def _measured(

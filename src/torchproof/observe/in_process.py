@@ -11,6 +11,7 @@ import json
 import linecache
 import logging
 import os
+import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Any
 from torchproof.observe import capture
 from torchproof.observe.observer import Observer, Wrapper
 from torchproof.process import Stream
-from torchproof.records import Observation
+from torchproof.records import Observation, cells
 from torchproof.targets import Job, Options, Target, live
 
 _TRACE = "torch.__trace"
@@ -120,17 +121,24 @@ class _Entries(Stream):
         self.entries: list[dict[str, Any]] = []
         self._owner = os.getpid()
         # Names of files within strings of JSON, and what to write for them.
-        self._renamed = {
-            json.dumps(file)[1:-1]: json.dumps(name)[1:-1]
-            for file, name in (renamed or {}).items()
-        }
+        self._renamed = {json.dumps(f)[1:-1]: n for f, n in (renamed or {}).items()}
 
     def write(self, kind: str, **values: Any) -> None:
         if os.getpid() == self._owner:
             line = json.dumps({"kind": kind, **values}, default=str)
             for file, name in self._renamed.items():
-                line = line.replace(file, name)
+                line = _renamed(line, file, name) if file in line else line
             self.entries.append(json.loads(line))
+
+
+def _renamed(text: str, file: str, name: str) -> str:
+    """The text with the name of a cell in place of its file."""
+
+    def place(match: re.Match[str]) -> str:
+        return cells.place(name, int(match[1]))
+
+    text = re.sub(re.escape(file) + r":(\d+)", place, text)
+    return text.replace(file, json.dumps(name)[1:-1])
 
 
 class TransparentObserver(Observer):

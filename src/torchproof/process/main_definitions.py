@@ -120,12 +120,22 @@ def needed(roots: Iterable[str], keep: Keep = lambda name, value: None) -> MainM
     namespace = vars(sys.modules[_MAIN])
     found = _find_definitions(namespace)
     roots = [*roots]
-    if lost := [name for name in roots if name not in found]:
+    _assert_sources(roots, found)
+    return _reduced(roots, found, namespace, keep)
+
+
+def _assert_sources(names: Iterable[str], found: Mapping[str, Definition]) -> None:
+    """A pickle can only be loaded where all definitions that it refers to are."""
+    if lost := [name for name in names if name not in found]:
         raise NoSource(
             f"{lost[0]} is defined in the main program, and its source cannot be read:"
             " define it in a module"
         )
-    return _reduced(roots, found, namespace, keep)
+
+
+def _is_definition_of_main(value: Any) -> bool:
+    defines = isinstance(value, type | types.FunctionType)
+    return defines and value.__module__ == _MAIN and value.__name__ != "<lambda>"
 
 
 def install(
@@ -206,7 +216,12 @@ def _reduced(
         if name in found:
             uses = found[name].global_names
         elif name in namespace and not name.startswith("__"):
-            kept = keep(name, value := namespace[name])
+            value = namespace[name]
+            if _is_definition_of_main(value):
+                result.unsent[name] = "its source cannot be read"
+                continue
+            kept = keep(name, value)
+            _assert_sources(kept or (), found)
             uses = {*(result.add_value(name, value) if kept is None else kept)}
         else:
             continue
@@ -234,6 +249,12 @@ def _global_names(code: types.CodeType) -> Iterator[str]:
 def _find_definitions(namespace: Mapping[str, Any]) -> dict[str, Definition]:
     """The classes and functions of the main program, each file from top to bottom."""
     files = {name: _file_of(value) for name, value in namespace.items()}
+    lost = {
+        name
+        for name, value in namespace.items()
+        if files[name] is None and _is_definition_of_main(value)
+    }
+    files |= _files_without_code(lost) if lost else {}
     found: dict[str, Definition] = {}
     for file in dict.fromkeys(files.values()):
         if file is None:
@@ -246,6 +267,25 @@ def _find_definitions(namespace: Mapping[str, Any]) -> dict[str, Definition]:
         for node in _definitions_in(tree.body):
             if files.get(node.name) == file:
                 found[node.name] = Definition(file, (*futures, node))
+    return found
+
+
+def _files_without_code(names: set[str]) -> dict[str, str | None]:
+    """The cells that define these classes, which have no method with a file.
+
+    Such as a dataclass or an enumeration. The cell that ran last counts.
+    """
+    found: dict[str, str | None] = {}
+    for file in [*linecache.cache]:
+        if os.path.exists(file) or not (lines := linecache.getlines(file)):
+            continue
+        try:
+            tree = ast.parse("".join(lines))
+        except (SyntaxError, ValueError):
+            continue
+        for node in _definitions_in(tree.body):
+            if isinstance(node, ast.ClassDef) and node.name in names:
+                found[node.name] = file
     return found
 
 

@@ -23,6 +23,8 @@ LAUNCHER = ("--launcher",)
 OTHERS = ("--effort", "--skip", "--select", "--ignore", "--fail-on", "--baseline")
 SHOWN = ("--format", "-o", "--trace")
 
+# How part breaks says that no child process could get a live object.
+HERE = "in this process, because "
 # Flags that torchproof's functions take as keywords: switches, and lists.
 _CALL_SWITCHES = ("--modes", "--guards", "--latency", "--unsafe")
 _CALL_LISTS = ("--select", "--ignore", "--skip", "--backends")
@@ -188,7 +190,8 @@ def ablation(run: Run) -> str | None:
 def fixable(run: Run) -> list[Finding]:
     """The open findings for which `fix` has edits to try; empty if it cannot run."""
     again = kind(run.target) in {"workload", "factory", "live"}
-    if not again or effort(run) == "static":
+    here = "breaks" in run.parts and run.parts["breaks"].why.startswith(HERE)
+    if not again or here or effort(run) == "static":
         return []
     found = [f for f in run.findings if f.status == "open" and f.kind != "hazard"]
     return [finding for finding in found if finding.marks or _has_edits(finding.code)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import difflib
+import functools
 import io
 import linecache
 import os
@@ -84,6 +85,9 @@ def sent(fn: Any, calls: Any) -> Iterator[Target]:
 
 def _name(fn: Any) -> str:
     """`model.Net`: tells objects of different files and notebooks apart."""
+    fn = torch_private.original_of(fn)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     own = name_of(fn).replace("<lambda>", "lambda")
     kind = fn if hasattr(fn, "__qualname__") else type(fn)
     module = str(getattr(kind, "__module__", ""))

@@ -32,6 +32,7 @@ def render(run: Run, text: str, cells: Mapping[str, str] | None = None) -> str:
             rows=list(_rows(run)),
             fixes=fix_section.content(run)["shown"] if run.verb == "fix" else (),
             cells=cells or {},
+            note=_note(run),
             skipped=list(_skipped(run)),
             text=text,
         )
@@ -48,6 +49,13 @@ def _rows(run: Run) -> Iterator[tuple[str, ...]]:
             numbers.seconds(row.first_call_s),
             row.verdict or numbers.UNKNOWN,
         )
+
+
+def _note(run: Run) -> str:
+    """What the report says about part breaks."""
+    part = run.parts.get("breaks")
+    ran = part is not None and part.status in ("passed", "found")
+    return f"Part breaks ran {part.why}." if part and ran and part.why else ""
 
 
 def _skipped(run: Run) -> Iterator[tuple[str, str]]:
