@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import linecache
+import logging
 import random
 import sys
 import types
@@ -170,6 +171,30 @@ def test_an_object_that_no_child_can_get_is_checked_here(cell: dict[str, Any]) -
     assert not quick(lambda x: clean(x), [call]).findings
 
 
+def test_quiet_hides_what_torch_logs() -> None:
+    from torchproof.observe import in_process
+
+    seen: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    loggers = [logging.getLogger(n) for n in ("torch._dynamo", in_process._TRACE)]
+    handler = Handler()
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        with in_process._torch_log_hidden():
+            loggers[0].error("hidden")
+            loggers[1].error("trace")
+        loggers[0].error("shown")
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert seen == ["trace", "shown"]
+
+
 @pytest.mark.parametrize("verb", [torchproof.bench, torchproof.tune, torchproof.fix])
 def test_verbs_that_need_a_child_say_so(cell: dict[str, Any], verb: Any) -> None:
     with pytest.raises(UserError, match=r"a lambda.*check"):
@@ -188,13 +213,6 @@ def test_what_cannot_be_sent_is_named(cell: dict[str, Any]) -> None:
     cell["held"] = cell["Typed"]()
     with pytest.raises(UserError, match=r"Typed .* its source cannot be read"):
         torchproof.bench(cell["holder"], torch.ones(2))
-
-
-def make_step() -> Any:
-    def step(x: torch.Tensor) -> torch.Tensor:
-        return x + 1
-
-    return step
 
 
 @pytest.mark.parametrize(
@@ -218,6 +236,12 @@ def test_misuse_is_one_line(target: Any, calls: Any, message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
         torchproof.check(target, calls)
     assert "\n" not in str(caught.value)
+
+
+def test_a_live_object_is_not_packed() -> None:
+    pack: Any = torchproof.pack
+    with pytest.raises(UserError, match="factory"):
+        pack(torch.nn.Linear(2, 2), purpose="repro")
 
 
 def test_forms_of_calls() -> None:

@@ -490,6 +490,7 @@ def pack(
     if dest is not None:
         packs.assert_placeable(Path(dest), overwrite)
     what = targets.parse(what) if isinstance(what, str) else what
+    _assert_packable(what)
     options = options or targets.Options()
     output: dict[str, Any] = {
         "progress": progress,
@@ -522,6 +523,14 @@ def pack(
 def _options(given: Any, kind: type[_Kind]) -> _Kind:
     """The options if they are of this kind, otherwise the defaults."""
     return given if isinstance(given, kind) else kind()
+
+
+def _assert_packable(what: Any) -> None:
+    if not isinstance(what, targets.Target | Run):
+        raise UserError(
+            f"a {type(what).__name__} cannot be packed: write a factory that returns it"
+            " with its calls, and pack FILE.py:FACTORY"
+        )
 
 
 def _saved_failure(run: Run, now: Options) -> packs.repro.Subject:

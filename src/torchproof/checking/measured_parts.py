@@ -153,6 +153,8 @@ class PartsMeasurer:
         """Counts recompiles for other shapes; the first sweep counts those of all."""
         names = keywords(self.plan.target)
         if dimension not in names:
+            if self.plan.target.kind == "live":
+                return f"a sweep needs a factory with the keyword {dimension!r}"
             return f"the target's factory has no keyword {dimension!r}"
         if dimension not in self.sweeps:
             sizes = {

@@ -84,13 +84,33 @@ def observe_here(target: Target, options: Options) -> Observation:
     objects = live.here(target)
     assert objects is not None
     entries = _Entries(live.cell_paths([*linecache.cache]))
-    with live_state.kept(objects.fn, objects.calls):
+    silence = _torch_log_hidden() if options.quiet else contextlib.nullcontext()
+    with live_state.kept(objects.fn, objects.calls), silence:
         torch.compiler.reset()
         try:
             code = observe_job(Job.of(target, options), entries, _ObserverHere)
         finally:
             torch.compiler.reset()
     return capture.gather(entries.entries, "finished", code, target)
+
+
+@contextlib.contextmanager
+def _torch_log_hidden() -> Iterator[None]:
+    """Hides what torch logs for people; the structured trace goes on."""
+
+    def is_trace(record: logging.LogRecord) -> bool:
+        return record.name == _TRACE
+
+    loggers = logging.root.manager.loggerDict
+    names = ["torch", *(name for name in loggers if name.startswith("torch."))]
+    handlers = {h for name in names for h in logging.getLogger(name).handlers}
+    for handler in handlers:
+        handler.addFilter(is_trace)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_trace)
 
 
 @contextlib.contextmanager

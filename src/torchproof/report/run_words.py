@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchproof.records import SEVERITIES, Finding, Fix, Run, cells
+from torchproof.records import SEVERITIES, CompileSite, Finding, Fix, Run, cells
 from torchproof.report import numbers
 
 # The counts that `captured` tells; reports show the others in a table or a line.
@@ -71,7 +71,7 @@ def severities(findings: Iterable[Finding]) -> str:
     return ", ".join(f"{count} {severity}" for severity, count in counts if count)
 
 
-def place(finding: Finding | Fix) -> str:
+def place(finding: Finding | Fix | CompileSite) -> str:
     """`file.py:42` without the directories above a package, or `In [3], line 7`."""
     if finding.file is None:
         return numbers.UNKNOWN

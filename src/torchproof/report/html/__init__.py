@@ -304,7 +304,7 @@ def templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"rich": rich, "brief": brief, "dedent": _dedented}
-    environment.filters["at_home"] = at_home
+    environment.filters |= {"at_home": at_home, "place": run_words.place}
     return environment
 
 
