@@ -55,7 +55,7 @@ _PLAIN = ("id", "target", "strategy", "verb", "started", "command", "ending")
 
 
 def shows(path: str) -> list[list[str]]:
-    formats = ("text", "json", "md", "html", "sarif", "github")
+    formats = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
     return [
         *(["show", path, "--format", name] for name in formats),
         ["show", path, "-v"],

@@ -275,7 +275,7 @@ def test_every_format_shows_an_advisory(tmp_path: Path) -> None:
     run = api.check(f"{program}:make", how, effort="quick", save_in=tmp_path)
     [finding] = [f for f in run.findings if f.code == "AD103"]
     assert finding.category == "Configuration"
-    for form in ("text", "json", "md", "html", "sarif", "github", "agent"):
+    for form in ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent"):
         text = render(run, form)
         assert "AD103" in text and "nested_compile_region" in text, form
     assert "Suspected from the source" not in render(run, "text")

@@ -134,7 +134,7 @@ def test_a_saved_run_becomes_a_file(tmp_path: Path) -> None:
     assert "scores.clamp" not in bare.read_text()
 
 
-@pytest.mark.parametrize("format", ["html", "sarif", "github"])
+@pytest.mark.parametrize("format", ["html", "sarif", "github", "gitlab"])
 def test_no_comparison_in_words_follows_a_document(
     format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

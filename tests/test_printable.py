@@ -73,7 +73,7 @@ def test_a_run_full_of_control_characters(
         path = tmp_path / f"{number}.json"
         changed = restored(spoilt(document, odd + FORGED), document)
         path.write_text(json.dumps(changed))
-        shown = ("md", "github", "sarif", "agent")
+        shown = ("md", "github", "gitlab", "sarif", "agent")
         for more in (["-v"], *(["--format", f] for f in shown)):
             assert main(["show", str(path), *more]) == 0
             out, err = capsys.readouterr()

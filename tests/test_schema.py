@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.fuzz_documents import run_documents  # noqa: E402
 
 CHECK, BENCH, TUNE, STATIC, NO_ROWS = run_documents()
-FORMATS = ("text", "json", "md", "html", "sarif", "github", "agent")
+FORMATS = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
 
 
 def put(document: dict[str, Any], path: str, text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from torchproof.cli.completion import SHELLS
 from torchproof.records import SEVERITIES, UserError
 
-FORMATS = ("text", "json", "md", "html", "sarif", "github", "agent")
+FORMATS = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
 LONGEST_S = 1e9  # the longest timeout: 31 years
 PLAIN_FORMATS = FORMATS[:3]
 COMPARISON_FORMATS = (*PLAIN_FORMATS, "agent")

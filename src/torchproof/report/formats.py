@@ -14,6 +14,7 @@ from torchproof.report import (
     comparison_text,
     fixes,
     github,
+    gitlab,
     html,
     load_test,
     markdown,
@@ -35,6 +36,7 @@ FORMATS: dict[str, Callable[[Run], str]] = {
     "html": html.render,
     "sarif": sarif.render,
     "github": github.render,
+    "gitlab": gitlab.render,
     "agent": agent.render,
 }
 

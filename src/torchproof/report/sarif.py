@@ -265,7 +265,7 @@ def location(finding: Finding, run: Run) -> Plain | None:
     if finding.file and not finding.file.startswith("<"):
         physical = {"artifactLocation": artifact(finding.file)}
         physical |= _regions(finding)
-    elif file := _file(run.target):
+    elif file := file_of(run.target):
         region = {"startLine": 1, "endLine": 1, "startColumn": 1}
         physical = {"artifactLocation": artifact(file), "region": region}
     else:
@@ -277,7 +277,7 @@ def location(finding: Finding, run: Run) -> Plain | None:
     return plain
 
 
-def _file(target: str) -> str | None:
+def file_of(target: str) -> str | None:
     """The file of a script or factory target."""
     form = commands.kind(target)
     file = target.rpartition(":")[0] if form == "factory" else target

@@ -1,0 +1,392 @@
+"""action.yml: what GitHub requires of it, and its steps run by bash in a repository.
+
+The repository has a remote, a target branch and the branch of a pull request; the
+runner's variables and files are as GitHub's runner sets them. `gh` is a script here
+that keeps comments in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail")  # as the runner calls it
+EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+CONTEXT = re.compile(r"\b(?:inputs|steps|github)(?:\.[\w-]+)+")
+
+CLEAN = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        return torch.where(x.sum() > 0, x + 1, x)
+
+
+def make():
+    return Net(), [(torch.ones(2),)]
+"""
+BROKEN = CLEAN.replace(
+    "        return torch.where(x.sum() > 0, x + 1, x)",
+    "        if x.sum() > 0:\n            x = x + 1\n        return x",
+)
+GH = """\
+#!{python}
+import json, re, sys
+from pathlib import Path
+store, arguments = Path({store!r}), sys.argv[1:]
+with store.with_suffix(".calls").open("a") as calls:
+    calls.write(json.dumps(arguments) + "\\n")
+comments = json.loads(store.read_text()) if store.exists() else []
+if store.with_suffix(".refused").exists():
+    sys.exit("HTTP 403: Resource not accessible by integration")
+url = next(word for word in arguments if word.startswith("repos/"))
+if "--method" not in arguments:
+    marker = re.search(r'startswith\\("(.*?)"\\)', arguments[-1])[1]
+    mine = [c for c in comments if c["bot"] and c["body"].startswith(marker)]
+    print(*(c["id"] for c in mine), sep="\\n")
+    sys.exit()
+body = Path(arguments[-1].removeprefix("body=@")).read_text()
+if arguments[arguments.index("--method") + 1] == "POST":
+    comments.append({{"id": len(comments) + 1, "url": url, "bot": True, "body": body}})
+else:
+    number = int(url.rpartition("/")[2])
+    comments[number - 1]["body"] = body
+store.write_text(json.dumps(comments))
+"""
+
+
+# -- what GitHub requires --------------------------------------------------------------
+
+
+def test_metadata_has_what_the_schema_requires() -> None:
+    known = {"name", "author", "description", "branding", "inputs", "outputs", "runs"}
+    assert {"name", "description", "runs"} <= set(ACTION) <= known
+    assert ACTION["runs"]["using"] == "composite"
+    for name, given in ACTION["inputs"].items():
+        assert re.fullmatch(r"[a-z][a-z-]*", name)
+        assert {"description"} < set(given) <= {"description", "required", "default"}
+        assert given.get("required") is True or isinstance(given["default"], str)
+    for given in ACTION["outputs"].values():
+        assert set(given) == {"description", "value"}
+
+
+def test_every_step_is_one_that_a_composite_action_can_have() -> None:
+    for step in STEPS:
+        assert len({"run", "uses"} & set(step)) == 1, step
+        if "run" in step:
+            assert step["shell"] == "bash"
+            assert set(step) <= {"name", "id", "if", "shell", "env", "run"}
+        else:
+            assert re.fullmatch(r"[\w-]+/[\w/-]+@v\d+", step["uses"])
+    names = [step["id"] for step in STEPS if "id" in step]
+    assert len(names) == len(set(names))
+
+
+def test_every_input_and_output_is_declared_and_used() -> None:
+    text = (ROOT / "action.yml").read_text()
+    assert set(re.findall(r"\binputs\.([\w-]+)", text)) == set(ACTION["inputs"])
+    for step, output in re.findall(r"steps\.(\w+)\.outputs\.(\w+)", text):
+        (source,) = (s["run"] for s in STEPS if s.get("id") == step)
+        assert f'"{output}=$' in source
+
+
+def test_no_expression_is_in_the_text_of_a_shell() -> None:
+    for step in STEPS:
+        assert "${{" not in step.get("run", ""), step["name"]
+
+
+def test_every_variable_of_a_step_is_read_there() -> None:
+    for step in STEPS:
+        for name in set(step.get("env", {})) - {"GH_TOKEN"}:  # which `gh` reads
+            assert re.search(rf"\$\{{?{name}\b", step["run"]), name
+
+
+# -- a runner --------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """A job with a checkout, in which the steps run one after the other."""
+
+    checkout: Path
+    temp: Path
+    inputs: dict[str, str]
+    base: str = ""
+    event: str = "pull_request"
+    outputs: dict[str, str] = field(default_factory=dict)
+    log: str = ""
+    codes: dict[str, int] = field(default_factory=dict)
+
+    def run(self, steps: Sequence[dict[str, Any]] = STEPS) -> Job:
+        for step in steps:
+            if "run" in step and self._is_due(step.get("if", "success()")):
+                self._run(step)
+        return self
+
+    @property
+    def failed(self) -> bool:
+        return any(self.codes.values())
+
+    def _values(self) -> Mapping[str, str]:
+        defaults = {k: v.get("default", "") for k, v in ACTION["inputs"].items()}
+        return {
+            **{f"inputs.{k}": v for k, v in (defaults | self.inputs).items()},
+            **{f"steps.check.outputs.{k}": v for k, v in self.outputs.items()},
+            "github.event_name": self.event,
+            "github.event.pull_request.number": "7",
+            "github.token": "t0ken",
+        }
+
+    def _is_due(self, condition: str) -> bool:
+        if "always()" not in condition and self.failed:
+            return False
+        values = self._values()
+        plain = CONTEXT.sub(lambda m: repr(values.get(m[0], "")), condition)
+        for word in ("always()", "success()"):
+            plain = plain.replace(word, "True")
+        return bool(eval(plain.replace("&&", "and"), {"__builtins__": {}}))
+
+    def _run(self, step: dict[str, Any]) -> None:
+        values = self._values()
+        given = {
+            name: EXPRESSION.sub(lambda m: values.get(m[1], ""), text)
+            for name, text in step.get("env", {}).items()
+        }
+        script, told = self.temp / "step.sh", self.temp / "output"
+        script.write_text(EXPRESSION.sub(lambda m: values.get(m[1], ""), step["run"]))
+        told.write_text("")
+        done = subprocess.run(
+            [*BASH, script],
+            cwd=self.checkout,
+            env={**os.environ, **self._runner(told), **given},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        self.codes[step["name"]] = done.returncode
+        self.log += done.stdout
+        lines = told.read_text().splitlines()
+        self.outputs |= dict(line.split("=", 1) for line in lines)
+
+    def _runner(self, told: Path) -> dict[str, str]:
+        search = [str(self.temp / "bin"), str(Path(sys.executable).parent)]
+        return {
+            "GITHUB_ACTION_PATH": str(ROOT),
+            "GITHUB_BASE_REF": self.base,
+            "GITHUB_OUTPUT": str(told),
+            "GITHUB_REPOSITORY": "someone/model",
+            "GITHUB_STEP_SUMMARY": str(self.temp / "summary.md"),
+            "PATH": os.pathsep.join([*search, os.environ["PATH"]]),
+            "RUNNER_TEMP": str(self.temp),
+        }
+
+    # What the job left.
+
+    def summary(self) -> str:
+        return (self.temp / "summary.md").read_text()
+
+    def comments(self) -> list[dict[str, Any]]:
+        file = self.temp / "comments.json"
+        return json.loads(file.read_text()) if file.exists() else []
+
+
+def git(folder: Path, *words: str) -> str:
+    name = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false")
+    done = subprocess.run(
+        ["git", *name, "-C", folder, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Makes a job whose checkout is of a pull request, one commit deep."""
+
+    def start(base: str, change: str, branch: str = "main", **inputs: str) -> Job:
+        remote, temp = tmp_path / "remote", tmp_path / "temp"
+        checkout = tmp_path / "checkout"
+        git(tmp_path, "init", "-q", str(remote))
+        for name, text in ((branch, base), ("pull", change)):
+            git(remote, "symbolic-ref", "HEAD", f"refs/heads/{name}")
+            (remote / "model.py").write_text(text)
+            git(remote, "add", "model.py")
+            git(remote, "commit", "-q", "-m", name)
+        url = f"file://{remote}"
+        git(tmp_path, "clone", "-q", "--depth=1", "-b", "pull", url, str(checkout))
+        (temp / "bin").mkdir(parents=True)
+        gh = GH.format(python=sys.executable, store=str(temp / "comments.json"))
+        (temp / "bin" / "gh").write_text(gh)
+        (temp / "bin" / "gh").chmod(0o755)
+        asked = {"target": "model.py", "effort": "static", "install": "false"}
+        return Job(checkout, temp, asked | inputs, base=branch)
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def _needs_git() -> None:
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+
+
+# -- what the steps do -----------------------------------------------------------------
+
+
+def test_a_pull_request_that_adds_a_break_fails_and_says_so(start: Start) -> None:
+    job = start(CLEAN, BROKEN).run()
+    assert job.outputs["status"] == "0", job.log  # medium, and fail-on is high
+    assert job.outputs["worse"] == "1", job.log
+    assert re.search(r"^::warning file=model\.py,line=7,", job.log, re.M)
+    assert "::error::torchproof: this is worse than the target branch" in job.log
+    assert job.codes["Decide"] == 1
+    folder = Path(job.outputs["folder"])
+    assert json.loads((folder / "findings.sarif").read_text())["runs"][0]["results"]
+    assert "GB102" in (folder / "report.md").read_text()
+    (comment,) = job.comments()
+    assert comment["url"] == "repos/someone/model/issues/7/comments"
+    assert "appeared: model.py:7 GB102" in comment["body"]
+    assert "appeared: model.py:7 GB102" in job.summary()
+    assert git(job.checkout, "status", "--porcelain", "-uno") == ""
+    assert len(git(job.checkout, "worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_what_the_target_branch_has_already_does_not_fail(start: Start) -> None:
+    job = start(BROKEN, BROKEN).run()
+    assert job.outputs["worse"] == "0" and not job.failed, job.log
+
+
+@pytest.mark.slow
+def test_a_severity_that_fails_does_so_whatever_the_target_branch_has(
+    start: Start,
+) -> None:
+    job = start(BROKEN, BROKEN, **{"fail-on": "medium"}).run()
+    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "0")
+    assert job.codes["Decide"] == 1
+
+
+@pytest.mark.slow
+def test_a_comment_is_kept_current(start: Start) -> None:
+    job = start(CLEAN, BROKEN).run()
+    (before,) = job.comments()
+    (job.checkout / "model.py").write_text(CLEAN)
+    job.codes.clear()
+    job.run()
+    (after,) = job.comments()
+    assert not job.failed, job.log
+    assert after["id"] == before["id"] and "GB102" not in after["body"]
+
+
+@pytest.mark.slow
+def test_a_token_that_may_not_write_is_a_warning(start: Start) -> None:
+    job = start(CLEAN, CLEAN)
+    (job.temp / "comments.refused").touch()
+    assert not job.run().failed
+    assert "::warning::torchproof could not comment" in job.log
+
+
+@pytest.mark.slow
+def test_a_push_is_checked_alone(start: Start) -> None:
+    job = start(CLEAN, BROKEN, **{"fail-on": "medium"})
+    job.base, job.event = "", "push"
+    job.run()
+    assert job.outputs["status"] == "1" and "worse" not in job.outputs
+    assert not job.comments() and "Comment on the pull request" not in job.codes
+    assert "GB102" in job.summary()
+
+
+@pytest.mark.slow
+def test_a_target_that_the_base_lacks_has_no_comparison(start: Start) -> None:
+    job = start(CLEAN, CLEAN)
+    (job.checkout / "added.py").write_text(CLEAN)
+    job.inputs["target"] = "added.py"
+    job.run()
+    assert "::warning::torchproof could not check the target branch" in job.log
+    assert not job.failed and "worse" not in job.outputs
+    (comment,) = job.comments()  # the report instead
+    assert "added.py" in comment["body"]
+
+
+def test_a_target_that_is_missing_fails(start: Start) -> None:
+    job = start(CLEAN, CLEAN, target="absent.py", baseline="false").run()
+    assert job.codes == {"Check": 2, "Decide": 2}, job.log
+
+
+HOSTILE = "$(touch${IFS}taken);`touch${IFS}taken`;'\"&touch${IFS}taken&|"
+
+
+def taken(job: Job) -> list[Path]:
+    return [*job.checkout.rglob("taken"), *job.temp.rglob("taken")]
+
+
+def test_a_hostile_branch_is_only_a_name(start: Start) -> None:
+    job = start(CLEAN, BROKEN, branch=f"-x{HOSTILE}").run()
+    assert job.outputs["worse"] == "1", job.log  # it was fetched and compared
+    assert not taken(job)
+
+
+def test_the_same_input_in_the_text_of_a_step_would_be_executed(start: Start) -> None:
+    step = {"name": "Unsafe", "shell": "bash", "run": "echo ${{ inputs.target }}"}
+    assert taken(start(CLEAN, CLEAN, target="$(touch taken)").run([step]))
+
+
+@pytest.mark.parametrize("name", ["target", "effort", "fail-on", "arguments"])
+def test_a_hostile_input_is_only_text(start: Start, name: str) -> None:
+    job = start(CLEAN, BROKEN, baseline="false", **{name: HOSTILE}).run()
+    assert not taken(job)
+    assert job.codes["Check"] == 2, job.log
+
+
+def test_a_target_cannot_be_a_flag(start: Start) -> None:
+    job = start(CLEAN, CLEAN, target="-otaken", baseline="false").run()
+    assert job.codes["Check"] == 2 and not taken(job)
+    assert "torchproof: " not in job.log
+
+
+@pytest.mark.slow
+def test_arguments_are_one_per_line(start: Start) -> None:
+    more = "--ignore\nGB102\n\n"
+    job = start(CLEAN, BROKEN, arguments=more, **{"fail-on": "low"}).run()
+    assert (job.outputs["status"], job.outputs["worse"]) == ("0", "0"), job.log
+
+
+def test_torchproof_is_installed_from_the_action_itself(start: Start) -> None:
+    job = start(CLEAN, CLEAN, install="true", baseline="false")
+    asked = job.temp / "asked"
+    (job.temp / "bin" / "python").write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {asked}\n'
+    )
+    (job.temp / "bin" / "python").chmod(0o755)
+    assert not job.run().failed, job.log
+    words = asked.read_text().splitlines()
+    assert words[:3] == ["-m", "pip", "install"] and words[-1] == str(ROOT)
+
+
+@pytest.mark.slow
+def test_a_model_that_runs_is_compared_by_what_it_compiles_to(start: Start) -> None:
+    asked = {"target": "model.py:make", "effort": "quick"}
+    job = start(CLEAN, BROKEN, **asked).run()
+    assert (job.outputs["status"], job.outputs["worse"]) == ("1", "1"), job.log
+    assert re.search(r"^::error file=model\.py,line=7,", job.log, re.M)
+    assert "| breaks | 0 | 1 | 1 more | regression |" in job.comments()[0]["body"]
