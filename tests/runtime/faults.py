@@ -63,7 +63,8 @@ class Fault:
     the calls that are hit, one after the other. `draws`: the model takes random
     numbers, which keeps verification from comparing. `alone`: it takes the memory of
     the device, so that no other cell can use it meanwhile. `loses_device`: what is
-    promised is only that the error says so.
+    promised is only that the error says so. `may_be_overcome`: it depends on the
+    machine whether compiling needs what the fault takes away.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Fault:
     device: str = "cpu"
     alone: bool = False
     loses_device: bool = False
+    may_be_overcome: bool = False
 
     @property
     def uses_child(self) -> bool:

@@ -101,7 +101,7 @@ GPU_FAULTS = {
             "no device memory for autotuning",
             gpu.AutotuningOutOfMemory,
             "compile error",
-            words="out of memory",
+            words="NoValidChoices",  # of the kernels, none could be timed
             situations=("inference",),
             alone=True,
             deadline_s=60.0,  # the other cells wait for this one
@@ -112,6 +112,7 @@ GPU_FAULTS = {
             gpu.OtherProcess,
             "compile error",
             words="CUDA",  # the driver, an allocator or cuBLAS says it in its own words
+            may_be_overcome=True,
             situations=("inference", "training", "graph"),
             alone=True,
             **_INDUCTOR,

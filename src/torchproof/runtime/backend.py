@@ -436,7 +436,8 @@ def one_line(error: BaseException) -> str:
     if "An exception occurred in a subprocess" in text:
         ends = re.findall(_LAST_LINE, text, re.MULTILINE)
         text = re.sub(r"^(?:[a-z_]\w*\.)+", "", ends[-1]) if ends else text
-    first = text.splitlines()[0][:200] if text else ""
+    # A line that only announces the next one is joined with it.
+    first = re.sub(r":\s*\n\s*", ": ", text).splitlines()[0][:200] if text else ""
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
