@@ -75,6 +75,14 @@ class _Compiler:
         return ("Cell", f"In[{number}]") if number else None
 
 
+def execute_cell(number: int, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"/tmp/ipykernel_1/{number}.py"
+    entry = (len(text), None, text.splitlines(keepends=True), name)
+    monkeypatch.setitem(linecache.cache, name, entry)
+    code = compile(text, name, "exec", dont_inherit=True)
+    exec(code, vars(sys.modules["__main__"]))
+
+
 @pytest.fixture
 def cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """The names of a notebook whose cells have run, and children that are forked."""
@@ -85,10 +93,7 @@ def cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, 
     monkeypatch.setitem(sys.modules, "__main__", main)
     monkeypatch.chdir(tmp_path)
     for number, text in CELLS.items():
-        name = f"/tmp/ipykernel_1/{number}.py"
-        entry = (len(text), None, text.splitlines(keepends=True), name)
-        monkeypatch.setitem(linecache.cache, name, entry)
-        exec(compile(text, name, "exec", dont_inherit=True), vars(main))
+        execute_cell(number, text, monkeypatch)
     with forked():
         yield vars(main)
     vars(main)["log"].close()
@@ -301,13 +306,28 @@ def test_history_of_a_cell_that_ran_again(cell: dict[str, Any]) -> None:
     assert first == again != identity(code, "model.py", function, cause)
 
 
+def test_history_is_that_of_the_session(
+    cell: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name of another notebook may mean another model: nothing of it is resolved."""
+    call = torch.ones(4, 8)
+    monkeypatch.setenv("JPY_SESSION_NAME", "/work/one.ipynb")
+    assert quick(cell["Net"](), call).target == "live:one.Net"
+    execute_cell(7, CELLS[3].replace("Clean", "Net"), monkeypatch)
+    again = quick(cell["Net"](), call)
+    assert [(f.code, f.status) for f in again.findings] == [("GB101", "resolved")]
+    monkeypatch.setenv("JPY_SESSION_NAME", "/work/other/one.ipynb")
+    assert not quick(cell["Net"](), call).findings
+
+
 @pytest.mark.slow
 def test_fix_of_a_cell(cell: dict[str, Any]) -> None:
     model = cell["Net"]()
     before = state(model)
-    run = torchproof.fix(model, torch.ones(4, 8), effort="quick")
+    run = torchproof.fix(model, torch.ones(4, 8), effort="quick", write=True)
     assert_same(before, state(model))
     [fix] = [fix for fix in run.fixes if fix.status == "verified"]
+    assert "In [2] is a cell" in fix.why  # nobody but the user can write it
     assert "a/In [2]" in fix.diff and "Imports of other cells" not in fix.diff
     assert run.fixing is not None and run.error is None
     assert not torchproof.fix(cell["Clean"](), torch.ones(4, 8), effort="quick").fixes

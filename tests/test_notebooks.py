@@ -19,7 +19,7 @@ EXECUTE = """
 import json, sys, nbclient, nbformat
 cells = map(nbformat.v4.new_code_cell, json.load(open("cells.json")))
 book = nbformat.v4.new_notebook(cells=list(cells))
-nbclient.NotebookClient(book, timeout=500, kernel_name="python3").execute()
+nbclient.NotebookClient(book, timeout=1500, kernel_name="python3").execute()
 json.dump([cell.outputs for cell in book.cells], open("outputs.json", "w"))
 """
 BEGIN = "%load_ext torchproof\nimport torch\nfrom torch import nn"
@@ -43,7 +43,7 @@ def outputs(cells: list[str], folder: Path) -> list[list[dict[str, Any]]]:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=1600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

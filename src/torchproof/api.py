@@ -430,7 +430,7 @@ def _loadtest(
 def _assert_servable(target: Target, options: Options) -> None:
     if not target.can_run_again:
         raise UserError(
-            f"{target.text} is a {target.kind}: loadtest needs a workload or a factory,"
+            f"{target.text} is a {target.form}: loadtest needs a workload or a factory,"
             " whose calls become requests"
         )
     if options.train:

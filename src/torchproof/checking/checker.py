@@ -229,8 +229,10 @@ def _options_as_saved(target: Target, options: Options, scope: Scope) -> dict[st
     """The options of the check, as the run saves them."""
     ranks = scope.ranks
     on_ranks = {} if ranks is None else {"ranks": ranks.count, "wrap": ranks.wrap}
+    session = {"session": live.session()} if target.kind == "live" else {}
     return {
         **on_ranks,
+        **session,
         "effort": scope.effort,
         "skip": list(scope.skip),
         "select": list(scope.select),

@@ -21,6 +21,7 @@ _SAME = (
     "size",
     "train",
     "wrap",
+    "session",
 )
 _Key = tuple[str, str | None, str]
 

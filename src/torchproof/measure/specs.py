@@ -144,7 +144,7 @@ def assert_on_ranks(target: Target, ranks: int | None, wrap: str | None) -> None
         raise UserError(f"--ranks {ranks}: at least one rank is needed")
     if target.kind not in ("workload", "factory"):
         raise UserError(
-            f"{target.text} is a {target.kind}: it can only be measured on several"
+            f"{target.text} is a {target.form}: it can only be measured on several"
             " ranks as a workload or a factory; torchproof check --ranks observes"
             " a script"
         )

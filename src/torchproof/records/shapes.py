@@ -57,6 +57,7 @@ class Options(TypedDict, total=False):
     effort: str | None
     ranks: int | None
     wrap: str | None
+    session: str | None
 
 
 class Start(TypedDict, total=False):

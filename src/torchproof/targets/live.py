@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import datetime
 import difflib
 import functools
 import io
@@ -65,6 +66,7 @@ class _Manifest:
     place: Frame
 
 
+_STARTED = datetime.datetime.now().isoformat(timespec="seconds")
 _here: dict[str, Live] = {}  # by the folder of their targets
 
 
@@ -93,8 +95,24 @@ def _name(fn: Any) -> str:
     module = str(getattr(kind, "__module__", ""))
     if module == "__main__":
         program = getattr(sys.modules[module], "__file__", None)
-        module = Path(program or os.environ.get("JPY_SESSION_NAME", "")).stem
+        module = Path(program or _notebook() or "").stem
     return f"{module}.{own}" if module else own
+
+
+def _notebook() -> str | None:
+    """The file of the notebook, which Jupyter's server and VS Code know."""
+    name = vars(sys.modules["__main__"]).get("__vsc_ipynb_file__")
+    return name or os.environ.get("JPY_SESSION_NAME")
+
+
+def session() -> str | None:
+    """What tells this session from others in which names mean other objects.
+
+    None for a program, whose file is part of the names of its objects.
+    """
+    if getattr(sys.modules["__main__"], "__file__", None):
+        return None
+    return _notebook() or f"process {os.getpid()} of {_STARTED}"
 
 
 def _file_of(fn: Any) -> str:

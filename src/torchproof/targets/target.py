@@ -42,6 +42,11 @@ class Target:
     file: str = ""  # with the code of a live object
 
     @property
+    def form(self) -> str:
+        """The kind in words, after `is a`."""
+        return "live object" if self.kind == "live" else self.kind
+
+    @property
     def can_run_again(self) -> bool:
         """Whether each run gets a fresh target, so that many runs are possible."""
         return self.kind in ("workload", "factory", "live")

@@ -133,7 +133,7 @@ def _assert_tunable(
 ) -> None:
     if not target.can_run_again:
         raise UserError(
-            f"{target.text} is a {target.kind}: tune builds its target many times, so"
+            f"{target.text} is a {target.form}: tune builds its target many times, so"
             " it needs a workload or a factory"
         )
     assert_size(target, options.size)

@@ -60,7 +60,7 @@ def assert_launchable(target: Target, ranks: Ranks) -> None:
         raise UserError(f"--ranks {ranks.count}: at least one rank is needed")
     if target.kind not in _TARGETS:
         raise UserError(
-            f"{target.text} is a {target.kind}: --ranks needs a script, a factory or a"
+            f"{target.text} is a {target.form}: --ranks needs a script, a factory or a"
             " workload"
         )
     if ranks.wrap and target.kind == "script":

@@ -186,7 +186,7 @@ def _assert_makeable(
     artifact = deploy_options.artifact
     if target.kind not in ("workload", "factory"):
         raise UserError(
-            f"{target.text} is a {target.kind}: a deploy pack needs a workload or a"
+            f"{target.text} is a {target.form}: a deploy pack needs a workload or a"
             " factory, since verification builds the model again"
         )
     if artifact not in ARTIFACTS:
