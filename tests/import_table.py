@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "targets",
         "tuning",
     },
-    "cli": {"api", "records", "report"},
+    "cli": {"api", "process", "records", "report"},
     "pytest_plugin": {"checking", "records", "report"},
     "ipython_magics": {"api", "records"},
     "__init__": {"api", "ipython_magics", "records", "runtime"},
@@ -140,5 +140,5 @@ WITHOUT_TORCH = (
     "targets.target",
     "tuning",
 )
-# Of those, what only a process of its own loads, where the extra `ray` is installed.
-WITH_RAY = ("tuning/cluster/driver.py",)
+# Of those, what needs an extra: `ray`, `mcp`.
+WITH_EXTRAS = ("tuning/cluster/driver.py", "cli/mcp_server.py")

@@ -61,6 +61,7 @@ FLAGS = {
     "log": {"-h", "--help", "add | plan | retrospective", "RUN | TEXT | PLAN"}
     | {"--file", "--list", "--expect", "--target", "--again"},
     "rule": {"-h", "--help", "CODE"},
+    "mcp": {"-h", "--help", "--directory"},
     "doctor": {"-h", "--help"} | OUTPUT - {"--no-source"},
     "completion": {"-h", "--help", "bash | zsh | fish", "--line"},
 }

@@ -1,8 +1,8 @@
 """Writes the parts of the documents that come from code and results: `make docs`.
 
-docs/reference/rules.md, docs/reference/coverage.md and docs/man/torchproof.1 are
-generated whole. In the other documents the text between `<!-- begin NAME -->` and
-`<!-- end NAME -->` is replaced.
+docs/reference/rules.md, docs/reference/coverage.md, docs/llms.txt and
+docs/man/torchproof.1 are generated whole. In the other documents the text between
+`<!-- begin NAME -->` and `<!-- end NAME -->` is replaced.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import fp8_tables
 import getting_started
 import graph_coverage_page
 import limitations_page
+import llms_page
 import load_tests_page
 import man_page
 import pack_tables
@@ -370,6 +371,7 @@ def documents(captured: Captured | None = None) -> dict[Path, str]:
     texts[ROOT / "docs/reference/rules.md"] = rules_page()
     texts[ROOT / "docs/reference/coverage.md"] = coverage_page.page()
     texts[ROOT / "docs/man/torchproof.1"] = man_page.page()
+    texts[ROOT / "docs/llms.txt"] = llms_page.page()
     for (name, part), body in (captured or {}).items():
         texts[ROOT / name] = filled(texts[ROOT / name], part, body)
     return texts

@@ -1,4 +1,7 @@
-"""mkdocs hooks: README, CONTRIBUTING and CHANGELOG become pages of the site."""
+"""mkdocs hooks: README, CONTRIBUTING and CHANGELOG become pages of the site.
+
+The source of each page lies beside it, for language models: llms.txt links to them.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = relinked((ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=text))
     return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    for path in (ROOT / "docs").rglob("*.md"):
+        copy = Path(config.site_dir) / path.relative_to(ROOT / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def relinked(text: str) -> str:

@@ -1,7 +1,7 @@
 """The command line: words of the user in, a call of `api`, text on stdout.
 
 In: arguments. Out: an exit code. Start with `verbs.py`.
-Imports `api`, `records` and `report`.
+Imports `api`, `process`, `records` and `report`.
 """
 
 from typing import TYPE_CHECKING

@@ -405,6 +405,15 @@ def completion_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def mcp_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--directory",
+        metavar="DIR",
+        default=".",
+        help="directory of the project, for targets and runs (default: this one)",
+    )
+
+
 def doctor_flags(parser: argparse.ArgumentParser) -> None:
     output_flags(parser, PLAIN_FORMATS)
 

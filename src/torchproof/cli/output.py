@@ -28,7 +28,7 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
 
     # A job that is cancelled ends as one that is interrupted: saved, no child left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    display = LiveTable(options.quiet)
+    display = options.display or LiveTable(options.quiet)
     try:
         yield display
     finally:

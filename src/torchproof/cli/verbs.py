@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import io
 import os
 import shlex
@@ -57,7 +58,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{line(text)}\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
+    """Runs a command line; `display` shows progress instead of a live table."""
     for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(*words[:1]).parse_args(words[:cut])
     options.script = words[cut + 1 :]  # arguments of the target, if it is a script
     options.command = shlex.join(["torchproof", *words])
+    options.display = display
     try:
         if options.verb in (check, bench, loadtest, tune, fix, pack) and (
             text := untested_torch()
@@ -136,6 +139,7 @@ def _verbs() -> tuple[tuple[Any, Callable[[argparse.ArgumentParser], None], str]
         (show, flags.show_flags, "torchproof show --list"),
         (log, flags.log_flags, 'torchproof log plan "fix the breaks"'),
         (rule, flags.rule_flags, "torchproof rule GB101"),
+        (mcp, flags.mcp_flags, "torchproof mcp --directory ~/project"),
         (doctor, flags.doctor_flags, "torchproof doctor --format md"),
         (completion, flags.completion_flags, 'eval "$(torchproof completion bash)"'),
     )
@@ -745,6 +749,23 @@ def rule(options: argparse.Namespace) -> int:
         print(report.rule_page(options.code))
     else:
         print(report.rule_list())
+    return 0
+
+
+def mcp(options: argparse.Namespace) -> int:
+    """Serve check, explain, fix, bench and compare to coding agents, over stdio."""
+    for name in ("mcp", "anyio", "pydantic"):
+        if importlib.util.find_spec(name) is None:
+            raise UserError("mcp needs the MCP SDK: pip install 'torchproof[mcp]'")
+    from torchproof.cli import mcp_server
+
+    try:
+        os.chdir(options.directory)
+    except OSError as error:
+        raise UserError(f"--directory {options.directory}: {error.strerror}") from None
+    if sys.stdin.isatty():
+        output.note("torchproof: serves an MCP client on stdin and stdout; Ctrl-C ends")
+    mcp_server.serve()
     return 0
 
 

@@ -1,0 +1,334 @@
+"""`torchproof mcp` as a client of the official SDK meets it, over real stdio."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+anyio = pytest.importorskip("anyio")
+pytest.importorskip("mcp", reason="the extra `mcp` is not there")
+
+from mcp import Client, StdioServerParameters, stdio_client  # noqa: E402
+
+from torchproof.cli import main, mcp_server, verbs  # noqa: E402
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+BREAKS = """\
+import torch
+
+
+@torch.compile
+def step(x):
+    if x.sum() > 0:
+        return x + 1
+    return x - 1
+
+
+def make():
+    return step, [(torch.ones(4),), (-torch.ones(4),)]
+"""
+WORKS = BREAKS.replace(
+    """    if x.sum() > 0:
+        return x + 1
+    return x - 1
+""",
+    "    return torch.where(x.sum() > 0, x + 1, x - 1)\n",
+)
+# Hangs, with a child that has left the session.
+HANGS = """\
+import os, subprocess, sys, time
+
+sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = subprocess.Popen(sleep, start_new_session=True)
+with open("pids.part", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename("pids.part", "pids")
+time.sleep(600)
+"""
+
+
+@contextlib.asynccontextmanager
+async def connected(folder: Path) -> AsyncIterator[Client]:
+    path = os.pathsep.join([str(SOURCE), *filter(None, sys.path)])
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "torchproof", "mcp", "--directory", str(folder)],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd="/",
+    )
+    async with Client(stdio_client(server)) as client:
+        yield client
+
+
+def talk(folder: Path, script: Callable[[Client], Any]) -> Any:
+    async def run() -> Any:
+        async with connected(folder) as client:
+            return await script(client)
+
+    return anyio.run(run)
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> tuple[str, Any]:
+    """The text and the structured answer; fails on an error."""
+    result = await client.call_tool(tool, arguments)
+    assert not result.is_error, result.content[0].text
+    return result.content[0].text, result.structured_content
+
+
+def verification(text: str) -> dict[str, Any]:
+    """The arguments of `check` that are the command of the first finding."""
+    [command, *_] = [x for x in text.splitlines() if x.startswith("verify: ")]
+    _, *words = shlex.split(command.removeprefix("verify: "))
+    options = verbs._parser(words[0]).parse_args(words)
+    names = ("target", "effort", "select", "fail_on", "skip", "device", "train")
+    return {name: getattr(options, name) for name in names if getattr(options, name)}
+
+
+def test_find_edit_and_verify_without_running_the_target(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(BREAKS)
+
+    async def script(client: Client) -> None:
+        text, first = await call(client, "check", target="model.py", effort="static")
+        assert "GB102 " in text and text.startswith("exit code: ")
+        before = (tmp_path / "model.py").read_text()
+        assert before == BREAKS  # nothing but the run is written
+        assert sorted(os.listdir(tmp_path)) == [".torchproof", "model.py"]
+        wanted = verification(text)
+        _, again = await call(client, "check", **wanted)
+        assert again["exit_code"] == 1
+        (tmp_path / "model.py").write_text(WORKS)
+        text, last = await call(client, "check", **wanted)
+        assert last["exit_code"] == 0 and "verify: " not in text
+        text, compared = await call(client, "compare", a=first["run"], b=last["run"])
+        assert compared["exit_code"] == 0 and "gone: " in text
+        text, _ = await call(client, "explain", code="GB102", run=first["run"])
+        rule, found = text.split("\n[\n", 1)
+        assert "## Why" in rule and json.loads("[" + found)[0]["code"] == "GB102"
+        rest, _ = await call(client, "show", run=first["run"], start=3)
+        assert rest.startswith("exit code: 0\nto fix: ")
+
+    talk(tmp_path, script)
+
+
+def test_errors_are_the_line_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[tuple[str, dict[str, Any], list[str]]] = [
+        ("check", {"target": "no.py:make"}, ["check", "no.py:make", "-q"]),
+        ("explain", {"code": "GB999"}, ["rule", "GB999"]),
+    ]
+
+    async def script(client: Client) -> list[str]:
+        results = [await client.call_tool(tool, given) for tool, given, _ in calls]
+        results.append(await client.call_tool("fix", {"target": "--write"}))
+        assert all(result.is_error for result in results)
+        return [result.content[0].text for result in results]
+
+    *told, flag = talk(tmp_path, script)
+    monkeypatch.chdir(tmp_path)
+    for text, (*_, words) in zip(told, calls, strict=True):
+        assert main(words) == 2
+        assert capsys.readouterr().err == f"{text}\n"
+    assert flag == "torchproof: error: '--write' is not a target, run or code"
+
+
+def gone(pids: list[int], within_s: float = 60.0) -> bool:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(map(is_running, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def hanging(client: Client, folder: Path, scope: Any) -> list[int]:
+    """The processes of a check that hangs, once they run; then calls `scope`."""
+    file = folder / "pids"
+
+    async def wait() -> None:
+        with anyio.fail_after(240):
+            while not file.exists():
+                await anyio.sleep(0.05)
+        scope(tasks)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        arguments = {"target": "hangs.py:make", "effort": "quick"}
+        await client.call_tool("check", arguments)
+    pids = [int(word) for word in file.read_text().split()]
+    assert len(pids) == 2
+    return pids
+
+
+def test_a_cancelled_check_ends_with_all_of_its_processes(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+
+    async def script(client: Client) -> None:
+        pids = await hanging(
+            client, tmp_path, lambda tasks: tasks.cancel_scope.cancel()
+        )
+        assert await anyio.to_thread.run_sync(gone, pids)
+        text, _ = await call(client, "explain", code="GB101")  # it still serves
+        assert "GB101" in text
+
+    talk(tmp_path, script)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+
+    def kill(tasks: Any) -> None:
+        for child in psutil.Process().children():
+            if "mcp" in child.cmdline():
+                child.send_signal(signal.SIGKILL)
+
+    async def script(client: Client) -> None:
+        with contextlib.suppress(Exception):
+            await hanging(client, tmp_path, kill)
+
+    with contextlib.suppress(Exception):
+        talk(tmp_path, script)
+    assert gone([int(word) for word in (tmp_path / "pids").read_text().split()])
+
+
+@pytest.mark.slow
+def test_a_client_that_goes_away_ends_what_it_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(HANGS)
+
+    class GoneAway(Exception):
+        pass
+
+    def leave(tasks: Any) -> None:
+        raise GoneAway
+
+    async def script(client: Client) -> None:
+        await hanging(client, tmp_path, leave)
+
+    with pytest.raises(BaseExceptionGroup):
+        talk(tmp_path, script)
+    assert gone([int(word) for word in (tmp_path / "pids").read_text().split()])
+
+
+@pytest.mark.slow
+def test_find_fix_and_verify_with_proofs(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(BREAKS.replace("@torch.compile\n", ""))
+    told: list[tuple[float, str]] = []
+
+    async def progress(count: float, total: float | None, text: str | None) -> None:
+        told.append((count, text or ""))
+
+    async def script(client: Client) -> None:
+        quick = {"target": "model.py:make", "effort": "quick"}
+        text, first = await call(client, "check", **quick)
+        assert first["exit_code"] == 1 and "GB102 high graph_break model.py:5" in text
+        result = await client.call_tool("fix", quick, progress_callback=progress)
+        assert result.structured_content["exit_code"] == 1
+        assert "torch.where" in result.content[0].text
+        assert "torch.where" not in file.read_text()  # nobody asked for it
+        run = result.structured_content["run"]
+        _, written = await call(client, "fix", target=run, write=True)
+        assert written["exit_code"] == 0 and "torch.where" in file.read_text()
+        _, done = await call(client, "check", **verification(text))
+        assert done["exit_code"] == 0
+        _, last = await call(client, "check", **quick)
+        text, better = await call(client, "compare", a=first["run"], b=last["run"])
+        assert better["exit_code"] == 0 and "Better in B" in text
+
+    talk(tmp_path, script)
+    counts = [count for count, _ in told]
+    assert counts == sorted(set(counts)) and any("proof" in text for _, text in told)
+
+
+@pytest.mark.slow
+def test_find_and_measure_a_bundled_model(tmp_path: Path) -> None:
+    async def script(client: Client) -> None:
+        target = {"target": "workload:gpt-original", "device": "cpu"}
+        text, found = await call(client, "check", effort="quick", **target)
+        assert found["exit_code"] == 1 and "verify: torchproof check" in text
+        target["target"] = "workload:gpt"
+        text, measured = await call(
+            client, "bench", effort="quick", strategies="full", **target
+        )
+        assert measured["exit_code"] == 0 and "decision: " in text
+
+    talk(tmp_path, script)
+
+
+def test_every_argument_of_a_tool_is_described() -> None:
+    tools = anyio.run(mcp_server.server().list_tools)
+    names = [tool.name for tool in tools]
+    assert names == ["check", "explain", "fix", "bench", "compare", "show"]
+    for tool in tools:
+        assert tool.description and len(tool.description) < 500
+        for name, schema in tool.input_schema["properties"].items():
+            assert schema.get("description"), f"{tool.name}: {name}"
+    writes = {t.name for t in tools if "write" in t.input_schema["properties"]}
+    assert (
+        writes == {t.name for t in tools if t.annotations.destructive_hint} == {"fix"}
+    )
+
+
+def test_a_long_answer_is_cut_between_lines_and_can_be_continued() -> None:
+    text = "".join(f"line {n} {'x' * 90}\n" for n in range(1, 500))
+    lines: list[str] = []
+    start = 1
+    while True:
+        part = mcp_server._cut(text, start, "the-run")
+        assert len(part) <= mcp_server.MOST_CHARACTERS + 200
+        *some, end = part.splitlines()
+        if not end.startswith("cut: "):
+            lines += [*some, end]
+            break
+        lines += some
+        start = len(lines) + 1
+        assert end.endswith(f'show(run="the-run", start={start})')
+    assert lines == text.splitlines()
+
+
+def test_without_the_extra_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert main(["mcp"]) == 2
+    assert capsys.readouterr().err == (
+        "torchproof: error: mcp needs the MCP SDK: pip install 'torchproof[mcp]'\n"
+    )
+
+
+def test_help_imports_neither_torch_nor_the_sdk() -> None:
+    program = (
+        "import sys\nfrom torchproof.cli import main\n"
+        "for words in (['--help'], ['mcp', '--help']):\n"
+        "    try: main(words)\n"
+        "    except SystemExit: pass\n"
+        "assert not {'torch', 'mcp', 'anyio', 'pydantic'} & sys.modules.keys()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "mcp" in done.stdout
