@@ -33,7 +33,7 @@ FLAGS = {
     | {"--device", "--size", "--timeout", "--strategies", "--modes", "--latency"}
     | {"--guards", "--ablate", "--backends", "--dtype", "--batch", "--sequence"}
     | {"--seconds", "--repeats", "--profile", "--baseline", "--ranks", "--wrap"}
-    | {"--effort"}
+    | {"--effort", "--trace"}
     | OUTPUT,
     "loadtest": {"-h", "--help", "TARGET", "--compile", "--as-written", "--train"}
     | {"--device", "--size", "--timeout", "--strategies", "--rate", "--arrivals"}

@@ -71,7 +71,7 @@ MEASURED = (BENCH, LOADTEST, TUNE, FIX)
 RUN_WHOLE = (*MEASURED, PACK, COMPARE, LOAD)
 # Their short commands, or their programs, take long: they are slow tests too.
 MANY_CHECKS = {"check.md", "ci.md", "decide.md", "ranks.md", "show.md"}
-MANY_CHECKS |= {"agents.md", "doctor.md", "workloads.md"}
+MANY_CHECKS |= {"agents.md", "doctor.md", "timelines.md", "workloads.md"}
 MANY_CALLS = {"reliability.md"}
 ON_GPU = "benchmarks/gpt2.py"  # shown with what it printed there, and not run elsewhere
 

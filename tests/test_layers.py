@@ -33,7 +33,8 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "agents architecture bench check ci compare compile completion decide doctor fix"
-    " getting-started graph load loadtest log notebooks pack ranks rule show step tune"
+    " getting-started graph load loadtest log notebooks pack ranks rule show step"
+    " timelines tune"
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision

@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from torchproof.observe import ExistingLaunch as ExistingLaunch
     from torchproof.observe import RankOptions as RankOptions
     from torchproof.observe import Ranks as Ranks
+    from torchproof.observe import Recorder as Recorder
     from torchproof.observe import assert_launchable as assert_launchable
+    from torchproof.observe import record_timeline as record_timeline
     from torchproof.packs import DeployOptions as DeployOptions
     from torchproof.packs import PackResult as PackResult
     from torchproof.packs import ReproOptions as ReproOptions

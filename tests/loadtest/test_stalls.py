@@ -23,10 +23,9 @@ from served_requests import PLANTED, Served, work
 
 import torchproof
 from torchproof.measure.loadtest import heartbeat
-from torchproof.measure.loadtest.compile_stalls import what_changed
 from torchproof.measure.loadtest.heartbeat import why_blind
 from torchproof.measure.loadtest.stalls import StallRecorder
-from torchproof.observe.guard_failures import parse
+from torchproof.observe.guard_failures import parse, what_changed
 from torchproof.torch_private import contract, recording_times
 
 STALL_S = 0.6  # far above what a busy machine delays a request

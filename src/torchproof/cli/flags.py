@@ -54,7 +54,7 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     run_flags(parser)
     _observed_rank_flags(parser)
     _check_scope_flags(parser)
-    output_flags(parser)
+    trace_flag(output_flags(parser))
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:
@@ -117,11 +117,6 @@ def _observed_rank_flags(parser: argparse.ArgumentParser) -> None:
             'options for torch\'s launcher: "--nnodes 2 --rdzv-endpoint host:29500";'
             " one without a space needs an equals sign: --launcher=--standalone"
         ),
-    )
-    ranks.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="also write a timeline with a track for each rank, for Perfetto",
     )
 
 
@@ -256,7 +251,7 @@ def bench_flags(parser: argparse.ArgumentParser) -> None:
     run_flags(parser)
     rank_flags(parser, "run each strategy on N ranks; the slowest rank counts")
     _measuring_flags(parser)
-    output_flags(parser)
+    trace_flag(output_flags(parser))
 
 
 def _measuring_flags(parser: argparse.ArgumentParser) -> None:
@@ -436,7 +431,7 @@ def compare_flags(parser: argparse.ArgumentParser) -> None:
 
 def output_flags(
     parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS
-) -> None:
+) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("output")
     talk_flags(group, formats)
     if "html" in formats:
@@ -445,6 +440,15 @@ def output_flags(
         )
     group.add_argument(
         "-o", dest="output", metavar="FILE", help="write to FILE instead of stdout"
+    )
+    return group
+
+
+def trace_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="also write a timeline of compilations, calls and ranks, for Perfetto",
     )
 
 

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torchproof.cli import flags, output
+from torchproof.cli import flags, output, timelines
 from torchproof.cli.loadtest_flags import loadtest_flags
 from torchproof.cli.pack_flags import assert_fit, pack_flags
 from torchproof.cli.tune_flags import tune_flags
 from torchproof.records import (
     SEVERITIES,
     CauseTree,
+    PartState,
     Run,
     UserError,
     document,
@@ -179,22 +180,32 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
-    with output.progress(options) as progress:
-        run = api.check(
-            api.parse(options.target, options.script),
-            _run_options(options),
-            effort=options.effort,
-            skip=flags.names(options.skip),
-            select=flags.names(options.select),
-            ignore=flags.names(options.ignore),
-            baseline=baseline,
-            ranks=ranks,
-            progress=progress,
-            entering=progress.enter,
-            command=options.command,
-        )
-    output.show(run, options)
-    if options.trace:
+    wanted = bool(options.trace) and ranks is None  # ranks record their own
+    with timelines.recorded(wanted=wanted) as timeline:
+        with output.progress(options) as progress:
+
+            def enter(part: PartState) -> None:
+                progress.enter(part)
+                if timeline is not None:
+                    timeline.enter(part)
+
+            run = api.check(
+                api.parse(options.target, options.script),
+                _run_options(options),
+                effort=options.effort,
+                skip=flags.names(options.skip),
+                select=flags.names(options.select),
+                ignore=flags.names(options.ignore),
+                baseline=baseline,
+                ranks=ranks,
+                progress=progress,
+                entering=enter,
+                command=options.command,
+            )
+        output.show(run, options)
+        if timeline is not None:
+            timeline.write(run, options)
+    if options.trace and ranks is not None:
         text, quiet = report.rank_trace.render(run), options.quiet
         output.write_file(options.trace, text, flag="--trace", quiet=quiet)
     return _exit_code(run, options)
@@ -248,7 +259,7 @@ def _rank_options(options: argparse.Namespace) -> RankOptions | None:
     from torchproof import api
 
     if options.ranks is None:
-        for flag in ("launcher", "wrap", "trace"):
+        for flag in ("launcher", "wrap"):
             if getattr(options, flag):
                 raise UserError(f"--{flag} is for several ranks: add --ranks N")
         return None
@@ -264,6 +275,7 @@ def bench(options: argparse.Namespace) -> int:
     from torchproof import api
 
     output.assert_writable(options.output)
+    output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
     bench_options = api.BenchOptions(
         strategies=tuple(flags.names(options.strategies)),
@@ -278,18 +290,21 @@ def bench(options: argparse.Namespace) -> int:
         ranks=options.ranks,
         wrap=options.wrap,
     )
-    with output.progress(options) as progress:
-        run = api.bench(
-            api.parse(options.target, options.script),
-            _run_options(options),
-            bench_options=bench_options,
-            effort=options.effort,
-            seconds=options.seconds,
-            repeats=options.repeats,
-            profile=options.profile,
-            progress=progress,
-            command=options.command,
-        )
+    with timelines.recorded(wanted=bool(options.trace)) as timeline:
+        with output.progress(options) as progress:
+            run = api.bench(
+                api.parse(options.target, options.script),
+                _run_options(options),
+                bench_options=bench_options,
+                effort=options.effort,
+                seconds=options.seconds,
+                repeats=options.repeats,
+                profile=options.profile,
+                progress=progress,
+                command=options.command,
+            )
+        if timeline is not None:
+            timeline.write(run, options)
     comparison = api.compare(baseline, run) if baseline else None
     output.show(run, options, comparison)
     failed = _failed(run, options)

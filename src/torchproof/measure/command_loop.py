@@ -25,7 +25,9 @@ def run_commands(worker: Any) -> int:
 def _reply(worker: Any, name: str, values: Message) -> Message:
     """Runs a command; returns its reply, or the error as one line."""
     try:
-        reply = getattr(worker, name)(**values)
+        within = getattr(worker, "command", contextlib.nullcontext)
+        with within(name):
+            reply = getattr(worker, name)(**values)
         # Not `to_json`: the error of an output may be infinite.
         return {"reply": {} if reply is None else dataclasses.asdict(reply)}
     except UserError as error:

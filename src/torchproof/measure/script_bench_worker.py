@@ -24,7 +24,7 @@ from torchproof.measure import profiling
 from torchproof.measure.compile_stats import CompileStats
 from torchproof.measure.planned_steps import planned_steps
 from torchproof.measure.script_bench import ScriptJob
-from torchproof.observe import StepDetector
+from torchproof.observe import StepDetector, timeline
 from torchproof.process import Stream, hold
 from torchproof.targets import script
 from torchproof.torch_private import describe
@@ -43,6 +43,7 @@ FEWEST_STEPS = 1 + _LEAST_TIMED + len(STRATEGIES) * FEWEST_ROUNDS * _LEAST_LENGT
 
 def main(arguments: list[str]) -> int:
     job, stream = ScriptJob.from_json(json.loads(arguments[0])), Stream()
+    timeline.start("script")
     sampler = ScriptSampler(stream, job)
     script.when_imported("torch", sampler.attach)
     try:

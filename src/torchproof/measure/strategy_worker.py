@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ from torchproof.measure.replies import (
     Switches,
 )
 from torchproof.measure.specs import StrategyJob
-from torchproof.observe import BreakCost, BreakCosts
+from torchproof.observe import BreakCost, BreakCosts, timeline
 from torchproof.records import one_line, stats
 from torchproof.targets import Job, Loaded, calls
 from torchproof.torch_private import comparison, describe
@@ -73,6 +73,8 @@ class StrategyWorker:
         self.applied: Applied | None = None
         self.peers = rank_peers.Alone()
         self.fn: Any = None  # what a pass calls
+        self.timeline = timeline.start(self.strategy.name)
+        self.call_times = timeline.CallTimes() if self.timeline else None
 
     @property
     def run(self) -> Job:
@@ -267,7 +269,10 @@ class StrategyWorker:
                 return self._invoke(call)
             outputs: list[Any] = []
             self.peers.meet()
-            first.append(self.clock.seconds(lambda: outputs.append(self._invoke(call))))
+            with self._shown("first call"):
+                first.append(
+                    self.clock.seconds(lambda: outputs.append(self._invoke(call)))
+                )
             compiled.append(self.compile_stats.since_reset().compile_s)
             return outputs[0]
 
@@ -384,13 +389,17 @@ class StrategyWorker:
     def examine(self, trace: str | None = None) -> Examined:
         """Measures memory, guards and kernels, outside of all timing."""
         memory = profiling.peak_memory(self.device, self._pass)
+        file = self.peers.own_file(Path(trace)) if trace else None
         profile = profiling.profile(
             self.device,
             self._pass,
             calls=len(self.loaded.calls),
-            trace=self.peers.own_file(Path(trace)) if trace else None,
+            trace=file,
             largest=self.peers.largest,
         )
+        if self.timeline is not None and file is not None:
+            clocks = time.time_ns(), time.monotonic_ns()
+            timeline.add_kernels(self.timeline, file, clocks)
         costs = self.compile_stats.since_reset()
         counts = costs.counts
         sharing: tuple[str, ...] = ()
@@ -528,8 +537,35 @@ class StrategyWorker:
             if train:
                 calls.forget_gradients(loaded.fn, call)
             step = functools.partial(calls.invoke, fn, call, train=backward)
-            total += self.clock.milliseconds(step)
+            if self.call_times is None:
+                total += self.clock.milliseconds(step)
+            else:  # the clock of the timeline is read outside of what is timed
+                begin_ns = time.monotonic_ns()
+                total += self.clock.milliseconds(step)
+                self.call_times.add(index, begin_ns)
         return total
+
+    # -- the timeline --------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def command(self, name: str) -> Iterator[None]:
+        """The context in which a command runs: a span of the timeline, if any."""
+        if self.timeline is None or self.call_times is None:
+            yield
+            return
+        words = name.replace("_", " ")
+        number = self.timeline.begin(words, "command")
+        try:
+            yield
+        finally:
+            if counts := self.call_times.write(self.timeline):
+                self.timeline.describe(number, words, **counts)
+            self.timeline.end(number)
+
+    def _shown(self, name: str) -> contextlib.AbstractContextManager[None]:
+        if self.timeline is None:
+            return contextlib.nullcontext()
+        return self.timeline.span(name, "call")
 
 
 if __name__ == "__main__":

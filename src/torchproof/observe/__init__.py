@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchproof.observe import audit as audit
     from torchproof.observe import capture as capture
     from torchproof.observe import guard_failures as guard_failures
+    from torchproof.observe import timeline as timeline
     from torchproof.observe.arguments import CALLEE as CALLEE
     from torchproof.observe.arguments import Argument as Argument
     from torchproof.observe.arguments import Call as Call
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from torchproof.observe.size_sweep import Sweep as Sweep
     from torchproof.observe.size_sweep import recompiles_by_size as recompiles_by_size
     from torchproof.observe.step_detector import StepDetector as StepDetector
+    from torchproof.observe.timeline import Recorder as Recorder
+    from torchproof.observe.timeline import record_timeline as record_timeline
     from torchproof.observe.trace_log import read_folder as read_folder
     from torchproof.observe.unguarded_reads import Read as Read
     from torchproof.observe.unguarded_reads import reads_of as reads_of

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchproof.observe import timeline
 from torchproof.observe.observer import Observer
 from torchproof.process import Stream, hold
 from torchproof.records import UserError
@@ -20,6 +21,7 @@ from torchproof.torch_private import environment
 
 
 def main(arguments: list[str]) -> int:
+    timeline.start("breaks")
     return observe_job(Job.from_json(json.loads(arguments[0])), Stream())
 
 
@@ -40,6 +42,8 @@ def observe_job(
 
 def _run_script(job: Job, stream: Stream) -> int:
     observer = Observer(stream, calls_are_wrapper_calls=True)
+    # A timeline shows what the program does, and it runs only this once.
+    observer.generates_code = timeline.current() is not None
     try:
         script.when_imported("torch", observer.attach)
         return script.run(job.target, stream)

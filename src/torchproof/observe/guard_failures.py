@@ -279,6 +279,17 @@ def _scalar_cause(name: str) -> str:
     return "value"
 
 
+def what_changed(guard: Guard) -> str:
+    """What a failed guard says, in words: `size 1 of x was 512, is 576`."""
+    what = f"size {guard.dim} of {guard.source}" if guard.dim is not None else ""
+    what = what or guard.source
+    if guard.expected is not None and guard.actual is not None:
+        return f"{what} was {guard.expected}, is {guard.actual}"
+    if guard.expected is not None:
+        return f"{what} was {guard.expected}"
+    return " ".join(guard.text.split("  #")[0].split())[:100]
+
+
 def readable_source(name: str) -> str:
     """Torch's source expression as the user writes it: `L['x']` is `x`."""
     name = re.sub(r"\b[LG]\['(\w+)'\]", r"\1", name.strip())

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from torchproof.observe import timeline
 from torchproof.observe.backwards import Backwards
 from torchproof.observe.entry_calls import entry_call
 from torchproof.observe.trace_log import ARTIFACTS, NAMES, PAYLOAD_NOT_NEEDED
@@ -83,6 +84,7 @@ class Observer:
         # The arguments that torchproof was asked to compile with; None: those it uses.
         self.asked: Mapping[str, Any] | None = None
         self.hooks = contextlib.ExitStack()
+        self._timeline = timeline.current()
         self._local = threading.local()
         self._dynamo = False
         self._flushed = 0.0
@@ -224,8 +226,12 @@ class Observer:
         self.call = index
         self.calls = self.calls + 1
         self._runs_before = self.graph_runs
+        if self._timeline is not None:
+            self._local.span = self._timeline.begin(f"call {index + 1}", "call")
 
     def end_call(self) -> None:
+        if self._timeline is not None:
+            self._timeline.end(self._local.span)
         self.compiled_calls += self.graph_runs > self._runs_before
         if time.monotonic() - self._flushed > _FLUSH_S:
             self.flush()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Stream, follow, hold
 from torchproof.records import Frame, Record, UserError, one_line
 from torchproof.targets import Job, Loaded, Options, Target, calls
@@ -83,6 +84,7 @@ def main(arguments: list[str]) -> int:
     from torchproof.torch_private import compile_costs
 
     job, stream = SweepJob.from_json(json.loads(arguments[0])), Stream()
+    timeline.start(" and ".join(job.sizes))
     try:
         compile_costs.import_compiler(inductor=False)
         compile_costs.keep_every_compilation()

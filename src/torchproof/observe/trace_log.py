@@ -431,6 +431,19 @@ def _call_in_source(region: Region, function: Frame) -> Call | None:
 
 def _break(record: Record, state: _TraceState) -> Event:
     text = record.payload
+    reason, frames = read_break(text)
+    return _event(
+        "graph_break",
+        record,
+        state,
+        region=state.split(record.compile_id, frames),
+        skips=any(mark in text for mark in _SKIP_MARKS),
+        **reason,
+    )
+
+
+def read_break(text: str) -> tuple[dict[str, Any], tuple[Frame, ...]]:
+    """The reason of a graph break, and the stack that torch formatted for it."""
     above_python = re.split(
         r"\nTraceback \(most recent call last\):|\nNoneType: None", text
     )[0]
@@ -443,14 +456,7 @@ def _break(record: Record, state: _TraceState) -> Event:
         )[0]
     else:  # the frame is skipped: the payload ends with the exception
         reason = text.rsplit("Unsupported: ", 1)[-1]
-    return _event(
-        "graph_break",
-        record,
-        state,
-        region=state.split(record.compile_id, frames_in(stack[-1])),
-        skips=any(mark in text for mark in _SKIP_MARKS),
-        **read_reason(reason),
-    )
+    return read_reason(reason), frames_in(stack[-1])
 
 
 def read_reason(text: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchproof.records import schema as schema
     from torchproof.records import stats as stats
     from torchproof.records import store as store
+    from torchproof.records import timeline as timeline
     from torchproof.records.blame import COMPREHENSIONS as COMPREHENSIONS
     from torchproof.records.blame import Place as Place
     from torchproof.records.blame import definition as definition
@@ -117,6 +118,9 @@ if TYPE_CHECKING:
     from torchproof.records.stacks import starts_with as starts_with
     from torchproof.records.stats import Ratio as Ratio
     from torchproof.records.store import RUNS as RUNS
+    from torchproof.records.timeline import Moment as Moment
+    from torchproof.records.timeline import ProcessTimeline as ProcessTimeline
+    from torchproof.records.timeline import Span as Span
     from torchproof.records.torch_support import MissingHook as MissingHook
     from torchproof.records.torch_support import installed_torch as installed_torch
     from torchproof.records.torch_support import is_missing_hook as is_missing_hook

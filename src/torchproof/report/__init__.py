@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchproof.report import numbers as numbers
     from torchproof.report import pack as pack
     from torchproof.report import rank_trace as rank_trace
+    from torchproof.report import run_trace as run_trace
     from torchproof.report import search_words as search_words
     from torchproof.report.formats import render as render
     from torchproof.report.formats import render_cell as render_cell

@@ -15,6 +15,7 @@ from torchproof.report.trace_events import (
     Slice,
     complete,
     document,
+    instant,
     lanes,
     microseconds,
     named,
@@ -99,7 +100,7 @@ def _queue(process: int, result: LoadResult) -> Iterator[Event]:
         begin = requests.begin_s[number]
         if begin is None:
             name = f"request {number} without an answer"
-            yield {"ph": "i", "name": name, "ts": microseconds(due), "s": "t", **place}
+            yield instant(name, due, process, _QUEUE)
             continue
         if begin > due:
             changes += [(due, 1), (begin, -1)]

@@ -93,3 +93,8 @@ def named(kind: str, name: str, process: int, thread: int = 0) -> Event:
 def ordered(kind: str, index: int, process: int, thread: int = 0) -> Event:
     place = {"pid": process, "tid": thread}
     return {"ph": "M", "name": kind, **place, "args": {"sort_index": index}}
+
+
+def instant(name: str, at_s: float, process: int, thread: int) -> Event:
+    place = {"pid": process, "tid": thread}
+    return {"ph": "i", "name": name, "ts": microseconds(at_s), "s": "t", **place}

@@ -271,7 +271,7 @@ def add_guards(stalls: list[OpenStall]) -> None:
         if "guard" in stall.data:  # from an earlier call
             continue
         guard: Guard = event.data["guard"]
-        stall.text = f"{stall.text}: {what_changed(guard)}"
+        stall.text = f"{stall.text}: {guard_failures.what_changed(guard)}"
         stall.data["guard"] = {
             "cause": guard.cause,
             "source": guard.source,
@@ -291,14 +291,3 @@ def _event(stall: OpenStall) -> Event:
     ]
     compile_id = stall.data.get(_COMPILE_ID)
     return Event("recompile", compile_id=compile_id, data={"failed_guards": failed})
-
-
-def what_changed(guard: Guard) -> str:
-    """What a failed guard says, in words: `size 1 of x was 512, is 576`."""
-    what = f"size {guard.dim} of {guard.source}" if guard.dim is not None else ""
-    what = what or guard.source
-    if guard.expected is not None and guard.actual is not None:
-        return f"{what} was {guard.expected}, is {guard.actual}"
-    if guard.expected is not None:
-        return f"{what} was {guard.expected}"
-    return " ".join(guard.text.split("  #")[0].split())[:100]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from torchproof.observe import timeline
 from torchproof.process import Stream, hold
 from torchproof.records import UserError, one_line
 from torchproof.targets import Job, calls, script
@@ -55,6 +56,7 @@ def watchers(write: Write) -> list[Watcher]:
 
 
 def main(arguments: list[str]) -> int:
+    timeline.start("lifetimes")
     job = Job.from_json(json.loads(arguments[0]))
     stream = Stream()
     with contextlib.ExitStack() as hooks:

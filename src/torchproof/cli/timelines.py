@@ -1,0 +1,57 @@
+"""The timeline of a verb: asks its processes for one, and writes it to a file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchproof.cli import output
+from torchproof.records import PartState, Run, timeline
+
+if TYPE_CHECKING:
+    from torchproof.api import Recorder
+
+
+class RunTimeline:
+    """What the processes of a run do, in a folder that they write to."""
+
+    def __init__(self, folder: Path, recorder: Recorder) -> None:
+        self._folder, self._recorder = folder, recorder
+        self._part: int | None = None
+
+    def enter(self, part: PartState) -> None:
+        """A part of a check begins, and the one before it ends."""
+        self.leave()
+        self._part = self._recorder.begin(part.name, "part")
+
+    def leave(self) -> None:
+        if self._part is not None:
+            self._recorder.end(self._part)
+            self._part = None
+
+    def write(self, run: Run, options: argparse.Namespace) -> None:
+        from torchproof.report import run_trace
+
+        self.leave()
+        processes = timeline.TimelineReader(self._folder).update()
+        text = run_trace.render(run, processes)
+        output.write_file(options.trace, text, flag="--trace", quiet=options.quiet)
+
+
+@contextlib.contextmanager
+def recorded(*, wanted: bool) -> Iterator[RunTimeline | None]:
+    """The timeline of what runs meanwhile; None if it is not wanted."""
+    if not wanted:
+        yield None
+        return
+    from torchproof import api
+
+    with (
+        tempfile.TemporaryDirectory(prefix="torchproof-") as name,
+        api.record_timeline(Path(name)) as recorder,
+    ):
+        yield RunTimeline(Path(name), recorder)

@@ -1,0 +1,396 @@
+"""Records what this process compiles and calls, for `--trace`.
+
+`start` does nothing unless the parent asks for a timeline with an environment variable.
+Then the hooks of torch are installed as its modules are imported, and each event is
+written at once to the file of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torchproof.observe import guard_failures, trace_log
+from torchproof.records import (
+    MissingHook,
+    one_line,
+    plain_name,
+    shown,
+    timeline,
+    user_frame,
+    whose,
+)
+from torchproof.targets import script
+
+CALLS_KEPT = 200  # of one command of a worker: timed loops make thousands
+_WHOLE_COMPILE = "entire_frame_compile"
+_BACKWARD = "entire_backward_compile"
+_BREAK = "dynamo_graph_break_reason"
+_SHORTEST_GC_NS = 1_000_000  # most collections of the young generation are shorter
+_UNNAMED = "a callable"  # its code is torch's own
+# What the phases are that torch names after its functions.
+_PHASES = {
+    "dynamo": "Dynamo",
+    "bytecode_tracing": "tracing",
+    "backend_compile": "backend",
+    "create_aot_dispatcher_function": "AOTAutograd",
+    "aot_collect_metadata": "AOTAutograd: metadata",
+    "aot_trace_joint_graph": "AOTAutograd: joint graph",
+    "min_cut_rematerialization_partition": "AOTAutograd: partitioning",
+    "compile_fx.<locals>.fw_compiler_base": "forward graph",
+    "compile_fx.<locals>.bw_compiler": "backward graph",
+    "inductor_compile": "Inductor",
+    "GraphLowering.run": "Inductor: lowering",
+    "Scheduler.__init__": "Inductor: scheduling",
+    "Scheduler.codegen": "Inductor: kernels",
+    "code_gen": "Inductor: code generation",
+    "async_compile.wait": "waiting for kernels",
+    "compile_file": "C++ compiler",
+    "build_guards": "guards",
+    "gc": "garbage collection after compiling",
+    "CachingAutotuner.slow_precompile_config": "Triton compiler",
+    "CachingAutotuner.benchmark_all_configs": "autotuning",
+    "CachingAutotuner.coordinate_descent_tuning": "autotuning",
+}
+_MISSES = {
+    "fx_graph_cache_miss": "not in Inductor's cache",
+    "autograd_cache_miss": "not in AOTAutograd's cache",
+}
+
+_current: Recorder | None = None
+
+
+def current() -> Recorder | None:
+    """The recorder of this process; None if nobody asked for a timeline."""
+    return _current
+
+
+def start(name: str) -> Recorder | None:
+    """Begins the timeline of this process; `name` says what the process does."""
+    global _current
+    folder = os.environ.get(timeline.VARIABLE)
+    if not folder:
+        return None
+    if _current is None or _current.pid != os.getpid():
+        _current = Recorder(Path(folder))
+        CompilerHooks(_current).install()
+    _current.describe_process(name)
+    return _current
+
+
+class Recorder:
+    """Writes spans and moments of this process; any thread may call it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid = os.getpid()
+        self._numbers = itertools.count()
+        self._local = threading.local()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
+
+    def describe_process(self, name: str) -> None:
+        self._write("process", name=name)
+
+    def begin(self, name: str, category: str, **details: Any) -> int:
+        number = next(self._numbers)
+        self._open().append(number)
+        words = {"track": _track(), "name": name, "category": category}
+        self._write("begin", id=number, **words, details=details)
+        return number
+
+    def describe(self, number: int, name: str, **details: Any) -> None:
+        """Renames a span that has begun, and adds details."""
+        self._write("describe", id=number, name=name, details=details)
+
+    def end(self, number: int) -> None:
+        """Ends a span, and those within it that have not ended."""
+        numbers = self._open()
+        while number in numbers:
+            self._write("end", id=numbers.pop())
+
+    @contextlib.contextmanager
+    def span(self, name: str, category: str, **details: Any) -> Iterator[None]:
+        number = self.begin(name, category, **details)
+        try:
+            yield
+        finally:
+            self.end(number)
+
+    def happened(self, name: str, category: str, **details: Any) -> None:
+        words = {"track": _track(), "name": name, "category": category}
+        self._write("moment", **words, details=details)
+
+    def lasted(
+        self,
+        name: str,
+        category: str,
+        times: tuple[int, int],
+        *,
+        track: str | None = None,
+        **details: Any,
+    ) -> None:
+        """Writes a span after it has ended; `times` are its begin and end."""
+        words = {"track": track or _track(), "name": name, "category": category}
+        self._write("span", **words, begin=times[0], end=times[1], details=details)
+
+    def missing(self, message: str) -> None:
+        self._write("missing", message=message)
+
+    def _open(self) -> list[int]:
+        numbers: list[int] = self._local.__dict__.setdefault("open", [])
+        return numbers
+
+    def _write(self, do: str, **values: Any) -> None:
+        if os.getpid() != self.pid:  # a fork of the target
+            return
+        line = {"do": do, "ns": time.monotonic_ns(), **values}
+        text = json.dumps(line, separators=(",", ":"), default=str)
+        with contextlib.suppress(OSError):  # a full disk must not fail the target
+            os.write(self._file, text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+class CallTimes:
+    """The calls of a timed loop, kept in memory while it runs."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, int, int]] = []
+        self._count = 0
+
+    def add(self, index: int, begin_ns: int) -> None:
+        self._count += 1
+        if len(self._calls) < CALLS_KEPT:
+            self._calls.append((index, begin_ns, time.monotonic_ns()))
+
+    def write(self, recorder: Recorder) -> dict[str, int]:
+        """Writes the calls; returns how many there were and how many are shown."""
+        calls, count = self._calls, self._count
+        self._calls, self._count = [], 0
+        for index, begin, end in calls:
+            recorder.lasted(f"call {index + 1}", "call", (begin, end))
+        return {"calls": count, "calls_shown": len(calls)} if count else {}
+
+
+class CompilerHooks:
+    """Installs the hooks as the modules of torch are imported."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._hooks = contextlib.ExitStack()  # stays open: the process ends with it
+        self._local = threading.local()
+        self._compiled: set[Any] = set()
+        self._strings: dict[int, str] = {}
+
+    def install(self) -> None:
+        gc.callbacks.append(self._collect)
+        for module, act in (
+            ("torch._dynamo", self._install_dynamo),
+            ("torch._inductor.cudagraph_trees", self._install_trees),
+        ):
+            if module in sys.modules:
+                act()
+            else:
+                script.when_imported(module, act)
+
+    def _install_dynamo(self) -> None:
+        from torchproof.torch_private import (
+            compile_events,
+            frame_callbacks,
+            recompiles,
+            recording_times,
+            trace_records,
+        )
+
+        enter = self._hooks.enter_context
+        if self._has("trace"):
+            enter(trace_records(self._receive))
+        if self._has("compiles under load"):
+            enter(frame_callbacks(self._convert))
+            enter(recompiles.reasons(self._failed))
+        if self._has("compile events under load"):
+            enter(compile_events.compile_events(self))
+        enter(recording_times.step_recordings(self._recording))
+
+    def _install_trees(self) -> None:
+        from torchproof.torch_private import recording_times
+
+        if self._has("recordings under load"):
+            self._hooks.enter_context(recording_times.tree_recordings(self._recording))
+
+    def _has(self, feature: str) -> bool:
+        from torchproof.torch_private import contract
+
+        try:
+            contract.require(feature)
+        except MissingHook as error:
+            self._recorder.missing(str(error))
+            return False
+        return True
+
+    # -- compilations ------------------------------------------------------------------
+
+    def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
+        """Notes which function Dynamo is asked for; most are not compiled at all."""
+        before = self._local.__dict__.get("code"), self._local.__dict__.get("reasons")
+        self._local.code, self._local.reasons = request.frame.f_code, None
+        try:
+            return convert()
+        finally:
+            self._local.code, self._local.reasons = before
+
+    def _failed(self, reasons: list[str]) -> None:
+        """A recompile: torch looks for its reasons before or after the phase begins."""
+        self._local.reasons = list(reasons)
+        if compiling := self._compiling():
+            self._recorder.describe(compiling[-1], **self._words(None))
+
+    def phase_began(self, name: str, compile_id: str | None) -> None:
+        words: dict[str, Any] = {"name": _PHASES.get(name, name), "torch_name": name}
+        category = "phase"
+        if name == _WHOLE_COMPILE:
+            words, category = self._words(compile_id), "compile"
+        elif name == _BACKWARD:
+            words["name"], category = (
+                f"compile a backward graph [{compile_id}]",
+                "compile",
+            )
+        if compile_id is not None:
+            words["compile_id"] = compile_id
+        number = self._recorder.begin(category=category, **words)
+        self._phases().append((name, number))
+        if name == _WHOLE_COMPILE:
+            self._compiling().append(number)
+
+    def phase_ended(self, name: str) -> None:
+        phases = self._phases()
+        while name in [began for began, _ in phases]:  # torch drops some after an error
+            began, number = phases.pop()
+            self._recorder.end(number)
+            if began == _WHOLE_COMPILE:
+                self._compiling().pop()
+                self._compiled.add(self._local.__dict__.get("code"))
+            if began == name:
+                return
+
+    def happened(self, name: str) -> None:
+        if name in _MISSES:
+            self._recorder.happened(_MISSES[name], "cache", torch_name=name)
+
+    def _words(self, compile_id: str | None) -> dict[str, Any]:
+        """The name of a compilation, and its function, place and reasons."""
+        code = self._local.__dict__.get("code")
+        reasons: Sequence[str] = self._local.__dict__.get("reasons") or ()
+        if compile_id is not None:
+            self._local.compile_id = compile_id
+        compile_id = self._local.__dict__.get("compile_id")
+        own = code is not None and whose(code.co_filename) != "torch"
+        function = plain_name(code.co_qualname) if own else _UNNAMED
+        words: dict[str, Any] = {"function": function}
+        if own:
+            words["place"] = f"{shown(code.co_filename)}:{code.co_firstlineno}"
+        what = "compile"
+        why = ""
+        if reasons:
+            what = "recompile"
+            changed = guard_failures.what_changed(guard_failures.parse(reasons[0]))
+            why, words["reason"] = f": {changed}", changed
+            words["failed_guards"] = [one_line(each) for each in reasons]
+        return {"name": f"{what} {function} [{compile_id}]{why}", **words}
+
+    def _phases(self) -> list[tuple[str, int]]:
+        phases: list[tuple[str, int]] = self._local.__dict__.setdefault("phases", [])
+        return phases
+
+    def _compiling(self) -> list[int]:
+        numbers: list[int] = self._local.__dict__.setdefault("compiling", [])
+        return numbers
+
+    # -- breaks ------------------------------------------------------------------------
+
+    def _receive(self, metadata: Mapping[str, Any], payload: str) -> None:
+        artifact = metadata.get("artifact")
+        if not isinstance(artifact, Mapping) or artifact.get("name") != _BREAK:
+            return
+        reason, frames = trace_log.read_break(payload)
+        frame = user_frame(frames)
+        details = {
+            "explanation": reason["explanation"],
+            "place": f"{shown(frame.file)}:{frame.line}" if frame else None,
+            "line": frame.code if frame else None,
+            "gb_id": reason["gb_id"],
+        }
+        known = {name: value for name, value in details.items() if value}
+        self._recorder.happened(f"graph break: {reason['type']}", "break", **known)
+
+    # -- CUDA graphs, garbage ----------------------------------------------------------
+
+    def _recording(self, begin: Any) -> Any:
+        shapes = " and ".join(begin.shapes) or "no tensors"
+        how = {"step": "recording of a step", "recording": "recording"}
+        text = f"CUDA graph: {how.get(begin.how, begin.how)} for {shapes}"
+        return self._recorder.span(
+            text,
+            "cudagraph",
+            again=begin.again,
+            reasons=list(begin.reasons),
+            compile_id=begin.compile_id,
+        )
+
+    def _collect(self, phase: str, facts: Mapping[str, int]) -> None:
+        """Called by the collector before and after each collection, in its thread."""
+        now = time.monotonic_ns()
+        began = self._local.__dict__
+        if phase == "start":
+            began["gc"] = now
+        elif now - began.get("gc", now) >= _SHORTEST_GC_NS:
+            name = f"garbage collection, generation {facts['generation']}"
+            self._recorder.lasted(
+                name, "gc", (began["gc"], now), collected=facts["collected"]
+            )
+
+
+def _track() -> str:
+    thread = threading.current_thread()
+    if thread is threading.main_thread():
+        return "main thread"
+    return f"{thread.name} ({threading.get_native_id()})"
+
+
+@contextlib.contextmanager
+def record_timeline(folder: Path) -> Iterator[Recorder]:
+    """Asks all processes that are started meanwhile for a timeline in this folder."""
+    before = os.environ.get(timeline.VARIABLE)
+    os.environ[timeline.VARIABLE] = str(folder)
+    recorder = Recorder(folder)
+    recorder.describe_process("torchproof")
+    try:
+        yield recorder
+    finally:
+        if before is None:
+            del os.environ[timeline.VARIABLE]
+        else:
+            os.environ[timeline.VARIABLE] = before
+
+
+def add_kernels(recorder: Recorder, trace: Path, clocks: Iterable[int]) -> None:
+    """Adds the kernels of a profile; `clocks` are wall and monotonic time, at once."""
+    document = json.loads(trace.read_text(encoding="utf-8"))
+    wall_ns, monotonic_ns = clocks
+    shift = monotonic_ns - wall_ns + int(document.get("baseTimeNanoseconds", 0))
+    for event in document["traceEvents"]:
+        if event.get("ph") == "X" and event.get("cat") in _DEVICE_EVENTS:
+            begin = round(event["ts"] * 1e3) + shift
+            times = begin, begin + round(event["dur"] * 1e3)
+            track = f"GPU {event['pid']}, stream {event['tid']}"
+            recorder.lasted(event["name"], event["cat"], times, track=track)
+
+
+_DEVICE_EVENTS = {"kernel", "gpu_memcpy", "gpu_memset"}

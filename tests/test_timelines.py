@@ -1,0 +1,293 @@
+"""`--trace`: one trace of all processes of a run, in the Trace Event Format."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_runs import bench, row
+from commands import torchproof
+
+from torchproof.observe import timeline as recording
+from torchproof.records import timeline
+from torchproof.report import run_trace
+
+SCRIPT = """
+import gc
+import time
+import torch
+
+@torch.compile(backend="eager")
+def step(x):
+    y = x.sin()
+    print("a graph break")
+    return y + 1
+
+for size in (4, 4, 6):
+    step(torch.ones(size))
+garbage = [[n] for n in range(200_000)]
+gc.collect()
+"""
+
+
+@pytest.fixture(scope="module")
+def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The trace of a check, with the monotonic seconds that the command took."""
+    folder = tmp_path_factory.mktemp("traced")
+    (folder / "train.py").write_text(SCRIPT)
+    begin = time.monotonic()
+    arguments = ("train.py", "--effort", "quick", "--trace", "trace.json", "-q")
+    done = torchproof("check", *arguments, cwd=folder)
+    took_s = time.monotonic() - begin
+    assert done.returncode in (0, 1), done.stderr
+    document: dict[str, Any] = json.loads((folder / "trace.json").read_text())
+    return {**document, "took_s": took_s}
+
+
+def slices(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return [each for each in document["traceEvents"] if each["ph"] == "X"]
+
+
+def of(document: dict[str, Any], category: str) -> list[dict[str, Any]]:
+    return [each for each in document["traceEvents"] if each.get("cat") == category]
+
+
+def assert_valid(document: dict[str, Any]) -> None:
+    """The fields that the format needs; slices of a track never overlap."""
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    named = {
+        (each["pid"], each["tid"])
+        for each in document["traceEvents"]
+        if each["name"] == "thread_name"
+    }
+    for event in document["traceEvents"]:
+        assert event["ph"] in {"X", "i", "M"}
+        assert isinstance(event["name"], str) and event["name"]
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        if event["ph"] == "M":
+            continue
+        assert event["ts"] >= 0 and isinstance(event["args"], dict)
+        assert (event["pid"], event["tid"]) in named
+        if event["ph"] == "X":
+            place = event["pid"], event["tid"]
+            times = event["ts"], event["ts"] + event["dur"]
+            tracks.setdefault(place, []).append(times)
+    for members in tracks.values():
+        assert_nested(members)
+
+
+def assert_nested(members: list[tuple[float, float]]) -> None:
+    ends: list[float] = []
+    for begin, end in sorted(members, key=lambda each: (each[0], -each[1])):
+        while ends and ends[-1] <= begin + 0.0005:  # sums of microseconds are rounded
+            ends.pop()
+        assert not ends or end <= ends[-1] + 0.0005
+        ends.append(end)
+
+
+def test_the_trace_has_the_format_and_nests(checked: dict[str, Any]) -> None:
+    assert_valid(checked)
+    names = [each["args"].get("name") for each in checked["traceEvents"]]
+    assert "main thread, slot 2" not in names  # nothing overlapped
+
+
+def test_a_trace_that_does_not_nest_is_noticed(checked: dict[str, Any]) -> None:
+    first, *_ = slices(checked)
+    late = {**first, "ts": first["ts"] + first["dur"] / 2}
+    with pytest.raises(AssertionError):
+        assert_valid({"traceEvents": [*checked["traceEvents"], late]})
+
+
+def test_all_processes_share_one_clock(checked: dict[str, Any]) -> None:
+    """What the child did lies within the part in which the parent waited for it."""
+    [part] = [each for each in of(checked, "part") if each["name"] == "breaks"]
+    inside = [*of(checked, "compile"), *of(checked, "call"), *of(checked, "break")]
+    assert {each["pid"] for each in inside} == {inside[0]["pid"]} != {part["pid"]}
+    for each in inside:
+        assert part["ts"] <= each["ts"]
+        assert each["ts"] + each.get("dur", 0) <= part["ts"] + part["dur"]
+    assert part["dur"] <= checked["took_s"] * 1e6
+
+
+def test_calls_compilations_breaks_and_recompiles_are_shown(
+    checked: dict[str, Any],
+) -> None:
+    assert [each["name"] for each in of(checked, "call")] == [
+        "call 1",
+        "call 2",
+        "call 3",
+    ]
+    compiles = of(checked, "compile")
+    again = [each for each in compiles if each["name"].startswith("recompile step")]
+    assert again and again[0]["args"]["reason"] == "size 0 of x was 4, is 6"
+    assert again[0]["args"]["place"].startswith("train.py:")
+    assert len(compiles) > len(again)
+    first, second, third = of(checked, "call")
+    within = [
+        call["name"]
+        for each in compiles
+        for call in (first, second, third)
+        if call["ts"] <= each["ts"] <= call["ts"] + call["dur"]
+    ]
+    assert set(within) == {"call 1", "call 3"}
+    breaks = of(checked, "break")
+    assert {each["args"]["line"] for each in breaks} == {'print("a graph break")'}
+    assert {"tracing", "guards"} <= {each["name"] for each in of(checked, "phase")}
+    assert any("generation 2" in each["name"] for each in of(checked, "gc"))
+
+
+# -- the files of processes ------------------------------------------------------------
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[recording.Recorder]:
+    with recording.record_timeline(tmp_path) as recorder:
+        yield recorder
+    assert timeline.VARIABLE not in os.environ
+
+
+def read(folder: Path) -> list[timeline.ProcessTimeline]:
+    return timeline.TimelineReader(folder).update()
+
+
+def rendered(folder: Path) -> dict[str, Any]:
+    document = run_trace.render(bench([row("full", 1.0)]), read(folder))
+    loaded: dict[str, Any] = json.loads(document)
+    return loaded
+
+
+KILLED = """
+import time
+from torchproof.observe import timeline
+recorder = timeline.start("killed")
+recorder.begin("compile f", "compile")
+recorder.begin("C++ compiler", "phase")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_leaves_what_it_did(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        child.send_signal(signal.SIGKILL)
+    with timeline.file_of(tmp_path, child.pid).open("ab") as file:
+        file.write(b'{"do":"end","id":0,"ns":1\n{"do":"en')  # damaged, and cut off
+    document = rendered(tmp_path)
+    assert_valid(document)
+    killed = [each for each in slices(document) if each["pid"] == child.pid]
+    assert [each["name"] for each in killed] == ["compile f", "C++ compiler"]
+    assert all(each["args"]["unfinished"] for each in killed)
+
+
+def test_an_end_ends_what_is_within(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    outer = recorder.begin("outer", "phase")
+    recorder.begin("dropped by torch", "phase")
+    recorder.end(outer)
+    recorder.end(outer)  # a second time changes nothing
+    [process] = read(tmp_path)
+    assert not process.unfinished
+    assert_valid(rendered(tmp_path))
+
+
+def test_kernels_of_a_profile_are_on_the_same_clock(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    """A real profile; on a machine without a GPU its operators stand for kernels."""
+    import torch
+
+    begin = time.monotonic_ns()
+    with torch.profiler.profile() as profiler:
+        torch.ones(4).sin()
+    end = time.monotonic_ns()
+    trace = tmp_path / "profile.json"
+    profiler.export_chrome_trace(str(trace))
+    document = json.loads(trace.read_text())
+    for event in document["traceEvents"]:
+        if event.get("cat") == "cpu_op":
+            event["cat"] = "kernel"
+    trace.write_text(json.dumps(document))
+    recording.add_kernels(recorder, trace, (time.time_ns(), time.monotonic_ns()))
+    [process] = read(tmp_path)
+    kernels = [each for each in process.spans if each.category == "kernel"]
+    assert "aten::sin" in [each.name for each in kernels]
+    for each in kernels:
+        assert each.end_ns is not None
+        assert begin <= each.begin_ns <= each.end_ns <= end
+
+
+def test_a_timed_loop_shows_its_first_calls_and_counts_all(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    calls = recording.CallTimes()
+    for _ in range(recording.CALLS_KEPT + 5):
+        calls.add(0, time.monotonic_ns())
+    kept = recording.CALLS_KEPT
+    assert calls.write(recorder) == {"calls": kept + 5, "calls_shown": kept}
+    assert calls.write(recorder) == {}
+    [process] = read(tmp_path)
+    assert len(process.spans) == kept
+
+
+def test_a_recording_of_a_cuda_graph_is_a_span(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    from torchproof.torch_private import recording_times
+
+    hooks = recording.CompilerHooks(recorder)
+    with (
+        recording_times.step_recordings(hooks._recording),
+        recording_times.announced_step(["4x8"]),
+    ):
+        pass
+    [process] = read(tmp_path)
+    [span] = process.spans
+    assert (span.category, "4x8" in span.name) == ("cudagraph", True)
+
+
+def test_nothing_is_recorded_unless_asked() -> None:
+    assert recording.start("anything") is None
+    assert recording.current() is None
+
+
+@pytest.mark.slow
+def test_bench_writes_strategies_calls_and_inductors_phases(tmp_path: Path) -> None:
+    arguments = (
+        "workload:perceptron",
+        "--effort",
+        "quick",
+        "--strategies",
+        "eager,full",
+    )
+    done = torchproof("bench", *arguments, "--trace", "b.json", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "b.json").read_text())
+    assert_valid(document)
+    processes = {
+        each["args"]["name"]
+        for each in document["traceEvents"]
+        if each["name"] == "process_name"
+    }
+    assert {"eager", "full"} <= processes
+    assert {"Inductor", "AOTAutograd"} <= {
+        each["name"] for each in of(document, "phase")
+    }
+    assert {"first call", "call 1"} <= {each["name"] for each in of(document, "call")}
+    samples = [each for each in of(document, "command") if each["name"] == "sample"]
+    assert samples and all(
+        each["args"]["calls"] >= each["args"]["calls_shown"] for each in samples
+    )
