@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "targets",
         "torch_private",
     },
+    "integrations": {"runtime"},
     "report": {"checking", "measure", "packs", "records"},
     "doctor": {"process", "records", "report", "torch_private"},
     "api": {

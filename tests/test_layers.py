@@ -33,8 +33,8 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "agents architecture bench check ci compare compile completion decide doctor fix"
-    " getting-started graph load loadtest log notebooks pack ranks rule show step"
-    " timelines tune"
+    " getting-started graph integrations load loadtest log notebooks pack ranks rule"
+    " show step timelines tune"
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision
@@ -189,7 +189,7 @@ def is_private(name: str) -> bool:
     return re.fullmatch(r"torch\.([\w.]+\.)?_(?!_)[\w.]*", name) is not None
 
 
-MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 15, 7, 79
+MOST_PACKAGES, MOST_MODULES, MOST_EDGES = 16, 7, 80
 
 
 def test_the_top_level_is_small() -> None:

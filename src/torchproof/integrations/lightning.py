@@ -1,0 +1,54 @@
+"""A Lightning callback that compiles parts of a module and logs what happens.
+
+trainer = Trainer(callbacks=[CompileCallback("model", deadline=300)])
+trainer.fit(module, loader)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+from torchproof import runtime
+from torchproof.integrations.compile_metrics import compile_metrics
+
+
+class CompileCallback(Callback):
+    """Compiles the named submodules; options are those of `compile`.
+
+    Without a name it compiles the `forward` of the module itself, which helps if
+    `training_step` calls `self(...)`. `training_step` is not compiled: it logs, and
+    logging splits graphs. Graph breaks, recompiles, fallbacks and compile seconds go to
+    the trainer's loggers, every `log_every_n_steps` steps and at the end.
+    """
+
+    def __init__(self, *submodules: str, **options: Any) -> None:
+        self._submodules = submodules
+        self._options = options
+        self._compiled: list[Any] = []
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        names = self._submodules or ("",)
+        models = [pl_module.get_submodule(name) for name in names]
+        known = {id(model) for model in self._compiled}
+        if {id(model) for model in models} != known:
+            self._compiled = [runtime.compile(m, **self._options) for m in models]
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        if trainer.global_step % trainer.log_every_n_steps == 0:
+            self._log(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._log(trainer)
+
+    def _log(self, trainer: Trainer) -> None:
+        metrics = compile_metrics(self._compiled)
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
