@@ -31,7 +31,8 @@ def cells(title: str) -> list[list[str]]:
 
 
 def test_every_configuration_starts_the_server() -> None:
-    texts = re.findall(r"^```(json|toml)\n(.*?)^```$", PAGE, re.M | re.S)
+    page = (DOCS / "mcp.md").read_text()
+    texts = re.findall(r"^```(json|toml)\n(.*?)^```$", page, re.M | re.S)
     read = {"json": json.loads, "toml": tomllib.loads}
     found = [
         entry["torchproof"]

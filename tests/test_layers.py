@@ -33,8 +33,8 @@ SPECIMENS = tuple(
 )
 PAGES = (
     "agents architecture bench check ci compare compile completion decide doctor fix"
-    " getting-started graph integrations load loadtest log notebooks pack ranks rule"
-    " show step timelines tune"
+    " getting-started graph integrations load loadtest log mcp notebooks pack ranks"
+    " rule show step timelines tune"
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision
