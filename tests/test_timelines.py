@@ -264,10 +264,19 @@ def test_nothing_is_recorded_unless_asked() -> None:
     assert recording.current() is None
 
 
+MODEL = """
+import torch
+
+def make():
+    return torch.nn.Linear(8, 8), [(torch.ones(4, 8),)]
+"""
+
+
 @pytest.mark.slow
 def test_bench_writes_strategies_calls_and_inductors_phases(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
     arguments = (
-        "workload:perceptron",
+        "model.py:make",
         "--effort",
         "quick",
         "--strategies",

@@ -286,7 +286,7 @@ class CompilerHooks:
 
     def _words(self, compile_id: str | None) -> dict[str, Any]:
         """The name of a compilation, and its function, place and reasons."""
-        code = self._local.__dict__.get("code")
+        code: Any = self._local.__dict__.get("code")
         reasons: Sequence[str] = self._local.__dict__.get("reasons") or ()
         if compile_id is not None:
             self._local.compile_id = compile_id
