@@ -368,6 +368,8 @@ def fill_cache(fault: Fault, situation: Situation, injection: Injection) -> None
     pair = Pair(fault, situation, injection)
     for rows in (4, 6) if situation.later else (6,):
         pair.call(rows, HEALTHY, what="call that fills the cache")
+        if not situation.wait:
+            settle(fault, pair)
     assert not pair.wrong and not pair.status.fallbacks, (pair.wrong, pair.status)
 
 
