@@ -50,6 +50,7 @@ def recompiles(path: Path, observe: Any, program: str) -> list[Finding]:
     return [f for f in rules.check(observe(target)) if f.kind == "recompile"]
 
 
+@pytest.mark.slow
 def test_a_history_that_grows(tmp_path: Path, observe: Any) -> None:
     program = HISTORY.replace("STATEMENT", "self.past.append(x)")
     [finding] = recompiles(tmp_path / "net.py", observe, program)

@@ -296,6 +296,7 @@ def run_ranks(folder: Path, *names: str) -> None:
         assert process.returncode == 0, output
 
 
+@pytest.mark.slow
 def test_all_ranks_use_a_pack_or_say_which_refused_it(tmp_path: Path) -> None:
     run_ranks(
         tmp_path,

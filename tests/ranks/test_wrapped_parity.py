@@ -39,6 +39,7 @@ def worst(case: dict[str, Any]) -> float:
     return max(float(each) for each in (case["outputs"], *case["gradients"].values()))
 
 
+@pytest.mark.slow
 def test_ranks_that_divide_a_model_compute_the_same(tmp_path: Path) -> None:
     cases = ["tp:none", "fsdp2:none"]
     if torch.__version__ >= (2, 12):  # 2.11 does not compile sizes of DTensors

@@ -260,6 +260,7 @@ def test_a_child_that_takes_too_much_memory_is_killed() -> None:
     small.close()
 
 
+@pytest.mark.slow
 def test_a_starved_child_is_replaced_by_one_of_a_higher_priority(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

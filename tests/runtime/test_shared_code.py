@@ -441,6 +441,7 @@ def test_calls_under_force_eager_are_not_called_compiled(fresh_compiler: None) -
     assert not any("is in force" in note for note in status.notes), status
 
 
+@pytest.mark.slow
 def test_short_lived_models_leave_nothing(fresh_compiler: None) -> None:
     x = torch.randn(2, 8)
 
@@ -466,6 +467,7 @@ def test_short_lived_models_leave_nothing(fresh_compiler: None) -> None:
     assert not {name: n for name, n in more.items() if n >= 18 and name not in own}
 
 
+@pytest.mark.slow
 def test_dynamic_sizes_leave_no_fake_tensors(fresh_compiler: None) -> None:
     """Torch keeps the environments of symbolic shapes, which list them."""
 

@@ -23,7 +23,7 @@ class CompileCallback(Callback):
     the trainer's loggers, every `log_every_n_steps` steps and at the end.
     """
 
-    def __init__(self, *submodules: str, **options: Any) -> None:
+    def __init__(self, /, *submodules: str, **options: Any) -> None:
         self._submodules = submodules
         self._options = options
         self._compiled: list[Any] = []
@@ -39,6 +39,7 @@ class CompileCallback(Callback):
         self,
         trainer: Trainer,
         pl_module: LightningModule,
+        /,
         *args: Any,
         **kwargs: Any,
     ) -> None:
