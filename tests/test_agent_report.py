@@ -163,3 +163,11 @@ def test_any_check_has_one_verification_for_each_cause(run: Run) -> None:
     heads = re.findall(r"^(\d+)\. [A-Z]+\d+ ", text, re.MULTILINE)
     assert heads == [str(number) for number in range(1, len(causes) + 1)]
     assert len(re.findall(r"^verify: ", text, re.MULTILINE)) == len(causes)
+
+
+@pytest.mark.parametrize("files", ["--trace t.json -o run.json", "--trace=t.json"])
+def test_the_command_to_check_again_overwrites_no_file(files: str) -> None:
+    command = f"torchproof check train.py {files} --train -- -o out"
+    run = replace(check(ITEM), command=command)
+    [again] = labelled(render(run, "agent").splitlines(), "check again")
+    assert again == "torchproof check train.py --train -- -o out"

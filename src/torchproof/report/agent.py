@@ -236,7 +236,7 @@ def _next(run: Run) -> Iterator[str]:
     if codes := ", ".join(dict.fromkeys(f.code for f in commands.fixable(run))):
         yield f"edits to try ({codes}): {commands.of(run, 'fix', *_output(run))}"
     if run.command and commands.kind(run.target) != "live":
-        yield f"check again: {run.command}"
+        yield f"check again: {commands.again(run)}"
     yield f"then compare: torchproof compare {run.id} NEW_RUN --format agent"
     yield "explain: torchproof rule CODE"
 

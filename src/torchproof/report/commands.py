@@ -34,6 +34,21 @@ _AFTER_BASELINE = {"latency", "guards"}  # parts that use what part baseline mea
 ABLATED = "max_autotune;coordinate_descent_tuning;epilogue_fusion"
 
 
+def again(run: Run) -> str:
+    """The command of a run, without files that it refuses to overwrite."""
+    words = shlex.split(run.command)
+    cut = words.index("--") if "--" in words else len(words)
+    kept, position = [], 0
+    while position < cut:
+        name, equals, _ = words[position].partition("=")
+        if name not in ("-o", "--trace"):
+            kept.append(words[position])
+        elif not equals:
+            position += 1
+        position += 1
+    return shlex.join([*kept, *words[cut:]])
+
+
 def kind(target: str) -> str:
     """The kind of a target, from its text: workload, factory, live, script..."""
     scheme = target.partition(":")[0]
