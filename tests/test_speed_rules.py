@@ -75,7 +75,17 @@ def timing(ratio: float, **data: Any) -> list[Finding]:
         ),
         ({"overhead_us": 800.0}, r"\b800 us\b", r"\bregion\b"),
         ({"graphs": 9, "overhead_us": None}, r"\b9\b.*\bgraphs\b", r"\bregion\b"),
-        ({"overhead_us": 10.0}, r"\bkernels\b", "--backends"),
+        ({"overhead_us": 10.0}, r"\b10 us\b.*\bkernels\b", "--backends"),
+        (
+            {
+                "gaps": [{"file": "/m.py", "line": 7, "us": 90.0}],
+                "graphs": 2,
+                "overhead_us": None,
+            },
+            r"\b90 us\b.* rest of the 1 ms goes to the 2 graphs\b",
+            r"\bline 7\b",
+        ),
+        ({"overhead_us": None}, r"\bnot measured\b", "--backends"),
     ],
 )
 def test_slower_than_eager_says_why(data: Any, cause: str, fix: str) -> None:

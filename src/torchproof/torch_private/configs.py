@@ -51,6 +51,9 @@ def report_changes(listener: Callable[[str], None]) -> None:
     for method in ("__setattr__", "__delattr__"):
         original = getattr(kind, method)
         setattr(kind, method, _reporting(original, listener))
+    # torch 2.15 patches settings that imply others by this method instead.
+    if hasattr(kind, "_set_raw_values"):
+        kind._set_raw_values = _reporting_several(kind._set_raw_values, listener)
 
 
 def _reporting(
@@ -61,6 +64,31 @@ def _reporting(
         original(module, name, *value)
         if name in module._config and not _is_ours.get():
             listener(f"{module.__name__}.{name}")
+
+    return change
+
+
+def _reporting_several(
+    original: Callable[..., Callable[[], None]], listener: Callable[[str], None]
+) -> Callable[..., Callable[[], None]]:
+    @functools.wraps(original)
+    def change(
+        module: Any, changes: Mapping[str, Any], **prior: Any
+    ) -> Callable[[], None]:
+        names = [f"{module.__name__}.{name}" for name in changes]
+
+        def report() -> None:
+            for name in names if not _is_ours.get() else ():
+                listener(name)
+
+        undo = original(module, changes, **prior)
+        report()
+
+        def revert() -> None:
+            undo()
+            report()
+
+        return revert
 
     return change
 

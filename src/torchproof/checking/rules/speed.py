@@ -101,7 +101,9 @@ def _reason(data: Any) -> Reason:
         return _small_work(data, overhead)
     if many:
         return _many_graphs(data)
-    return _UNEXPLAINED
+    if gaps:
+        return _breaking(data, gaps)
+    return _NOT_MEASURED if overhead is None else _slow_graph(overhead)
 
 
 def _recompiling(data: Any) -> Reason:
@@ -123,7 +125,9 @@ def _breaking(data: Any, gaps: list[Any]) -> Reason:
     loss_us = (data["compiled_ms"] - data["eager_ms"]) * 1e3
     if sum(gap["us"] for gap in gaps) < _EXPLAINS * loss_us:
         lost = duration(loss_us * 1e-6)
-        cause += f"; the rest of the {lost} is lost inside the graphs they cut it into"
+        graphs = plural(data["graphs"], "graph") if data.get("graphs") else "graphs"
+        cause += f"; the rest of the {lost} goes to the {graphs} they cut it into: to"
+        cause += " what they run, their guards and their dispatch"
     return Reason(
         cause,
         f"remove the graph breaks, first the one at line {worst['line']}{what}, which"
@@ -152,16 +156,28 @@ def _many_graphs(data: Any) -> Reason:
     )
 
 
+def _slow_graph(overhead_us: float) -> Reason:
+    outside = duration(overhead_us * 1e-6)
+    return Reason(
+        f"guards, unpacking of arguments and dispatch take only {outside} of each call:"
+        " the graph itself is slower than torch's own kernels here",
+        _MEASURE_LAYERS,
+    )
+
+
 _NOTHING_RUNS = Reason(
     "no compiled code runs: all frames are skipped, and looking for compiled code is"
     " all that was added",
     "fix the cause of the skipped frames (see the GB findings), or do not compile this",
 )
-_UNEXPLAINED = Reason(
-    "neither breaks, recompilations nor the cost of a call explain it: the generated"
-    " code itself is slower than torch's own kernels here",
+_MEASURE_LAYERS = (
     "do not compile this, or measure `torchproof bench --modes` and `--backends"
-    " aot_eager,inductor` to see which layer loses the time",
+    " aot_eager,inductor` to see which layer loses the time"
+)
+_NOT_MEASURED = Reason(
+    "breaks and recompilations do not explain it; what a call spends on guards and"
+    " dispatch was not measured",
+    _MEASURE_LAYERS,
 )
 
 
