@@ -24,7 +24,15 @@ from torchproof import (
     targets,
     tuning,
 )
-from torchproof.records import COUNTS, SHOWN, PartState, Run, UserError, store
+from torchproof.records import (
+    COUNTS,
+    SHOWN,
+    Observation,
+    PartState,
+    Run,
+    UserError,
+    store,
+)
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -95,6 +103,7 @@ class CheckKeywords(Settings, total=False):
     ranks: Ranks | None
     progress: Progress
     entering: Callable[[PartState], None]
+    observing: Callable[[Observation], None]
 
 
 class BenchKeywords(Settings, total=False):

@@ -64,12 +64,7 @@ def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    cut = words.index("--") if "--" in words else len(words)
-    options = _parser(*words[:1]).parse_args(words[:cut])
-    options.script = words[cut + 1 :]  # arguments of the target, if it is a script
-    options.command = shlex.join(["torchproof", *words])
-    options.display = display
+    options = parsed(list(sys.argv[1:] if arguments is None else arguments), display)
     try:
         if options.verb in (check, bench, loadtest, tune, fix, pack) and (
             text := untested_torch()
@@ -95,6 +90,16 @@ def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
     except Exception:  # exit code 1 would mean that there are findings
         traceback.print_exc()
         return 2
+
+
+def parsed(words: list[str], display: Any = None) -> argparse.Namespace:
+    """The options of a command line; a wrong one ends the process with 2."""
+    cut = words.index("--") if "--" in words else len(words)
+    options = _parser(*words[:1]).parse_args(words[:cut])
+    options.script = words[cut + 1 :]  # arguments of the target, if it is a script
+    options.command = shlex.join(["torchproof", *words])
+    options.display = display
+    return options
 
 
 def _parser(first: str | None = None) -> argparse.ArgumentParser:
@@ -175,33 +180,14 @@ def check(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
-    from torchproof import api, report
+    from torchproof import report
 
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
     wanted = bool(options.trace) and ranks is None  # ranks record their own
     with timelines.recorded(wanted=wanted) as timeline:
-        with output.progress(options) as progress:
-
-            def enter(part: PartState) -> None:
-                progress.enter(part)
-                if timeline is not None:
-                    timeline.enter(part)
-
-            run = api.check(
-                api.parse(options.target, options.script),
-                _run_options(options),
-                effort=options.effort,
-                skip=flags.names(options.skip),
-                select=flags.names(options.select),
-                ignore=flags.names(options.ignore),
-                baseline=baseline,
-                ranks=ranks,
-                progress=progress,
-                entering=enter,
-                command=options.command,
-            )
+        run = checked(options, timeline, ranks=ranks, baseline=baseline)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -209,6 +195,35 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
         text, quiet = report.rank_trace.render(run), options.quiet
         output.write_file(options.trace, text, flag="--trace", quiet=quiet)
     return _exit_code(run, options)
+
+
+def checked(
+    options: argparse.Namespace,
+    timeline: timelines.RunTimeline | None = None,
+    **keywords: Any,
+) -> Run:
+    """The run of a check that a command line asks for, with its progress shown."""
+    from torchproof import api
+
+    with output.progress(options) as progress:
+
+        def enter(part: PartState) -> None:
+            progress.enter(part)
+            if timeline is not None:
+                timeline.enter(part)
+
+        return api.check(
+            api.parse(options.target, options.script),
+            _run_options(options),
+            effort=options.effort,
+            skip=flags.names(options.skip),
+            select=flags.names(options.select),
+            ignore=flags.names(options.ignore),
+            progress=progress,
+            entering=enter,
+            command=options.command,
+            **keywords,
+        )
 
 
 def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int:
