@@ -36,6 +36,10 @@ from torchproof.records import (
 from torchproof.records.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from torchproof.checking import Changes as Changes
+    from torchproof.checking import SeenSource as SeenSource
+    from torchproof.checking import changes_since as changes_since
+    from torchproof.checking import files_of as files_of
     from torchproof.doctor import examine as examine
     from torchproof.fixing import FixOptions as FixOptions
     from torchproof.fixing import deliver_saved as deliver_saved
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from torchproof.targets import WORKLOADS as WORKLOADS
     from torchproof.targets import Options as Options
     from torchproof.targets import Target as Target
+    from torchproof.targets import own_file as own_file
     from torchproof.targets import parse as parse
     from torchproof.tuning import Objective as Objective
     from torchproof.tuning import TuneOptions as TuneOptions

@@ -103,21 +103,18 @@ def check(
     """Checks how the target compiles; saves and returns the run.
 
     `baseline` is the run to compare with, by default the latest saved one with the same
-    options. With `ranks` the target runs on each. `entering` gets each part that runs,
-    and `observing` what the target did when it ran.
+    options. `entering` gets each part that runs, and `observing` what the target did.
     """
     target = parse_target(target) if isinstance(target, str) else target
     options = options or Options()
     scope = Scope(effort, tuple(skip), tuple(select), tuple(ignore), ranks)
     _assert_possible(target, options, scope)
     store.assert_writable(save_in)
-    if isinstance(baseline, str):
-        baseline = store.load(baseline, save_in)
+    baseline = store.load(baseline, save_in) if isinstance(baseline, str) else baseline
     blame.forget()
     started = datetime.datetime.now()
     saved_options = _options_as_saved(target, options, scope)
-    alike = Run("", target.text, "", {}, {}, options=saved_options)
-    earlier = history.latest(alike, target.name, save_in)
+    earlier = _earlier(target, saved_options, save_in)
     reporting = _reporting(target, scope, earlier, progress, show=entering)
     observed = _observed(target, options, scope, reporting)
     observing(observed.observation)
@@ -137,6 +134,12 @@ def check(
     if (before := baseline or earlier) is not None:
         run = _with_resolved(run, before, scope, source)
     return store.save(run, save_in)
+
+
+def _earlier(target: Target, options: dict[str, Any], save_in: Path) -> Run | None:
+    """The latest complete check of the target with the same options."""
+    alike = Run("", target.text, "", {}, {}, options=options)
+    return history.latest(alike, target.name, save_in)
 
 
 def _observed(

@@ -116,6 +116,37 @@ def resolved(
     return [f for f in gone if not _take_match(new_ones, _without_function(f))]
 
 
+def appeared(before: Run, run: Run) -> list[Finding]:
+    """Open findings of this run that the earlier one did not have.
+
+    The counterpart of `resolved`: of equal findings, those beyond the earlier number;
+    none that only moved to a function of another name. A suspicion that this run
+    confirms has appeared.
+    """
+    known = Counter((f.identity, f.is_suspicion) for f in before.findings if _open(f))
+    suspected = {f.identity for f in before.findings if _open(f)}
+    appeared = []
+    for finding in filter(_open, run.findings):
+        key = finding.identity, finding.is_suspicion
+        if known[key]:
+            known[key] -= 1
+        elif not (finding.is_suspicion and finding.identity in suspected):
+            appeared.append(finding)
+    keys = {f.identity: _without_function(f) for f in filter(_open, before.findings)}
+    renamed: dict[bool, Counter[_Key]] = {False: Counter(), True: Counter()}
+    for (identity, suspicion), count in known.items():
+        renamed[suspicion][keys[identity]] += count
+    return [
+        finding
+        for finding in appeared
+        if not _take_match(renamed[finding.is_suspicion], _without_function(finding))
+    ]
+
+
+def _open(finding: Finding) -> bool:
+    return finding.status == "open"
+
+
 def _without_function(finding: Finding) -> _Key:
     """The parts of a finding that stay if its function is renamed."""
     return finding.code, finding.file, (finding.source or "").strip()

@@ -90,6 +90,14 @@ def read_and_join(
     return JoinedSource(join(reading.suspicions, findings, evidence), reading)
 
 
+def files_of(target: Target) -> list[Path]:
+    """The user's files that a target consists of, found without running it."""
+    if target.kind == "source":
+        return list(suspicions.files_in(Path(target.where)))
+    file = own_file(target)
+    return [] if file is None else with_imports([file])
+
+
 def read_target(target: Target, progress: Progress) -> Reading:
     """Reads the target's source, treating every `forward` in it as compiled.
 

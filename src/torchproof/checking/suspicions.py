@@ -74,7 +74,7 @@ def read(
     With `roots` (path -> qualified names of compiled functions), only code that these
     functions reach counts as compiled. Without it, every `forward` does.
     """
-    files = list(dict.fromkeys(file for path in paths for file in _files(path)))
+    files = list(dict.fromkeys(file for path in paths for file in files_in(path)))
     if roots is not None:
         return _together(files, roots)
     readings: list[Reading] = []
@@ -188,7 +188,7 @@ def _parsed(path: Path) -> Source | str | None:
         return str(error)
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_in(path: Path) -> Iterator[Path]:
     """The Python files under a folder, without hidden and generated folders."""
     if not path.is_dir():
         yield path

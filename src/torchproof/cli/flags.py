@@ -51,6 +51,11 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--list", action="store_true", help="list the bundled workloads and exit"
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="check again after each save, and print what changed",
+    )
     run_flags(parser)
     _observed_rank_flags(parser)
     _check_scope_flags(parser)

@@ -79,11 +79,10 @@ def show(
     if compared and options.format == "json":
         run = dataclasses.replace(run, other={"comparison": compared.to_json()})
 
-    terminal = options.output is None and sys.stdout.isatty()
     text = report.render(
         run,
         options.format,
-        colour=terminal and "NO_COLOR" not in os.environ,
+        colour=coloured(options),
         width=width(options),
         verbose=options.verbose,
         source=not options.no_source,
@@ -109,6 +108,11 @@ def show_pack(pack_file: PackResult, options: argparse.Namespace) -> None:
     )
     for text in () if options.quiet else pack_file.notes:
         note(f"torchproof: {text}")
+
+
+def coloured(options: argparse.Namespace) -> bool:
+    terminal = options.output is None and sys.stdout.isatty()
+    return terminal and "NO_COLOR" not in os.environ
 
 
 def width(options: argparse.Namespace) -> int:

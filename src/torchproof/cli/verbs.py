@@ -168,12 +168,16 @@ def check(options: argparse.Namespace) -> int:
         raise UserError(
             "check needs a TARGET; torchproof check --list lists the workloads"
         )
+    if options.watch:
+        from torchproof.cli.watch import watch
+
+        return watch(options)
     from torchproof import api
 
     launch = api.ExistingLaunch.current()
     if launch is not None:
         return _check_in_launch(options, launch)
-    ranks = _rank_options(options)
+    ranks = rank_options(options)
     if ranks is not None and ranks.spans_nodes:
         _become_launcher(options, ranks)
     return _check(options, ranks)
@@ -187,7 +191,8 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     baseline = store.load(options.baseline) if options.baseline else None
     wanted = bool(options.trace) and ranks is None  # ranks record their own
     with timelines.recorded(wanted=wanted) as timeline:
-        run = checked(options, timeline, ranks=ranks, baseline=baseline)
+        entering = timeline.enter if timeline is not None else None
+        run = checked(options, entering, ranks=ranks, baseline=baseline)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -199,7 +204,7 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
 
 def checked(
     options: argparse.Namespace,
-    timeline: timelines.RunTimeline | None = None,
+    entering: Callable[[PartState], None] | None = None,
     **keywords: Any,
 ) -> Run:
     """The run of a check that a command line asks for, with its progress shown."""
@@ -209,8 +214,8 @@ def checked(
 
         def enter(part: PartState) -> None:
             progress.enter(part)
-            if timeline is not None:
-                timeline.enter(part)
+            if entering is not None:
+                entering(part)
 
         return api.check(
             api.parse(options.target, options.script),
@@ -270,7 +275,7 @@ def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoRetur
     os.execv(sys.executable, command)
 
 
-def _rank_options(options: argparse.Namespace) -> RankOptions | None:
+def rank_options(options: argparse.Namespace) -> RankOptions | None:
     from torchproof import api
 
     if options.ranks is None:
@@ -322,7 +327,7 @@ def bench(options: argparse.Namespace) -> int:
             timeline.write(run, options)
     comparison = api.compare(baseline, run) if baseline else None
     output.show(run, options, comparison)
-    failed = _failed(run, options)
+    failed = failed_code(run, options)
     if failed is not None:
         return failed
     return _comparison_code(comparison) if comparison else 0
@@ -349,7 +354,7 @@ def loadtest(options: argparse.Namespace) -> int:
     if options.trace:
         text, quiet = report.load_trace.render(run), options.quiet
         output.write_file(options.trace, text, flag="--trace", quiet=quiet)
-    failed = _failed(run, options)
+    failed = failed_code(run, options)
     comparison = api.compare(baseline, run) if baseline and failed is None else None
     output.show(run, options, comparison)
     if failed is not None:
@@ -439,7 +444,7 @@ def tune(options: argparse.Namespace) -> int:
             command=options.command,
         )
     output.show(run, options)
-    failed = _failed(run, options)
+    failed = failed_code(run, options)
     return (
         int(run.tuning is not None and run.tuning.chosen == "eager")
         if failed is None
@@ -491,7 +496,7 @@ def _saved_run(text: str) -> Run | None:
 
 def _show_fixes(run: Run, options: argparse.Namespace) -> int:
     output.show(run, options)
-    failed = _failed(run, options)
+    failed = failed_code(run, options)
     verified = any(fix.status == "verified" for fix in run.fixes)
     return int(verified) if failed is None else failed
 
@@ -595,7 +600,7 @@ def _count(parameters: int) -> str:
 
 
 def _exit_code(run: Run, options: argparse.Namespace) -> int:
-    failed = _failed(run, options)
+    failed = failed_code(run, options)
     if failed is not None:
         return failed
     if options.fail_on != "never":
@@ -603,10 +608,10 @@ def _exit_code(run: Run, options: argparse.Namespace) -> int:
         tree = CauseTree(run.findings)  # a cause is as severe as the worst it explains
         if any(tree.severity(cause) in bad for cause in tree.causes):
             return 1
-    return _incomplete(run)
+    return incomplete(run)
 
 
-def _incomplete(run: Run) -> int:
+def incomplete(run: Run) -> int:
     """2 if a part failed for a reason that no finding tells."""
     if any(f.kind == "compile_error" and f.status == "open" for f in run.findings):
         return 0
@@ -616,7 +621,7 @@ def _incomplete(run: Run) -> int:
     return 2 if broken else 0
 
 
-def _failed(run: Run, options: argparse.Namespace) -> int | None:
+def failed_code(run: Run, options: argparse.Namespace) -> int | None:
     """The exit code of a run that did not complete; None if it did."""
     if run.ending == "interrupted":
         return 130

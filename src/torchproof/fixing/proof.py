@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchproof.checking import counts_of, rules
+from torchproof.checking import Code, code_of, counts_of, rules, traced_code
 from torchproof.fixing.observed_calls import ObservedCall
 from torchproof.fixing.proof_job import NOT_FRESH, Equality, ProofJob
 from torchproof.fixing.rewrites import original_names
@@ -369,9 +369,9 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
     """
     known = {finding.identity for finding in before.open}
     skipped = [proof.counts.get("skipped_frames") or 0 for proof in (before, after)]
-    places = {(each.code, _code_of(each)) for each in before.open}
+    places = {(each.code, code_of(each)) for each in before.open}
     if skipped[1] <= skipped[0]:
-        known |= {e.identity for e in after.open if (e.code, _code_of(e)) in places}
+        known |= {e.identity for e in after.open if (e.code, code_of(e)) in places}
     # A frame without breaks is another frame: its recompiles are counted, not compared.
     counted = {"recompile", "recompile_limit", "specialization"}
     traced = _traced_code(before)
@@ -381,7 +381,7 @@ def new_findings(before: Proof, after: Proof) -> list[Finding]:
         for finding in after.open
         if finding.identity not in known
         and finding.kind not in counted
-        and (_code_of(finding) in traced or _code_of(finding)[::2] in edited)
+        and (code_of(finding) in traced or code_of(finding)[::2] in edited)
     ]
 
 
@@ -405,24 +405,12 @@ def _adds_nothing(before: Proof, after: Proof) -> bool:
     return functions(after) <= functions(before)
 
 
-def _code_of(finding: Finding) -> tuple[str, str, str]:
-    file = os.path.realpath(finding.file or "")
-    return file, finding.function or "", (finding.source or "").strip()
-
-
-def _traced_code(proof: Proof) -> set[tuple[str, str, str]]:
+def _traced_code(proof: Proof) -> set[Code]:
     """The lines that Dynamo traced: file, function and text."""
     with sources_of(proof.overlay):
-        return {
-            (
-                os.path.realpath(file),
-                _original_name(blame.plain_name(function), proof.overlay),
-                blame.source_line(file, line).strip(),
-            )
-            for file, functions in (proof.observation.traced or {}).items()
-            for function, lines in functions.items()
-            for line in lines
-        }
+        return traced_code(
+            proof.observation, lambda name: _original_name(name, proof.overlay)
+        )
 
 
 def _new_lines(before: Overlay, after: Overlay) -> set[tuple[str, str]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchproof.report import search_words as search_words
     from torchproof.report.formats import render as render
     from torchproof.report.formats import render_cell as render_cell
+    from torchproof.report.formats import render_changes as render_changes
     from torchproof.report.formats import render_comparison as render_comparison
     from torchproof.report.formats import render_findings as render_findings
     from torchproof.report.rule_text import rule_list as rule_list

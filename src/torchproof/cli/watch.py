@@ -1,0 +1,227 @@
+"""`check --watch`: checks again after each save, and prints what changed.
+
+Each check runs in a process of its own (`watch_worker.py`), so that a save can cancel
+it with everything it started, and no check sees modules or caches of another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from torchproof.cli import output, verbs
+from torchproof.cli.watched_files import WatchedFiles, syntax_error
+from torchproof.process import Child, Ended, Message, spawn
+from torchproof.records import Run, UserError, blame, store
+
+if TYPE_CHECKING:
+    from torchproof.api import SeenSource, Target
+
+_GRACE_S = 10.0  # for a cancelled check to end its children and remove its files
+_MOST_NAMED = 3  # saved files in one line
+
+
+class _Saved(Exception):
+    """Files were saved while a check ran."""
+
+    def __init__(self, files: list[str]) -> None:
+        self.files = files
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Checks until Ctrl-C; what cannot be watched is a `UserError`."""
+    from torchproof import api
+
+    target = api.parse(options.target, options.script)
+    _assert_watchable(options, target)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _Watch(options, target).run()
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():  # the shell's prompt begins a line
+            print(file=sys.stderr)
+        return 130
+
+
+def _assert_watchable(options: argparse.Namespace, target: Target) -> None:
+    from torchproof import api
+
+    if target.kind in ("workload", "trace") or not _own_files(target):
+        raise UserError(
+            f"{target.text} has no source file of yours: --watch takes a script, a"
+            " factory or, with --effort static, a folder"
+        )
+    if options.format != "text":
+        raise UserError(f"--watch prints text: leave out --format {options.format}")
+    single = {"-o": options.output, "--trace": options.trace}
+    for flag, value in {**single, "--baseline": options.baseline}.items():
+        if value is not None:
+            raise UserError(
+                f"{flag} is for a single check: with --watch, each check is compared"
+                " with the one before, and printed"
+            )
+    ranks = verbs.rank_options(options)
+    launched = api.ExistingLaunch.current() is not None
+    if launched or (ranks is not None and ranks.spans_nodes):
+        raise UserError("--watch starts its ranks itself, all on this machine")
+
+
+def _own_files(target: Target) -> list[str]:
+    """The file of a target, or the Python files of a folder."""
+    from torchproof import api
+
+    if target.kind == "source":
+        return [str(file) for file in api.files_of(target)]
+    file = api.own_file(target)
+    return [] if file is None else [str(file)]
+
+
+class _Watch:
+    """The checks of one target, and what the last complete one saw."""
+
+    def __init__(self, options: argparse.Namespace, target: Target) -> None:
+        self._options, self._target = options, target
+        words = shlex.split(options.command)[1:]
+        cut = words.index("--") if "--" in words else len(words)
+        self._words = [w for w in words[:cut] if w != "--watch"] + words[cut:]
+        self._before: tuple[Run, SeenSource] | None = None
+        self._own = _own_files(target)
+        self._known = self._own  # the files of the last check
+        self._failed = False  # the last check
+        self._is_first = True
+        self._files = WatchedFiles(self._folder)
+
+    def run(self) -> NoReturn:
+        """Checks and waits for a save, in turn."""
+        changed = self._own if self._target.kind != "source" else []
+        while True:
+            self._files.begin(self._known)
+            broken = next(filter(None, map(syntax_error, changed)), None)
+            if broken is not None:
+                output.note(f"{blame.shown(broken)}; waiting for the next save")
+            elif changed := self._check():
+                self._note(f"{_named(changed)} saved during the check: checking anew")
+                continue
+            changed = self._files.wait()
+            if not any(map(syntax_error, changed)):
+                self._note(f"{time.strftime('%H:%M:%S')} {_named(changed)} saved")
+
+    def _folder(self) -> Sequence[str]:
+        """The files of a folder; of another target, those beside it after a failure.
+
+        An import fails because of a file that does not exist yet.
+        """
+        if self._target.kind == "source":
+            return _own_files(self._target)
+        if not self._failed:
+            return ()
+        folder = Path(self._own[0]).resolve().parent
+        return [*map(str, folder.glob("*.py")), *map(str, folder.glob("[!.]*/*.py"))]
+
+    def _check(self) -> list[str]:
+        """One check, shown when it ends; the files whose save cancelled it."""
+        with spawn("-m", "torchproof.cli.watch_worker") as child:
+            try:
+                answer = self._answer(child)
+            except _Saved as saved:
+                if run := _interrupted(child):
+                    store.discard(run)
+                return saved.files
+            except KeyboardInterrupt:
+                if run := _interrupted(child):
+                    self._note(f"interrupted; what was seen: torchproof show {run}")
+                raise
+            except Ended as error:
+                answer = {"error": f"the check {error}", "begun": True}
+        self._end(answer)
+        return []
+
+    def _answer(self, child: Child) -> Message:
+        """The last message of a check."""
+        before = self._before[0].id if self._before else None
+        job = {"words": self._words, "baseline": before}
+        answer = child.ask(job, tick=self._raise_if_saved)
+        if "files" in answer:
+            self._known = [*self._own, *answer["files"]]
+            self._files.watch(self._known)
+            answer = child.receive(tick=self._raise_if_saved)
+        return answer
+
+    def _raise_if_saved(self) -> None:
+        if changed := self._files.saved():
+            raise _Saved(changed)
+
+    def _end(self, answer: Message) -> None:
+        """Shows a check that has ended, and keeps it to compare the next one with."""
+        from torchproof import api
+
+        first, self._is_first = self._is_first, False
+        if "error" in answer:
+            if first and not answer["begun"]:  # no save corrects the command line
+                raise UserError(answer["error"])
+            output.note(f"torchproof: error: {answer['error']}")
+            self._failed = True
+        else:
+            run = store.load(answer["run"])
+            seen = api.SeenSource.from_json(answer["seen"])
+            self._known = [*self._known, *seen.texts]
+            self._failed = verbs.failed_code(run, self._options) is not None
+            if not self._failed:
+                self._show(run)
+                self._before = run, seen
+        self._files.watch(self._known)
+        self._note(f"watching {_count(len(self._files))}; Ctrl-C ends")
+
+    def _show(self, run: Run) -> None:
+        """The report of the first check, and of the others what changed."""
+        from torchproof import api, report
+
+        options = self._options
+        if self._before is None:
+            output.show(run, options)
+        else:
+            before, seen = self._before
+            text = report.render_changes(
+                run,
+                api.changes_since(before, run, seen),
+                colour=output.coloured(options),
+                width=output.width(options),
+                verbose=options.verbose,
+            )
+            output.write(text, options)
+        sys.stdout.flush()
+        verbs.incomplete(run)
+
+    def _note(self, text: str) -> None:
+        if not self._options.quiet:
+            output.note(text)
+
+
+def _interrupted(child: Child) -> str | None:
+    """Ends a check as Ctrl-C does; the id of the run that it saved, if it did."""
+    try:
+        os.kill(child.pid, signal.SIGTERM)
+        while True:
+            answer = child.receive(_GRACE_S)
+            if "files" not in answer:
+                return answer.get("run")
+    except (Ended, TimeoutError, ProcessLookupError):
+        return None
+
+
+def _named(files: Sequence[str]) -> str:
+    """`model.py, layers.py and 2 more`."""
+    names = [blame.shown(file) for file in files[:_MOST_NAMED]]
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    return ", ".join(names) + more
+
+
+def _count(files: int) -> str:
+    return f"{files} file{'' if files == 1 else 's'}"

@@ -1,0 +1,54 @@
+"""The process in which `check --watch` makes one check.
+
+It receives the words of a command line and the run to compare with, shows progress on
+stderr. It sends `{"files"}`, the user's files that the target consists of, and then
+`{"run", "seen"}`: the id of the saved run, and the source that it saw. A mistake of the
+user is sent as `{"error", "begun"}`: whether a part had begun by then. Ending this
+process ends everything that the check started.
+"""
+
+from __future__ import annotations
+
+from torchproof.cli import verbs
+from torchproof.process import Channel, Message, hold, leave
+from torchproof.records import Observation, PartState, UserError, store
+
+
+def main() -> None:
+    hold(descendants=True)
+    channel = Channel.to_parent()
+    try:
+        channel.send(_answer(channel.receive(), channel))
+    except KeyboardInterrupt:  # cancelled before there was anything to save
+        leave(130)
+    leave(0)
+
+
+def _answer(job: Message, channel: Channel) -> Message:
+    from torchproof import api
+
+    options = verbs.parsed(job["words"])
+    seen = api.SeenSource()
+    begun: list[PartState] = []
+
+    def observing(observation: Observation) -> None:
+        nonlocal seen
+        seen = api.SeenSource.of(target, observation)
+
+    try:
+        target = api.parse(options.target, options.script)
+        channel.send({"files": list(map(str, api.files_of(target)))})
+        run = verbs.checked(
+            options,
+            begun.append,
+            ranks=verbs.rank_options(options),
+            baseline=store.load(job["baseline"]) if job["baseline"] else None,
+            observing=observing,
+        )
+    except UserError as error:
+        return {"error": str(error), "begun": bool(begun)}
+    return {"run": run.id, "seen": seen.to_json()}
+
+
+if __name__ == "__main__":
+    main()
