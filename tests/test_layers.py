@@ -38,7 +38,7 @@ PAGES = (
 )
 REFERENCE = """
 compat coverage first-seconds fixes graph-coverage limitations load-tests precision
-recipes reliability results rules security workloads
+recipes reliability results rules security workloads zoo
 """
 DOCS = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}
 DOCS |= {f"docs/{name}.md" for name in PAGES.split()}

@@ -42,6 +42,7 @@ import results_tables
 import strategy_tables
 import tuning_tables
 import whole_step_tables
+import zoo_page
 from import_table import MAY_IMPORT
 
 from torchproof.checking.rules import RULES
@@ -362,6 +363,7 @@ def parts() -> dict[str, Tables]:
             "worth": worth_table,
             **fp8_tables.TABLES,
         },
+        "docs/reference/zoo.md": zoo_page.TABLES,
     }
 
 

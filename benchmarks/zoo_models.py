@@ -1,0 +1,599 @@
+"""The models of the survey: how each is built from a configuration, with its inputs.
+
+Nothing is downloaded: the weights are random, and the sizes small. A library is
+imported when the first of its models is built, so a missing one costs only its own
+rows. Each model gets three calls of different sizes: the length of the sequence and the
+batch, the side of the image, or the batch alone where the image has a fixed size. A
+model that compiles into one dynamic graph is then compiled twice, and never again.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Call = tuple[Any, ...] | dict[str, Any]
+Target = tuple[Any, list[Call]]
+Factory = Callable[[], Target]
+
+# The operators that torchvision's C library brings and its Python modules name at
+# import. The library is built for one build of torch: next to another one it cannot be
+# loaded, and the import fails. Models that classify images need none of them.
+NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_declared: list[torch.library.Library] = []  # alive as long as the operators
+
+
+def declare_missing_operators() -> bool:
+    """Lets torchvision be imported next to any build of torch; whether it had to."""
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
+        return False
+    library = Path(spec.origin).parent / "_C.so"
+    try:
+        torch.ops.load_library(str(library))
+    except OSError:
+        if not _declared:
+            _declared.append(torch.library.Library("torchvision", "FRAGMENT"))
+            for name in ("nms", "qnms"):
+                _declared[0].define(f"{name}{NMS}")
+    return bool(_declared)
+
+
+# -- transformers ----------------------------------------------------------------------
+
+ENCODERS = """
+bert roberta albert deberta deberta-v2 longformer big_bird xlm funnel canine esm
+nystromformer convbert modernbert tapas distilbert electra xlm-roberta mobilebert
+"""
+DECODERS = """
+gpt2 gpt_neox llama falcon bloom mpt opt xlnet reformer ctrl gpt_oss deepseek_v3 mistral
+qwen2 qwen3 gemma gemma2 gemma3_text phi3 starcoder2 olmo2 cohere2 glm4 smollm3
+llama4_text mixtral qwen3_moe olmoe mamba mamba2 jamba rwkv falcon_h1 recurrent_gemma
+lfm2
+"""
+SEQUENCES = """
+bart pegasus marian m2m_100 led bigbird_pegasus t5 longt5 fsmt prophetnet
+switch_transformers nllb-moe seamless_m4t
+"""
+AUDIO = """
+whisper speech_to_text speecht5 wav2vec2 wav2vec2-bert hubert sew wavlm encodec dac mimi
+vits musicgen
+"""
+VISION = """
+perceiver vit vit_mae deit swin beit convnext resnet mobilevit segformer dinov2
+dinov3_vit sam detr deformable_detr yolos mask2former
+"""
+DOCUMENTS_AND_IMAGES = """
+layoutlmv3 clip siglip owlvit blip blip-2 vilt llava llava_onevision qwen2_5_vl qwen3_vl
+idefics3 smolvlm pixtral mllama paligemma gemma3 internvl
+"""
+SERIES = "time_series_transformer informer patchtst"
+FAMILIES = (ENCODERS, DECODERS, SEQUENCES, AUDIO, VISION, DOCUMENTS_AND_IMAGES, SERIES)
+TRAINED = """
+bert gpt2 llama qwen3 bart t5 opt mixtral switch_transformers longformer whisper
+wav2vec2 vit_mae detr patchtst
+"""
+
+
+def transformers_model(model_type: str, training: bool) -> Target:
+    declare_missing_operators()
+    from benchmarks import transformers_models as models
+
+    override = models.OVERRIDES.get(model_type, models.Override())
+    if override.calls is models.LONG_CALLS:  # block-sparse attention needs a length
+        sizes = [models.Sizes(length=length) for length in (64, 80, 96)]
+    else:
+        sizes = [
+            models.Sizes(),
+            models.Sizes(batch=3, length=16, audio=9600),
+            models.Sizes(batch=4, length=20, audio=11200),
+        ]
+    model = models.built(model_type).eval()
+    calls = [models.inputs(model_type, model, size) for size in sizes]
+    if training:
+        calls = [call | models.labels(model, call) for call in calls]
+    return _in_mode(model, training), list(calls)
+
+
+def _in_mode(model: Any, training: bool = False) -> Any:
+    """As it is trained, or as it is served: in eval mode, without gradients."""
+    return model.train() if training else model.eval().requires_grad_(False)
+
+
+# -- timm and torchvision: images ------------------------------------------------------
+
+# The side of the image varies where the model takes any, otherwise the batch.
+TIMM = """
+resnet18 resnet50d res2net50d seresnet50 cspresnet50 densenet121 dla34
+mobilenetv3_small_050 mobilenetv4_conv_small mobileone_s0 efficientnet_b0 ghostnet_050
+regnety_002 repvgg_a0 mixnet_s hrnet_w18_small convnext_atto convnextv2_atto fastvit_t8
+edgenext_xx_small mambaout_femto vit_tiny_patch16_224 deit_tiny_patch16_224
+eva02_tiny_patch14_224 swin_tiny_patch4_window7_224 coat_tiny convit_tiny
+xcit_nano_12_p16_224 levit_128s pvt_v2_b0 caformer_s18 mixer_s32_224 efficientformer_l1
+efficientvit_b0 davit_tiny hiera_tiny_224 mobilevitv2_050
+"""
+TIMM_TRAINED = "resnet18 vit_tiny_patch16_224"
+
+
+def timm_model(name: str, training: bool) -> Target:
+    declare_missing_operators()
+    import timm
+
+    model = timm.create_model(name, pretrained=False, num_classes=10)
+    model = _in_mode(model, training)
+    if model.default_cfg.get("fixed_input_size"):
+        return model, _batches(*model.default_cfg["input_size"][1:])
+    return model, _sides(64, 96, 128)
+
+
+def _sides(*sides: int) -> list[Call]:
+    return [(torch.randn(2, 3, side, side),) for side in sides]
+
+
+def _batches(height: int, width: int) -> list[Call]:
+    return [(torch.randn(batch, 3, height, width),) for batch in (2, 3, 4)]
+
+
+TORCHVISION = """
+resnet18 resnet50 resnext50_32x4d alexnet squeezenet1_0 densenet121 googlenet
+inception_v3 mobilenet_v2 mobilenet_v3_small mnasnet0_5 shufflenet_v2_x0_5
+efficientnet_b0 regnet_y_400mf convnext_tiny vit_b_32 swin_t maxvit_t
+"""
+SEGMENTATION = "fcn_resnet50 deeplabv3_mobilenet_v3_large lraspp_mobilenet_v3_large"
+DETECTION = "fasterrcnn_mobilenet_v3_large_320_fpn ssdlite320_mobilenet_v3_large"
+VIDEO = "r3d_18"
+FIXED = {"vit_b_32": 224, "maxvit_t": 224}  # images of one size only
+
+
+def torchvision_model(name: str) -> Target:
+    declare_missing_operators()
+    from torchvision import models
+
+    if name in SEGMENTATION.split():
+        made = models.get_model(name, weights=None, weights_backbone=None)
+        return _in_mode(made), _sides(64, 96, 128)
+    if name in DETECTION.split():
+        made = models.get_model(name, weights=None, weights_backbone=None)
+        return _in_mode(made), _image_lists()
+    model = _in_mode(models.get_model(name, weights=None))
+    if name == VIDEO:
+        sides = (32, 48, 64)
+        return model, [(torch.randn(1, 3, 8, side, side),) for side in sides]
+    if side := FIXED.get(name):
+        return model, _batches(side, side)
+    # The stem of Inception v3 needs 75 pixels.
+    return model, _sides(96, 128, 160)
+
+
+def _image_lists() -> list[Call]:
+    """What a detector takes: images of any size, as a list."""
+    return [([torch.rand(3, side, side + 32)],) for side in (96, 128, 160)]
+
+
+# -- torch-geometric: graphs -----------------------------------------------------------
+
+FEATURES, HIDDEN, CLASSES = 8, 16, 4
+GRAPHS = ((20, 60), (30, 96), (40, 130))  # nodes and edges of each call
+NODES = 40  # of models that have parameters for each node
+
+
+def _edges(nodes: int, edges: int) -> torch.Tensor:
+    return torch.randint(0, nodes, (2, edges))
+
+
+def _rows() -> list[Call]:
+    return [(torch.randn(nodes, FEATURES),) for nodes, _ in GRAPHS]
+
+
+def _features() -> list[Call]:
+    return [(torch.randn(nodes, FEATURES), _edges(nodes, e)) for nodes, e in GRAPHS]
+
+
+def _features_of_graphs() -> list[Call]:
+    """Features, edges, and the graph of each node: two graphs in a batch."""
+    return [
+        (torch.randn(nodes, FEATURES), _edges(nodes, edges), _graph_of(nodes))
+        for nodes, edges in GRAPHS
+    ]
+
+
+def _graph_of(nodes: int) -> torch.Tensor:
+    return (torch.arange(nodes) >= nodes // 2).long()
+
+
+def _with_edge_features() -> list[Call]:
+    return [
+        (
+            torch.randn(nodes, FEATURES),
+            _edges(nodes, edges),
+            torch.randn(edges, 5),
+            _graph_of(nodes),
+        )
+        for nodes, edges in GRAPHS
+    ]
+
+
+def _edges_only() -> list[Call]:
+    return [(_edges(NODES, edges),) for _, edges in GRAPHS]
+
+
+def _fixed_nodes() -> list[Call]:
+    """Graphs of one node set, which a model has parameters for."""
+    return [(torch.randn(NODES, FEATURES), _edges(NODES, edges)) for _, edges in GRAPHS]
+
+
+SIZES = (FEATURES, HIDDEN, 2, CLASSES)  # in, hidden, layers, out
+ENDS = (FEATURES, HIDDEN, CLASSES)
+PNA = {
+    "aggregators": ["mean", "max", "std"],
+    "scalers": ["identity", "amplification"],
+    "deg": torch.tensor([0, 4, 8, 6, 2]),
+}
+Made = Callable[[Any], Any]  # takes torch_geometric.nn
+GEOMETRIC: dict[str, tuple[Made, Callable[[], list[Call]]]] = {
+    "mlp": (lambda nn: nn.MLP([FEATURES, HIDDEN, CLASSES]), _rows),
+    "gcn": (lambda nn: nn.GCN(*SIZES), _features),
+    "graphsage": (lambda nn: nn.GraphSAGE(*SIZES), _features),
+    "gin": (lambda nn: nn.GIN(*SIZES), _features),
+    "gat": (lambda nn: nn.GAT(*SIZES, heads=2), _features),
+    "gatv2_jumping": (lambda nn: nn.GAT(*SIZES, v2=True, jk="cat"), _features),
+    "pna": (lambda nn: nn.PNA(*SIZES, **PNA), _features),
+    "edge_cnn": (lambda nn: nn.EdgeCNN(*SIZES), _features),
+    "graph_unet": (lambda nn: nn.GraphUNet(*ENDS, depth=2), _features),
+    "light_gcn": (lambda nn: nn.LightGCN(NODES, HIDDEN, 2), _edges_only),
+    "linkx": (lambda nn: nn.LINKX(NODES, *ENDS, num_layers=2), _fixed_nodes),
+    "rect_l": (lambda nn: nn.RECT_L(FEATURES, HIDDEN), _features),
+    "pmlp": (lambda nn: nn.PMLP(*ENDS, num_layers=2), _features),
+    "neural_fingerprint": (
+        lambda nn: nn.NeuralFingerprint(*ENDS, num_layers=2),
+        _features_of_graphs,
+    ),
+    "attentive_fp": (
+        lambda nn: nn.AttentiveFP(*ENDS, edge_dim=5, num_layers=2, num_timesteps=2),
+        _with_edge_features,
+    ),
+    "sgformer": (lambda nn: nn.SGFormer(*ENDS), _features_of_graphs),
+    "polynormer": (
+        lambda nn: nn.Polynormer(*ENDS, local_layers=2),
+        _features_of_graphs,
+    ),
+    "transformer_conv": (
+        lambda nn: nn.TransformerConv(FEATURES, HIDDEN, heads=2),
+        _features,
+    ),
+    "cheb_conv": (lambda nn: nn.ChebConv(FEATURES, HIDDEN, K=3), _features),
+}
+
+
+def geometric_model(name: str) -> Target:
+    declare_missing_operators()
+    import torch_geometric.nn
+
+    make, calls = GEOMETRIC[name]
+    return _in_mode(make(torch_geometric.nn)), calls()
+
+
+# -- diffusers: denoisers and autoencoders ---------------------------------------------
+
+TEXT = 16  # the width of text embeddings
+CROSS = {
+    "sample_size": 16,
+    "block_out_channels": (16, 32),
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+    "cross_attention_dim": TEXT,
+    "attention_head_dim": 4,
+}
+CROSS_2D = CROSS | {
+    "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+}
+TRANSFORMER = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 16}
+JOINT = {"joint_attention_dim": TEXT, "pooled_projection_dim": TEXT}
+# A ControlNet has no way up.
+CONTROL_LACKS = ("sample_size", "up_block_types")
+ENCODER = {
+    "block_out_channels": (16, 32),
+    "layers_per_block": 1,
+    "norm_num_groups": 8,
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+    "latent_channels": 4,
+}
+
+
+def _timesteps(batch: int) -> torch.Tensor:
+    return torch.full((batch,), 10)
+
+
+def _latents(channels: int, side: int, **more: Any) -> dict[str, Any]:
+    """Latents of two images, with text: the inputs of most denoisers."""
+    return {
+        "hidden_states": torch.randn(2, channels, side, side),
+        "encoder_hidden_states": torch.randn(2, 7, TEXT),
+        "timestep": _timesteps(2),
+        **more,
+    }
+
+
+def _sampled(channels: int) -> list[Call]:
+    """The inputs of a UNet."""
+    return [(torch.randn(2, channels, s, s), _timesteps(2)) for s in (16, 32, 48)]
+
+
+def _conditioned(channels: int) -> list[Call]:
+    text = torch.randn(2, 7, TEXT)
+    return [(*call, text) for call in _sampled(channels)]
+
+
+def _controlled() -> list[Call]:
+    """With the image that a ControlNet follows, twice as large as the latents."""
+    return [
+        (
+            torch.randn(2, 4, side, side),
+            _timesteps(2),
+            torch.randn(2, 7, TEXT),
+            torch.randn(2, 3, 2 * side, 2 * side),
+        )
+        for side in (16, 32, 48)
+    ]
+
+
+def _sides_of(make: Callable[[int], Call]) -> Callable[[], list[Call]]:
+    return lambda: [make(side) for side in (8, 12, 16)]
+
+
+def _frames(channels: int, side: int, **more: Any) -> dict[str, Any]:
+    """Latents of a video of five frames."""
+    video = torch.randn(1, channels, 5, side, side)
+    text = torch.randn(1, 7, TEXT)
+    known = {"hidden_states": video, "encoder_hidden_states": text}
+    return {**known, "timestep": _timesteps(1), **more}
+
+
+def _packed(side: int) -> dict[str, Any]:
+    """Latents that Flux takes as a sequence, each with its position."""
+    tokens = (side // 2) ** 2
+    return {
+        "hidden_states": torch.randn(2, tokens, 4),
+        "encoder_hidden_states": torch.randn(2, 7, TEXT),
+        "pooled_projections": torch.randn(2, TEXT),
+        "timestep": torch.tensor([1.0, 1.0]),
+        "img_ids": torch.randn(tokens, 3),
+        "txt_ids": torch.randn(7, 3),
+    }
+
+
+def _shaped(side: int) -> dict[str, Any]:
+    """Latents that Qwen-Image takes as a sequence, with the shape of the image."""
+    half = side // 2
+    return {
+        "hidden_states": torch.randn(1, half * half, 16),
+        "encoder_hidden_states": torch.randn(1, 7, TEXT),
+        "encoder_hidden_states_mask": torch.ones(1, 7, dtype=torch.long),
+        "timestep": torch.tensor([1.0]),
+        "img_shapes": [(1, half, half)],
+    }
+
+
+def _prior(batch: int) -> dict[str, Any]:
+    return {
+        "hidden_states": torch.randn(batch, 8),
+        "timestep": 2,
+        "proj_embedding": torch.randn(batch, 8),
+        "encoder_hidden_states": torch.randn(batch, 7, 8),
+    }
+
+
+def _ltx(side: int) -> Call:
+    known = {"num_frames": 2, "height": side // 2, "width": side // 2}
+    return {
+        "hidden_states": torch.randn(1, 2 * (side // 2) ** 2, 4),
+        "encoder_hidden_states": torch.randn(1, 7, TEXT),
+        "timestep": torch.rand(1) * 1000,
+        "encoder_attention_mask": torch.ones(1, 7).bool(),
+        **known,
+    }
+
+
+Denoiser = tuple[str, dict[str, Any], Callable[[], list[Call]]]
+DIFFUSERS: dict[str, Denoiser] = {
+    "unet2d": (
+        "UNet2DModel",
+        {
+            "sample_size": 16,
+            "block_out_channels": (16, 32),
+            "layers_per_block": 1,
+            "norm_num_groups": 8,
+            "attention_head_dim": 4,
+            "down_block_types": ("DownBlock2D", "AttnDownBlock2D"),
+            "up_block_types": ("AttnUpBlock2D", "UpBlock2D"),
+        },
+        lambda: _sampled(3),
+    ),
+    "unet2d_condition": ("UNet2DConditionModel", CROSS_2D, lambda: _conditioned(4)),
+    "unet3d_condition": (
+        "UNet3DConditionModel",
+        CROSS
+        | {
+            "down_block_types": ("CrossAttnDownBlock3D", "DownBlock3D"),
+            "up_block_types": ("UpBlock3D", "CrossAttnUpBlock3D"),
+        },
+        lambda: [
+            (torch.randn(1, 4, 4, s, s), _timesteps(1), torch.randn(1, 7, TEXT))
+            for s in (16, 24, 32)
+        ],
+    ),
+    "controlnet": (
+        "ControlNetModel",
+        {name: CROSS_2D[name] for name in CROSS_2D if name not in CONTROL_LACKS}
+        | {"conditioning_embedding_out_channels": (16, 32)},
+        _controlled,
+    ),
+    "autoencoder_kl": ("AutoencoderKL", ENCODER, lambda: _sides(32, 48, 64)),
+    "vq": (
+        "VQModel",
+        ENCODER | {"num_vq_embeddings": 16},
+        lambda: _sides(32, 48, 64),
+    ),
+    "autoencoder_tiny": (
+        "AutoencoderTiny",
+        {
+            "encoder_block_out_channels": (16, 16),
+            "decoder_block_out_channels": (16, 16),
+            "num_encoder_blocks": (1, 2),
+            "num_decoder_blocks": (2, 1),
+        },
+        lambda: _sides(32, 48, 64),
+    ),
+    "dit": (
+        "DiTTransformer2DModel",
+        TRANSFORMER | {"sample_size": 8, "norm_num_groups": 8},
+        lambda: [
+            {
+                "hidden_states": torch.randn(batch, 4, 8, 8),
+                "timestep": _timesteps(batch),
+                "class_labels": torch.zeros(batch, dtype=torch.long),
+            }
+            for batch in (2, 3, 4)
+        ],
+    ),
+    "pixart": (
+        "PixArtTransformer2DModel",
+        TRANSFORMER
+        | {"sample_size": 8, "cross_attention_dim": 32, "caption_channels": TEXT}
+        | {"use_additional_conditions": False, "norm_num_groups": 8},
+        _sides_of(
+            lambda side: _latents(
+                4, side, added_cond_kwargs={"aspect_ratio": None, "resolution": None}
+            )
+        ),
+    ),
+    "sd3": (
+        "SD3Transformer2DModel",
+        TRANSFORMER
+        | JOINT
+        | {"sample_size": 8, "in_channels": 4, "out_channels": 4}
+        | {"caption_projection_dim": 32, "pos_embed_max_size": 16},
+        _sides_of(
+            lambda side: _latents(4, side, pooled_projections=torch.randn(2, TEXT))
+        ),
+    ),
+    "flux": (
+        "FluxTransformer2DModel",
+        TRANSFORMER
+        | JOINT
+        | {"in_channels": 4, "num_single_layers": 2, "axes_dims_rope": (4, 4, 8)},
+        _sides_of(_packed),
+    ),
+    "aura_flow": (
+        "AuraFlowTransformer2DModel",
+        {"num_mmdit_layers": 1, "num_single_dit_layers": 1, "attention_head_dim": 16}
+        | {"num_attention_heads": 2, "joint_attention_dim": TEXT, "sample_size": 16}
+        | {"caption_projection_dim": 32, "pos_embed_max_size": 256},
+        _sides_of(lambda side: _latents(4, side)),
+    ),
+    "sana": (
+        "SanaTransformer2DModel",
+        TRANSFORMER
+        | {"in_channels": 4, "out_channels": 4, "num_cross_attention_heads": 2}
+        | {"cross_attention_head_dim": 16, "cross_attention_dim": 32}
+        | {"caption_channels": TEXT, "sample_size": 8},
+        _sides_of(lambda side: _latents(4, side)),
+    ),
+    "qwen_image": (
+        "QwenImageTransformer2DModel",
+        TRANSFORMER
+        | {"in_channels": 16, "out_channels": 4, "joint_attention_dim": TEXT}
+        | {"axes_dims_rope": (4, 4, 8)},
+        _sides_of(_shaped),
+    ),
+    "cogvideox": (
+        "CogVideoXTransformer3DModel",
+        TRANSFORMER
+        | {"in_channels": 4, "out_channels": 4, "time_embed_dim": 8}
+        | {"text_embed_dim": TEXT, "sample_width": 8, "sample_height": 8}
+        | {"sample_frames": 8, "max_text_seq_length": 8},
+        _sides_of(
+            lambda side: {
+                "hidden_states": torch.randn(1, 3, 4, side, side),
+                "encoder_hidden_states": torch.randn(1, 8, TEXT),
+                "timestep": _timesteps(1),
+            }
+        ),
+    ),
+    "ltx_video": (
+        "LTXVideoTransformer3DModel",
+        TRANSFORMER
+        | {"in_channels": 4, "out_channels": 4, "cross_attention_dim": 32}
+        | {"caption_channels": TEXT, "qk_norm": "rms_norm_across_heads"},
+        _sides_of(_ltx),
+    ),
+    "wan": (
+        "WanTransformer3DModel",
+        TRANSFORMER
+        | {"in_channels": 4, "out_channels": 4, "text_dim": TEXT, "freq_dim": 32}
+        | {"ffn_dim": 32, "rope_max_seq_len": 32},
+        _sides_of(lambda side: _frames(4, side)),
+    ),
+    "prior": (
+        "PriorTransformer",
+        TRANSFORMER | {"embedding_dim": 8, "num_embeddings": 7},
+        lambda: [_prior(batch) for batch in (2, 3, 4)],
+    ),
+}
+
+
+def diffusers_model(name: str) -> Target:
+    declare_missing_operators()
+    import diffusers
+
+    kind, config, calls = DIFFUSERS[name]
+    return _in_mode(getattr(diffusers, kind)(**config)), calls()
+
+
+# -- all of them -----------------------------------------------------------------------
+
+
+def _named(library: str, name: str, training: bool = False) -> str:
+    plain = f"{library}_{name}".replace("-", "_").replace(".", "_")
+    return f"{plain}_training" if training else plain
+
+
+def _made(
+    library: str, make: Callable[[str], Target], names: str
+) -> dict[str, Factory]:
+    return {_named(library, n): functools.partial(make, n) for n in names.split()}
+
+
+def _in_modes(
+    library: str, make: Callable[[str, bool], Target], plain: str, trained: str
+) -> dict[str, Factory]:
+    return {
+        _named(library, name, training): functools.partial(make, name, training)
+        for training, names in ((False, plain), (True, trained))
+        for name in names.split()
+    }
+
+
+LIBRARIES: dict[str, dict[str, Factory]] = {
+    "transformers": _in_modes(
+        "transformers", transformers_model, " ".join(FAMILIES), TRAINED
+    ),
+    "timm": _in_modes("timm", timm_model, TIMM, TIMM_TRAINED),
+    "torchvision": _made(
+        "torchvision",
+        torchvision_model,
+        " ".join((TORCHVISION, SEGMENTATION, DETECTION, VIDEO)),
+    ),
+    "torch-geometric": _made("geometric", geometric_model, " ".join(GEOMETRIC)),
+    "diffusers": _made("diffusers", diffusers_model, " ".join(DIFFUSERS)),
+}
+FACTORIES = {
+    name: make for factories in LIBRARIES.values() for name, make in factories.items()
+}
