@@ -86,7 +86,7 @@ site: $(INSTALLED)
 # Everything that takes longer than the tests, at one commit; it continues where it was
 # cut off. `scripts/prove.py --list` lists what it proves.
 prove: $(INSTALLED)
-	@# Ray clusters and trainers: without the extras, their tests are skipped.
+	@# Ray clusters, trainers, services: without the extras, their tests are skipped.
 	$(PIP) install -c constraints.txt -e '.[ray,integrations]'
 	$(BIN)/python scripts/prove.py
 	$(BIN)/python scripts/docs/generate.py

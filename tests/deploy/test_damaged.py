@@ -26,8 +26,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = production.compile
     cold = functools.partial(plain, backend="eager")
 
-    def compile(model: Any, *, recipe: Any = None) -> Any:
-        return cold(model) if recipe is None else plain(model, recipe=recipe)
+    def compile(model: Any, *, recipe: Any = None, wait: bool = True) -> Any:
+        if recipe is None:
+            return cold(model, wait=wait)
+        return plain(model, recipe=recipe)
 
     monkeypatch.setattr(production, "compile", compile)
 

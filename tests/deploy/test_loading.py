@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 import torch
 from fabricated import CALL, Net, details_of, fabricated
 from pack_keys import KEY, OTHER_PUBLIC, PUBLIC
+from torch import nn
 
 import torchproof
 from torchproof.records import schema
@@ -29,6 +31,7 @@ from torchproof.runtime.loading.pack_details import Place
 
 Change = Callable[[Path], None]
 NOBODY = 65534
+PATIENCE_S = 120
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +41,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = production.compile
     cold = functools.partial(plain, backend="eager")
 
-    def compile(model: Any, *, recipe: Any = None) -> Any:
-        return cold(model) if recipe is None else plain(model, recipe=recipe)
+    def compile(model: Any, *, recipe: Any = None, wait: bool = True) -> Any:
+        if recipe is None:
+            return cold(model, wait=wait)
+        return plain(model, recipe=recipe)
 
     monkeypatch.setattr(production, "compile", compile)
 
@@ -299,6 +304,51 @@ def test_no_shape_of_the_pack_is_compiled_after_the_warm_up(tmp_path: Path) -> N
             model(torch.ones(size, 4))
             model(torch.ones(size + 1, 4)[1:])
     assert len(torchproof.status(model).compilations) == before
+
+
+def compiled_later(model: Any, x: torch.Tensor) -> None:
+    """The first call runs eager, and a later one the code compiled for it meanwhile."""
+    before = torchproof.status(model)
+    want = model(x)
+    assert torchproof.status(model).compiled_calls == before.compiled_calls
+    end = time.monotonic() + PATIENCE_S
+    while torchproof.status(model).state == "compiling" and time.monotonic() < end:
+        time.sleep(0.05)
+    torch.testing.assert_close(model(x), want)
+    after = torchproof.status(model)
+    assert after.compiled_calls == before.compiled_calls + 1
+    assert after.totals.compilations == before.totals.compilations + 1
+    assert not after.fallbacks
+
+
+def test_without_waiting_only_calls_that_the_pack_lacks_run_eager(
+    tmp_path: Path,
+) -> None:
+    torch.compiler.reset()  # Dynamo remembers the sizes of models before
+    model = Net().eval()
+    [call] = details_of(model)["calls"]
+    call["state"] = {"training": False, "others": []}
+    pack = fabricated(tmp_path / "pack", model, calls=[call])
+    loaded = torchproof.load(pack, model, wait=False)
+    status = torchproof.status(loaded)
+    assert status.pack["used"] and status.state == "compiled"
+    with torch.no_grad():
+        loaded(*CALL)
+        assert torchproof.status(loaded).compiled_calls == status.compiled_calls + 1
+        compiled_later(loaded, torch.ones(7, 4))
+
+
+def test_a_refused_pack_does_not_make_calls_wait(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    model = Net().eval()
+    pack = fabricated(tmp_path / "pack", nn.Linear(4, 4))
+    loaded = torchproof.load(pack, model, wait=False)
+    status = torchproof.status(loaded)
+    assert not status.pack["used"] and status.reason == status.pack["why_not"]
+    with torch.no_grad():
+        compiled_later(loaded, *CALL)
+    with pytest.raises(UserError, match="wait=1"):
+        torchproof.load(pack, model, wait=1)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""Callbacks for other libraries, one module for each library.
+"""Callbacks and metrics for other libraries, one module for each library.
 
-In: a trainer. Out: its model compiled, with the figures in the trainer's own log.
-Start with `compile_metrics.py`; each other module needs the library that it is named
-after, which is why none is imported here.
+In: a trainer, or a model that serves. Out: the model compiled, its figures in the
+library's own log. Start with `compile_metrics.py`; modules named after a library need
+it, which is why none is imported here.
 Imports `runtime`.
 """
 

@@ -51,5 +51,5 @@ class CompileCallback(Callback):
 
     def _log(self, trainer: Trainer) -> None:
         metrics = compile_metrics(self._compiled)
-        for logger in trainer.loggers:
+        for logger in trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=trainer.global_step)

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from torchproof import runtime
-from torchproof.integrations.compile_metrics import compile_metrics
+from torchproof.integrations.compile_metrics import compile_metrics, status_of
 
 _log = logging.get_logger("transformers.torchproof")
 
@@ -59,7 +59,7 @@ class CompileCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         if control.should_log:
-            self._trainer.log(compile_metrics([self._compiled]))
+            self._log()
 
     def on_train_end(
         self,
@@ -68,7 +68,12 @@ class CompileCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        self._trainer.log(compile_metrics([self._compiled]))
-        status = runtime.status(self._compiled)
-        write = _log.warning if status.fallbacks else _log.info
-        write("%s", status)
+        self._log()
+        status = status_of(self._compiled)
+        if status is not None:
+            write = _log.warning if status.fallbacks else _log.info
+            write("%s", status)
+
+    def _log(self) -> None:
+        if metrics := compile_metrics([self._compiled]):
+            self._trainer.log(metrics)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchproof.runtime import patch_files as patch_files
     from torchproof.runtime.compiled_forward import CompiledForward as CompiledForward
     from torchproof.runtime.cudagraph import graph as graph
+    from torchproof.runtime.cudagraph.graphed_step import Graphed as Graphed
     from torchproof.runtime.forward_state import save_state as save_state
     from torchproof.runtime.graph_effects import in_graph as in_graph
     from torchproof.runtime.graph_effects import on_host as on_host
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     from torchproof.runtime.production import plan as plan
     from torchproof.runtime.production import retry as retry
     from torchproof.runtime.production import status as status
+    from torchproof.runtime.status_report import FALLBACK_KINDS as FALLBACK_KINDS
+    from torchproof.runtime.status_report import Status as Status
     from torchproof.runtime.steps import step as step
 else:
     __getattr__, __all__ = lazy_exports(__name__)

@@ -24,7 +24,7 @@ import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torchproof.process import forks
 from torchproof.runtime.interruptible_thread import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from torchproof.runtime.compiled_forward import CompiledForward
 
-KIND = "agreement"  # of fallbacks that follow another rank
+KIND: Final = "agreement"  # of fallbacks that follow another rank
 WHOLE = "the model"
 _LONGEST_WAIT_S = 600.0  # for other ranks, if there is no deadline
 _VOTE_EVERY_S = 0.02

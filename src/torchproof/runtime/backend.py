@@ -27,7 +27,7 @@ from torchproof.runtime import (
     interruptible_thread,
     shared_code,
 )
-from torchproof.runtime.status_report import Fallback
+from torchproof.runtime.status_report import Fallback, FallbackKind
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import (
     backends,
@@ -378,7 +378,7 @@ def failure(what: str, error: BaseException, job: compile_job.Job | None) -> Fal
             seconds=seconds,
         )
     unsupported = type(root).__name__ == "Unsupported"
-    kind = "unsupported" if unsupported else "compile error"
+    kind: FallbackKind = "unsupported" if unsupported else "compile error"
     return Fallback(kind, what, one_line(root), seconds=seconds)
 
 

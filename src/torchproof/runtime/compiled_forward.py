@@ -34,7 +34,7 @@ from torchproof.runtime.method_replacement import (
     method_of,
 )
 from torchproof.runtime.monitor import Monitor, TimedRun
-from torchproof.runtime.status_report import Fallback, Status, cost_to_log
+from torchproof.runtime.status_report import Fallback, State, Status, cost_to_log
 from torchproof.runtime.telemetry import Telemetry, counts_calls
 from torchproof.strategies import (
     BLOCKS,
@@ -492,6 +492,14 @@ class CompiledForward(MethodReplacement):
             if not self._has_joined:
                 self.run = self._first_eager_call
 
+    def stop_waiting(self) -> None:
+        """From now on, a call runs eager while what it needs is compiled.
+
+        A CUDA graph of a recipe still records each new shape in its first call.
+        """
+        self.options = replace(self.options, wait=False)
+        self.engine.options = self.options
+
     def replace_run(self, around: Callable[[Callable[..., Any]], Any]) -> None:
         """Replaces what calls run by `around` it, unless the model runs eager."""
         with self._switch_lock:
@@ -651,7 +659,21 @@ class CompiledForward(MethodReplacement):
             graph=graph,
             pack=self.pack,
             ranks=self._agreement.to_json() if self._agreement else None,
+            totals=telemetry.totals,
+            state=self._state(has_code=bool(compiles)),
         )
+
+    def _state(self, *, has_code: bool) -> State:
+        engine = self._engine
+        if self.strategy == "eager":
+            return "eager"
+        if engine is not None and (engine.pending or engine.is_compiling):
+            return "compiling"
+        if not self.telemetry.calls:
+            return "not called"
+        if not has_code:
+            return "eager"
+        return "partly compiled" if self.telemetry.fallbacks else "compiled"
 
     @property
     def _note_on_sharing(self) -> tuple[str, ...]:

@@ -243,11 +243,13 @@ class Engine:
         method_replacement.refresh_all()
         state = thread_state.ThreadState()
         if self.options.wait or self._unused[conversion.code] >= _TRIES:
-            return self._compile_once(conversion, state, until)
+            with self.telemetry.stall():
+                return self._compile_once(conversion, state, until)
         prepared = self.background.prepared(conversion)
         if prepared is None:
             return self._eager_meanwhile(conversion, state)
-        answer = self._compile_once(conversion, state, until, prepared.job)
+        with self.telemetry.stall():
+            answer = self._compile_once(conversion, state, until, prepared.job)
         self.background.forget(conversion.code, prepared)
         return answer
 

@@ -9,8 +9,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
+# What calls run now. "partly compiled": after a fallback, some functions run eager.
+State = Literal["not called", "compiling", "compiled", "partly compiled", "eager"]
 _WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
 WORTH_LOGGING_S = 30.0  # the same for the log
 _SOON = 10_000  # calls within which compiling should pay off
@@ -34,16 +36,27 @@ class Compilation:
     graphs: int = 0
 
 
+FallbackKind = Literal[
+    "agreement",
+    "compile error",
+    "deadline",
+    "first run",
+    "gain",
+    "pack",
+    "probe",
+    "recipe",
+    "storm",
+    "unsupported",
+    "verification",
+]
+FALLBACK_KINDS: tuple[FallbackKind, ...] = get_args(FallbackKind)
+
+
 @dataclass(frozen=True)
 class Fallback:
-    """Something that runs eager instead of compiled, and why.
+    """Something that runs eager instead of compiled, and why."""
 
-    `kind` is "deadline", "compile error", "first run", "backward", "storm",
-    "verification", "gain", "policy", "probe", "recipe", "pack", "unsupported" or
-    "agreement".
-    """
-
-    kind: str
+    kind: FallbackKind
     what: str
     why: str
     phase: str | None = None
@@ -58,6 +71,19 @@ class Stuck:
     where: str
     phase: str | None
     since: str | None = None  # the local time at which its caller gave up
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts of everything so far; `Status` has only the latest 1,000 records.
+
+    A stall is a call that waited for the compiler.
+    """
+
+    compilations: int = 0
+    fallbacks: Mapping[str, int] = field(default_factory=dict)  # by kind
+    stalls: int = 0
+    stall_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,8 @@ class Status:
     graph: Mapping[str, Any] | None = None  # the CUDA graph that replays whole calls
     pack: Mapping[str, Any] | None = None  # its path, and which graphs it provided
     ranks: Mapping[str, Any] | None = None  # what was decided with other ranks
+    totals: Totals = field(default_factory=Totals)
+    state: State = "eager"
 
     @property
     def graphs(self) -> int | None:
@@ -104,6 +132,15 @@ class Status:
         if self.shares_code:
             return None
         return sum(item.graphs for item in self.compilations)
+
+    @property
+    def reason(self) -> str:
+        """Why the latest fallback happened, or the pack is not used, else `why`."""
+        if self.fallbacks:
+            return self.fallbacks[-1].why
+        if self.pack is not None and not self.pack["used"]:
+            return str(self.pack["why_not"])
+        return self.why
 
     @property
     def compiled_share(self) -> float | None:
@@ -115,6 +152,7 @@ class Status:
             "deadline_s": self.deadline_s if math.isfinite(self.deadline_s) else None,
             "compiled_share": self.compiled_share,
             "graphs": self.graphs,
+            "reason": self.reason,
         }
 
     def __str__(self) -> str:

@@ -7,13 +7,16 @@ model, after the call has its answer.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import logging
 import sys
 import threading
+import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -24,6 +27,7 @@ from torchproof.runtime.status_report import (
     Compilation,
     Fallback,
     Stuck,
+    Totals,
 )
 
 log = logging.getLogger("torchproof")
@@ -68,6 +72,10 @@ class Telemetry:
         self.breaks: set[tuple[str, int]] = set()  # their places
         self.recompiles = 0
         self.compile_s = 0.0
+        self._compilations = 0
+        self._fallbacks = Counter[str]()  # by kind
+        self._stalls = 0
+        self._stall_s = 0.0
         # What compiling has cost, if that is worth a line in the log.
         self.cost: Callable[[], str | None] = lambda: None
         self._has_logged_cost = False
@@ -163,6 +171,7 @@ class Telemetry:
         self._add(self.compilations, item)
         self._note_compiling()
         with self._lock:
+            self._compilations += 1
             self.recompiles += item.cause is not None
         self.emit("compilation", dataclasses.asdict(item))
 
@@ -192,6 +201,8 @@ class Telemetry:
     def fell_back(self, item: Fallback) -> None:
         """Records a fallback and logs one line."""
         self._add(self.fallbacks, item)
+        with self._lock:
+            self._fallbacks[item.kind] += 1
         self._note_compiling()
         phase = f" in {item.phase}" if item.phase else ""
         self.log(
@@ -208,6 +219,27 @@ class Telemetry:
             for item in items:
                 if item in self.fallbacks:
                     self.fallbacks.remove(item)
+                    self._fallbacks[item.kind] -= 1
+
+    @contextlib.contextmanager
+    def stall(self) -> Iterator[None]:
+        """Counts the current call as one that waits for the compiler, once."""
+        call = self.call
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stall_s += time.monotonic() - started
+                is_known = call == getattr(self.current, "stalled", None) is not None
+                self._stalls += not is_known
+            self.current.stalled = call
+
+    @property
+    def totals(self) -> Totals:
+        with self._lock:
+            fallbacks = {kind: n for kind, n in self._fallbacks.items() if n}
+            return Totals(self._compilations, fallbacks, self._stalls, self._stall_s)
 
     def is_stuck(self, item: Stuck, ended: threading.Event) -> None:
         """Records a thread; `ended` is set if its call returns after all."""

@@ -36,31 +36,40 @@ def load(
     key: Key = None,
     strict: bool = False,
     warm: bool = True,
+    wait: bool = True,
 ) -> Any:
     """Returns the model, compiled from the code in the pack.
 
     `key` is the public key of the pack's signature, as a file or as bytes. If the pack
     is refused, the model is compiled with `torchproof.compile`; with `strict`, or
     without a model, `torchproof.PackRefused` is raised instead. With `warm`, every call
-    of the pack runs once before this returns. `torchproof.status` reports what came
-    from the pack.
+    of the pack runs once before this returns. With `wait=False`, a call for which
+    there is no code runs eager while it is compiled. `torchproof.status` reports what
+    came from the pack.
     """
     if os.environ.get("TORCHPROOF_DISABLE") == "1" and model is not None:
         return model
     if not isinstance(pack, str | os.PathLike):
         raise UserError(f"load: pack must be a path, not a {type(pack).__name__}")
-    for name, value in {"strict": strict, "warm": warm}.items():
+    for name, value in {"strict": strict, "warm": warm, "wait": wait}.items():
         if not isinstance(value, bool):
             raise UserError(f"{name}={value!r}: must be True or False")
     if model is not None and not callable(model):
         raise UserError(
             f"load: {type(model).__name__} is not callable, so it is not a model"
         )
-    return _load(os.fspath(pack), model, _public_key(key), strict=strict, warm=warm)
+    path, public_key = os.fspath(pack), _public_key(key)
+    return _load(path, model, public_key, strict=strict, warm=warm, wait=wait)
 
 
 def _load(
-    pack: str, model: Any, public_key: bytes | None, *, strict: bool, warm: bool
+    pack: str,
+    model: Any,
+    public_key: bytes | None,
+    *,
+    strict: bool,
+    warm: bool,
+    wait: bool,
 ) -> Any:
     ranks = None
     if model is not None:  # without one, there is no module that other ranks share
@@ -73,7 +82,7 @@ def _load(
         assert_trusted(contents, public_key)
         from torchproof.runtime.loading import open_model
 
-        return open_model.open_model(contents, model, warm=warm, ranks=ranks)
+        return open_model.open_model(contents, model, warm=warm, wait=wait, ranks=ranks)
     except (Refused, OSError) as error:
         why = str(error)
         if ranks is not None:
@@ -82,7 +91,7 @@ def _load(
             raise PackRefused(why) from None
         from torchproof.runtime.loading import open_model
 
-        return open_model.compile_without_pack(model, pack, why, ranks)
+        return open_model.compile_without_pack(model, pack, why, ranks, wait=wait)
 
 
 def _assert_exists(pack: str, ranks: PackRanks | None) -> None:

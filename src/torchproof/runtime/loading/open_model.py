@@ -52,7 +52,12 @@ _BUILD_ANEW = "build one for this machine with torchproof pack TARGET --for depl
 
 
 def open_model(
-    contents: Contents, model: Any, *, warm: bool, ranks: PackRanks | None = None
+    contents: Contents,
+    model: Any,
+    *,
+    warm: bool,
+    wait: bool = True,
+    ranks: PackRanks | None = None,
 ) -> Any:
     """The model with the pack's code. Raises `Refused` if the pack cannot be used."""
     path, manifest = contents.path, contents.manifest
@@ -70,7 +75,7 @@ def open_model(
         )
     try:
         if artifact == "caches":
-            return _from_caches(contents, model, warm=warm, ranks=ranks)
+            return _from_caches(contents, model, warm=warm, wait=wait, ranks=ranks)
         return _package(contents)
     except RefusedByRanks as error:
         raise Refused(f"{path} is refused: {error}") from None
@@ -104,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 
 def compile_without_pack(
-    model: Any, path: str, why: str, ranks: PackRanks | None
+    model: Any, path: str, why: str, ranks: PackRanks | None, *, wait: bool
 ) -> Any:
     """Compiles the model without the pack and logs the reason.
 
@@ -113,7 +118,7 @@ def compile_without_pack(
     goes_eager = ranks is not None and ranks.have_collectives
     what = "runs eager on all ranks" if goes_eager else "compiles from scratch"
     log.warning("the pack is not used, and the model %s: %s", what, why)
-    compiled = production.compile(model)
+    compiled = production.compile(model, wait=wait)
     entry = production.compiled_forward_of(compiled)
     entry.pack = {
         "path": path,
@@ -127,7 +132,7 @@ def compile_without_pack(
 
 
 def _from_caches(
-    contents: Contents, model: Any, *, warm: bool, ranks: PackRanks | None
+    contents: Contents, model: Any, *, warm: bool, wait: bool, ranks: PackRanks | None
 ) -> Any:
     start = time.perf_counter()
     early_start.import_compiler()
@@ -170,6 +175,8 @@ def _from_caches(
             except Exception as error:  # the model works without it
                 report["notes"].append(f"the warm-up failed: {_reason(error)}")
         entry.engine.before_compiling = _ModeCheck(details, report)
+        if not wait:  # not earlier: the warm-up would leave its calls to later ones
+            entry.stop_waiting()
     report["seconds"] = time.perf_counter() - start
     _log(report)
     return compiled

@@ -1,0 +1,121 @@
+"""Prometheus metrics of compiled models, read when they are scraped.
+
+prometheus_client.REGISTRY.register(StatusCollector(classifier=model))
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from torch import nn
+
+from torchproof import runtime
+from torchproof.integrations.compile_metrics import status_of
+
+_COUNTERS = {
+    "calls": "Calls of the model",
+    "compiled_calls": "Calls that ran compiled code",
+    "compiles": "Compilations",
+    "recompiles": "Compilations of a function that had compiled code before",
+    "compile_seconds": "Seconds of compiling",
+    "fallbacks": "What runs eager instead of compiled, by kind of reason",
+    "stalls": "Calls that waited for the compiler",
+    "stall_seconds": "Seconds that calls waited for the compiler",
+    "graph_hits": "Calls that a CUDA graph replayed",
+    "graph_recordings": "Recordings of CUDA graphs, for which a call waits",
+}
+_GAUGES = {
+    "graph_breaks": "Places where compiled code runs plain Python",
+    "stuck_threads": "Compile threads that cannot be interrupted",
+}
+# The name of a metric, and its further labels.
+_Series = tuple[str, tuple[str, ...]]
+
+
+class StatusCollector(Collector):
+    """The figures of models, each labelled with the name that it is given here.
+
+    Takes models of `torchproof.compile` and `torchproof.load`, and steps of
+    `torchproof.graph`. What is unknown is left out.
+    """
+
+    def __init__(self, /, **models: Any) -> None:
+        self._models = models
+        self._lock = threading.Lock()
+        self._highest: dict[tuple[str, _Series], float] = {}
+
+    def describe(self) -> list[Metric]:
+        """Names alone, so that a second collector of the same ones is refused."""
+        return list(_families().values())
+
+    def collect(self) -> Iterator[Metric]:
+        families = _families()
+        for name, model in self._models.items():
+            for (metric, labels), value in _figures(model).items():
+                if metric in _COUNTERS:
+                    value = self._never_less((name, (metric, labels)), value)
+                families[metric].add_metric([name, *labels], value)
+        return (family for family in families.values() if family.samples)
+
+    def _never_less(self, series: tuple[str, _Series], value: float) -> float:
+        """The highest value so far: Prometheus takes a lower one for a restart.
+
+        A call counts as compiled until a part of it runs eager, and a fallback until it
+        turns out that the model itself had failed.
+        """
+        with self._lock:
+            highest = max(value, self._highest.get(series, value))
+            self._highest[series] = highest
+            return highest
+
+
+def _families() -> dict[str, Any]:
+    families: dict[str, Any] = {}
+    for name, text in _COUNTERS.items():
+        labels = ["model", "kind"] if name == "fallbacks" else ["model"]
+        full_name = f"torchproof_{name}"
+        families[name] = CounterMetricFamily(full_name, text, labels=labels)
+    for name, text in _GAUGES.items():
+        full_name = f"torchproof_{name}"
+        families[name] = GaugeMetricFamily(full_name, text, labels=["model"])
+    return families
+
+
+def _figures(model: Any) -> dict[_Series, float]:
+    if not isinstance(model, nn.Module) and isinstance(model, runtime.Graphed):
+        return _plain(calls=model.status().calls) | _graph(model.status().to_json())
+    status = status_of(model)
+    if status is None:
+        return {}
+    totals = status.totals
+    # Zero of every kind: a counter that begins at 1 has not increased.
+    fallbacks = dict.fromkeys(runtime.FALLBACK_KINDS, 0) | dict(totals.fallbacks)
+    return (
+        _plain(
+            calls=status.calls,
+            compiled_calls=status.compiled_calls,
+            compiles=totals.compilations,
+            recompiles=status.recompiles,
+            compile_seconds=status.compile_s,
+            stalls=totals.stalls,
+            stall_seconds=totals.stall_s,
+            graph_breaks=status.graph_breaks if totals.compilations else None,
+            stuck_threads=len(status.stuck),
+        )
+        | {("fallbacks", (kind,)): count for kind, count in fallbacks.items()}
+        | _graph(status.graph)
+    )
+
+
+def _graph(status: Any) -> dict[_Series, float]:
+    if status is None:  # no CUDA graph
+        return {}
+    return _plain(graph_hits=status["replays"], graph_recordings=status["recordings"])
+
+
+def _plain(**values: float | None) -> dict[_Series, float]:
+    return {(name, ()): value for name, value in values.items() if value is not None}
