@@ -39,8 +39,8 @@ from torchproof.runtime.codegen_worker import (
     ChildTooBig,
     Worker,
 )
-from torchproof.runtime.compile_phases import phase_of_frames
 from torchproof.torch_private import remote_codegen
+from torchproof.torch_private.compile_phases import phase_of_frames
 
 
 @pytest.fixture(scope="module", autouse=True)

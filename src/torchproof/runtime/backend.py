@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torchproof.runtime import (
     codegen_worker,
     compile_job,
-    compile_phases,
     graph_cache,
     interruptible_thread,
     shared_code,
@@ -31,6 +30,7 @@ from torchproof.runtime.status_report import Fallback, FallbackKind
 from torchproof.runtime.tensors.storages import free_bytes
 from torchproof.torch_private import (
     backends,
+    compile_phases,
     cudagraph_trees,
     frames,
     step_capture,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torchproof.process import Priority, spawn, tree
-from torchproof.runtime.compile_phases import phase_of_frames
+from torchproof.torch_private import compile_phases
 
 MODULE = "torchproof.runtime.child"
 _STACK_PATIENCE_S = 0.3
@@ -103,10 +103,10 @@ class ChildProcess:
             waiting = next((frames for frames in threads if _awaits(frames)), [])
             is_triton = any(name.startswith("ptxas") for name in helpers)
             guess = "Triton compiler" if is_triton else "C++ compiler"
-            phase = phase_of_frames(waiting)
+            phase = compile_phases.phase_of_frames(waiting)
             return guess if phase in (None, "code generation", "worker pool") else phase
         working = next((frames for frames in threads if _generates(frames)), [])
-        return phase_of_frames(working) or "code generation"
+        return compile_phases.phase_of_frames(working) or "code generation"
 
 
 def memory_bytes(members: Iterable[int], *, limit: int) -> int:

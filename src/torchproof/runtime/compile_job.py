@@ -23,9 +23,9 @@ from typing import Any
 
 from torchproof.process import boot_time, children_since, kill_tree
 from torchproof.records import UserError
-from torchproof.runtime import codegen_worker, compile_phases, interruptible_thread
+from torchproof.runtime import codegen_worker, interruptible_thread
 from torchproof.runtime.status_report import Compilation, Fallback
-from torchproof.torch_private import backends, configs, remote_codegen
+from torchproof.torch_private import backends, compile_phases, configs, remote_codegen
 
 
 @dataclass

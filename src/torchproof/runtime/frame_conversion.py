@@ -14,7 +14,6 @@ from typing import Any
 
 from torchproof.runtime import (
     compile_job,
-    compile_phases,
     gil_watchdog,
     interruptible_thread,
 )
@@ -24,6 +23,7 @@ from torchproof.runtime.tensors import rng_state
 from torchproof.torch_private import (
     abandoned_threads,
     backends,
+    compile_phases,
     configs,
     frames,
     hidden_gradients,

@@ -23,8 +23,8 @@ from torchproof.process import Ended, main_definitions
 from torchproof.records import one_line
 from torchproof.runtime.child import Call
 from torchproof.runtime.child_process import ChildProcess, Frames
-from torchproof.runtime.compile_phases import phase_of_frames
 from torchproof.runtime.speed_trial import lack_of_memory
+from torchproof.torch_private import compile_phases
 
 _LEAST_LOADING_S = 120.0  # importing torch may take many seconds on a busy machine
 
@@ -110,7 +110,7 @@ def _place(frames: Frames) -> str:
     """Where the child was: a compile phase, or the innermost function."""
     if not frames:
         return ""
-    if phase := phase_of_frames(frames):
+    if phase := compile_phases.phase_of_frames(frames):
         return f" in {phase}"
     filename, function = frames[-1]
     return f" in {function} ({os.path.basename(filename)})"

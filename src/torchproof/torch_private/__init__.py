@@ -14,6 +14,7 @@ from torchproof.records.lazy import lazy_exports
 if TYPE_CHECKING:
     from torchproof.torch_private import collectives as collectives
     from torchproof.torch_private import comparison as comparison
+    from torchproof.torch_private import compile_phases as compile_phases
     from torchproof.torch_private import configs as configs
     from torchproof.torch_private import contract as contract
     from torchproof.torch_private import dispatch_modes as dispatch_modes

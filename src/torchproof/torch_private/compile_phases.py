@@ -1,4 +1,4 @@
-"""Maps a Python stack to the compile phase that `status` reports."""
+"""Maps a Python stack to a phase of compiling, for `status` and `check --live`."""
 
 from __future__ import annotations
 
