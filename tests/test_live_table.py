@@ -130,7 +130,7 @@ def test_a_terminal_shows_the_part_of_a_check_and_what_is_left() -> None:
 
 def test_no_estimate_is_made_up(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = LiveTable()
-    monkeypatch.setattr(shown, "_terminal", True)
+    monkeypatch.setattr(shown, "is_terminal", True)
     monkeypatch.setattr(shown, "_draw", lambda: None)
     assert shown._part_text() == ""
     shown.enter(PartState("breaks", 1, 3))

@@ -155,7 +155,7 @@ def recorder(tmp_path: Path) -> Iterator[recording.Recorder]:
 
 
 def read(folder: Path) -> list[timeline.ProcessTimeline]:
-    return timeline.TimelineReader(folder).update()
+    return timeline.TimelineReader(folder, timeline.ProcessTimeline).update()
 
 
 def rendered(folder: Path) -> dict[str, Any]:

@@ -59,7 +59,16 @@ def check_flags(parser: argparse.ArgumentParser) -> None:
     run_flags(parser)
     _observed_rank_flags(parser)
     _check_scope_flags(parser)
-    trace_flag(output_flags(parser))
+    output = output_flags(parser)
+    trace_flag(output)
+    output.add_argument(
+        "--live",
+        action="store_true",
+        help=(
+            "show on stderr what is compiling now, in which phase, since when and why;"
+            " a script then generates code, as it does without check"
+        ),
+    )
 
 
 def run_flags(parser: argparse.ArgumentParser) -> None:

@@ -6,13 +6,15 @@ after Ctrl-Z, not when the process is killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
+from torchproof.cli import output_relay
 from torchproof.records import PartState, SearchState, Trial, line
 from torchproof.report import numbers, search_words
 
@@ -37,7 +39,7 @@ class LiveTable:
 
     def __init__(self, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._lock = threading.RLock()
         self._live: Live | None = None
         self._doing = ""
@@ -47,6 +49,9 @@ class LiveTable:
         self._told: set[tuple[str, str, str]] = set()
         self._part: PartState | None = None
         self._begun_at = self._entered_at = 0.0
+        self._terminal: TextIO | None = None  # if stderr is another for the moment
+        self._relay: output_relay.OutputRelay | None = None
+        self.rows: Callable[[], list[str]] = list  # shown instead of what goes on
 
     def __call__(self, text: str) -> None:
         """What is going on at this moment."""
@@ -54,14 +59,14 @@ class LiveTable:
             return
         with self._lock:
             self._doing = text
-            if self._terminal:
+            if self.is_terminal:
                 self._draw()
-            elif time.monotonic() - self._last >= _PAUSE_S:
+            elif time.monotonic() - self._last >= _PAUSE_S and not self.rows():
                 self._say(text)
 
     def enter(self, part: PartState) -> None:
         """A part of a check begins; only a terminal shows it."""
-        if self._quiet or not self._terminal:
+        if self._quiet or not self.is_terminal:
             return
         with self._lock:
             self._entered_at = time.monotonic()
@@ -77,7 +82,7 @@ class LiveTable:
         with self._lock:
             self._trials = search_words.in_order(state.trials)
             self._state, self._seen_at = state, time.monotonic()
-            if self._terminal:
+            if self.is_terminal:
                 self._draw()
             else:
                 for line in self._fresh_lines():
@@ -91,7 +96,33 @@ class LiveTable:
         if live is not None:
             live.stop()
 
+    @contextlib.contextmanager
+    def output_above(self) -> Iterator[None]:
+        """Shows what processes print meanwhile above the table, on a terminal."""
+        if not self.is_terminal:
+            yield
+            return
+        self._relay = output_relay.OutputRelay(self._write_above)
+        with output_relay.opened_again(sys.stderr) as self._terminal:
+            try:
+                with self._relay.relayed():
+                    yield
+            finally:
+                self.end()
+
+    def _write_above(self, text: str) -> None:
+        with self._lock:
+            self._draw()
+            assert self._live is not None
+            self._live.console.out(text, highlight=False)
+
     # -- lines -------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """One line now, off a terminal."""
+        with self._lock:
+            if not self._quiet:
+                self._say(text)
 
     def _say(self, text: str) -> None:
         self._last = time.monotonic()
@@ -148,7 +179,7 @@ class LiveTable:
         from rich.live import Live
 
         self._live = Live(
-            console=_console(),
+            console=_console(self._terminal),
             get_renderable=self._frame,
             refresh_per_second=FRAMES_PER_SECOND,
             transient=True,
@@ -165,6 +196,8 @@ class LiveTable:
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
         trials, parts = self._trials, list[Any]()
+        if self._relay is not None and (text := self._relay.unfinished):
+            parts.append(shown(Text.from_ansi(text).plain))
         if any(trial.is_ranked for trial in trials):
             parts.append(self._table(trials))
         if _columns() >= _WIDE and any(t.is_warm for t in _best(trials)):
@@ -172,8 +205,8 @@ class LiveTable:
         running = self._state.running
         if running and not (len(running) == 1 and self._doing.startswith(running[0])):
             parts.append(shown(f"running: {', '.join(running)}"))
-        if self._doing:
-            parts.append(shown(self._doing, "dim"))
+        doing = [self._doing] if self._doing else []
+        parts += [shown(text, "dim") for text in self.rows() or doing]
         told = [self._part_text(), self._left(), *self._ended()]
         if status := "; ".join(filter(None, told)):
             parts.append(shown(status))
@@ -216,7 +249,7 @@ def _columns() -> int:
         return 80
 
 
-def _console() -> Console:
+def _console(terminal: TextIO | None) -> Console:
     from rich.console import Console
 
     class Steady(Console):
@@ -224,7 +257,8 @@ def _console() -> Console:
             return False
 
     return Steady(
-        stderr=True,
+        stderr=terminal is None,
+        file=terminal,
         force_terminal=True,
         no_color="NO_COLOR" in os.environ,
         highlight=False,

@@ -59,6 +59,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{line(text)}\n")
 
 
+Display = Callable[[Any], contextlib.AbstractContextManager[Any]]
+
+
 def main(arguments: Sequence[str] | None = None, display: Any = None) -> int:
     """Runs a command line; `display` shows progress instead of a live table."""
     for stream in (sys.stdout, sys.stderr):  # the encoding may lack a character
@@ -189,10 +192,13 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     output.assert_writable(options.output)
     output.assert_writable(options.trace, "--trace")
     baseline = store.load(options.baseline) if options.baseline else None
-    wanted = bool(options.trace) and ranks is None  # ranks record their own
-    with timelines.recorded(wanted=wanted) as timeline:
+    purposes = timelines.purposes(options, on_ranks=ranks is not None)
+    with timelines.recorded(purposes) as timeline:
         entering = timeline.enter if timeline is not None else None
-        run = checked(options, entering, ranks=ranks, baseline=baseline)
+        shown: Display = contextlib.nullcontext
+        if timeline is not None and options.live:
+            shown = timeline.shown
+        run = checked(options, entering, shown, ranks=ranks, baseline=baseline)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -205,12 +211,16 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
 def checked(
     options: argparse.Namespace,
     entering: Callable[[PartState], None] | None = None,
+    shown: Display = contextlib.nullcontext,
     **keywords: Any,
 ) -> Run:
-    """The run of a check that a command line asks for, with its progress shown."""
+    """The run of a check that a command line asks for, with its progress shown.
+
+    `shown` adds to the display of the progress.
+    """
     from torchproof import api
 
-    with output.progress(options) as progress:
+    with output.progress(options) as progress, shown(progress):
 
         def enter(part: PartState) -> None:
             progress.enter(part)
@@ -310,7 +320,7 @@ def bench(options: argparse.Namespace) -> int:
         ranks=options.ranks,
         wrap=options.wrap,
     )
-    with timelines.recorded(wanted=bool(options.trace)) as timeline:
+    with timelines.recorded(["trace"] if options.trace else []) as timeline:
         with output.progress(options) as progress:
             run = api.bench(
                 api.parse(options.target, options.script),

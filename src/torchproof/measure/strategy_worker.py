@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from torchproof.strategies import Applied
 
 _WATCHED_PASSES = 11
+_TIMED = {"settle", "sample", "replay", "examine", "measure_energy"}  # commands
 _RESUME_S = {"cpu": 0.01, "cuda": 0.2}
 
 
@@ -73,8 +74,9 @@ class StrategyWorker:
         self.applied: Applied | None = None
         self.peers = rank_peers.Alone()
         self.fn: Any = None  # what a pass calls
-        self.timeline = timeline.start(self.strategy.name)
-        self.call_times = timeline.CallTimes() if self.timeline else None
+        self.timeline = timeline.start(self.strategy.name, runs_commands=True)
+        keeps_calls = self.timeline is not None and self.timeline.keeps_calls
+        self.call_times = timeline.CallTimes() if keeps_calls else None
 
     @property
     def run(self) -> Job:
@@ -550,17 +552,19 @@ class StrategyWorker:
     @contextlib.contextmanager
     def command(self, name: str) -> Iterator[None]:
         """The context in which a command runs: a span of the timeline, if any."""
-        if self.timeline is None or self.call_times is None:
+        if self.timeline is None:
             yield
             return
-        words = name.replace("_", " ")
-        number = self.timeline.begin(words, "command")
+        recorder, words = self.timeline, name.replace("_", " ")
+        number = recorder.begin(words, "command")
+        still = recorder.sampler.paused if name in _TIMED else contextlib.nullcontext
         try:
-            yield
+            with still():
+                yield
         finally:
-            if counts := self.call_times.write(self.timeline):
-                self.timeline.describe(number, words, **counts)
-            self.timeline.end(number)
+            if self.call_times and (counts := self.call_times.write(recorder)):
+                recorder.describe(number, words, **counts)
+            recorder.end(number)
 
     def _shown(self, name: str) -> contextlib.AbstractContextManager[None]:
         if self.timeline is None:

@@ -84,7 +84,8 @@ class Observer:
         # The arguments that torchproof was asked to compile with; None: those it uses.
         self.asked: Mapping[str, Any] | None = None
         self.hooks = contextlib.ExitStack()
-        self._timeline = timeline.current()
+        recorder = timeline.current()
+        self._timeline = recorder if recorder and recorder.keeps_calls else None
         self._local = threading.local()
         self._dynamo = False
         self._flushed = 0.0

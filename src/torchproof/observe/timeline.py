@@ -1,4 +1,4 @@
-"""Records what this process compiles and calls, for `--trace`.
+"""Records what this process compiles and calls, for `--trace` and `check --live`.
 
 `start` does nothing unless the parent asks for a timeline with an environment variable.
 Then the hooks of torch are installed as its modules are imported, and each event is
@@ -20,8 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from torchproof.observe import guard_failures, trace_log
+from torchproof.observe.stack_sampler import StackSampler
 from torchproof.records import (
+    Frame,
     MissingHook,
+    definition,
+    is_resumed,
     one_line,
     plain_name,
     shown,
@@ -29,11 +33,12 @@ from torchproof.records import (
     user_frame,
     whose,
 )
-from torchproof.targets import script
+from torchproof.targets import name_of, script
 
 CALLS_KEPT = 200  # of one command of a worker: timed loops make thousands
 _WHOLE_COMPILE = "entire_frame_compile"
 _BACKWARD = "entire_backward_compile"
+_ATTEMPT = "compile_attempt_"  # Dynamo begins again after a graph break
 _BREAK = "dynamo_graph_break_reason"
 _SHORTEST_GC_NS = 1_000_000  # most collections of the young generation are shorter
 _UNNAMED = "a callable"  # its code is torch's own
@@ -42,6 +47,7 @@ _PHASES = {
     "dynamo": "Dynamo",
     "bytecode_tracing": "tracing",
     "backend_compile": "backend",
+    "insert_deferred_runtime_asserts": "runtime assertions",
     "create_aot_dispatcher_function": "AOTAutograd",
     "aot_collect_metadata": "AOTAutograd: metadata",
     "aot_trace_joint_graph": "AOTAutograd: joint graph",
@@ -49,6 +55,10 @@ _PHASES = {
     "compile_fx.<locals>.fw_compiler_base": "forward graph",
     "compile_fx.<locals>.bw_compiler": "backward graph",
     "inductor_compile": "Inductor",
+    "fx_codegen_and_compile": "Inductor: one graph",
+    "_recursive_pre_grad_passes": "Inductor: passes before autograd",
+    "_recursive_joint_graph_passes": "Inductor: joint graph passes",
+    "_recursive_post_grad_passes": "Inductor: passes after autograd",
     "GraphLowering.run": "Inductor: lowering",
     "Scheduler.__init__": "Inductor: scheduling",
     "Scheduler.codegen": "Inductor: kernels",
@@ -74,8 +84,11 @@ def current() -> Recorder | None:
     return _current
 
 
-def start(name: str) -> Recorder | None:
-    """Begins the timeline of this process; `name` says what the process does."""
+def start(name: str, *, runs_commands: bool = False) -> Recorder | None:
+    """Begins the timeline of this process; `name` says what the process does.
+
+    One that runs commands does nothing of its own between them.
+    """
     global _current
     folder = os.environ.get(timeline.VARIABLE)
     if not folder:
@@ -83,7 +96,11 @@ def start(name: str) -> Recorder | None:
     if _current is None or _current.pid != os.getpid():
         _current = Recorder(Path(folder))
         CompilerHooks(_current).install()
-    _current.describe_process(name)
+        _current.describe_process(name, runs_commands=runs_commands)
+        if timeline.LIVE in timeline.purposes():
+            _current.sampler.start()
+    else:
+        _current.describe_process(name, runs_commands=runs_commands)
     return _current
 
 
@@ -96,9 +113,12 @@ class Recorder:
         self._local = threading.local()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(timeline.file_of(folder, self.pid), flags, 0o600)
+        # A program that runs for hours makes calls all the time, and compiles rarely.
+        self.keeps_calls = timeline.TRACE in timeline.purposes()
+        self.sampler = StackSampler(self._write)
 
-    def describe_process(self, name: str) -> None:
-        self._write("process", name=name)
+    def describe_process(self, name: str, *, runs_commands: bool = False) -> None:
+        self._write("process", name=name, runs_commands=runs_commands)
 
     def begin(self, name: str, category: str, **details: Any) -> int:
         number = next(self._numbers)
@@ -239,12 +259,14 @@ class CompilerHooks:
 
     def _convert(self, convert: Callable[[], Any], request: Any) -> Any:
         """Notes which function Dynamo is asked for; most are not compiled at all."""
-        before = self._local.__dict__.get("code"), self._local.__dict__.get("reasons")
-        self._local.code, self._local.reasons = request.frame.f_code, None
+        local = self._local.__dict__
+        before = {name: local.get(name) for name in ("code", "callable", "reasons")}
+        called = _callable_of(request.frame)
+        local.update(code=request.frame.f_code, callable=called, reasons=None)
         try:
             return convert()
         finally:
-            self._local.code, self._local.reasons = before
+            local.update(before)
 
     def _failed(self, reasons: list[str]) -> None:
         """A recompile: torch looks for its reasons before or after the phase begins."""
@@ -253,7 +275,7 @@ class CompilerHooks:
             self._recorder.describe(compiling[-1], **self._words(None))
 
     def phase_began(self, name: str, compile_id: str | None) -> None:
-        words: dict[str, Any] = {"name": _PHASES.get(name, name), "torch_name": name}
+        words: dict[str, Any] = {"name": _phase(name), "torch_name": name}
         category = "phase"
         if name == _WHOLE_COMPILE:
             words, category = self._words(compile_id), "compile"
@@ -292,10 +314,14 @@ class CompilerHooks:
             self._local.compile_id = compile_id
         compile_id = self._local.__dict__.get("compile_id")
         own = code is not None and whose(code.co_filename) != "torch"
-        function = plain_name(code.co_qualname) if own else _UNNAMED
+        called = self._local.__dict__.get("callable") or _UNNAMED
+        function = plain_name(code.co_qualname) if own else called
         words: dict[str, Any] = {"function": function}
         if own:
-            words["place"] = f"{shown(code.co_filename)}:{code.co_firstlineno}"
+            place = Frame(code.co_filename, code.co_firstlineno, code.co_name)
+            words["place"] = f"{shown(place.file)}:{definition(place).line}"
+            if is_resumed(code.co_name):
+                words["after_break"] = True
         what = "compile"
         why = ""
         if reasons:
@@ -357,6 +383,21 @@ class CompilerHooks:
             )
 
 
+def _callable_of(frame: Any) -> str | None:
+    """What a function of torch calls: `Sequential`; None for other functions."""
+    if whose(frame.f_code.co_filename) != "torch":
+        return None
+    called = frame.f_locals.get("fn", frame.f_locals.get("self"))
+    return None if called is None else name_of(called)
+
+
+def _phase(torch_name: str) -> str:
+    """The name of a phase; torch's own if there is no better one."""
+    if torch_name.startswith(_ATTEMPT):
+        return f"attempt {int(torch_name.removeprefix(_ATTEMPT)) + 1}"
+    return _PHASES.get(torch_name, torch_name)
+
+
 def _track() -> str:
     thread = threading.current_thread()
     if thread is threading.main_thread():
@@ -365,19 +406,26 @@ def _track() -> str:
 
 
 @contextlib.contextmanager
-def record_timeline(folder: Path) -> Iterator[Recorder]:
+def record_timeline(
+    folder: Path, purposes: Sequence[str] = (timeline.TRACE,)
+) -> Iterator[Recorder]:
     """Asks all processes that are started meanwhile for a timeline in this folder."""
-    before = os.environ.get(timeline.VARIABLE)
-    os.environ[timeline.VARIABLE] = str(folder)
+    variables = {
+        timeline.VARIABLE: str(folder),
+        timeline.PURPOSES_VARIABLE: " ".join(purposes),
+    }
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     recorder = Recorder(folder)
     recorder.describe_process("torchproof")
     try:
         yield recorder
     finally:
-        if before is None:
-            del os.environ[timeline.VARIABLE]
-        else:
-            os.environ[timeline.VARIABLE] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def add_kernels(recorder: Recorder, trace: Path, clocks: Iterable[int]) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torchproof.records.blame import first_line as first_line
     from torchproof.records.blame import is_frame_of as is_frame_of
     from torchproof.records.blame import is_own as is_own
+    from torchproof.records.blame import is_resumed as is_resumed
     from torchproof.records.blame import module_of as module_of
     from torchproof.records.blame import package_of as package_of
     from torchproof.records.blame import place_of as place_of

@@ -8,11 +8,14 @@ of a machine share.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 VARIABLE = "TORCHPROOF_TIMELINE"  # the folder, for child processes
+PURPOSES_VARIABLE = "TORCHPROOF_TIMELINE_FOR"
+TRACE, LIVE = "trace", "live"  # a file in the end, a display of what goes on
 _SUFFIX = ".timeline"
 _MOST_BYTES = 1 << 30  # of one file; the rest is not read
 
@@ -40,6 +43,16 @@ class Moment:
     details: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Stack:
+    """Where a thread is since `since_ns`, as a sample found it."""
+
+    phase: str | None  # of compiling
+    place: str | None  # the innermost line of the user's code: `train.py:18`
+    function: str
+    since_ns: int
+
+
 @dataclass
 class ProcessTimeline:
     """One process, as far as its file tells."""
@@ -51,6 +64,9 @@ class ProcessTimeline:
     spans: list[Span] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # what torch gives no hook for
+    runs_commands: bool = False
+    samples: bool = False  # whether it looks at its stacks, and writes that it lives
+    stacks: dict[str, Stack] = field(default_factory=dict)  # by track
     _open: dict[int, Span] = field(default_factory=dict)
 
     @property
@@ -64,6 +80,7 @@ class ProcessTimeline:
         match line["do"]:
             case "process":
                 self.name, self.begin_ns = str(line["name"]), at
+                self.runs_commands = bool(line.get("runs_commands"))
             case "begin":
                 span = _span(line, at)
                 self.spans.append(span)
@@ -83,7 +100,15 @@ class ProcessTimeline:
                 self.moments.append(Moment(*words, at, dict(line["details"])))
             case "missing":
                 self.missing.append(str(line["message"]))
+            case "sampling":
+                self.samples = bool(line["on"])
+            case "stack":
+                words = line["phase"], line["place"], str(line["function"])
+                self.stacks[str(line["track"])] = Stack(*words, at)
         self.last_ns = max(self.last_ns, at)
+
+
+Process = TypeVar("Process", bound=ProcessTimeline)
 
 
 def _span(line: dict[str, Any], begin_ns: int) -> Span:
@@ -91,24 +116,29 @@ def _span(line: dict[str, Any], begin_ns: int) -> Span:
     return Span(*words, begin_ns, details=dict(line["details"]))
 
 
+def purposes() -> list[str]:
+    """What the processes of a run were asked to write a timeline for."""
+    return os.environ.get(PURPOSES_VARIABLE, "").split()
+
+
 def file_of(folder: Path, pid: int) -> Path:
     return folder / f"{pid}{_SUFFIX}"
 
 
-class TimelineReader:
+class TimelineReader(Generic[Process]):
     """Reads the files of a folder; each `update` reads what was added since."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, process_type: type[Process]) -> None:
         self._folder = folder
+        self._type = process_type
         self._read: dict[Path, int] = {}
-        self._processes: dict[int, ProcessTimeline] = {}
+        self._processes: dict[int, Process] = {}
 
-    def update(self) -> list[ProcessTimeline]:
+    def update(self) -> list[Process]:
         """The processes that have said what they are, in the order they began."""
         for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
-            process = self._processes.setdefault(
-                int(path.stem), ProcessTimeline(int(path.stem))
-            )
+            pid = int(path.stem)
+            process = self._processes.setdefault(pid, self._type(pid))
             for text in self._lines(path):
                 # The last line of a killed process may be damaged.
                 try:

@@ -15,9 +15,10 @@ from pathlib import Path
 # same name would be found first.
 _OWN_MODULES = frozenset(
     """
-    __future__ abc array ast atexit base64 bisect builtins collections concurrent
-    contextlib contextvars copy copyreg ctypes dataclasses datetime decimal difflib
-    dis enum errno faulthandler fcntl functools gc getpass grp gzip hashlib heapq html
+    __future__ _thread abc array ast atexit base64 bisect builtins collections
+    concurrent contextlib contextvars copy copyreg ctypes dataclasses datetime
+    decimal difflib dis enum errno faulthandler fcntl functools gc getpass grp gzip
+    hashlib heapq html
     importlib inspect io ipaddress itertools json keyword linecache logging math
     multiprocessing numbers operator os pathlib pickle pickletools pkgutil platform pwd
     queue random re resource runpy shlex shutil signal socket stat statistics struct

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from traceback import FrameSummary
 
@@ -64,6 +65,7 @@ def phase_of_stack(stack: Sequence[FrameSummary]) -> str | None:
     return phase_of_frames([(frame.filename, frame.name) for frame in stack])
 
 
+@functools.lru_cache(maxsize=4096)
 def _phase_of_frame(filename: str, function: str) -> str | None:
     if function in ("flock", "lockf"):
         return "lock"

@@ -1,0 +1,103 @@
+"""Shows what is compiling now, for `check --live`.
+
+On a terminal the live table draws it in place. Elsewhere each change is a line, and a
+state that lasts is repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchproof.records import timeline
+from torchproof.report import compile_status
+
+if TYPE_CHECKING:
+    from torchproof.cli.live_table import LiveTable
+
+_PERIOD_S = 0.25
+_SHORT_S = 1.0  # what takes less is not told
+_AGAIN_S = 10.0  # after this time a line is repeated
+_MOST = 4  # threads that are shown on a terminal
+
+
+class CompileDisplay:
+    """Reads the timelines of a run while its processes write them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = timeline.TimelineReader(folder, compile_status.LiveProcess)
+        self._lock = threading.Lock()
+        self._told = LineChooser()
+
+    def statuses(self) -> list[compile_status.Status]:
+        with self._lock:
+            processes = [each for each in self._reader.update() if _is_child(each.pid)]
+            return compile_status.statuses(processes, time.monotonic_ns())
+
+    def rows(self) -> list[str]:
+        """For a terminal; what may be cut comes last."""
+        rows = []
+        for status in self.statuses()[:_MOST]:
+            rows += [status.head, f"   {status.rest}"] if status.rest else [status.head]
+        return rows
+
+    @contextlib.contextmanager
+    def shown(self, table: LiveTable) -> Iterator[None]:
+        table.rows = self.rows
+        if table.is_terminal:
+            with table.output_above():
+                yield
+            return
+        stop = threading.Event()
+        thread = threading.Thread(target=self._tell, args=(table, stop), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _tell(self, table: LiveTable, stop: threading.Event) -> None:
+        while not stop.wait(_PERIOD_S):
+            for line in self._told.lines(self.statuses(), time.monotonic()):
+                table.say(line)
+
+
+class LineChooser:
+    """Which states become lines: those that last, when they change, and again."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._compiled = False  # whether the last line told of a compilation
+        self._at: float | None = None
+
+    def lines(self, states: list[compile_status.Status], now_s: float) -> list[str]:
+        if self._at is None:
+            self._at = now_s
+        what = [each.what for each in states]
+        lasting = any(each.seconds >= _SHORT_S for each in states)
+        news = any(each.compiles for each in states) or self._compiled
+        changed = what != self._told and lasting and news
+        if not states or not (
+            (changed and now_s - self._at >= _SHORT_S) or now_s - self._at >= _AGAIN_S
+        ):
+            return []
+        self._told, self._at = what, now_s
+        self._compiled = any(each.compiles for each in states)
+        return [each.line for each in states]
+
+
+def _is_child(pid: int) -> bool:
+    """Whether it is another process that runs; a zombie has ended."""
+    if pid == os.getpid():
+        return False
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}

@@ -1,0 +1,199 @@
+"""Words for what the processes of a run are compiling at this moment.
+
+`torch`'s own events say which function, graph and phase, and since when. A sample of
+the stack adds what they do not tell: a lock, a compiler that is asked for its version,
+the user's line that runs while nothing compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchproof.records import ProcessTimeline, Span
+from torchproof.report import numbers
+
+_NS = 1e9
+_SILENT_S = 5.0  # a process that samples its stacks writes once in a second
+_SAMPLED_S = 1.5  # after this time in a phase, a sample of it exists
+_COMPILING = {"compile", "phase", "cudagraph"}  # categories of spans
+_WAITING = "waiting for kernels"
+# Phases of a stack that say more than torch's event around them.
+_FINER = {
+    "C++ compiler",
+    "Triton compiler",
+    "autotuning",
+    "collective",
+    "graph recording",
+    "lock",
+    "symbolic shapes",
+    "worker pool",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a process does; `seconds` since this compilation or pause began."""
+
+    what: str  # what goes on, without times
+    head: str
+    rest: str
+    seconds: float
+    compiles: bool
+
+    @property
+    def line(self) -> str:
+        return f"{self.head}; {self.rest}" if self.rest else self.head
+
+
+@dataclass
+class LiveProcess(ProcessTimeline):
+    """A process of which only the present is kept, and how much it compiled."""
+
+    compiled: int = 0
+    last: str = ""  # what was compiled last
+    idle_since_ns: int = 0
+    _functions: dict[str, str] = field(default_factory=dict)  # by compile id
+
+    def add(self, line: dict[str, Any]) -> None:
+        super().add(line)
+        for span in self.spans:
+            if span.end_ns is not None and span.category in _COMPILING:
+                self.idle_since_ns = max(self.idle_since_ns, span.end_ns)
+                self._count(span)
+        if line["do"] == "process":  # a worker may become another
+            self.idle_since_ns, self.compiled = self.begin_ns, 0
+        self.spans = self.unfinished
+        self.moments.clear()
+
+    def _count(self, span: Span) -> None:
+        if span.category != "compile":
+            return
+        self.compiled += 1
+        self.last = self._label(span)
+        number = str(span.details.get("compile_id"))
+        self._functions.setdefault(number, self._function(span))
+
+    def _function(self, span: Span) -> str:
+        """`step (train.py:7)`; a backward graph belongs to its forward function."""
+        if function := span.details.get("function"):
+            place = span.details.get("place")
+            return f"{function} ({place})" if place else str(function)
+        known = self._functions.get(str(span.details.get("compile_id")))
+        return f"the backward graph of {known}" if known else "a backward graph"
+
+    def _label(self, span: Span) -> str:
+        return f"{self._function(span)} [{span.details.get('compile_id')}]"
+
+    # -- the present -------------------------------------------------------------------
+
+    def statuses(self, now_ns: int) -> list[Status]:
+        """One for each thread that compiles; those that it waits for are its phase."""
+        tracks: dict[str, list[Span]] = {}
+        for span in self.spans:
+            if span.category in _COMPILING:
+                tracks.setdefault(span.track, []).append(span)
+        threads = list(tracks.values())
+        frames = [t for t in threads if any(s.category == "compile" for s in t)]
+        if len(frames) == 1 and frames[0][-1].name == _WAITING:
+            helpers = [each for each in threads if each is not frames[0]]
+            threads = [[*frames[0], *min(helpers, key=_begin, default=())]]
+        return [self._compiling(spans, now_ns) for spans in threads]
+
+    def idle(self, now_ns: int) -> Status | None:
+        """None for a process that waits for a command."""
+        commands = [each.name for each in self.spans if each.category == "command"]
+        if self.runs_commands and not commands:
+            return None
+        seconds = (now_ns - self.idle_since_ns) / _NS
+        head = f"{self._who()}nothing compiled yet, {numbers.duration(seconds)}"
+        rest = []
+        if self.compiled:
+            head = f"{self._who()}no compilation for {numbers.duration(seconds)}"
+            amount = numbers.amount(self.compiled, "compilation")
+            rest.append(f"{amount} before, the last of {self.last}")
+        rest[:0] = [*(f"in {name}" for name in commands[-1:]), *self._where(now_ns)]
+        return Status(f"idle {self.pid}", head, "; ".join(rest), seconds, False)
+
+    def _compiling(self, spans: Sequence[Span], now_ns: int) -> Status:
+        frame = next((each for each in spans[::-1] if each.category == "compile"), None)
+        first = frame or spans[0]
+        seconds = (now_ns - first.begin_ns) / _NS
+        phase, since_ns = self._phase(spans, now_ns)
+        name = self._label(frame) if frame else "kernels at run time"
+        what = f"{self._who()}compiling {name}: {phase}"
+        in_phase = (now_ns - since_ns) / _NS
+        rest = [*_why(frame), *self._silence(now_ns)]
+        if seconds - in_phase >= 1:
+            rest.insert(0, f"{numbers.duration(seconds)} in all")
+        head = f"{what}, {numbers.duration(in_phase)}"
+        return Status(what, head, "; ".join(rest), seconds, True)
+
+    def _phase(self, spans: Sequence[Span], now_ns: int) -> tuple[str, int]:
+        """The innermost phase that has a name, and since when."""
+        known = [
+            each
+            for each in spans
+            if each.category != "compile"
+            and each.details.get("torch_name") != each.name
+        ]
+        innermost = known[-1] if known else spans[-1]
+        name = innermost.name if known else "Dynamo"
+        stack = self.stacks.get(innermost.track)
+        settled = (now_ns - innermost.begin_ns) / _NS > _SAMPLED_S
+        if stack is None or not settled or self._silent_s(now_ns) is not None:
+            return name, innermost.begin_ns
+        if stack.phase not in _FINER or stack.phase == name:
+            return name, innermost.begin_ns
+        since_ns = max(stack.since_ns, innermost.begin_ns)
+        return f"{name} ({stack.phase})", since_ns
+
+    def _where(self, now_ns: int) -> Iterator[str]:
+        """The user's line that runs, as the last sample found it."""
+        silence = list(self._silence(now_ns))
+        stack = self.stacks.get("main thread")
+        if stack is not None and stack.place and (self.samples or silence):
+            seen = "last seen at" if silence else "at"
+            yield f"{seen} {stack.place} in {stack.function}"
+        yield from silence
+
+    def _silence(self, now_ns: int) -> Iterator[str]:
+        if (seconds := self._silent_s(now_ns)) is not None:
+            yield (
+                f"no sign of life for {numbers.duration(seconds)}: the process is"
+                " stopped, or native code holds the GIL"
+            )
+
+    def _silent_s(self, now_ns: int) -> float | None:
+        seconds = (now_ns - self.last_ns) / _NS
+        return seconds if self.samples and seconds > _SILENT_S else None
+
+    def _who(self) -> str:
+        return f"{self.name}: " if self.runs_commands else ""
+
+
+def _begin(spans: Sequence[Span]) -> int:
+    return spans[0].begin_ns
+
+
+def _why(frame: Span | None) -> Iterator[str]:
+    if frame is None or "function" not in frame.details:
+        return
+    if reason := frame.details.get("reason"):
+        yield f"recompile: {reason}"
+    elif not str(frame.details.get("compile_id")).endswith("/0"):
+        yield "recompile"
+    elif frame.details.get("after_break"):
+        yield "the rest of the function, after a graph break"
+    else:
+        yield "first compilation"
+
+
+def statuses(processes: Sequence[LiveProcess], now_ns: int) -> list[Status]:
+    """All that compiles now; if nothing does, what the processes do instead."""
+    compiling = [status for each in processes for status in each.statuses(now_ns)]
+    if compiling:
+        return compiling
+    idle = [each.idle(now_ns) for each in processes]
+    return [status for status in idle if status is not None]
