@@ -14,7 +14,7 @@ import pytest
 import tune_runs
 
 from torchproof.records import SHOWN, Run, cells
-from torchproof.report import render_cell
+from torchproof.report import render, render_cell
 
 importlib.import_module("torchproof.api")  # it sets how a run is shown
 
@@ -53,6 +53,21 @@ def test_nothing_in_a_run_becomes_markup() -> None:
 def test_a_run_in_one_line() -> None:
     assert repr(RUNS["check"]) == "<Run 1: check of live:Net, open findings: 1>"
     assert "\n" not in repr(replace(RUNS["bench"], error="no device"))
+
+
+@pytest.mark.parametrize("verb", RUNS)
+def test_a_printed_run_is_the_report_of_the_command_line(verb: str) -> None:
+    run = RUNS[verb]
+    assert f"{run!s}\n" == render(run, "text")
+    assert str(run) == f"{run}" and "\x1b" not in str(run)
+    assert str(run).count("\n") > 3 and "\n" not in repr(run)
+
+
+def test_a_run_that_nothing_can_render_is_printed_in_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(SHOWN, "text")
+    assert str(RUNS["check"]) == repr(RUNS["check"])
 
 
 def test_a_report_of_a_terminal_is_text() -> None:

@@ -65,8 +65,9 @@ FLAGS = {
     "doctor": {"-h", "--help"} | OUTPUT - {"--no-source"},
     "completion": {"-h", "--help", "bash | zsh | fish", "--line"},
 }
-PUBLIC = ["Finding", "PackRefused", "Run", "apply_patches", "bench", "check"]
+PUBLIC = ["Finding", "PackRefused", "Run", "UserError", "apply_patches", "bench"]
 PUBLIC += [
+    "check",
     "compare",
     "compile",
     "fix",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from torchproof.records import Finding as Finding
     from torchproof.records import Run as Run
+    from torchproof.records import UserError as UserError
     from torchproof.runtime import PackRefused as PackRefused
     from torchproof.runtime import apply_patches as apply_patches
     from torchproof.runtime import compile as compile
@@ -38,6 +39,7 @@ __all__ = [
     "Finding",
     "PackRefused",
     "Run",
+    "UserError",
     "apply_patches",
     "bench",
     "check",
@@ -85,6 +87,7 @@ _HOME = {
     "step": "torchproof.runtime",
     "Run": "torchproof.records",
     "Finding": "torchproof.records",
+    "UserError": "torchproof.records",
 }
 
 

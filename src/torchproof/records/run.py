@@ -385,14 +385,19 @@ class Run(Record):
         facts += [f"error: {self.error}"] if self.error else []
         return f"<Run {self.id}: {', '.join(facts)}>"
 
+    def __str__(self) -> str:
+        """The report as the command line prints it, for `print(run)`."""
+        return SHOWN["text"](self).rstrip() if "text" in SHOWN else repr(self)
+
     def _repr_html_(self) -> str | None:
         """How IPython shows the run in a notebook."""
         return SHOWN["html"](self) if "html" in SHOWN else None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """How IPython shows the run in a terminal."""
-        printer.text(SHOWN["text"](self).rstrip() if "text" in SHOWN else repr(self))
+        printer.text(str(self))
 
 
-# How IPython shows a run. `api` sets it, because this package renders nothing.
+# How a run is printed and shown in IPython. `api` sets it, because this package renders
+# nothing.
 SHOWN: dict[str, Callable[[Run], str]] = {}
