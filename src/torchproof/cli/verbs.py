@@ -194,11 +194,7 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
     baseline = store.load(options.baseline) if options.baseline else None
     purposes = timelines.purposes(options, on_ranks=ranks is not None)
     with timelines.recorded(purposes) as timeline:
-        entering = timeline.enter if timeline is not None else None
-        shown: Display = contextlib.nullcontext
-        if timeline is not None and options.live:
-            shown = timeline.shown
-        run = checked(options, entering, shown, ranks=ranks, baseline=baseline)
+        run = checked(options, timeline, ranks=ranks, baseline=baseline)
         output.show(run, options)
         if timeline is not None:
             timeline.write(run, options)
@@ -210,22 +206,23 @@ def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
 
 def checked(
     options: argparse.Namespace,
-    entering: Callable[[PartState], None] | None = None,
-    shown: Display = contextlib.nullcontext,
+    timeline: timelines.RunTimeline | None = None,
+    entering: Callable[[PartState], None] = lambda part: None,
     **keywords: Any,
 ) -> Run:
-    """The run of a check that a command line asks for, with its progress shown.
-
-    `shown` adds to the display of the progress.
-    """
+    """The run of a check that a command line asks for, with its progress shown."""
     from torchproof import api
 
+    shown: Display = contextlib.nullcontext
+    if timeline is not None and options.live:
+        shown = timeline.shown
     with output.progress(options) as progress, shown(progress):
 
         def enter(part: PartState) -> None:
+            entering(part)
             progress.enter(part)
-            if entering is not None:
-                entering(part)
+            if timeline is not None:
+                timeline.enter(part)
 
         return api.check(
             api.parse(options.target, options.script),

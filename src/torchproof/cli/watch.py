@@ -61,7 +61,6 @@ def _assert_watchable(options: argparse.Namespace, target: Target) -> None:
     if options.format != "text":
         raise UserError(f"--watch prints text: leave out --format {options.format}")
     single = {"-o": options.output, "--trace": options.trace}
-    single["--live"] = options.live or None
     for flag, value in {**single, "--baseline": options.baseline}.items():
         if value is not None:
             raise UserError(

@@ -9,7 +9,7 @@ process ends everything that the check started.
 
 from __future__ import annotations
 
-from torchproof.cli import verbs
+from torchproof.cli import timelines, verbs
 from torchproof.process import Channel, Message, hold, leave
 from torchproof.records import Observation, PartState, UserError, store
 
@@ -38,13 +38,17 @@ def _answer(job: Message, channel: Channel) -> Message:
     try:
         target = api.parse(options.target, options.script)
         channel.send({"files": list(map(str, api.files_of(target)))})
-        run = verbs.checked(
-            options,
-            begun.append,
-            ranks=verbs.rank_options(options),
-            baseline=store.load(job["baseline"]) if job["baseline"] else None,
-            observing=observing,
-        )
+        ranks = verbs.rank_options(options)
+        purposes = timelines.purposes(options, on_ranks=ranks is not None)
+        with timelines.recorded(purposes) as timeline:
+            run = verbs.checked(
+                options,
+                timeline,
+                begun.append,
+                ranks=ranks,
+                baseline=store.load(job["baseline"]) if job["baseline"] else None,
+                observing=observing,
+            )
     except UserError as error:
         return {"error": str(error), "begun": bool(begun)}
     return {"run": run.id, "seen": seen.to_json()}
