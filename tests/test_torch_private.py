@@ -55,6 +55,7 @@ def test_every_module_of_torch_in_use_is_in_the_contract() -> None:
 
 
 def test_the_tests_of_each_feature_exist() -> None:
+    assert FEATURES
     assert all((ROOT / feature.tests).exists() for feature in FEATURES.values())
 
 

@@ -55,8 +55,8 @@ def test_a_variable() -> None:
 
 def test_a_container_before_a_loop_variable() -> None:
     outs = [memory(), memory()]
-    for each in outs:
-        assert path_of(found(each)) in {"outs[0]", "outs[1]"}
+    for index, each in enumerate(outs):
+        assert path_of(found(each)) == f"outs[{index}]"
 
 
 @pytest.mark.parametrize("kind", [list, tuple, collections.deque])
