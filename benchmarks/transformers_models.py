@@ -508,6 +508,8 @@ OVERRIDES: dict[str, Override] = {
     "qwen2_5_vl": Override({"text_config": {"rope_parameters": ROPE}}, inputs=patches),
     "qwen2_vl": Override({"text_config": {"rope_parameters": ROPE}}, inputs=patches),
     "qwen3_vl": Override(inputs=patches),
+    # The third layer is the first one with attention.
+    "recurrent_gemma": Override({"num_hidden_layers": 3}),
     "reformer": Override(
         {
             "axial_pos_shape": [8, 8],
