@@ -95,11 +95,14 @@ def test_why_it_compiles(compile_id: str, details: dict[str, Any], why: str) -> 
 
 def test_a_backward_graph_has_the_name_of_its_forward_function() -> None:
     lines = Lines()
-    number = lines.frame(0)
-    lines.add("end", 1, id=number)
-    lines.begin(2, "compile a backward graph [0/0]", "compile", compile_id="0/0")
+    number = lines.frame(2, backward=True)
     [status] = lines.now(3)
     assert "the backward graph of step (train.py:7) [0/0]" in status.head
+    assert status.rest == ""
+    lines.add("end", 4, id=number)
+    lines.begin(5, "compile", "compile", compile_id="0/0", backward=True)
+    [status] = lines.now(6)  # the forward graph was not compiled in this process
+    assert "compiling a backward graph [0/0]" in status.head
 
 
 def test_threads_that_a_compilation_waits_for_are_its_phase() -> None:

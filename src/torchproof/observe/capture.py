@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torchproof.observe import timeline
 from torchproof.observe.trace_log import Record, interpret, read_folder
 from torchproof.process import Conditions, Followed, follow
 from torchproof.records import (
@@ -50,6 +51,7 @@ def observe(
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     on_entry = _ProgressReporter(progress)
     child = follow("torchproof.observe.child", job, on_entry, conditions)
+    timeline.process_ended(child.pid)
     return gather(child.entries, child.ending, child.code, target)
 
 

@@ -60,6 +60,7 @@ def recompiles_by_size(
     job = json.dumps(SweepJob(Job.of(target, options), sizes).to_json())
     conditions = Conditions(timeout_s=options.timeout_s, quiet=options.quiet)
     child = follow("torchproof.observe.size_sweep", job, notice, conditions)
+    timeline.process_ended(child.pid)
     if child.ending == "interrupted":
         raise KeyboardInterrupt
     for entry in child.of("unusable"):

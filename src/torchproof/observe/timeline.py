@@ -41,10 +41,10 @@ _BACKWARD = "entire_backward_compile"
 _ATTEMPT = "compile_attempt_"  # Dynamo begins again after a graph break
 _BREAK = "dynamo_graph_break_reason"
 _SHORTEST_GC_NS = 1_000_000  # most collections of the young generation are shorter
+_DYNAMO = "dynamo"  # surrounds the compilation of a frame, and says nothing more
 _UNNAMED = "a callable"  # its code is torch's own
 # What the phases are that torch names after its functions.
 _PHASES = {
-    "dynamo": "Dynamo",
     "bytecode_tracing": "tracing",
     "backend_compile": "backend",
     "insert_deferred_runtime_asserts": "runtime assertions",
@@ -60,6 +60,10 @@ _PHASES = {
     "_recursive_joint_graph_passes": "Inductor: joint graph passes",
     "_recursive_post_grad_passes": "Inductor: passes after autograd",
     "GraphLowering.run": "Inductor: lowering",
+    "GraphLowering.compile_to_fn": "Inductor: from graph to function",
+    "GraphLowering.codegen": "Inductor: wrapper and kernels",
+    "PyCodeCache.load_by_key_path": "loading the generated code",
+    "inductor_codecache_torch_key": "hash of torch's source",
     "Scheduler.__init__": "Inductor: scheduling",
     "Scheduler.codegen": "Inductor: kernels",
     "code_gen": "Inductor: code generation",
@@ -206,8 +210,7 @@ class CompilerHooks:
         self._recorder = recorder
         self._hooks = contextlib.ExitStack()  # stays open: the process ends with it
         self._local = threading.local()
-        self._compiled: set[Any] = set()
-        self._strings: dict[int, str] = {}
+        self._frames: dict[str | None, dict[str, Any]] = {}  # words by compile id
 
     def install(self) -> None:
         gc.callbacks.append(self._collect)
@@ -277,13 +280,13 @@ class CompilerHooks:
     def phase_began(self, name: str, compile_id: str | None) -> None:
         words: dict[str, Any] = {"name": _phase(name), "torch_name": name}
         category = "phase"
+        if name == _DYNAMO:
+            return
         if name == _WHOLE_COMPILE:
             words, category = self._words(compile_id), "compile"
+            self._frames[compile_id] = words
         elif name == _BACKWARD:
-            words["name"], category = (
-                f"compile a backward graph [{compile_id}]",
-                "compile",
-            )
+            words, category = self._backward_words(compile_id), "compile"
         if compile_id is not None:
             words["compile_id"] = compile_id
         number = self._recorder.begin(category=category, **words)
@@ -298,7 +301,6 @@ class CompilerHooks:
             self._recorder.end(number)
             if began == _WHOLE_COMPILE:
                 self._compiling().pop()
-                self._compiled.add(self._local.__dict__.get("code"))
             if began == name:
                 return
 
@@ -330,6 +332,15 @@ class CompilerHooks:
             why, words["reason"] = f": {changed}", changed
             words["failed_guards"] = [one_line(each) for each in reasons]
         return {"name": f"{what} {function} [{compile_id}]{why}", **words}
+
+    def _backward_words(self, compile_id: str | None) -> dict[str, Any]:
+        """Its forward graph was compiled under the same id, unless it was cached."""
+        words: dict[str, Any] = {"backward": True}
+        what = "a backward graph"
+        if forward := self._frames.get(compile_id):
+            words |= {k: v for k, v in forward.items() if k in ("function", "place")}
+            what = f"the backward graph of {words['function']}"
+        return {"name": f"compile {what} [{compile_id}]", **words}
 
     def _phases(self) -> list[tuple[str, int]]:
         phases: list[tuple[str, int]] = self._local.__dict__.setdefault("phases", [])
@@ -426,6 +437,16 @@ def record_timeline(
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def process_ended(pid: int | None) -> None:
+    """Notes when a process of a timeline ended, which it cannot do if it is killed."""
+    folder = os.environ.get(timeline.VARIABLE)
+    if not folder or pid is None or not timeline.file_of(Path(folder), pid).exists():
+        return
+    line = json.dumps({"do": "ended", "ns": time.monotonic_ns()})
+    with timeline.file_of(Path(folder), pid).open("ab") as file:
+        file.write(f"\n{line}\n".encode())  # its last line may be cut off
 
 
 def add_kernels(recorder: Recorder, trace: Path, clocks: Iterable[int]) -> None:

@@ -43,6 +43,7 @@ class Followed:
     ending: str
     code: int | None
     last_words: str = ""  # the last line of the output of a quiet child
+    pid: int | None = None
 
     def of(self, kind: str) -> list[Entry]:
         return [entry for entry in self.entries if entry["kind"] == kind]
@@ -128,7 +129,7 @@ def _follow(
             ending = "interrupted"
             with contextlib.suppress(TimeoutError):
                 entries.extend(_received(child, 0.0))
-    return Followed(entries, ending, child.poll())
+    return Followed(entries, ending, child.poll(), pid=child.pid)
 
 
 def _last_line(output: IO[bytes]) -> str:

@@ -8,7 +8,7 @@ the user's line that runs while nothing compiles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torchproof.records import ProcessTimeline, Span
@@ -54,7 +54,6 @@ class LiveProcess(ProcessTimeline):
     compiled: int = 0
     last: str = ""  # what was compiled last
     idle_since_ns: int = 0
-    _functions: dict[str, str] = field(default_factory=dict)  # by compile id
 
     def add(self, line: dict[str, Any]) -> None:
         super().add(line)
@@ -71,20 +70,7 @@ class LiveProcess(ProcessTimeline):
         if span.category != "compile":
             return
         self.compiled += 1
-        self.last = self._label(span)
-        number = str(span.details.get("compile_id"))
-        self._functions.setdefault(number, self._function(span))
-
-    def _function(self, span: Span) -> str:
-        """`step (train.py:7)`; a backward graph belongs to its forward function."""
-        if function := span.details.get("function"):
-            place = span.details.get("place")
-            return f"{function} ({place})" if place else str(function)
-        known = self._functions.get(str(span.details.get("compile_id")))
-        return f"the backward graph of {known}" if known else "a backward graph"
-
-    def _label(self, span: Span) -> str:
-        return f"{self._function(span)} [{span.details.get('compile_id')}]"
+        self.last = _label(span)
 
     # -- the present -------------------------------------------------------------------
 
@@ -121,7 +107,7 @@ class LiveProcess(ProcessTimeline):
         first = frame or spans[0]
         seconds = (now_ns - first.begin_ns) / _NS
         phase, since_ns = self._phase(spans, now_ns)
-        name = self._label(frame) if frame else "kernels at run time"
+        name = _label(frame) if frame else "kernels at run time"
         what = f"{self._who()}compiling {name}: {phase}"
         in_phase = (now_ns - since_ns) / _NS
         rest = [*_why(frame), *self._silence(now_ns)]
@@ -177,8 +163,18 @@ def _begin(spans: Sequence[Span]) -> int:
     return spans[0].begin_ns
 
 
+def _label(frame: Span) -> str:
+    """`step (train.py:7) [0/0]`; a backward graph has the name of its function."""
+    details = frame.details
+    function, place = details.get("function"), details.get("place")
+    name = f"{function} ({place})" if place else str(function)
+    if details.get("backward"):
+        name = f"the backward graph of {name}" if function else "a backward graph"
+    return f"{name} [{details.get('compile_id')}]"
+
+
 def _why(frame: Span | None) -> Iterator[str]:
-    if frame is None or "function" not in frame.details:
+    if frame is None or frame.details.get("backward"):
         return
     if reason := frame.details.get("reason"):
         yield f"recompile: {reason}"

@@ -21,6 +21,7 @@ from torchproof.report.trace_events import (
 )
 
 _NS = 1e9
+_MAIN = "main thread"  # the first track of a process
 
 
 def render(run: Run, processes: Sequence[ProcessTimeline]) -> str:
@@ -48,7 +49,8 @@ def _process(number: int, process: ProcessTimeline, origin: int) -> Iterator[Eve
     yield ordered("process_sort_index", number, pid)
     slices = [_slice(span, process, origin) for span in process.spans]
     threads: dict[str, int] = {}
-    for thread, (name, members) in enumerate(lanes(slices, nest=True), 1):
+    tracks = sorted(lanes(slices, nest=True), key=lambda track: track[0] != _MAIN)
+    for thread, (name, members) in enumerate(tracks, 1):
         threads[name] = thread
         yield from _track(pid, thread, name)
         yield from (complete(each, pid, thread) for each in members)

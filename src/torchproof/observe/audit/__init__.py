@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torchproof.observe import timeline
 from torchproof.observe.audit import events as entry_events
 from torchproof.process import Conditions, Followed, follow
 from torchproof.records import Event, Part
@@ -49,6 +50,7 @@ def audit_job(job: Job, conditions: Conditions) -> AuditResult:
         lambda entry, seconds: None,
         conditions,
     )
+    timeline.process_ended(child.pid)
     return AuditResult(
         status=_status(child, job.target),
         events=entry_events.events(child.entries),
