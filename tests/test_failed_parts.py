@@ -13,7 +13,7 @@ import pytest
 from check_runs import ITEM
 
 from torchproof.checking.measured_parts import PartsMeasurer
-from torchproof.cli import verbs
+from torchproof.cli import exit_codes
 from torchproof.records.run import Finding, Part, Run
 from torchproof.report import terminal
 from torchproof.targets.options import Options
@@ -35,7 +35,7 @@ def run_of(*findings: Finding, **parts: Part) -> Run:
 
 
 def exit_code(run: Run, fail_on: str = "high") -> int:
-    return verbs._exit_code(run, argparse.Namespace(fail_on=fail_on))
+    return exit_codes.check_code(run, argparse.Namespace(fail_on=fail_on))
 
 
 @pytest.mark.parametrize("fail_on", ["high", "low", "never"])

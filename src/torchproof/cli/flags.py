@@ -7,10 +7,13 @@ import ast
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchproof.cli.completion import SHELLS
 from torchproof.records import SEVERITIES, UserError
+
+if TYPE_CHECKING:
+    from torchproof.api import Options
 
 FORMATS = ("text", "json", "md", "html", "sarif", "github", "gitlab", "agent")
 LONGEST_S = 1e9  # the longest timeout: 31 years
@@ -498,6 +501,21 @@ def without(words: Sequence[str], *flags: str) -> list[str]:
 
 def names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def run_options(options: argparse.Namespace) -> Options:
+    """How a target runs, as the flags of a verb say."""
+    from torchproof import api
+
+    return api.Options(
+        compile=compile_arguments(options.compile),
+        as_written=options.as_written,
+        train=options.train,
+        device=options.device,
+        size=options.size,
+        timeout_s=options.timeout,
+        quiet=options.quiet,
+    )
 
 
 def compile_arguments(text: str) -> dict[str, Any]:

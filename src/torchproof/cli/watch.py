@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from torchproof.cli import output, verbs
+from torchproof.cli import check_verb, exit_codes, output
 from torchproof.cli.watched_files import WatchedFiles, syntax_error
 from torchproof.process import Child, Ended, Message, spawn
 from torchproof.records import Run, UserError, blame, store
@@ -67,7 +67,7 @@ def _assert_watchable(options: argparse.Namespace, target: Target) -> None:
                 f"{flag} is for a single check: with --watch, each check is compared"
                 " with the one before, and printed"
             )
-    ranks = verbs.rank_options(options)
+    ranks = check_verb.rank_options(options)
     launched = api.ExistingLaunch.current() is not None
     if launched or (ranks is not None and ranks.spans_nodes):
         raise UserError("--watch starts its ranks itself, all on this machine")
@@ -172,7 +172,7 @@ class _Watch:
             run = store.load(answer["run"])
             seen = api.SeenSource.from_json(answer["seen"])
             self._known = [*self._known, *seen.texts]
-            self._failed = verbs.failed_code(run, self._options) is not None
+            self._failed = exit_codes.failed_code(run, self._options) is not None
             if not self._failed:
                 self._show(run)
                 self._before = run, seen
@@ -197,7 +197,7 @@ class _Watch:
             )
             output.write(text, options)
         sys.stdout.flush()
-        verbs.incomplete(run)
+        exit_codes.incomplete_code(run)
 
     def _note(self, text: str) -> None:
         if not self._options.quiet:

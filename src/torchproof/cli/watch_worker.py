@@ -9,7 +9,7 @@ process ends everything that the check started.
 
 from __future__ import annotations
 
-from torchproof.cli import timelines, verbs
+from torchproof.cli import check_verb, timelines, verbs
 from torchproof.process import Channel, Message, hold, leave
 from torchproof.records import Observation, PartState, UserError, store
 
@@ -38,10 +38,10 @@ def _answer(job: Message, channel: Channel) -> Message:
     try:
         target = api.parse(options.target, options.script)
         channel.send({"files": list(map(str, api.files_of(target)))})
-        ranks = verbs.rank_options(options)
+        ranks = check_verb.rank_options(options)
         purposes = timelines.purposes(options, on_ranks=ranks is not None)
         with timelines.recorded(purposes) as timeline:
-            run = verbs.checked(
+            run = check_verb.checked(
                 options,
                 timeline,
                 begun.append,

@@ -1,0 +1,182 @@
+"""`check`: alone, on ranks that it starts, or as a rank of a launch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from torchproof.cli import exit_codes, flags, output, timelines
+from torchproof.records import PartState, Run, UserError, store
+
+if TYPE_CHECKING:
+    from torchproof.api import ExistingLaunch, RankOptions, Ranks
+
+Display = Callable[[Any], contextlib.AbstractContextManager[Any]]
+
+
+def check(options: argparse.Namespace) -> int:
+    """Run a target and list what goes wrong when it compiles, where, and the fix."""
+    if options.list:
+        return _list_workloads(options)
+    if options.target is None:
+        raise UserError(
+            "check needs a TARGET; torchproof check --list lists the workloads"
+        )
+    if options.watch:
+        from torchproof.cli.watch import watch
+
+        return watch(options)
+    from torchproof import api
+
+    launch = api.ExistingLaunch.current()
+    if launch is not None:
+        return _check_in_launch(options, launch)
+    ranks = rank_options(options)
+    if ranks is not None and ranks.spans_nodes:
+        _become_launcher(options, ranks)
+    return _check(options, ranks)
+
+
+def _check(options: argparse.Namespace, ranks: Ranks | None) -> int:
+    from torchproof import report
+
+    output.assert_writable(options.output)
+    output.assert_writable(options.trace, "--trace")
+    baseline = store.load(options.baseline) if options.baseline else None
+    purposes = timelines.purposes(options, on_ranks=ranks is not None)
+    with timelines.recorded(purposes) as timeline:
+        run = checked(options, timeline, ranks=ranks, baseline=baseline)
+        output.show(run, options)
+        if timeline is not None:
+            timeline.write(run, options)
+    if options.trace and ranks is not None:
+        text, quiet = report.rank_trace.render(run), options.quiet
+        output.write_file(options.trace, text, flag="--trace", quiet=quiet)
+    return exit_codes.check_code(run, options)
+
+
+def checked(
+    options: argparse.Namespace,
+    timeline: timelines.RunTimeline | None = None,
+    entering: Callable[[PartState], None] = lambda part: None,
+    **keywords: Any,
+) -> Run:
+    """The run of a check that a command line asks for, with its progress shown."""
+    from torchproof import api
+
+    shown: Display = contextlib.nullcontext
+    if timeline is not None and options.live:
+        shown = timeline.shown
+    with output.progress(options) as progress, shown(progress):
+
+        def enter(part: PartState) -> None:
+            entering(part)
+            progress.enter(part)
+            if timeline is not None:
+                timeline.enter(part)
+
+        return api.check(
+            api.parse(options.target, options.script),
+            flags.run_options(options),
+            effort=options.effort,
+            skip=flags.names(options.skip),
+            select=flags.names(options.select),
+            ignore=flags.names(options.ignore),
+            progress=progress,
+            entering=enter,
+            command=options.command,
+            **keywords,
+        )
+
+
+def _check_in_launch(options: argparse.Namespace, launch: ExistingLaunch) -> int:
+    """Checks as a rank of a launch: rank 0 reports, all end with its exit code."""
+    from torchproof import api
+
+    rank, of = launch.place.rank, launch.count
+    launch = dataclasses.replace(launch, wrap=options.wrap)
+    if rank != 0:
+        with contextlib.suppress(UserError), output.progress(options):
+            target = api.parse(options.target, options.script)
+            return launch.take_part(target, flags.run_options(options))
+        return 2  # rank 0 prints the error
+    code = 2
+    try:
+        if options.ranks is not None or options.launcher:
+            raise UserError(
+                f"this process is rank {rank} of {of} already: leave out --ranks and"
+                " --launcher"
+            )
+        code = _check(options, launch)
+    finally:
+        sys.stdout.flush()
+        # The launcher ends all ranks when the first of them ends with this code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        launch.publish(code)
+    return code
+
+
+def _become_launcher(options: argparse.Namespace, ranks: RankOptions) -> NoReturn:
+    """Replaces this process by torch's launcher, which starts a check on each rank.
+
+    The launchers of all machines find each other; rank 0 reports for all.
+    """
+    from torchproof import api
+
+    api.assert_launchable(api.parse(options.target, options.script), ranks)
+    words = shlex.split(options.command)[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    own = flags.without(words[:cut], "--ranks", "--launcher")
+    launcher = [sys.executable, "-m", "torch.distributed.run", *ranks.command]
+    command = [*launcher, "-m", "torchproof", *own, *words[cut:]]
+    sys.stdout.flush()
+    os.execv(sys.executable, command)
+
+
+def rank_options(options: argparse.Namespace) -> RankOptions | None:
+    from torchproof import api
+
+    if options.ranks is None:
+        for flag in ("launcher", "wrap"):
+            if getattr(options, flag):
+                raise UserError(f"--{flag} is for several ranks: add --ranks N")
+        return None
+    try:
+        launcher = tuple(shlex.split(options.launcher))
+    except ValueError as error:
+        raise UserError(f"--launcher: {error}") from None
+    return api.RankOptions(options.ranks, launcher, options.wrap)
+
+
+def _list_workloads(options: argparse.Namespace) -> int:
+    from torchproof.api import WORKLOADS
+
+    rows = [
+        {"target": f"workload:{name}", **dataclasses.asdict(workload)}
+        for name, workload in sorted(WORKLOADS.items())
+    ]
+    output.rows(rows, _workload_lines, options)
+    return 0
+
+
+def _workload_lines(row: dict[str, Any]) -> str:
+    marks = {"tiny": " (default)", row["gpu_size"]: " (default on a GPU)"}
+    sizes = [f"{s} {_count(n)}{marks.get(s, '')}" for s, n in row["sizes"].items()]
+    text = textwrap.fill(f"sizes: {', '.join(sizes)}", 76)
+    return f"{row['target']}\n" + textwrap.indent(f"{row['summary']}\n{text}", "    ")
+
+
+def _count(parameters: int) -> str:
+    """12.3k, 145.7M, 39.5B."""
+    for unit, one in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if parameters >= one:
+            return f"{parameters / one:.1f}{unit}"
+    return str(parameters)
