@@ -82,12 +82,16 @@ class Runner:
 
     def __init__(self, effort: str, limit_s: int) -> None:
         self._effort, self._limit_s = effort, limit_s
+        self.stopped = False
         self._running: set[subprocess.Popen[str]] = set()
 
     def check(self, name: str) -> Row:
         known, run = self._run("check", name)
         if run is None:
             return known
+        part = run["parts"]["breaks"]
+        if part["status"] == "failed":  # stopped at the limit, for example
+            known["error"] = f"only a part was checked: {portable(part['why'])}"
         return known | {
             "counts": run["counts"],
             "findings": [kept(f) for f in run["findings"] if f["status"] == "open"],
@@ -157,8 +161,10 @@ class Runner:
         return running.returncode, out, errors
 
     def stop(self) -> None:
+        """Ends what runs; what it printed so far is no row."""
+        self.stopped = True
         for running in list(self._running):
-            end(running)
+            running.terminate()
 
 
 def environment(folder: str) -> dict[str, str]:
@@ -338,6 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OtherCommit, subprocess.CalledProcessError, OSError) as error:
         print(f"zoo.py: {error}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     run_all(names, survey, options)
     return verdict(names, survey)
 
@@ -366,6 +373,12 @@ class Work:
                     self._open -= task[0] == "check"
                     self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Nothing more is started."""
+        with self._changed:
+            self._end = 0.0
+            self._changed.notify_all()
+
     def _next(self) -> tuple[str, str] | None:
         with self._changed:
             while self._end is None or time.monotonic() < self._end:
@@ -390,6 +403,8 @@ def run_all(names: list[str], survey: Survey, options: argparse.Namespace) -> No
     def worker() -> None:
         for what, name in work:
             found = runner.check(name) if what == "check" else runner.fix(name)
+            if runner.stopped:
+                return
             row = survey.keep(name, what, found)
             print(line(row, what), file=sys.stderr, flush=True)
 
@@ -399,7 +414,7 @@ def run_all(names: list[str], survey: Survey, options: argparse.Namespace) -> No
             for each in workers:
                 each.result()
         except BaseException:
-            work._end = 0.0
+            work.stop()
             runner.stop()
             raise
 

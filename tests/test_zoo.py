@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +91,22 @@ def test_kept_rows_are_not_run_again_and_time_is_limited(tmp_path: Path) -> None
     rows = json.loads(kept.read_text())["models"]
     assert [each["model"] for each in rows if each["commit"]] == [NAME]
     assert len(rows) == len(zoo.FACTORIES)
+
+
+@pytest.mark.slow
+def test_an_end_of_the_survey_ends_what_it_started(tmp_path: Path) -> None:
+    kept = tmp_path / "zoo.json"
+    words = ["--models", NAME, "--write", "-o", str(kept)]
+    survey = subprocess.Popen([sys.executable, zoo.__file__, *words], cwd=ROOT)
+    process = psutil.Process(survey.pid)
+    deadline = time.monotonic() + 60
+    while len(started := process.children(recursive=True)) < 2:
+        assert time.monotonic() < deadline and survey.poll() is None
+        time.sleep(0.1)
+    survey.terminate()
+    assert survey.wait(60) == 128 + signal.SIGTERM
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert not alive and not kept.exists()
 
 
 @pytest.mark.slow
