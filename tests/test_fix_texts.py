@@ -8,7 +8,7 @@ import pytest
 
 from torchproof.checking import suspicions
 from torchproof.checking.rules.rule import expression_of
-from torchproof.observe.guard_failures import parse
+from torchproof.observe.guard_failures import BEFORE_THE_BREAK, parse
 from torchproof.records import blame
 from torchproof.records.run import Frame
 
@@ -75,3 +75,15 @@ def test_torch_s_messages_for_keys_classes_and_missing_tensors() -> None:
     assert (missing.cause, missing.actual) == ("type", "None")
     enum = parse("___check_obj_id(mode, 139690560922416), type=<Mode.FAST: 1>")
     assert (enum.cause, enum.other) == ("identity", "Mode.FAST")
+
+
+def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
+    size = (
+        "2/1: tensor 'self._parameters['weight']' size mismatch at index 0. expected"
+        " 16, actual 4. Guard failed on a parameter, consider using"
+        " torch._dynamo.config.force_parameter_static_shapes = False to allow dynamism"
+        " on parameters."
+    )
+    assert parse(size).values == ("16", "4")
+    assert parse("3/1: ___stack0[0] == 500").source == BEFORE_THE_BREAK
+    assert parse("3/1: sizes[0] == 500").source == "sizes[0]"

@@ -71,7 +71,9 @@ def _tensor(condition: str, text: str) -> Guard | None:
     match = re.match(
         r"tensor '(?P<name>.+?)' (?P<what>[\w ]+?) mismatch(?: at index"
         r" (?P<dim>\d+))?\. "
-        r"expected (?P<expected>.+?)(?:, actual (?P<actual>.+))?$",
+        r"expected (?P<expected>.+?)(?:, actual (?P<actual>.+?))?"
+        # Advice of torch's that follows the sizes of a parameter.
+        r"(?:\. Guard failed on a parameter, .*)?$",
         condition,
     )
     if match is None:
@@ -297,7 +299,8 @@ def readable_source(name: str) -> str:
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
     name = re.sub(r"___from_numpy\((.+)\)", r"\1", name)
     name = re.sub(r"\.__dict__\['(\w+)'\]", r".\1", name)
-    return re.sub(r"^___stack\d+$", BEFORE_THE_BREAK, name)
+    # An item, if the value is a tuple.
+    return re.sub(r"^___stack\d+(?:\[\d+\])?$", BEFORE_THE_BREAK, name)
 
 
 def _readable(condition: str) -> str:
