@@ -94,7 +94,7 @@ class Runner:
             known["error"] = f"only a part was checked: {portable(part['why'])}"
         return known | {
             "counts": run["counts"],
-            "findings": [kept(f) for f in run["findings"] if f["status"] == "open"],
+            "findings": [kept(finding) for finding in run["findings"]],
             "parts": {
                 part: {"status": each["status"], "why": portable(each["why"])}
                 for part, each in run["parts"].items()
@@ -211,7 +211,9 @@ def is_to_fix(row: Row) -> bool:
     """Whether `fix` has not run, and there is a finding that it may remove."""
     check = row["check"]
     return row["fix"] is None and any(
-        finding["kind"] in (*BREAKS, *RECOMPILES) and not settles(finding)
+        finding["kind"] in (*BREAKS, *RECOMPILES)
+        and finding["status"] == "open"
+        and not settles(finding)
         for finding in check.get("findings", ())
     )
 

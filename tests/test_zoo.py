@@ -31,7 +31,7 @@ def row(*findings: dict[str, object], fix: object = None) -> dict[str, object]:
 
 
 def finding(kind: str, severity: str) -> dict[str, object]:
-    return {"kind": kind, "severity": severity}
+    return {"kind": kind, "severity": severity, "status": "open"}
 
 
 def test_every_row_of_the_page_names_a_factory() -> None:

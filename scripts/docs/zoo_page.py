@@ -60,8 +60,10 @@ def again(row: Row) -> list[Row]:
 
 
 def is_whole(row: Row) -> bool:
-    """One graph: nothing breaks it, and nothing stays outside."""
-    return not findings(row, *BREAKS)
+    """One graph: nothing breaks it, and nothing stays outside, on purpose or not."""
+    counts = row["check"]["counts"]
+    outside = counts["graph_breaks"] + counts["skipped_frames"]
+    return not outside and not findings(row, *BREAKS)
 
 
 # -- totals ----------------------------------------------------------------------------
@@ -159,7 +161,8 @@ def causes() -> str:
     groups: dict[str, list[tuple[Row, Row]]] = defaultdict(list)
     for row in checked(every["models"]):
         for finding in row["check"]["findings"]:
-            if finding["kind"] not in LEFT_OUT and not settles(finding):
+            is_open = finding["status"] == "open"
+            if is_open and finding["kind"] not in LEFT_OUT and not settles(finding):
                 groups[finding["code"]].append((row, finding))
     ranked = sorted(groups.items(), key=lambda each: (-_models(each[1]), each[0]))
     return markdown.table(
@@ -255,10 +258,16 @@ def _model(row: Row, every: Row) -> tuple[str, ...]:
 
 def _breaks(row: Row, every: Row) -> str:
     found = findings(row, *BREAKS)
-    shown = [f"{f['code']} at {_place(f, every)}" for f in found[:PLACES]]
+    shown = [_break(finding, every) for finding in found[:PLACES]]
     if len(found) > PLACES:
         shown.append(f"{len(found) - PLACES} more")
     return ", ".join(shown) or "none"
+
+
+def _break(finding: Row, every: Row) -> str:
+    """A function that the library keeps out of graphs is no defect."""
+    purpose = " (on purpose)" if finding["status"] == "intentional" else ""
+    return f"{finding['code']} at {_place(finding, every)}{purpose}"
 
 
 def _recompiles(row: Row) -> str:
