@@ -16,6 +16,7 @@ pytestmark = [
     # What these libraries warn of is theirs.
     pytest.mark.filterwarnings("ignore"),
 ]
+INFINITE = float("inf")  # for a machine on which other tests leave no processor free
 NAMES = {"graph_breaks", "recompiles", "fallbacks", "compile_seconds", "compiled_share"}
 
 
@@ -37,8 +38,7 @@ class Scorer(nn.Module):
         self.linear = nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.linear(x)
-        return scores
+        return nn.functional.gelu(self.linear(x))  # for which Inductor writes a kernel
 
 
 class Breaks(Net):
@@ -62,24 +62,28 @@ def figures(history: list[dict[str, Any]]) -> list[dict[str, float]]:
 
 
 def trained(folder: Path, model: nn.Module, **options: Any) -> Any:
+    """A trainer after 4 steps; with `plain`, without the callback."""
     pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate")
     transformers = pytest.importorskip("transformers")
     from torchproof.integrations.transformers import CompileCallback
 
-    row = {"x": torch.randn(4), "labels": torch.tensor(1)}
+    torch.manual_seed(0)
+    rows = [{"x": torch.randn(4), "labels": torch.tensor(n % 2)} for n in range(8)]
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         bf16=options.pop("bf16", False),
         disable_tqdm=True,
-        logging_steps=2,
+        learning_rate=0.1,
+        logging_steps=options.pop("logging_steps", 2),
         num_train_epochs=1,
         per_device_train_batch_size=2,
         report_to=[],
         save_strategy="no",
         use_cpu=True,
     )
-    trainer = transformers.Trainer(model, arguments, train_dataset=[row] * 8)
-    trainer.add_callback(CompileCallback(trainer, **options))
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows)
+    if not options.pop("plain", False):
+        trainer.add_callback(CompileCallback(trainer, **options))
     trainer.train()
     return trainer
 
@@ -90,6 +94,7 @@ def test_transformers_trains_compiled_and_logs(tmp_path: Path, bf16: bool) -> No
     trainer = trained(tmp_path, Net(), backend="eager", bf16=bf16)
     logged = figures(trainer.state.log_history)
     assert len(logged) == 3  # steps 2 and 4, and the end
+    assert len(losses(trainer.state.log_history)) == 2  # the trainer's own
     assert set(logged[-1]) == NAMES
     assert logged[-1]["compiled_share"] == 1 and logged[-1]["fallbacks"] == 0
     status = torchproof.status(trainer.model)
@@ -105,7 +110,46 @@ def test_transformers_logs_a_fallback_and_goes_on(tmp_path: Path) -> None:
     assert trainer.state.global_step == 4
 
 
-def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
+def losses(rows: list[dict[str, Any]]) -> list[float]:
+    return [float(row["loss"]) for row in rows if "loss" in row]
+
+
+def seeded(kind: type[nn.Module]) -> Any:
+    torch.manual_seed(1)
+    return kind()
+
+
+@pytest.fixture
+def empty_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that Inductor generates code."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("empty_caches")
+def test_transformers_with_inductor_learns_the_same(tmp_path: Path) -> None:
+    plain = trained(tmp_path / "a", seeded(Net), plain=True, logging_steps=1)
+    trainer = trained(tmp_path / "b", seeded(Net), deadline=INFINITE, logging_steps=1)
+    want = losses(plain.state.log_history)
+    assert len(want) == 4 and want[0] != pytest.approx(want[-1], rel=1e-2)
+    assert losses(trainer.state.log_history) == pytest.approx(want, rel=1e-4)
+    for name, weight in plain.model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], weight)
+    status = torchproof.status(trainer.model)
+    assert status.compiled_calls == 4 and not status.fallbacks
+    assert any(each.in_child for each in status.compilations)
+
+
+def test_transformers_trains_without_torchproof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+    trainer = trained(tmp_path, Net())
+    assert trainer.state.global_step == 4 and not figures(trainer.state.log_history)
+
+
+def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
+    """The module and what was logged after 4 steps; with `plain`, uncompiled."""
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     from lightning.pytorch.loggers import Logger
 
@@ -114,7 +158,7 @@ def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
     class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.model = Scorer()
+            self.model = model
 
         def training_step(self, batch: Any, _: int) -> torch.Tensor:
             x, labels = batch
@@ -123,7 +167,7 @@ def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
+            return torch.optim.SGD(self.parameters(), lr=0.5)
 
     class Kept(Logger):  # type: ignore[misc]
         name, version = "kept", 0
@@ -137,21 +181,52 @@ def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
             self.rows.append(dict(metrics))
 
     kept, module = Kept(), Module()
+    every = options.pop("log_every_n_steps", 2)
+    plain = options.pop("plain", False)
     trainer = lightning.Trainer(
         accelerator="cpu",
-        callbacks=[CompileCallback("model", backend="eager")],
-        default_root_dir=tmp_path,
+        callbacks=[] if plain else [CompileCallback("model", **options)],
+        default_root_dir=folder,
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=False,
-        log_every_n_steps=2,
+        log_every_n_steps=every,
         logger=kept,
         max_epochs=1,
     )
-    data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.ones(8).long())
+    torch.manual_seed(0)
+    data = torch.utils.data.TensorDataset(torch.randn(8, 4), torch.arange(8) % 2)
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=2))
-    logged = figures(kept.rows)
+    return module, kept.rows
+
+
+def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
+    module, rows = fitted(tmp_path, Scorer(), backend="eager")
+    logged = figures(rows)
     assert len(logged) == 3 and set(logged[-1]) == NAMES
     assert logged[-1]["compiled_share"] == 1
     assert torchproof.status(module.model).compiled_calls == 4
     assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}
+
+
+@pytest.mark.usefixtures("empty_caches")
+def test_lightning_with_inductor_learns_the_same(tmp_path: Path) -> None:
+    every = {"log_every_n_steps": 1}
+    plain, plain_rows = fitted(tmp_path, seeded(Scorer), plain=True, **every)
+    module, rows = fitted(tmp_path, seeded(Scorer), deadline=INFINITE, **every)
+    want = losses(plain_rows)
+    assert len(want) == 4 and want[0] != pytest.approx(want[-1], rel=1e-2)
+    assert losses(rows) == pytest.approx(want, rel=1e-4)
+    for name, weight in plain.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], weight)
+    status = torchproof.status(module.model)
+    assert status.compiled_calls == 4 and not status.fallbacks
+    assert any(each.in_child for each in status.compilations)
+
+
+def test_lightning_trains_without_torchproof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHPROOF_DISABLE", "1")
+    _, rows = fitted(tmp_path, Scorer())
+    assert losses(rows) and not figures(rows)

@@ -60,6 +60,8 @@ class CompileCallback(TrainerCallback):
     ) -> None:
         if control.should_log:
             self._log()
+            # `Trainer.log` takes it for done, and would leave out the loss.
+            control.should_log = True
 
     def on_train_end(
         self,
