@@ -159,6 +159,26 @@ def test_nothing_outlives_a_watch_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_edit_that_keeps_size_and_time_is_not_taken_from_a_cache(
+    model: Path,
+) -> None:
+    """Python's own cache of bytecode compares the size, and the time in seconds."""
+    time_s = (1.7e9, 1.7e9)
+    os.utime(model / "layers.py", time_s)
+    with watching(model, "model.py:make", "--effort", "quick") as watch:
+        watch.idle(1)
+        assert "layers.py:3:8  GB102 high" in watch.out
+        edited = LAYERS.replace("x.sum() > 0", "x.ndim >= 0")
+        (beside := model / "beside").write_text(edited)
+        os.utime(beside, time_s)
+        os.replace(beside, model / "layers.py")
+        watch.idle(2)
+        assert len(edited) == len(LAYERS)
+        assert " 1 resolved" in watch.out and "\nNew:" not in watch.out
+        assert watch.interrupt() == 130
+
+
+@pytest.mark.slow
 def test_a_module_that_is_missing_is_waited_for(model: Path) -> None:
     (model / "layers.py").unlink()
     with watching(model, "model.py:make", "--effort", "quick") as watch:

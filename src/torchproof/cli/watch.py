@@ -24,6 +24,7 @@ from torchproof.records import Run, UserError, blame, store
 if TYPE_CHECKING:
     from torchproof.api import SeenSource, Target
 
+_WORKER = "torchproof.cli.watch_worker"
 _GRACE_S = 10.0  # for a cancelled check to end its children and remove its files
 _MOST_NAMED = 3  # saved files in one line
 
@@ -127,7 +128,10 @@ class _Watch:
 
     def _check(self) -> list[str]:
         """One check, shown when it ends; the files whose save cancelled it."""
-        with spawn("-m", "torchproof.cli.watch_worker") as child:
+        # Python would take cached bytecode for an edit within the second in which a
+        # file was saved, if its size is the same.
+        variables = {"PYTHONDONTWRITEBYTECODE": "1"}
+        with spawn("-m", _WORKER, environment=variables) as child:
             try:
                 answer = self._answer(child)
             except _Saved as saved:
