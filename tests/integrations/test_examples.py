@@ -1,0 +1,139 @@
+"""The examples with the libraries themselves: as documented, and right."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PAGE = (ROOT / "docs" / "integrations.md").read_text()
+PATIENCE_S = 1800
+
+
+def need(library: str, extra: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed: the extra `{extra}` has it")
+
+
+def run(folder: Path, *arguments: str) -> str:
+    path = [os.environ["PYTHONPATH"], str(EXAMPLES), str(ROOT)]
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=os.environ
+        | {
+            "ACCELERATE_USE_CPU": "true",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": os.pathsep.join(path),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+            "TORCHPROOF_DEADLINE_S": "inf",
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def documented(file: str) -> list[str]:
+    """The arguments of the page's command that runs this example."""
+    [command] = re.findall(rf"^(.*\b{file}.*)$", PAGE, re.M)
+    return str(command).replace(f"examples/{file}", str(EXAMPLES / file)).split()
+
+
+def answer(folder: Path, code: str) -> Any:
+    return json.loads(run(folder, "-c", code).splitlines()[-1])
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_accelerate_trains_as_without_compiling(tmp_path: Path, precision: str) -> None:
+    need("accelerate", "integrations")
+    from safetensors import safe_open
+
+    launch, name, *rest = documented("accelerate_training.py")
+    assert (launch, name) == ("accelerate", "launch")
+    program = ["-m", "accelerate.commands.accelerate_cli", "launch"]
+    out = run(tmp_path, *program, "--mixed_precision", precision, *rest)
+    [line] = [each for each in out.splitlines() if each.startswith("[")]
+    assert "8 calls, 100% compiled" in out and "eager:" not in out
+    code = "import os, accelerate_training as example\n"
+    code += f"os.environ['ACCELERATE_MIXED_PRECISION'] = {precision!r}\n"
+    code += "print(example.train('plain', compile=lambda model: model)[1])"
+    want = answer(tmp_path, code)
+    tolerance = 1e-4 if precision == "no" else 2e-2
+    assert ast.literal_eval(line) == pytest.approx(want, rel=tolerance)
+    assert want[0] != pytest.approx(want[-1], rel=tolerance)  # it has learned
+    with safe_open(tmp_path / rest[-1] / "model.safetensors", "pt") as saved:
+        assert set(saved.keys()) == {"0.bias", "0.weight", "2.bias", "2.weight"}
+
+
+COMPARE_IMAGES = """
+import json, numpy, torchproof, diffusers_pipeline as example
+plain, compiled = example.small_pipeline(), example.small_pipeline()
+example.compile_pipeline(compiled)
+errors = [
+    float(numpy.abs(example.image(plain, *size) - example.image(compiled, *size)).max())
+    for size in example.SIZES
+]
+parts = [torchproof.status(each) for each in (compiled.unet, compiled.vae.decoder)]
+print(json.dumps({"errors": errors, "parts": [each.to_json() for each in parts]}))
+"""
+
+
+def test_diffusers_makes_images_of_all_sizes_with_one_graph(tmp_path: Path) -> None:
+    need("diffusers", "integrations")
+    found = answer(tmp_path, COMPARE_IMAGES)
+    assert max(found["errors"]) < 1e-3  # of values from 0 to 1
+    denoiser, decoder = found["parts"]
+    assert denoiser["calls"] == 9 and decoder["calls"] == 3
+    for part in found["parts"]:
+        assert part["compiled_share"] == part["graphs"] == 1
+        assert part["recompiles"] == 0 and not part["fallbacks"]
+    python, *words = documented("diffusers_pipeline.py")
+    assert python == "python" and "(32, 16, 3)" in run(tmp_path, *words)
+
+
+DECLARED = """
+from benchmarks.zoo_models import declare_missing_operators
+declare_missing_operators()
+"""
+RUN_WITH_TIMM = f"""{DECLARED}
+import runpy, sys
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+COMPARE_TIMM = f"""{DECLARED}
+import json, torch, torchproof
+import timm_model as example
+plain, compiled = example.make(), torchproof.compile(example.make())
+for one, other in zip(example.outputs(plain), example.outputs(compiled), strict=True):
+    torch.testing.assert_close(other, one, rtol=1e-3, atol=1e-4)
+losses = [example.fine_tune(each) for each in (plain, compiled)]
+same = list(plain.state_dict()) == list(compiled.state_dict())
+status = torchproof.status(compiled).to_json()
+print(json.dumps(dict(losses=losses, same=same, status=status)))
+"""
+
+
+def test_timm_serves_and_trains_as_without_compiling(tmp_path: Path) -> None:
+    """Where torchvision is built for another torch, its operators are declared."""
+    need("timm", "zoo")
+    need("torchvision", "zoo")
+    found = answer(tmp_path, COMPARE_TIMM)
+    plain, compiled = found["losses"]
+    assert compiled == pytest.approx(plain, rel=1e-3) and found["same"]
+    assert found["status"]["compiled_share"] == 1 and not found["status"]["fallbacks"]
+    python, script = documented("timm_model.py")
+    assert python == "python"
+    assert "(4, 10)" in run(tmp_path, "-c", RUN_WITH_TIMM, script)
