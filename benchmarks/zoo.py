@@ -36,7 +36,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -48,22 +47,18 @@ from benchmarks.zoo_models import (  # noqa: E402
     LIBRARIES,
     declare_missing_operators,
 )
+from benchmarks.zoo_rows import RESULTS, Row, is_to_fix  # noqa: E402
 
 globals().update(FACTORIES)
 
-RESULTS = HERE / "results" / "zoo" / "cpu.json"
 TARGET = "benchmarks/zoo.py"
 EFFORTS = ("quick", "normal", "full")
 LIMIT_S = 300  # for a target, as --timeout
-BREAKS = ("graph_break", "skipped_frame", "no_op", "compile_error")
-RECOMPILES = ("recompile", "recompile_limit", "specialization")
 KEPT = (
     *("code", "kind", "severity", "status", "message", "cause", "fix"),
     *("file", "line", "function", "owner", "count", "source"),
 )
 _INSTALLED = re.compile(r"[^\s'\"(]*/(?:site|dist)-packages/")
-
-Row = dict[str, Any]
 
 
 # -- one model -------------------------------------------------------------------------
@@ -200,22 +195,6 @@ def portable(text: str | None) -> str | None:
     from benchmarks.result_files import without_paths
 
     return None if text is None else _INSTALLED.sub("", without_paths(text)).strip()
-
-
-def settles(finding: Row) -> bool:
-    """A recompile that happens once, and then the graph is dynamic."""
-    return bool(finding["kind"] == "recompile" and finding["severity"] == "low")
-
-
-def is_to_fix(row: Row) -> bool:
-    """Whether `fix` has not run, and there is a finding that it may remove."""
-    check = row["check"]
-    return row["fix"] is None and any(
-        finding["kind"] in (*BREAKS, *RECOMPILES)
-        and finding["status"] == "open"
-        and not settles(finding)
-        for finding in check.get("findings", ())
-    )
 
 
 def line(row: Row, what: str) -> str:

@@ -8,19 +8,14 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.zoo_rows import BREAKS, RECOMPILES, RESULTS, Row, findings, settles
 from torchproof.checking.rules import RULES
 from torchproof.report import markdown
 
-RESULTS = ROOT / "benchmarks" / "results" / "zoo" / "cpu.json"
-Row = dict[str, Any]
-
-BREAKS = ("graph_break", "skipped_frame", "no_op", "compile_error")
-RECOMPILES = ("recompile", "recompile_limit", "specialization")
 # Times and memory of models of these sizes say nothing about real ones.
 LEFT_OUT = ("slowdown", "memory", "compile_time", "hazard")
 PLACES = 4  # in a row
@@ -44,14 +39,6 @@ def survey() -> Row:
 
 def checked(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["check"] and not row["check"]["error"]]
-
-
-def findings(row: Row, *kinds: str) -> list[Row]:
-    return [f for f in row["check"]["findings"] if f["kind"] in kinds]
-
-
-def settles(finding: Row) -> bool:
-    return bool(finding["kind"] == "recompile" and finding["severity"] == "low")
 
 
 def again(row: Row) -> list[Row]:

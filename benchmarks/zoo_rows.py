@@ -1,0 +1,33 @@
+"""What the rows of the survey say, for the program that keeps them and for its page.
+
+Needs no torch: the page is made of the file alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results" / "zoo" / "cpu.json"
+BREAKS = ("graph_break", "skipped_frame", "no_op", "compile_error")
+RECOMPILES = ("recompile", "recompile_limit", "specialization")
+
+Row = dict[str, Any]
+
+
+def findings(row: Row, *kinds: str) -> list[Row]:
+    """The findings of a check, of these kinds."""
+    return [f for f in row["check"].get("findings", ()) if f["kind"] in kinds]
+
+
+def settles(finding: Row) -> bool:
+    """A recompile that happens once, and then the graph is dynamic."""
+    return bool(finding["kind"] == "recompile" and finding["severity"] == "low")
+
+
+def is_to_fix(row: Row) -> bool:
+    """Whether `fix` has not run, and there is a finding that it may remove."""
+    return row["fix"] is None and any(
+        finding["status"] == "open" and not settles(finding)
+        for finding in findings(row, *BREAKS, *RECOMPILES)
+    )
