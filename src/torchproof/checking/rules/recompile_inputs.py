@@ -22,7 +22,7 @@ from torchproof.checking.rules.rule import EventGroup, Match, expression_of, sho
 from torchproof.checking.rules.shapes import fixed_sizes
 from torchproof.checking.static.expansions import Expansion
 from torchproof.observe import Argument, Guard
-from torchproof.records import Frame, Mark, Setting, shown_briefly
+from torchproof.records import Frame, Mark, Setting, Severity, shown_briefly
 
 
 class SizeRecompile(Recompile):
@@ -60,6 +60,12 @@ class SizeChange(SizeRecompile):
     reference = torch_pages.DYNAMIC_SHAPES
     causes = ("size",)
     changed_text = "size {guard.dim} of `{guard.source}` changed ({seen})"
+
+    def severity(self, group: EventGroup) -> Severity:
+        """A size that the traced code makes a constant does not settle."""
+        found = super().severity(group)
+        is_constant = _is_constant(group.data["guard"], group)
+        return "medium" if found == "low" and is_constant else found
 
     def why(self, guard: Guard, group: EventGroup) -> str:
         static = " and stays static" if _stays_static(guard, group) else ""
@@ -195,8 +201,15 @@ def _mark(words: str, dim: int | None) -> str:
     return f"torch._dynamo.maybe_mark_dynamic({words}, {dim})"
 
 
+def _is_constant(guard: Guard, group: EventGroup) -> bool:
+    """Whether the size was dynamic until a line of the traced code fixed it."""
+    return (guard.source, guard.dim) in fixed_sizes(group.facts)
+
+
 def _stays_static(guard: Guard, group: EventGroup) -> bool:
-    """Whether the size recompiled more than once, so torch did not make it dynamic."""
+    """Whether it did not become dynamic: a line fixed it, or it recompiled again."""
+    if _is_constant(guard, group):
+        return True
     same = [
         event
         for event in group.facts.events("recompile", "recompile_limit")
