@@ -62,6 +62,11 @@ STEPS = (
         ("benchmarks/overhead.py", "--write"),
     ),
     Step(
+        "timeline-cost",
+        "what check --trace and check --live add to the first call of a script",
+        ("benchmarks/timeline_cost.py", "--write"),
+    ),
+    Step(
         "load-overhead",
         "recording stalls costs at most 2% of the median latency of requests",
         ("benchmarks/load_overhead.py", "--write"),

@@ -115,6 +115,16 @@ def test_threads_that_a_compilation_waits_for_are_its_phase() -> None:
     assert status.head == "compiling step (train.py:7) [0/0]: C++ compiler, 9 s"
 
 
+def test_what_belongs_to_no_compilation_happens_at_run_time() -> None:
+    lines = Lines()
+    lines.phase(1, "autotuning")
+    assert [status.line for status in lines.now(4)] == ["autotuning at run time, 3 s"]
+    lines = Lines()
+    lines.begin(1, "CUDA graph: recording for 4x8", "cudagraph")
+    [status] = lines.now(2)
+    assert status.head == "CUDA graph: recording for 4x8 at run time, 1 s"
+
+
 def test_a_sample_tells_what_torch_has_no_event_for() -> None:
     lines = Lines()
     lines.frame(0)

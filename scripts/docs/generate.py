@@ -197,6 +197,26 @@ def load_overhead_table() -> str:
     return "\n".join(rows)
 
 
+def timeline_cost_table() -> str:
+    """What timelines add to the first call of a script, from the measurements kept."""
+    rows = [
+        "| machine | torch | first call | CPU seconds | seconds | rounds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kept in _results("timeline-cost"):
+        machine = f"{kept['machine']['arch']}, {kept['machine']['cores']} cores"
+        for arm, by_clock in kept["ratios"].items():
+            ratios = [
+                f"{each['median']:.2f}x ({each['low']:.2f} to {each['high']:.2f})"
+                for each in (by_clock["cpu_s"], by_clock["wall_s"])
+            ]
+            rows.append(
+                f"| {machine} | {kept['versions']['torch']} | `{arm}`"
+                f" | {ratios[0]} | {ratios[1]} | {kept['rounds']} |"
+            )
+    return "\n".join(rows)
+
+
 def check_cost_table() -> str:
     """What each effort of check takes, next to a bare run of the same calls."""
     rows = [
@@ -343,6 +363,7 @@ def parts() -> dict[str, Tables]:
         "docs/pack.md": {"repro-packs": pack_tables.repros},
         "docs/ranks.md": rank_tables.TABLES,
         "docs/show.md": report_examples.TABLES,
+        "docs/timelines.md": {"timeline-cost": timeline_cost_table},
         "docs/tune.md": {"tune": tune_output},
         "docs/reference/compat.md": compat_page.TABLES,
         "docs/reference/fixes.md": fixes_page.TABLES,

@@ -107,8 +107,10 @@ class LiveProcess(ProcessTimeline):
         first = frame or spans[0]
         seconds = (now_ns - first.begin_ns) / _NS
         phase, since_ns = self._phase(spans, now_ns)
-        name = _label(frame) if frame else "kernels at run time"
-        what = f"{self._who()}compiling {name}: {phase}"
+        doing = (
+            f"compiling {_label(frame)}: {phase}" if frame else f"{phase} at run time"
+        )
+        what = f"{self._who()}{doing}"
         in_phase = (now_ns - since_ns) / _NS
         rest = [*_why(frame), *self._silence(now_ns)]
         if seconds - in_phase >= 1:
