@@ -85,5 +85,6 @@ def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
         " on parameters."
     )
     assert parse(size).values == ("16", "4")
-    assert parse("3/1: ___stack0[0] == 500").source == BEFORE_THE_BREAK
+    for name in ("___stack0[0]", "___stack1.hidden", "__resume_frame_values[1].x"):
+        assert parse(f"3/1: {name} == 500").source == BEFORE_THE_BREAK, name
     assert parse("3/1: sizes[0] == 500").source == "sizes[0]"

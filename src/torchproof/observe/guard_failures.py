@@ -18,7 +18,10 @@ _CELL = re.compile(r"\(HINT: guard on \"(?P<name>\w+)\"\)")
 _SIZE = re.compile(r"(?P<tensor>[A-Za-z_][\w.\[\]'\"]*?)\.size\(\)\[(?P<dim>\d+)\]")
 _STRIDE = re.compile(r"\.stride\(\)\[(?P<dim>\d+)\]")
 
-# The name for a resumed function's stack value, which the user's code does not name.
+# The stack value of a resumed function, or a part of it: the user's code has no name.
+_HANDED_OVER = re.compile(
+    r"(?:___stack\d+|__resume_frame_values\[\d+\])(?:\.\w+|\[[^\[\]]+\])*"
+)
 BEFORE_THE_BREAK = "the value computed just before the break"
 
 
@@ -299,8 +302,7 @@ def readable_source(name: str) -> str:
     name = re.sub(r"\._(?:modules|parameters|buffers)\['(\w+)'\]", r".\1", name)
     name = re.sub(r"___from_numpy\((.+)\)", r"\1", name)
     name = re.sub(r"\.__dict__\['(\w+)'\]", r".\1", name)
-    # An item, if the value is a tuple.
-    return re.sub(r"^___stack\d+(?:\[\d+\])?$", BEFORE_THE_BREAK, name)
+    return BEFORE_THE_BREAK if _HANDED_OVER.fullmatch(name) else name
 
 
 def _readable(condition: str) -> str:
