@@ -157,6 +157,11 @@ def test_two_models_share_families_and_names_are_taken_once(registry: Any) -> No
         register(registry, third=first)
 
 
+def test_a_model_that_was_not_compiled_is_refused_at_once(registry: Any) -> None:
+    with pytest.raises(Exception, match="not compiled"):
+        register(registry, plain=Doubler())
+
+
 def test_the_page_has_every_metric(registry: Any) -> None:
     from torchproof.integrations import prometheus
 

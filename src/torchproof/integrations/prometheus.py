@@ -44,6 +44,8 @@ class StatusCollector(Collector):
     """
 
     def __init__(self, /, **models: Any) -> None:
+        for model in models.values():
+            _figures(model)  # raises if it was not compiled: now, not at each scrape
         self._models = models
         self._lock = threading.Lock()
         self._highest: dict[tuple[str, _Series], float] = {}
