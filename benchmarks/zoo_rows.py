@@ -15,6 +15,17 @@ RECOMPILES = ("recompile", "recompile_limit", "specialization")
 Row = dict[str, Any]
 
 
+def why_not_checked(row: Row) -> str | None:
+    """Why a row says nothing about its model, or only a part; None: it is complete."""
+    check = row["check"]
+    if check is None:
+        return "not run"
+    part = check.get("parts", {}).get("breaks", {})
+    if not check["error"] and part.get("status") == "failed":
+        return f"not checked: only a part of the calls ran, {part['why']}"
+    return f"not checked: {check['error']}" if check["error"] else None
+
+
 def findings(row: Row, *kinds: str) -> list[Row]:
     """The findings of a check, of these kinds."""
     return [f for f in row["check"].get("findings", ()) if f["kind"] in kinds]

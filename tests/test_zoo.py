@@ -18,7 +18,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "docs")]
 
 import zoo_page  # noqa: E402
 
-from benchmarks import zoo  # noqa: E402
+from benchmarks import zoo, zoo_rows  # noqa: E402
 from benchmarks.result_files import commit_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "zoo.md"
@@ -123,3 +123,12 @@ def test_a_row_of_the_survey_and_its_command(tmp_path: Path) -> None:
         check=False,
     )
     assert json.loads(again.stdout)["counts"] == found["check"]["counts"]
+
+
+def test_a_check_that_was_cut_off_is_not_counted() -> None:
+    cut = row()
+    cut["check"] |= {"parts": {"breaks": {"status": "failed", "why": "timeout"}}}
+    assert "timeout" in (zoo_rows.why_not_checked(cut) or "")
+    assert zoo_rows.why_not_checked(row()) is None
+    assert zoo_rows.why_not_checked({"check": None}) == "not run"
+    assert zoo_page.checked([cut, row()]) == [row()]

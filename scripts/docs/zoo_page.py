@@ -12,13 +12,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.zoo_rows import BREAKS, RECOMPILES, RESULTS, Row, findings, settles
+from benchmarks.zoo_rows import (
+    BREAKS,
+    RECOMPILES,
+    RESULTS,
+    Row,
+    findings,
+    is_to_fix,
+    settles,
+    why_not_checked,
+)
 from torchproof.checking.rules import RULES
 from torchproof.report import markdown
 
 # Times and memory of models of these sizes say nothing about real ones.
 LEFT_OUT = ("slowdown", "memory", "compile_time", "hazard")
 PLACES = 4  # in a row
+LONGEST = 180  # characters of an error
+COMMAND = "torchproof check benchmarks/zoo.py:"
 CAUSES = 10
 # Where a package's files are, by version. The distribution is the package's name,
 # unless it is another one.
@@ -38,7 +49,7 @@ def survey() -> Row:
 
 
 def checked(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["check"] and not row["check"]["error"]]
+    return [row for row in rows if why_not_checked(row) is None]
 
 
 def again(row: Row) -> list[Row]:
@@ -88,18 +99,11 @@ def _counts(rows: list[Row]) -> tuple[str, ...]:
     ran = checked(rows)
     whole = [row for row in ran if is_whole(row)]
     fixed = [row["fix"] for row in ran if row["fix"] and not row["fix"]["error"]]
-    found = sum(
-        each["breaks"]["before"] + each["breaks"]["uncovered"] for each in fixed
-    )
-    gone = found - sum(each["breaks"]["after"] for each in fixed)
-    cured = [
-        row
-        for row in ran
-        if not is_whole(row)
-        and row["fix"]
-        and not row["fix"]["error"]
-        and row["fix"]["breaks"]["after"] == 0
-    ]
+    broken = [each for each in fixed if _found(each)]
+    found = sum(_found(each) for each in broken)
+    gone = found - sum(each["breaks"]["after"] for each in broken)
+    cured = [row for row in ran if not is_whole(row) and _is_cured(row)]
+    models = f"{len(broken)} model{'s' if len(broken) > 1 else ''}"
     return (
         str(len(rows)),
         str(len(ran)),
@@ -107,9 +111,22 @@ def _counts(rows: list[Row]) -> tuple[str, ...]:
         str(len(ran) - len(whole)),
         str(sum(len(findings(row, *BREAKS)) for row in ran)),
         str(sum(bool(again(row)) for row in ran)),
-        f"{gone} of {found} breaks" if fixed else "-",
+        f"{gone} of {found} in {models}" if broken else "-",
         _share(len(whole) + len(cured), len(ran)),
     )
+
+
+def _found(fix: Row) -> int:
+    """The breaks that were there, and those that an edit uncovered."""
+    return int(fix["breaks"]["before"] + fix["breaks"]["uncovered"])
+
+
+def _is_cured(row: Row) -> bool:
+    """Whether the fixes that were proved leave one graph."""
+    fix = row["fix"]
+    if not fix or fix["error"]:
+        return False
+    return not any(finding["kind"] in BREAKS for finding in fix["left"])
 
 
 def _share(part: int, whole: int) -> str:
@@ -224,15 +241,11 @@ def _library(rows: list[Row], every: Row) -> str:
 
 
 def _model(row: Row, every: Row) -> tuple[str, ...]:
-    check = row["check"]
-    if check is None:
-        unknown = f"`torchproof check benchmarks/zoo.py:{row['model']}`"
-        return (unknown, "not run", "-", "-", "-", "-")
-    first = f"`{check['command']}`"
-    if check["error"]:
-        error = " ".join(check["error"].split())
-        short = error if len(error) <= 160 else f"{error[:160]}..."
-        return (first, f"not checked: {short}", "-", "-", "-", _seconds(row))
+    first = f"`{(row['check'] or {}).get('command') or COMMAND + row['model']}`"
+    if why := why_not_checked(row):
+        flat = " ".join(why.split())
+        short = flat if len(flat) <= LONGEST else f"{flat[:LONGEST]}..."
+        return (first, short, "-", "-", "-", _seconds(row))
     return (
         first,
         "yes" if is_whole(row) else "no",
@@ -269,7 +282,7 @@ def _removed(row: Row) -> str:
     """Breaks and recompiles before and after the fixes that were proved."""
     fix = row["fix"]
     if fix is None:
-        return "-"
+        return "not run" if is_to_fix(row) else "-"
     if fix["error"]:
         return f"not run: {' '.join(fix['error'].split())[:80]}"
     changes = []
@@ -283,7 +296,7 @@ def _removed(row: Row) -> str:
 
 def _seconds(row: Row) -> str:
     each = [row[what]["seconds"] for what in ("check", "fix") if row[what]]
-    return " + ".join(f"{seconds:.0f}" for seconds in each)
+    return " + ".join(f"{seconds:.0f}" for seconds in each) or "-"
 
 
 TABLES = {"zoo-totals": totals, "zoo-causes": causes, "zoo-models": models}
