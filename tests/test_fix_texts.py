@@ -88,3 +88,5 @@ def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
     for name in ("___stack0[0]", "___stack1.hidden", "__resume_frame_values[1].x"):
         assert parse(f"3/1: {name} == 500").source == BEFORE_THE_BREAK, name
     assert parse("3/1: sizes[0] == 500").source == "sizes[0]"
+    freed = parse("3/1: Cache line invalidated because L['x'] got deallocated")
+    assert (freed.cause, freed.source, freed.other) == ("identity", "x", "object")

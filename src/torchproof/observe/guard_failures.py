@@ -111,7 +111,7 @@ def _dispatch_keys(expected: str, actual: str) -> tuple[str, str, str]:
 
 _NONE = {"expected": "None", "actual": "something else"}
 _NOT_NONE = {"expected": "something", "actual": "None"}
-_FREED = {"source": "an object", "other": "object that was freed"}
+_FREED = {"source": "an object", "other": "object"}
 
 # Torch's messages with the cause that they mean. The groups of a pattern are fields of
 # the guard, in addition to those that follow; `kind` is the class of an object. The
