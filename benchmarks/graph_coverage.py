@@ -91,7 +91,7 @@ def made(name: str) -> tuple[Any, list[Call]]:
     torch.manual_seed(0)
     plain, training = name.removesuffix(TRAINING), name.endswith(TRAINING)
     if plain.startswith(PREFIX):
-        import timm  # type: ignore[import-not-found]
+        import timm
 
         model = timm.create_model(plain.removeprefix(PREFIX), pretrained=False)
         shape = (2, *model.pretrained_cfg["input_size"])

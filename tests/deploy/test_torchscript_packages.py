@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import torchproof
 from torchproof.packs import Unverified
 from torchproof.runtime.loading.pack_details import PackageDetails
 
@@ -188,6 +189,9 @@ def test_sizes_that_the_trace_keeps_are_fixed_and_held_to(tmp_path: Path) -> Non
     deployed = packages.opened(tmp_path)
     wide = torch.ones(5, 3)
     torch.testing.assert_close(deployed(wide), Unrolled()(wide))
+    told = torchproof.status(deployed)
+    assert (told.artifact, told.device) == ("torchscript", "cpu")
+    assert str(told).endswith("takes x float32[5, n1]; n1 is 1 or more"), str(told)
     with pytest.raises(ValueError, match=r"\bx\b.* size 6 .*dimension 0\b.*\b5\b"):
         deployed(torch.ones(6, 8))
 

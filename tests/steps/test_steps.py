@@ -349,3 +349,15 @@ def test_a_step_inside_a_compiled_function_is_part_of_its_graph(
     compiled = torch.compile(outer, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), net(x))
     assert marks == []
+
+
+def test_status_takes_steps_and_graphed_steps() -> None:
+    step.reset()
+    with step() as s:
+        s.run(torch.cos, torch.ones(2))
+    told = torchproof.status(torchproof.step)
+    assert told == step.stats() and told.inference.calls == 1
+    graphed = torchproof.graph(nn.Linear(2, 2).eval(), (torch.ones(1, 2),))
+    graphed(torch.ones(1, 2))
+    counted = torchproof.status(graphed)
+    assert counted == graphed.status() and counted.calls == 1

@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from torch import nn
 
 from torchproof.records import UserError, one_line
+from torchproof.runtime.explained import Explained
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
+    from torchproof.runtime.cudagraph.graph_status import Status as GraphStatus
+    from torchproof.runtime.cudagraph.graphed_step import Graphed
+    from torchproof.runtime.loading.packages import DeployedModel, PackageStatus
     from torchproof.runtime.method_replacement import Verify
     from torchproof.runtime.status_report import Status
+    from torchproof.runtime.steps import Steps
+    from torchproof.runtime.steps.step_counts import Stats
     from torchproof.runtime.telemetry import Listener
     from torchproof.strategies import Recipe
 
@@ -114,8 +120,22 @@ def compile(
     return build.make(model, settings, arguments)
 
 
-def status(model: Any) -> Status:
-    """The strategy of a compiled model, its compilations, fallbacks and reasons."""
+@overload
+def status(model: Graphed) -> GraphStatus: ...
+@overload
+def status(model: DeployedModel) -> PackageStatus: ...
+@overload
+def status(model: Steps) -> Stats: ...
+@overload
+def status(model: Any) -> Status: ...
+def status(model: Any) -> Any:
+    """How a compiled model runs, and why: strategy, compilations, fallbacks, reasons.
+
+    Also takes a step of `torchproof.graph`, a package of `torchproof.load`, and
+    `torchproof.step` itself, for all steps that ended.
+    """
+    if isinstance(model, Explained):
+        return model.status()
     forward = compiled_forward_of(model)
     forward.telemetry.deliver()
     return forward.status()

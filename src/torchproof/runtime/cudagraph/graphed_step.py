@@ -47,6 +47,7 @@ from torchproof.runtime.cudagraph.recorder import (
     Recording,
 )
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
+from torchproof.runtime.explained import Explained
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import dispatch_modes, thread_state
 
@@ -92,7 +93,7 @@ class Snapshot:
         return None
 
 
-class Graphed:
+class Graphed(Explained):
     """Runs the step by replaying it. `status()` says how the calls ran."""
 
     def __init__(

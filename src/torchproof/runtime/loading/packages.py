@@ -10,11 +10,13 @@ import io
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchproof.runtime.explained import Explained
 from torchproof.runtime.loading import pytree_json
 from torchproof.runtime.loading.pack_details import PackageDetails, read_details
 from torchproof.runtime.loading.pytree_json import Unfit
@@ -28,7 +30,24 @@ _REMEMBERED = 1024
 Run = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-class DeployedModel:
+@dataclass(frozen=True)
+class PackageStatus:
+    """What a loaded package is, and the calls that it takes; it never compiles."""
+
+    artifact: str
+    device: str
+    takes: str
+    torch: str | None  # that it was built with
+
+    def __str__(self) -> str:
+        built = f", built with torch {self.torch}" if self.torch else ""
+        return (
+            f"{self.artifact} package on {self.device}{built}: runs without the model's"
+            f" Python code, compiles nothing\ntakes {self.takes}"
+        )
+
+
+class DeployedModel(Explained):
     """Takes the same calls as the model, for inference only.
 
     A call whose structure, dtypes, devices or sizes the package does not support raises
@@ -61,6 +80,15 @@ class DeployedModel:
             self.details.entrance.assert_fits(tensors)
             if len(self._checked) < _REMEMBERED:
                 self._checked.add(key)
+
+    def status(self) -> PackageStatus:
+        details = self.details
+        return PackageStatus(
+            artifact=details.artifact,
+            device=details.device,
+            takes=str(details.entrance),
+            torch=details.place.torch,
+        )
 
     def __repr__(self) -> str:
         inputs = ", ".join(

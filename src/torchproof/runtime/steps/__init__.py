@@ -25,6 +25,7 @@ from torch import Tensor
 
 from torchproof.process import forks
 from torchproof.records import UserError
+from torchproof.runtime.explained import Explained
 from torchproof.runtime.steps.pending_forwards import (
     Forward,
     Place,
@@ -295,7 +296,7 @@ class _StepContext:
             step._end()
 
 
-class _Steps:
+class Steps(Explained):
     """A step as context manager and as decorator, and counts of all steps.
 
     `with torchproof.step() as s:` begins a step: `s.run(model, x)` calls a compiled
@@ -342,6 +343,10 @@ class _Steps:
         with _process.lock:
             return Stats(**{kind: t.counts() for kind, t in _process.ended.items()})
 
+    def status(self) -> Stats:
+        """The same, for `torchproof.status`."""
+        return self.stats()
+
     def reset(self) -> None:
         """Sets all counts to zero."""
         with _process.lock:
@@ -358,7 +363,7 @@ class _Steps:
         return current
 
 
-step = _Steps()
+step = Steps()
 
 
 def _assert_nothing_pending(thread: _Thread, place: Place) -> None:
