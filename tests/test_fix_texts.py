@@ -11,6 +11,7 @@ from torchproof.checking.rules.rule import expression_of
 from torchproof.observe.guard_failures import BEFORE_THE_BREAK, parse
 from torchproof.records import blame
 from torchproof.records.run import Frame
+from torchproof.records.stacks import frames_in
 
 HEAD = """\
 import math
@@ -90,3 +91,20 @@ def test_advice_of_torch_and_names_of_dynamo_are_no_values() -> None:
     assert parse("3/1: sizes[0] == 500").source == "sizes[0]"
     freed = parse("3/1: Cache line invalidated because L['x'] got deallocated")
     assert (freed.cause, freed.source, freed.other) == ("identity", "x", "object")
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "expression"),
+    [
+        ("y = (x.item() - start) % width", "x.item", "x.item() - start"),
+        ("f(a, n.tolist(), dim=2) for a in b", "n.tolist", "n.tolist(), dim=2"),
+        ("left, right = x[mask], y[mask]", "x[mask]", "x[mask], y[mask]"),
+    ],
+)
+def test_marks_that_reach_too_far_end_at_a_bracket(
+    code: str, first: str, expression: str
+) -> None:
+    start = code.index(first)
+    marks = " " * start + "^" * (len(code) - start)
+    [frame] = frames_in(f'  File "net.py", line 3, in forward\n    {code}\n    {marks}')
+    assert frame.expression == expression

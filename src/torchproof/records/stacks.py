@@ -129,9 +129,15 @@ def _columns(code: str, marks: str) -> tuple[int, int] | None:
     covered = code.strip()[start : len(marks.rstrip()) - indent].rstrip()
     if covered.endswith((":", ",", "=")):
         covered = covered[:-1].rstrip()
-    for opening, closing in ("()", "[]", "{}"):
-        if covered.endswith(closing) and covered.count(closing) > covered.count(
-            opening
-        ):
-            covered = covered[:-1]
+    covered = _until_unopened(covered)
     return start, start + len(covered)
+
+
+def _until_unopened(code: str) -> str:
+    """The code before the first bracket that closes what it does not open."""
+    depth = 0
+    for place, character in enumerate(code):
+        depth += (character in "([{") - (character in ")]}")
+        if depth < 0:
+            return code[:place].rstrip()
+    return code
