@@ -7,7 +7,9 @@ PACK=served-pack uvicorn app:app
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import threading
+import time
+from typing import Annotated, Any
 
 import prometheus_client
 import torch
@@ -30,9 +32,24 @@ def start() -> nn.Module:
         model = torchproof.load(pack, model, wait=False)
     else:
         model = torchproof.compile(model, wait=False)
-    with torch.no_grad():
-        model(*calls[0])  # begins to compile what the pack does not have
+    warm_up(model, calls[0])  # begins to compile what the pack does not have
+    threading.Thread(target=finish, args=(model, calls[0]), daemon=True).start()
     return model
+
+
+def warm_up(model: nn.Module, call: tuple[Any, ...]) -> None:
+    with torch.no_grad():
+        model(*call)
+
+
+def finish(model: nn.Module, call: tuple[Any, ...]) -> None:
+    """Calls the model until it is compiled: its code is used when a call follows it.
+
+    A service that gets no request before it is ready would otherwise never be.
+    """
+    while health(model)["state"] == "compiling":
+        time.sleep(1)
+        warm_up(model, call)
 
 
 model = start()

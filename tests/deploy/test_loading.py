@@ -312,7 +312,7 @@ def compiled_later(model: Any, x: torch.Tensor) -> None:
     want = model(x)
     assert torchproof.status(model).compiled_calls == before.compiled_calls
     end = time.monotonic() + PATIENCE_S
-    while torchproof.status(model).state == "compiling" and time.monotonic() < end:
+    while torchproof.status(model).pending and time.monotonic() < end:
         time.sleep(0.05)
     torch.testing.assert_close(model(x), want)
     after = torchproof.status(model)

@@ -44,6 +44,13 @@ class Slow:
         return lookup_backend("aot_eager")(gm, inputs)
 
 
+class Broken(Net):
+    def forward(self, x: Tensor, *, shift: float = 0.0) -> Tensor:
+        y = super().forward(x, shift=shift)
+        torch._dynamo.graph_break()
+        return y * 2
+
+
 def wait_for(condition: Callable[[], Any], what: str) -> None:
     end = time.monotonic() + AGES_S
     while not condition():
@@ -65,13 +72,36 @@ def test_calls_are_answered_before_and_after_the_switch() -> None:
     told = torchproof.status(model)
     assert told.pending and "Net.forward" in str(told)
     assert told.calls == 4 and told.compiled_calls == 0 and not told.fallbacks
+    assert told.state == "compiling"
     slow.may_end.set()
     wait_until_idle(model)
+    # Nothing has failed, but the code is not in use before the next call.
+    assert torchproof.status(model).state == "compiling"
     for _ in range(2):
         assert_alike(plain, model, sample())
     told = torchproof.status(model)
     assert told.compiled_calls == 2 and len(told.compilations) == 1, str(told)
+    assert told.state == "compiled"
     assert sum(slow.began.values()) == 1 and not told.fallbacks
+
+
+def test_code_that_is_prepared_for_another_size_leaves_the_state_compiled() -> None:
+    plain, model = twins(Net().eval(), backend="eager", wait=False, dynamic=False)
+    for rows in (3, 3, 5):
+        assert_alike(plain, model, sample(rows))
+        wait_until_idle(model)
+    assert model.forward.engine.has_prepared
+    assert torchproof.status(model).state == "compiled"
+
+
+def test_a_part_after_a_graph_break_is_compiling_until_a_call_uses_it() -> None:
+    plain, model = twins(Broken().eval(), backend="eager", wait=False)
+    states = []
+    for _ in range(4):
+        assert_alike(plain, model, sample())
+        wait_until_idle(model)
+        states.append(torchproof.status(model).state)
+    assert states == ["compiling", "compiling", "compiled", "compiled"]
 
 
 def test_training_goes_on_meanwhile() -> None:
@@ -144,6 +174,7 @@ def test_a_compiler_that_fails_leaves_the_model_eager() -> None:
     told = torchproof.status(model)
     assert [item.kind for item in told.fallbacks] == ["compile error"], str(told)
     assert "no such instruction" in told.fallbacks[0].why
+    assert told.state == "eager"
     assert told.compiled_calls == 0
 
 

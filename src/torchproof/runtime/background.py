@@ -59,6 +59,12 @@ class Background:
     def pending(self) -> tuple[CodeType, ...]:
         return tuple(self._running)
 
+    @property
+    def unused(self) -> tuple[CodeType, ...]:
+        """The functions with a finished compilation that no call has used yet."""
+        with self._lock:
+            return tuple(code for code, items in self._prepared.items() if items)
+
     def prepared(self, conversion: frames.Conversion) -> Prepared | None:
         """A finished compilation that fits this call, or None."""
         with self._lock:

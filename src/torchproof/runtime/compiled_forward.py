@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MethodType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -626,6 +626,8 @@ class CompiledForward(MethodReplacement):
     def status(self) -> Status:
         telemetry = self.telemetry
         recipe = self.options.recipe
+        # First: what ends after this has its code below.
+        progress = self._progress
         graph = self._replayer.status() if self._replayer else None
         uncompiled = 0
         if self._replayer is not None and graph is not None:
@@ -660,17 +662,31 @@ class CompiledForward(MethodReplacement):
             pack=self.pack,
             ranks=self._agreement.to_json() if self._agreement else None,
             totals=telemetry.totals,
-            state=self._state(has_code=bool(compiles)),
+            state=self._state(progress, has_code=bool(compiles)),
         )
 
-    def _state(self, *, has_code: bool) -> State:
+    @property
+    def _progress(self) -> Literal["compiling", "prepared"] | None:
+        """Whether something compiles, or was compiled for a call that has to follow."""
         engine = self._engine
+        if engine is None:
+            return None
+        if engine.pending or engine.is_compiling:
+            return "compiling"
+        return "prepared" if engine.has_prepared else None
+
+    def _state(
+        self, progress: Literal["compiling", "prepared"] | None, *, has_code: bool
+    ) -> State:
         if self.strategy == "eager":
             return "eager"
-        if engine is not None and (engine.pending or engine.is_compiling):
+        if progress == "compiling":
             return "compiling"
         if not self.telemetry.calls:
             return "not called"
+        # Once a call was compiled, other prepared code is for calls that may not come.
+        if progress == "prepared" and not (has_code and self.telemetry.compiled_calls):
+            return "compiling"
         if not has_code:
             return "eager"
         return "partly compiled" if self.telemetry.fallbacks else "compiled"

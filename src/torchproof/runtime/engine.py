@@ -552,6 +552,11 @@ class Engine:
         """The functions that are being compiled in the background."""
         return tuple(map(self.name_of, self.background.pending))
 
+    @property
+    def has_prepared(self) -> bool:
+        """Whether a later call may use what was compiled in the background."""
+        return not self.refused.keys() >= set(self.background.unused)
+
     # -- recompiling -------------------------------------------------------------------
 
     def _storm(self, code: CodeType) -> Refusal | None:
