@@ -36,6 +36,35 @@ def settles(finding: Row) -> bool:
     return bool(finding["kind"] == "recompile" and finding["severity"] == "low")
 
 
+def again(row: Row) -> list[Row]:
+    """The recompiles that do not settle after one.
+
+    A size that the code makes a constant may be one that does not change here: it
+    counts only where the model was recompiled more than once.
+    """
+    is_again = row["check"].get("counts", {}).get("recompiles", 0) > 1
+    return [
+        finding
+        for finding in findings(row, *RECOMPILES)
+        if not settles(finding) and (is_again or finding["kind"] != "specialization")
+    ]
+
+
+def is_fixed(row: Row) -> bool:
+    """Whether `fix` ran to its end."""
+    return bool(row["fix"] and not row["fix"]["error"])
+
+
+def breaks_found(row: Row) -> int:
+    """The breaks that the check found, and those that an edit uncovered."""
+    return len(findings(row, *BREAKS)) + int(row["fix"]["breaks"]["uncovered"])
+
+
+def breaks_left(row: Row) -> int:
+    """The breaks that the fixes that were proved leave."""
+    return sum(finding["kind"] in BREAKS for finding in row["fix"]["left"])
+
+
 def is_to_fix(row: Row) -> bool:
     """Whether `fix` has not run, and there is a finding that it may remove."""
     return row["fix"] is None and any(

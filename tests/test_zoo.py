@@ -25,13 +25,23 @@ PAGE = ROOT / "docs" / "reference" / "zoo.md"
 NAME = "transformers_patchtst"
 
 
-def row(*findings: dict[str, object], fix: object = None) -> dict[str, object]:
-    check = {"error": None, "findings": list(findings)}
+def row(
+    *findings: dict[str, object], fix: object = None, recompiles: int = 0
+) -> dict[str, object]:
+    counts = {"graph_breaks": 0, "skipped_frames": 0, "recompiles": recompiles}
+    check = {"error": None, "counts": counts, "findings": list(findings)}
     return {"model": NAME, "check": check, "fix": fix}
 
 
 def finding(kind: str, severity: str) -> dict[str, object]:
-    return {"kind": kind, "severity": severity, "status": "open"}
+    return {"kind": kind, "severity": severity, "status": "open", "code": kind}
+
+
+def fixed(*left: str, uncovered: int = 0) -> dict[str, object]:
+    breaks = {"before": 1, "uncovered": uncovered, "after": 1}
+    none = {"before": 0, "uncovered": 0, "after": 0}
+    kinds = [{"kind": kind} for kind in left]
+    return {"error": None, "breaks": breaks, "recompiles": none, "left": kinds}
 
 
 def test_every_row_of_the_page_names_a_factory() -> None:
@@ -61,6 +71,11 @@ def test_a_place_is_a_link_to_the_version_that_was_checked() -> None:
     )
     own = {"file": "benchmarks/zoo_models.py", "line": 3}
     assert zoo_page._place(own, {"versions": versions}) == "zoo_models.py:3"
+    generated = {"file": "torch_geometric.nn.conv.gin_conv_propagate_a1.py", "line": 9}
+    assert (
+        zoo_page._place(generated, {"versions": versions})
+        == "code that torch_geometric generates"
+    )
 
 
 def test_fix_runs_where_it_may_remove_something() -> None:
@@ -132,3 +147,50 @@ def test_a_check_that_was_cut_off_is_not_counted() -> None:
     assert zoo_rows.why_not_checked(row()) is None
     assert zoo_rows.why_not_checked({"check": None}) == "not run"
     assert zoo_page.checked([cut, row()]) == [row()]
+
+
+def test_breaks_of_fix_are_counted_as_those_of_the_check() -> None:
+    found = [finding("graph_break", "high"), finding("compile_error", "high")]
+    kept = row(*found, fix=fixed("compile_error", "recompile"))
+    assert zoo_page._removed(kept) == "1 of 2 breaks"
+    kept = row(*found, fix=fixed("compile_error", "graph_break", uncovered=1))
+    assert zoo_page._removed(kept) == "1 of 3 breaks"
+    assert zoo_page._removed_of([kept]) == "1 of 3 in 1 model"
+    for each in zoo_page.checked(json.loads(zoo.RESULTS.read_text())["models"]):
+        if zoo_rows.is_fixed(each):  # a run of its own, which found the same
+            before = zoo_rows.findings(each, "graph_break", "skipped_frame")
+            assert each["fix"]["breaks"]["before"] == len(before), each["model"]
+            assert 0 <= zoo_rows.breaks_left(each) <= zoo_rows.breaks_found(each)
+
+
+def test_a_library_that_fix_did_not_run_on_is_told_from_one_without_breaks() -> None:
+    broken = finding("graph_break", "high")
+    whole, left, cured = row(), row(broken), row(broken, fix=fixed())
+    stopped = row(broken, fix=fixed() | {"error": "it took longer"})
+    assert zoo_page._removed_of([whole]) == "-"
+    assert zoo_page._removed_of([whole, left]) == "not run"
+    assert zoo_page._removed_of([whole, stopped]) == "not run"
+    assert zoo_page._removed_of([cured, left, stopped]) == (
+        "1 of 1 in 1 model, not run on 2"
+    )
+    header, counts = "one graph with fixes, at least", zoo_page._counts([cured, left])
+    assert header in zoo_page.totals() and counts[-1] == "1 (50%)"
+
+
+def test_a_constant_size_counts_only_if_the_model_recompiled_again() -> None:
+    constant, again = finding("specialization", "low"), finding("recompile", "medium")
+    once = row(constant, finding("recompile", "low"), recompiles=1)
+    assert zoo_page._recompiles(once) == "1, then it settles"
+    assert zoo_page._counts([once])[5] == "0"
+    twice = row(constant, finding("recompile", "low"), recompiles=2)
+    assert zoo_page._recompiles(twice) == "2 (specialization)"
+    assert zoo_page._counts([twice])[5] == "1"
+    assert zoo_page._recompiles(row(again, recompiles=1)) == "1 (recompile)"
+
+
+def test_on_purpose_is_explained_where_it_is_shown() -> None:
+    every = {"models": [row(finding("graph_break", "high"))]}
+    every["torchvision_operators_declared"] = False
+    assert zoo_page._limits(every) == ""
+    every["models"][0]["check"]["findings"][0]["status"] = "intentional"
+    assert "On purpose" in zoo_page._limits(every)

@@ -17,9 +17,12 @@ from benchmarks.zoo_rows import (
     RECOMPILES,
     RESULTS,
     Row,
+    again,
+    breaks_found,
+    breaks_left,
     findings,
+    is_fixed,
     is_to_fix,
-    settles,
     why_not_checked,
 )
 from torchproof.checking.rules import RULES
@@ -52,11 +55,6 @@ def checked(rows: list[Row]) -> list[Row]:
     return [row for row in rows if why_not_checked(row) is None]
 
 
-def again(row: Row) -> list[Row]:
-    """The recompiles that do not settle after one."""
-    return [f for f in findings(row, *RECOMPILES) if not settles(f)]
-
-
 def is_whole(row: Row) -> bool:
     """One graph: nothing breaks it, and nothing stays outside, on purpose or not."""
     counts = row["check"]["counts"]
@@ -79,7 +77,7 @@ def totals() -> str:
             "breaks",
             "keep recompiling",
             "`fix` removes",
-            "one graph with fixes",
+            "one graph with fixes, at least",
         ),
         _totals(every),
     )
@@ -98,12 +96,7 @@ def _totals(every: Row) -> Iterator[tuple[str, ...]]:
 def _counts(rows: list[Row]) -> tuple[str, ...]:
     ran = checked(rows)
     whole = [row for row in ran if is_whole(row)]
-    fixed = [row["fix"] for row in ran if row["fix"] and not row["fix"]["error"]]
-    broken = [each for each in fixed if _found(each)]
-    found = sum(_found(each) for each in broken)
-    gone = found - sum(each["breaks"]["after"] for each in broken)
     cured = [row for row in ran if not is_whole(row) and _is_cured(row)]
-    models = f"{len(broken)} model{'s' if len(broken) > 1 else ''}"
     return (
         str(len(rows)),
         str(len(ran)),
@@ -111,22 +104,27 @@ def _counts(rows: list[Row]) -> tuple[str, ...]:
         str(len(ran) - len(whole)),
         str(sum(len(findings(row, *BREAKS)) for row in ran)),
         str(sum(bool(again(row)) for row in ran)),
-        f"{gone} of {found} in {models}" if broken else "-",
+        _removed_of(ran),
         _share(len(whole) + len(cured), len(ran)),
     )
 
 
-def _found(fix: Row) -> int:
-    """The breaks that were there, and those that an edit uncovered."""
-    return int(fix["breaks"]["before"] + fix["breaks"]["uncovered"])
+def _removed_of(rows: list[Row]) -> str:
+    """The breaks that `fix` removes, and the models with breaks it did not run on."""
+    broken = [row for row in rows if is_fixed(row) and breaks_found(row)]
+    missed = sum(bool(findings(row, *BREAKS)) and not is_fixed(row) for row in rows)
+    if not broken:
+        return "not run" if missed else "-"
+    found = sum(map(breaks_found, broken))
+    gone = found - sum(map(breaks_left, broken))
+    models = f"{len(broken)} model{'s' if len(broken) > 1 else ''}"
+    others = f", not run on {missed}" if missed else ""
+    return f"{gone} of {found} in {models}{others}"
 
 
 def _is_cured(row: Row) -> bool:
     """Whether the fixes that were proved leave one graph."""
-    fix = row["fix"]
-    if not fix or fix["error"]:
-        return False
-    return not any(finding["kind"] in BREAKS for finding in fix["left"])
+    return is_fixed(row) and not breaks_left(row)
 
 
 def _share(part: int, whole: int) -> str:
@@ -147,13 +145,19 @@ def _where(every: Row) -> str:
 
 
 def _limits(every: Row) -> str:
-    if not every["torchvision_operators_declared"]:
-        return ""
-    return (
-        "\n\ntorchvision's C library did not match this build of torch. Its operators"
-        " were declared without code, so that the library could be imported; models"
-        " that need them were not checked."
-    )
+    limits = ""
+    rows = checked(every["models"])
+    if any(f["status"] == "intentional" for r in rows for f in findings(r, *BREAKS)):
+        limits += (
+            '\n\n"On purpose" says that the library keeps a function out of graphs.'
+        )
+    if every["torchvision_operators_declared"]:
+        limits += (
+            "\n\ntorchvision's C library did not match this build of torch. Its"
+            " operators were declared without code, so that the library could be"
+            " imported; models that need them were not checked."
+        )
+    return limits
 
 
 # -- causes ----------------------------------------------------------------------------
@@ -164,9 +168,11 @@ def causes() -> str:
     every = survey()
     groups: dict[str, list[tuple[Row, Row]]] = defaultdict(list)
     for row in checked(every["models"]):
+        lasting = again(row)
         for finding in row["check"]["findings"]:
-            is_open = finding["status"] == "open"
-            if is_open and finding["kind"] not in LEFT_OUT and not settles(finding):
+            if finding["status"] != "open" or finding["kind"] in LEFT_OUT:
+                continue
+            if finding["kind"] not in RECOMPILES or finding in lasting:
                 groups[finding["code"]].append((row, finding))
     ranked = sorted(groups.items(), key=lambda each: (-_models(each[1]), each[0]))
     return markdown.table(
@@ -200,6 +206,9 @@ def _place(finding: Row, every: Row) -> str:
     file, line = finding["file"], finding["line"]
     if not file:
         return "-"
+    if (library := file.partition(".")[0]) in SOURCES and "/" not in file:
+        # Written to a temporary file, whose name is another one in each process.
+        return f"code that {library} generates"
     package = file.partition("/")[0]
     name = f"{Path(file).name}:{line}"
     version = every["versions"].get(package.replace("_", "-"))
@@ -285,12 +294,19 @@ def _removed(row: Row) -> str:
         return "not run" if is_to_fix(row) else "-"
     if fix["error"]:
         return f"not run: {' '.join(fix['error'].split())[:80]}"
-    changes = []
-    for what in ("breaks", "recompiles"):
-        before = fix[what]["before"] + fix[what]["uncovered"]
-        gone = before - fix[what]["after"]
-        if before:
-            changes.append(f"{gone} of {before} {what}")
+    recompiles = fix["recompiles"]
+    counts = {
+        "breaks": (breaks_found(row), breaks_left(row)),
+        "recompiles": (
+            recompiles["before"] + recompiles["uncovered"],
+            recompiles["after"],
+        ),
+    }
+    changes = [
+        f"{before - after} of {before} {what}"
+        for what, (before, after) in counts.items()
+        if before
+    ]
     return ", ".join(changes) or "nothing"
 
 
