@@ -20,6 +20,7 @@ from commands import PROGRAM
 from torchproof import cli
 from torchproof.cli import compile_display
 from torchproof.cli.compile_display import LineChooser
+from torchproof.cli.output_relay import ScreenLines
 from torchproof.observe.stack_sampler import StackSampler
 from torchproof.records.timeline import TimelineReader
 from torchproof.report import compile_status
@@ -281,13 +282,59 @@ def test_the_sampler_is_no_thread_that_a_program_sees_and_pauses() -> None:
     sampler._may_run.clear()  # for the rest of the tests
 
 
+# -- output above the table ------------------------------------------------------------
+
+
+def fed(text: str, size: int = 7) -> tuple[str, list[str]]:
+    """What goes above the table, and what stays in it."""
+    lines, read = ScreenLines(), text.encode()
+    chunks = [read[at : at + size] for at in range(0, len(read), size)]
+    complete = [line for chunk in chunks for line in lines.feed(chunk)]
+    return "\n".join(complete), lines.unfinished
+
+
+def test_lines_and_colours_go_above_the_table_as_they_are() -> None:
+    text = "one\n\x1b[31mred\x1b[0m and \ttab \u00e9\n\n  four\r\n"
+    assert fed(text + "rest") == (text.replace("\r", "")[:-1], ["rest"])
+
+
+def test_of_a_progress_bar_the_last_state_is_kept() -> None:
+    bar = "".join(f"\r{n:3d}% {'#' * n}" for n in range(101))
+    assert fed(bar) == ("", [bar.rpartition("\r")[2]])
+    assert fed(f"{bar}\nnext\n") == (f"{bar.rpartition(chr(13))[2]}\nnext", [])
+    rich_bar = "".join(f"\r\x1b[2K\x1b[35m{n}%\x1b[0m" for n in range(5))
+    assert fed(f"\x1b[?25l{rich_bar}\n\x1b[?25hend\n") == ("\x1b[35m4%\x1b[0m\nend", [])
+
+
+def test_nested_bars_are_redrawn_in_place() -> None:
+    inner = "".join(f"\n\rinner {n}\x1b[A" for n in range(9))
+    bars = f"\router 0{inner}\router 1{inner}"
+    above, rest = fed(bars)
+    assert above == "outer 0" and rest == ["outer 1", "inner 8"]
+    above, rest = fed(f"{bars}\n\r       \r\x1b[A\router 2\ndone\n")
+    assert above == "outer 0\nouter 2" and rest == ["done"]
+
+
+def test_no_command_but_colours_reaches_the_terminal() -> None:
+    text = "\x1b]0;title\x07a\x1b[2J\x1b[5;5Hb\x1b(Bc\x1b7\x1b[?1049h\x07d\n"
+    assert [fed(text, size)[0] for size in (1, 3, 99)] == ["abcd"] * 3
+
+
+def test_output_without_a_line_end_is_split_and_not_lost() -> None:
+    above, rest = fed("x" * 1_000_000, 4096)
+    assert sum(map(len, rest)) < 100_000
+    assert above.replace("\n", "") + "".join(rest) == "x" * 1_000_000
+
+
 # -- real programs ---------------------------------------------------------------------
 
 HANGS = """
 import sys, time
 def main():
     print("the program prints", flush=True)
-    print("and does not end this line", end="", flush=True)
+    for n in range(100):
+        print(f"\\r{n}%", end="", file=sys.stderr, flush=True)
+    print("\\rand does not end this line", end="", flush=True)
     time.sleep(600)
 main()
 """
@@ -318,7 +365,7 @@ def test_a_terminal_shows_where_a_program_hangs_and_is_left_clean(
     (tmp_path / "hangs.py").write_text(HANGS)
 
     def when(sent: str) -> int | None:
-        if "at hangs.py:6 in main" not in sent:
+        if "at hangs.py:8 in main" not in sent:
             return None
         if number == signal.SIGINT:
             return number

@@ -196,8 +196,8 @@ class LiveTable:
 
         # Rich asks for a frame while it holds its own lock: the board's is not taken.
         trials, parts = self._trials, list[Any]()
-        if self._relay is not None and (text := self._relay.unfinished):
-            parts.append(shown(Text.from_ansi(text).plain))
+        unfinished = self._relay.unfinished if self._relay is not None else []
+        parts += [shown(Text.from_ansi(text).plain) for text in unfinished]
         if any(trial.is_ranked for trial in trials):
             parts.append(self._table(trials))
         if _columns() >= _WIDE and any(t.is_warm for t in _best(trials)):
