@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from torch import nn
 
 from torchproof.records import UserError, one_line
-from torchproof.runtime.explained import Explained
 
 if TYPE_CHECKING:
     from torchproof.runtime.compiled_forward import CompiledForward
@@ -134,6 +133,8 @@ def status(model: Any) -> Any:
     Also takes a step of `torchproof.graph`, a package of `torchproof.load`, and
     `torchproof.step` itself, for all steps that ended.
     """
+    from torchproof.runtime.explained import Explained
+
     if isinstance(model, Explained):
         return model.status()
     forward = compiled_forward_of(model)
