@@ -357,7 +357,11 @@ def on_terminal(folder: Path, *words: str) -> str:
 
 @pytest.mark.parametrize(
     "number",
-    [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)],
+    [
+        signal.SIGINT,
+        signal.SIGHUP,
+        pytest.param(signal.SIGKILL, marks=pytest.mark.slow),
+    ],
 )
 def test_a_terminal_shows_where_a_program_hangs_and_is_left_clean(
     tmp_path: Path, number: signal.Signals
@@ -367,7 +371,7 @@ def test_a_terminal_shows_where_a_program_hangs_and_is_left_clean(
     def when(sent: str) -> int | None:
         if "at hangs.py:8 in main" not in sent:
             return None
-        if number == signal.SIGINT:
+        if number != signal.SIGKILL:
             return number
         for process in alive(tmp_path):  # the check itself has another command line
             if "torchproof.observe.child" in process.cmdline():
@@ -376,7 +380,7 @@ def test_a_terminal_shows_where_a_program_hangs_and_is_left_clean(
 
     program = on_terminal(tmp_path, "check", "hangs.py", "--live", "--format", "json")
     seen = terminals.run(program, environment={"TMPDIR": str(tmp_path)}, when=when)
-    assert seen.code == (130 if number == signal.SIGINT else 2)
+    assert seen.code == (2 if number == signal.SIGKILL else 130)
     assert "nothing compiled yet, " in seen.sent
     lines = [
         line for line in seen.screen if line and not line.startswith("torchproof:")

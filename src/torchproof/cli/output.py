@@ -12,7 +12,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchproof.records import Run, UserError, files, printable
 
@@ -26,13 +27,27 @@ def progress(options: argparse.Namespace) -> Iterator[LiveTable]:
     """What goes on, on stderr, until the work ends or is interrupted."""
     from torchproof.cli.live_table import LiveTable
 
-    # A job that is cancelled ends as one that is interrupted: saved, no child left.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_as_interrupted()
     display = options.display or LiveTable(options.quiet)
     try:
         yield display
     finally:
         display.end()
+
+
+def end_as_interrupted() -> None:
+    """Lets a job that is cancelled, or whose terminal is closed, end as after Ctrl-C.
+
+    What exists is saved, and no child or temporary folder is left.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _hung_up)
+
+
+def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell may send it again
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

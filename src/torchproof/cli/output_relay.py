@@ -169,8 +169,11 @@ class OutputRelay:
                 read = os.read(ours, _CHUNK_BYTES) if ready else b""
             except OSError:  # nobody has it open any more
                 break
-            if complete := self._lines.feed(read):
-                self._write("\n".join(complete))
+            self._write_lines(self._lines.feed(read))
         rest, self._lines = self._lines.unfinished, ScreenLines()
-        if rest:
-            self._write("\n".join(rest))
+        self._write_lines(rest)
+
+    def _write_lines(self, lines: list[str]) -> None:
+        if lines:
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._write("\n".join(lines))

@@ -42,7 +42,7 @@ def watch(options: argparse.Namespace) -> int:
 
     target = api.parse(options.target, options.script)
     _assert_watchable(options, target)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    output.end_as_interrupted()
     try:
         _Watch(options, target).run()
     except KeyboardInterrupt:
