@@ -12,7 +12,7 @@ from torch import nn
 
 import torchproof
 from torchproof.integrations import compile_metrics as module
-from torchproof.runtime.status_report import Fallback, Status
+from torchproof.runtime.status_report import Fallback, Status, Totals
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "integrations.md"
 
@@ -21,6 +21,7 @@ def test_figures_of_a_compiled_model() -> None:
     model = torchproof.compile(nn.Linear(4, 4), backend="eager")
     before = module.compile_metrics([model])
     assert "torchproof/compiled_share" not in before
+    assert "torchproof/graph_breaks" not in before  # nothing was compiled
     model(torch.ones(2, 4))
     found = module.compile_metrics([model])
     assert set(found) == set(
@@ -37,7 +38,9 @@ def test_figures_of_a_compiled_model() -> None:
 
 def test_figures_add_up_and_the_unknown_is_left_out(monkeypatch: Any) -> None:
     def status(breaks: int | None) -> Status:
+        # The status keeps only the latest records.
         failed = Fallback("deadline", "Net.forward", "5 s")
+        totals = Totals(compilations=1, fallbacks={"deadline": 2, "storm": 1})
         return Status(
             model="Net",
             strategy="full",
@@ -47,12 +50,14 @@ def test_figures_add_up_and_the_unknown_is_left_out(monkeypatch: Any) -> None:
             compiled_calls=1,
             graph_breaks=breaks,
             fallbacks=(failed,),
+            totals=totals,
         )
 
     monkeypatch.setattr(module.runtime, "status", status)
+    monkeypatch.setattr(module.runtime, "compiled_forward_of", id)
     known = module.compile_metrics([2, 3])
     assert known["torchproof/graph_breaks"] == 5
-    assert known["torchproof/fallbacks"] == 2
+    assert known["torchproof/fallbacks"] == 6
     assert known["torchproof/compiled_share"] == 0.25
     assert "torchproof/graph_breaks" not in module.compile_metrics([2, None])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 import torchproof
+from torchproof import UserError
 from torchproof.integrations.health import health
 from torchproof.runtime.cudagraph import graph_status
+from torchproof.runtime.loading.packages import DeployedModel
 from torchproof.runtime.status_report import FALLBACK_KINDS, Fallback, State
 
 prometheus_client = pytest.importorskip(
@@ -118,6 +121,20 @@ def test_counters_never_decrease(registry: Any) -> None:
     assert scraped(registry)["fallbacks_totalcompile error"] == 1
 
 
+def test_counters_begin_again_with_a_model_that_is_compiled_again(
+    registry: Any,
+) -> None:
+    model = torchproof.compile(Doubler(), backend="eager")
+    register(registry, doubler=model)
+    for _ in range(3):
+        model(ROW)
+    assert scraped(registry)["calls_total"] == 3
+    torchproof.compile(model, backend="eager")
+    assert scraped(registry)["calls_total"] == 0
+    model(ROW)
+    assert scraped(registry)["calls_total"] == 1
+
+
 def test_the_models_own_error_is_no_fallback(registry: Any) -> None:
     model = torchproof.compile(nn.Linear(4, 4), backend="eager")
     register(registry, linear=model)
@@ -168,6 +185,57 @@ def test_the_page_has_every_metric(registry: Any) -> None:
     rows = re.findall(r"^\| `torchproof_(\w+)` ", PAGE.read_text(), re.M)
     counters = [f"{name}_total" for name in prometheus._COUNTERS]
     assert rows == [*counters, *prometheus._GAUGES]
+
+
+def package() -> DeployedModel:
+    place = SimpleNamespace(torch="2.13.0")
+    details: Any = SimpleNamespace(
+        artifact="aoti", device="cpu", entrance="x: 2x4", place=place
+    )
+    return DeployedModel(details, list)
+
+
+def test_a_package_is_compiled_and_counts_nothing(registry: Any) -> None:
+    health_of_it = health(package())
+    assert health_of_it["state"] == "compiled" and health_of_it["strategy"] == "aoti"
+    assert "compiles nothing" in health_of_it["reason"]
+    for refused in (package(), torchproof.step):
+        with pytest.raises(UserError, match="was not compiled by"):
+            register(registry, refused=refused)
+    with pytest.raises(UserError, match="was not compiled by"):
+        health(torchproof.step)
+
+
+def test_health_of_a_graphed_step_says_if_recordings_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graphed = torchproof.graph(Doubler().eval())
+    assert health(graphed)["state"] == "not called"
+    graphed(ROW)
+    stops = graphed.status().stops  # this process has no GPU for it
+    assert stops and health(graphed) == {
+        "state": "eager",
+        "strategy": f"{graphed.status().strategy} + graph",
+        "reason": str(stops[-1]),
+    }
+    monkeypatch.setattr(type(graphed._snapshot), "recordings", lambda self: [1])
+    states = [graphed.state]
+    monkeypatch.setattr(graphed, "_stops", lambda: ())
+    assert [*states, graphed.state] == ["partly compiled", "compiled"]
+
+
+def test_the_reason_of_eager_is_not_that_of_the_strategy() -> None:
+    torch.compiler.reset()
+    model = torchproof.compile(Doubler(), backend="eager")
+    with torch._dynamo.config.patch(disable=True):
+        model(ROW)
+        found = health(model)
+    assert found["state"] == "eager" and found["strategy"] == "full"
+    assert found["reason"].startswith("nothing is compiled: torch._dynamo.config")
+    identity = torchproof.compile(nn.Identity(), backend="eager")
+    identity(ROW)
+    assert health(identity)["state"] == "eager"
+    assert health(identity)["reason"] == "no graph was captured"
 
 
 def test_health_names_state_strategy_and_reason() -> None:

@@ -178,13 +178,15 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
         def log_hyperparams(self, *args: Any, **kwargs: Any) -> None: ...
 
         def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-            self.rows.append(dict(metrics))
+            self.rows.append(dict(metrics) | {"at": step})
 
     kept, module = Kept(), Module()
     every = options.pop("log_every_n_steps", 2)
+    accumulated = options.pop("accumulate_grad_batches", 1)
     plain = options.pop("plain", False)
     trainer = lightning.Trainer(
         accelerator="cpu",
+        accumulate_grad_batches=accumulated,
         callbacks=[] if plain else [CompileCallback("model", **options)],
         default_root_dir=folder,
         enable_checkpointing=False,
@@ -200,10 +202,21 @@ def fitted(folder: Path, model: nn.Module, **options: Any) -> Any:
     return module, kept.rows
 
 
+def steps_of(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["at"] for row in rows if "torchproof/fallbacks" in row]
+
+
+def test_lightning_logs_a_step_of_several_batches_once(tmp_path: Path) -> None:
+    several = {"accumulate_grad_batches": 2, "log_every_n_steps": 1}
+    _, rows = fitted(tmp_path, Scorer(), backend="eager", **several)
+    assert steps_of(rows) == [1, 2]
+
+
 def test_lightning_trains_compiled_and_logs(tmp_path: Path) -> None:
+    torch.compiler.reset()  # a second model of the class would share code
     module, rows = fitted(tmp_path, Scorer(), backend="eager")
     logged = figures(rows)
-    assert len(logged) == 3 and set(logged[-1]) == NAMES
+    assert steps_of(rows) == [2, 4] and set(logged[-1]) == NAMES
     assert logged[-1]["compiled_share"] == 1
     assert torchproof.status(module.model).compiled_calls == 4
     assert set(module.state_dict()) == {"model.linear.weight", "model.linear.bias"}

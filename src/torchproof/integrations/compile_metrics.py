@@ -13,8 +13,12 @@ if TYPE_CHECKING:
 
 
 def status_of(model: Any) -> Status | None:
-    """`torchproof.status`; None if torchproof is switched off."""
+    """The status of a compiled model; None if torchproof is switched off.
+
+    Raises for what is no compiled model, as a package or a step of `torchproof.graph`.
+    """
     try:
+        runtime.compiled_forward_of(model)  # `status` takes packages and steps too
         return runtime.status(model)
     except Exception:
         if os.environ.get("TORCHPROOF_DISABLE") == "1":
@@ -25,19 +29,20 @@ def status_of(model: Any) -> Status | None:
 def compile_metrics(models: Iterable[Any]) -> dict[str, float]:
     """Counts and seconds since the models were compiled, added up.
 
-    `torchproof/graph_breaks` is missing if it is unknown for one of them, and
-    `torchproof/compiled_share` before the first call; all are if torchproof is switched
-    off.
+    `torchproof/graph_breaks` is missing if it is unknown for one of them, as before it
+    is compiled, and `torchproof/compiled_share` before the first call; all are if
+    torchproof is switched off.
     """
     found = [status for model in models if (status := status_of(model)) is not None]
     if not found:
         return {}
+    fallbacks = [sum(each.totals.fallbacks.values()) for each in found]
     metrics: dict[str, float] = {
         "torchproof/recompiles": sum(each.recompiles for each in found),
-        "torchproof/fallbacks": sum(len(each.fallbacks) for each in found),
+        "torchproof/fallbacks": sum(fallbacks),
         "torchproof/compile_seconds": sum(each.compile_s for each in found),
     }
-    breaks = [each.graph_breaks for each in found]
+    breaks = [each.graph_breaks if each.totals.compilations else None for each in found]
     if None not in breaks:
         metrics["torchproof/graph_breaks"] = sum(filter(None, breaks))
     if calls := sum(each.calls for each in found):

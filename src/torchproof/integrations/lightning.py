@@ -27,6 +27,7 @@ class CompileCallback(Callback):
         self._submodules = submodules
         self._options = options
         self._compiled: list[Any] = []
+        self._logged = 0  # the last step that was logged
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         names = self._submodules or ("",)
@@ -34,6 +35,7 @@ class CompileCallback(Callback):
         known = {id(model) for model in self._compiled}
         if {id(model) for model in models} != known:
             self._compiled = [runtime.compile(m, **self._options) for m in models]
+        self._logged = trainer.global_step
 
     def on_train_batch_end(
         self,
@@ -50,6 +52,10 @@ class CompileCallback(Callback):
         self._log(trainer)
 
     def _log(self, trainer: Trainer) -> None:
+        # With accumulated gradients, several batches belong to one step.
+        if trainer.global_step == self._logged:
+            return
+        self._logged = trainer.global_step
         metrics = compile_metrics(self._compiled)
         for logger in trainer.loggers if metrics else ():
             logger.log_metrics(metrics, step=trainer.global_step)

@@ -6,6 +6,7 @@ prometheus_client.REGISTRY.register(StatusCollector(classifier=model))
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,8 +24,8 @@ _COUNTERS = {
     "recompiles": "Compilations of a function that had compiled code before",
     "compile_seconds": "Seconds of compiling",
     "fallbacks": "What runs eager instead of compiled, by kind of reason",
-    "stalls": "Calls that waited for the compiler",
-    "stall_seconds": "Seconds that calls waited for the compiler",
+    "stalls": "Calls of the model that waited for the compiler",
+    "stall_seconds": "Seconds that they waited",
     "graph_hits": "Calls that a CUDA graph replayed",
     "graph_recordings": "Recordings of CUDA graphs, for which a call waits",
 }
@@ -39,8 +40,9 @@ _Series = tuple[str, tuple[str, ...]]
 class StatusCollector(Collector):
     """The figures of models, each labelled with the name that it is given here.
 
-    Takes models of `torchproof.compile` and `torchproof.load`, and steps of
-    `torchproof.graph`. What is unknown is left out.
+    Takes models of `torchproof.compile`, models with a pack of `torchproof.load`, and
+    steps of `torchproof.graph`; packages, which count nothing, are refused. What is
+    unknown is left out. Counters begin again if a model is compiled or loaded again.
     """
 
     def __init__(self, /, **models: Any) -> None:
@@ -48,7 +50,8 @@ class StatusCollector(Collector):
             _figures(model)  # raises if it was not compiled: now, not at each scrape
         self._models = models
         self._lock = threading.Lock()
-        self._highest: dict[tuple[str, _Series], float] = {}
+        self._highest: dict[str, dict[_Series, float]] = {}
+        self._counted: dict[str, weakref.ref[Any]] = {}  # what counts, by name
 
     def describe(self) -> list[Metric]:
         """Names alone, so that a second collector of the same ones is refused."""
@@ -57,22 +60,32 @@ class StatusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         families = _families()
         for name, model in self._models.items():
+            self._begin_again(name, model)
             for (metric, labels), value in _figures(model).items():
                 if metric in _COUNTERS:
-                    value = self._never_less((name, (metric, labels)), value)
+                    value = self._never_less(name, (metric, labels), value)
                 families[metric].add_metric([name, *labels], value)
         return (family for family in families.values() if family.samples)
 
-    def _never_less(self, series: tuple[str, _Series], value: float) -> float:
+    def _begin_again(self, name: str, model: Any) -> None:
+        """Forgets the highest values if the model was compiled or loaded again."""
+        counts = model if _is_graphed(model) else _forward_of(model)
+        with self._lock:
+            before = self._counted.get(name)
+            if counts is not None and (before is None or before() is not counts):
+                self._highest[name] = {}
+                self._counted[name] = weakref.ref(counts)
+
+    def _never_less(self, name: str, series: _Series, value: float) -> float:
         """The highest value so far: Prometheus takes a lower one for a restart.
 
         A call counts as compiled until a part of it runs eager, and a fallback until it
         turns out that the model itself had failed.
         """
         with self._lock:
-            highest = max(value, self._highest.get(series, value))
-            self._highest[series] = highest
-            return highest
+            values = self._highest.setdefault(name, {})
+            values[series] = max(value, values.get(series, value))
+            return values[series]
 
 
 def _families() -> dict[str, Any]:
@@ -87,8 +100,20 @@ def _families() -> dict[str, Any]:
     return families
 
 
+def _is_graphed(model: Any) -> bool:
+    return not isinstance(model, nn.Module) and isinstance(model, runtime.Graphed)
+
+
+def _forward_of(model: Any) -> Any:
+    """What counts the calls of a model; None if nothing does, or `_figures` raises."""
+    try:
+        return runtime.compiled_forward_of(model)
+    except Exception:
+        return None
+
+
 def _figures(model: Any) -> dict[_Series, float]:
-    if not isinstance(model, nn.Module) and isinstance(model, runtime.Graphed):
+    if _is_graphed(model):
         return _plain(calls=model.status().calls) | _graph(model.status().to_json())
     status = status_of(model)
     if status is None:

@@ -34,7 +34,13 @@ from torchproof.runtime.method_replacement import (
     method_of,
 )
 from torchproof.runtime.monitor import Monitor, TimedRun
-from torchproof.runtime.status_report import Fallback, State, Status, cost_to_log
+from torchproof.runtime.status_report import (
+    NOTHING_COMPILED,
+    Fallback,
+    State,
+    Status,
+    cost_to_log,
+)
 from torchproof.runtime.telemetry import Telemetry, counts_calls
 from torchproof.strategies import (
     BLOCKS,
@@ -52,8 +58,6 @@ _REPLICAS = (
     "nn.DataParallel copies the model to each GPU at every call, and copies are not"
     " compiled; use DistributedDataParallel"
 )
-
-_NOTHING = "nothing is compiled: {}"
 
 
 class CompiledForward(MethodReplacement):
@@ -460,7 +464,7 @@ class CompiledForward(MethodReplacement):
         self.telemetry.all_eager(False)
         self.run = run
         if why := frames.why_compile_is_disabled():
-            self.telemetry.note(_NOTHING.format(why))
+            self.telemetry.note(f"{NOTHING_COMPILED}{why}")
             self.run = functools.partial(self._run_disabled, run, why)
 
     def _run_disabled(
@@ -470,7 +474,7 @@ class CompiledForward(MethodReplacement):
         if frames.why_compile_is_disabled():
             self.telemetry.ran_eager()
         else:
-            self.telemetry.withdraw_note(_NOTHING.format(why))
+            self.telemetry.withdraw_note(f"{NOTHING_COMPILED}{why}")
             with self._switch_lock:
                 if self.strategy != "eager":
                     self.run = run
@@ -705,7 +709,7 @@ class CompiledForward(MethodReplacement):
         if self.strategy == "eager" or compiled_calls or self._engine is None:
             return ()
         why = frames.why_compile_is_disabled()
-        note = _NOTHING.format(why)
+        note = f"{NOTHING_COMPILED}{why}"
         return (note,) if why and note not in self.telemetry.notes else ()
 
     def retry(self) -> None:

@@ -168,10 +168,7 @@ def compiled_forward_of(model: Any) -> CompiledForward:
         return forward
     if os.environ.get("TORCHPROOF_DISABLE") == "1":
         raise UserError("torchproof is switched off by TORCHPROOF_DISABLE=1")
-    raise UserError(
-        f"{type(model).__name__} was not compiled by torchproof.compile: there is no"
-        " status"
-    )
+    raise UserError(f"{type(model).__name__} was not compiled by torchproof.compile")
 
 
 def deadline_s(argument: float | None) -> float:

@@ -16,6 +16,7 @@ State = Literal["not called", "compiling", "compiled", "partly compiled", "eager
 _WORTH_NAMING_S = 10.0  # compile seconds from which `status` says if they pay off
 WORTH_LOGGING_S = 30.0  # the same for the log
 _SOON = 10_000  # calls within which compiling should pay off
+NOTHING_COMPILED = "nothing is compiled: "  # begins the note with torch's setting
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,14 @@ class Status:
 
     @property
     def reason(self) -> str:
-        """Why the latest fallback happened, or the pack is not used, else `why`."""
+        """Why the latest fallback happened; else why nothing runs compiled, or why the
+        pack is not used; else `why`.
+        """
         if self.fallbacks:
             return self.fallbacks[-1].why
+        if self.state == "eager" and self.strategy != "eager":
+            notes = (n for n in self.notes if n.startswith(NOTHING_COMPILED))
+            return next(notes, "no graph was captured")
         if self.pack is not None and not self.pack["used"]:
             return str(self.pack["why_not"])
         return self.why

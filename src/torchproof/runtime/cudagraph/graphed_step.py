@@ -48,6 +48,7 @@ from torchproof.runtime.cudagraph.recorder import (
 )
 from torchproof.runtime.cudagraph.state_snapshot import StateSnapshot
 from torchproof.runtime.explained import Explained
+from torchproof.runtime.status_report import State
 from torchproof.strategies import NotApplicable
 from torchproof.torch_private import dispatch_modes, thread_state
 
@@ -599,6 +600,19 @@ class Graphed(Explained):
             for stop in stops
         ]
         return tuple(dict.fromkeys([*self._given_up, *refused, *self._obstacles]))
+
+    @property
+    def state(self) -> State:
+        """What calls run now; a recording counts as compiled, also one of eager."""
+        if not self._calls:
+            return "not called"
+        if self._later is not None and not self._later.progress.is_over:
+            return "compiling"
+        if any(each.recordings() for each in self._snapshots):
+            return "partly compiled" if self._stops() else "compiled"
+        preparation = self._preparation
+        is_eager = preparation.name == "eager" or preparation.fails
+        return "eager" if is_eager else "partly compiled"
 
     def status(self) -> Status:
         every = [each for snapshot in self._snapshots for each in snapshot.recordings()]
