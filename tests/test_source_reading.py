@@ -74,6 +74,17 @@ def test_the_users_own_imports_are_followed_and_others_are_not(folder: Path) -> 
     ]
 
 
+def test_packages_are_imported_before_their_modules(folder: Path) -> None:
+    write(folder / "outer" / "__init__.py", "import beside\n")
+    write(folder / "outer" / "inner" / "__init__.py", "")
+    write(folder / "outer" / "inner" / "leaf.py", "")
+    write(folder / "beside.py", "")
+    main = write(folder / "main.py", "import outer.inner.leaf as leaf\n")
+    names = {str(path.relative_to(folder)) for path in with_imports([main])}
+    packages = {"outer/__init__.py", "outer/inner/__init__.py"}
+    assert names == {"main.py", "beside.py", "outer/inner/leaf.py", *packages}
+
+
 def test_a_file_that_is_no_python_is_left_to_the_reader(folder: Path) -> None:
     assert with_imports([write(folder / "m.py", "def (:")]) == [folder / "m.py"]
 

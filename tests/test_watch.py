@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import termios
 import time
@@ -195,6 +196,82 @@ def test_a_module_that_is_missing_is_waited_for(model: Path) -> None:
     assert not alive(model)
 
 
+WRITER = """
+import os, torch
+with open("written.py", "w") as file:
+    file.write(f"number = {os.getpid()}\\n")
+import written
+print("ran")
+"""
+
+
+@pytest.mark.slow
+def test_a_file_that_every_check_writes_does_not_begin_another(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WRITER)
+    (tmp_path / "written.py").write_text("number = 0\n")
+    with watching(tmp_path, "script.py", "--effort", "quick") as watch:
+        said = "written.py changed during each of the last 3 checks"
+        watch.until(1, said)
+        checks = watch.err.count("saved")
+        assert checks <= 3
+        time.sleep(2)
+        assert watch.err.count("saved") == checks
+        saved(tmp_path / "script.py", WRITER + "\n")
+        watch.until(2, said)
+        saved(tmp_path / "written.py", "number = 1\n")
+        watch.until(3, said)
+        assert watch.interrupt() == 130
+
+
+@pytest.mark.slow
+def test_runs_that_cannot_be_kept_do_not_end_a_watch(model: Path) -> None:
+    with watching(model, "model.py:make", "--effort", "static", "--no-source") as watch:
+        watch.idle(1)
+        shutil.rmtree(model / store.RUNS)
+        saved(model / "layers.py", LAYERS.replace("x.sum() > 0", "x.ndim > 0"))
+        watch.idle(2)
+        assert " 1 resolved" in watch.out
+        shutil.rmtree(model / ".torchproof")
+        (model / ".torchproof").touch()
+        saved(model / "layers.py", LAYERS)
+        watch.idle(3)
+        assert "torchproof: error: " in watch.err and "Traceback" not in watch.err
+        (model / ".torchproof").unlink()
+        saved(model / "layers.py", LAYERS + "\n")
+        watch.idle(4)
+        assert "GB102" in watch.out.partition("New:")[2]
+        assert "if x.sum() > 0:" not in watch.out
+        assert watch.interrupt() == 130
+
+
+FAILING = """
+import torch
+
+
+def step(x):
+    print(x)
+    return x + 1
+
+
+torch.compile(step)(torch.ones(3))
+"""
+
+
+@pytest.mark.slow
+def test_a_check_that_fails_shows_what_it_found(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FAILING)
+    with watching(tmp_path, "script.py", "--effort", "quick") as watch:
+        watch.idle(1)
+        saved(tmp_path / "script.py", FAILING + "raise SystemExit(3)\n")
+        watch.idle(2)
+        assert watch.out.count("GB104 high") == 2 and "Resolved" not in watch.out
+        assert "torchproof: error: " in watch.err
+        saved(tmp_path / "script.py", FAILING.replace("print(x)", "pass"))
+        watch.idle(3)
+        assert " 1 resolved" in watch.out
+        assert watch.interrupt() == 130
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -335,6 +412,10 @@ def test_other_files_can_be_watched_from_now_on(tmp_path: Path) -> None:
     b.write_text("b = 1")
     assert watch.changed() == [str(a), str(b)]
     watch.watch([str(b)])
+    assert watch.changed() == [str(b)]
+    watch.accept([str(b)])
+    assert watch.changed() == []
+    b.write_text("b = 2")
     assert watch.changed() == [str(b)]
 
 

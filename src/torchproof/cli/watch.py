@@ -12,6 +12,7 @@ import shlex
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _WORKER = "torchproof.cli.watch_worker"
 _GRACE_S = 10.0  # for a cancelled check to end its children and remove its files
 _MOST_NAMED = 3  # saved files in one line
+_CHECKS = 3  # in a row in which a file changes: the check itself writes it
 
 
 class _Saved(Exception):
@@ -95,6 +97,8 @@ class _Watch:
         self._before: tuple[Run, SeenSource] | None = None
         self._own = _own_files(target)
         self._known = self._own  # the files of the last check
+        # In how many checks in a row each of them has changed.
+        self._changes: Counter[str] = Counter()
         self._failed = False  # the last check
         self._is_first = True
         self._files = WatchedFiles(self._folder)
@@ -108,6 +112,7 @@ class _Watch:
             if broken is not None:
                 output.note(f"{blame.shown(broken)}; waiting for the next save")
             elif changed := self._check():
+                self._changes.update(changed)
                 self._note(f"{_named(changed)} saved during the check: checking anew")
                 continue
             changed = self._files.wait()
@@ -149,7 +154,7 @@ class _Watch:
 
     def _answer(self, child: Child) -> Message:
         """The last message of a check."""
-        before = self._before[0].id if self._before else None
+        before = self._before[0].to_json() if self._before else None
         job = {"words": self._words, "baseline": before}
         answer = child.ask(job, tick=self._raise_if_saved)
         if "files" in answer:
@@ -159,8 +164,22 @@ class _Watch:
         return answer
 
     def _raise_if_saved(self) -> None:
-        if changed := self._files.saved():
+        if changed := [f for f in self._files.saved() if not self._is_written(f)]:
             raise _Saved(changed)
+
+    def _accept_written(self) -> None:
+        """Accepts changes of files that every check writes, or there is no end."""
+        changed = self._files.changed()
+        self._changes = Counter({f: self._changes[f] + 1 for f in changed})
+        if written := list(filter(self._is_written, changed)):
+            self._files.accept(written)
+            self._note(
+                f"{_named(written)} changed during each of the last {_CHECKS} checks:"
+                " not checked again until the next save"
+            )
+
+    def _is_written(self, file: str) -> bool:
+        return self._changes[file] >= _CHECKS
 
     def _end(self, answer: Message) -> None:
         """Shows a check that has ended, and keeps it to compare the next one with."""
@@ -173,22 +192,26 @@ class _Watch:
             output.note(f"torchproof: error: {answer['error']}")
             self._failed = True
         else:
-            run = store.load(answer["run"])
+            run = Run.from_json(answer["run"])
             seen = api.SeenSource.from_json(answer["seen"])
             self._known = [*self._known, *seen.texts]
-            self._failed = exit_codes.failed_code(run, self._options) is not None
+            self._failed = bool(run.error) or run.ending != "finished"
+            self._show(run)
             if not self._failed:
-                self._show(run)
                 self._before = run, seen
+        self._accept_written()
         self._files.watch(self._known)
         self._note(f"watching {_count(len(self._files))}; Ctrl-C ends")
 
     def _show(self, run: Run) -> None:
-        """The report of the first check, and of the others what changed."""
+        """The report of the first check, and of the others what changed.
+
+        A check that did not complete cannot tell what is resolved.
+        """
         from torchproof import api, report
 
         options = self._options
-        if self._before is None:
+        if self._before is None or self._failed:
             output.show(run, options)
         else:
             before, seen = self._before
@@ -198,10 +221,12 @@ class _Watch:
                 colour=output.coloured(options),
                 width=output.width(options),
                 verbose=options.verbose,
+                source=not options.no_source,
             )
             output.write(text, options)
         sys.stdout.flush()
-        exit_codes.incomplete_code(run)
+        if exit_codes.failed_code(run, options) is None:
+            exit_codes.incomplete_code(run)
 
     def _note(self, text: str) -> None:
         if not self._options.quiet:
@@ -215,7 +240,7 @@ def _interrupted(child: Child) -> str | None:
         while True:
             answer = child.receive(_GRACE_S)
             if "files" not in answer:
-                return answer.get("run")
+                return answer["run"]["id"] if "run" in answer else None
     except (Ended, TimeoutError, ProcessLookupError):
         return None
 

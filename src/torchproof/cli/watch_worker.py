@@ -1,17 +1,17 @@
 """The process in which `check --watch` makes one check.
 
-It receives the words of a command line and the run to compare with, shows progress on
-stderr. It sends `{"files"}`, the user's files that the target consists of, and then
-`{"run", "seen"}`: the id of the saved run, and the source that it saw. A mistake of the
-user is sent as `{"error", "begun"}`: whether a part had begun by then. Ending this
-process ends everything that the check started.
+It receives the words of a command line and the run to compare with, and shows progress
+on stderr. It sends `{"files"}`, the user's files that the target consists of, and then
+`{"run", "seen"}`: the run, which is saved as well, and the source that it saw. An error
+that ends the check is sent as `{"error", "begun"}`: whether a part had begun by then.
+Ending this process ends everything that the check started.
 """
 
 from __future__ import annotations
 
 from torchproof.cli import check_verb, timelines, verbs
 from torchproof.process import Channel, Message, hold, leave
-from torchproof.records import Observation, PartState, UserError, store
+from torchproof.records import Observation, PartState, Run, UserError
 
 
 def main() -> None:
@@ -46,12 +46,12 @@ def _answer(job: Message, channel: Channel) -> Message:
                 timeline,
                 begun.append,
                 ranks=ranks,
-                baseline=store.load(job["baseline"]) if job["baseline"] else None,
+                baseline=Run.from_json(job["baseline"]) if job["baseline"] else None,
                 observing=observing,
             )
-    except UserError as error:
+    except (UserError, OSError) as error:  # a full disk
         return {"error": str(error), "begun": bool(begun)}
-    return {"run": run.id, "seen": seen.to_json()}
+    return {"run": run.to_json(), "seen": seen.to_json()}
 
 
 if __name__ == "__main__":

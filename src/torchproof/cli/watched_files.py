@@ -60,6 +60,10 @@ class WatchedFiles:
             for name in names
         }
 
+    def accept(self, files: Iterable[str]) -> None:
+        """Takes these files as they are now for unchanged."""
+        self._first |= {name: self._digest(name) for name in files}
+
     def changed(self) -> list[str]:
         """The files whose content differs, and those that came or went."""
         now = self._now()

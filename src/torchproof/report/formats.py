@@ -83,12 +83,13 @@ def render_changes(
     colour: bool = False,
     width: int = 80,
     verbose: bool = False,
+    source: bool = True,
 ) -> str:
     """What a check shows that the one before the last edit did not, as text.
 
     The changes are findings of the run itself.
     """
-    safe = printable.record(run)
+    safe = printable.record(run if source else without_source(run))
     by_id = {id(f): g for f, g in zip(run.findings, safe.findings, strict=True)}
 
     def shown(findings: Iterable[Finding]) -> tuple[Finding, ...]:

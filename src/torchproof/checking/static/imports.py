@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def _imported(path: Path) -> Iterator[Path]:
         tree = Source.read(path).tree
     except Unreadable:
         return  # the reader names it
-    names = {name for node in ast.walk(tree) for name in _names(node, path)}
+    named = {name for node in ast.walk(tree) for name in _names(node, path)}
+    names = {name for each in named for name in _with_packages(each)}
     folders = [str(_root(path))]
     for name in sorted(names):
         file = located(name, folders)
@@ -61,6 +63,11 @@ def _names(node: ast.AST, path: Path) -> Iterator[str]:
         if origin:
             yield origin
         yield from (f"{origin}.{a.name}".lstrip(".") for a in node.names)
+
+
+def _with_packages(name: str) -> Iterator[str]:
+    """A module, and the packages that Python imports before it."""
+    return itertools.accumulate(name.split("."), "{}.{}".format)
 
 
 def _root(path: Path) -> Path:
